@@ -25,9 +25,9 @@ def database(database_url: str) -> Iterator[psycopg.Connection[tuple[object, ...
         connection.execute("select pg_drop_replication_slot(%s)", (SLOT,))
 
 
-def messages(connection: psycopg.Connection[tuple[object, ...]], *, version: int = 1, **options: str) -> list[bytes]:
+def messages(connection: psycopg.Connection[tuple[object, ...]], **options: str) -> list[bytes]:
     """What the slot has to send, and is then done with."""
-    given = {"proto_version": str(version), "publication_names": "decoder", "messages": "true", **options}
+    given = {"proto_version": "1", "publication_names": "decoder", "messages": "true", **options}
     pairs = [part for pair in given.items() for part in pair]
     places = ", ".join(["%s"] * len(pairs))
     cursor = connection.cursor(binary=True)
@@ -89,30 +89,6 @@ def test_messages_of_applications_are_told(database: psycopg.Connection[tuple[ob
     database.execute("select pg_logical_emit_message(true, 'txmsg', 'beat')")
     [message] = [each for each in changes(database) if isinstance(each, pg.LogicalMessage)]
     assert (message.transactional, message.prefix, message.content) == (True, "txmsg", b"beat")
-
-
-def test_a_large_transaction_comes_in_pieces_that_say_whose_they_are(
-    database: psycopg.Connection[tuple[object, ...]],
-) -> None:
-    database.execute("set logical_decoding_work_mem = '64kB'")
-    with database.transaction():
-        database.execute("insert into trade select g, repeat('x', 100), null from generate_series(1, 3000) g")
-        with database.transaction():
-            database.execute("insert into trade select g, 'undone', null from generate_series(3001, 6000) g")
-            raise psycopg.Rollback
-    told: list[pg.Change] = []
-    in_stream = False
-    for data in messages(database, version=2, streaming="true"):
-        told.append(pg.decode(data, in_stream=in_stream))
-        in_stream = isinstance(told[-1], pg.StreamStart) or (in_stream and not isinstance(told[-1], pg.StreamStop))
-    starts = [each for each in told if isinstance(each, pg.StreamStart)]
-    assert [each.is_first for each in starts] == [True, *[False] * (len(starts) - 1)]
-    assert len(starts) > 1, "it came in one piece: nothing is shown"
-    [commit] = [each for each in told if isinstance(each, pg.StreamCommit)]
-    aborted = {each.sub_xid for each in told if isinstance(each, pg.StreamAbort)}
-    inserts = [each for each in told if isinstance(each, pg.Insert) and each.xid not in aborted]
-    assert {each.xid for each in inserts} == {commit.xid}
-    assert [int(each.values[0] or b"") for each in inserts] == list(range(1, 3001))
 
 
 def test_what_is_cut_or_too_long_is_refused(database: psycopg.Connection[tuple[object, ...]]) -> None:

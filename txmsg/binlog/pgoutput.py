@@ -1,4 +1,5 @@
-"""pgoutput, the plugin of logical replication: bytes -> changes. Pure functions, protocol versions 1 and 2.
+"""pgoutput, the plugin of logical replication: bytes -> changes. Pure functions, protocol version 1,
+in which no transaction is sent before it has committed.
 
 Source: "Logical Replication Message Formats" of the PostgreSQL manual. Numbers are big-endian, times microseconds since
 2000-01-01 UTC, texts end with a zero byte.
@@ -63,14 +64,13 @@ class ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, told before its first change and after each change of its form. xid: only within a stream."""
+    """A table, told before its first change and after each change of its form."""
 
     id: int
     schema: str
     name: str
     replica_identity: str
     columns: tuple[ColumnType, ...]
-    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,6 @@ class Type:
     oid: int
     schema: str
     name: str
-    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,6 @@ class Insert:
 
     relation_id: int
     values: list[Value]
-    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,6 @@ class Update:
     relation_id: int
     old: list[Value] | None
     values: list[Value | _Unchanged]
-    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,6 @@ class Delete:
 
     relation_id: int
     old: list[Value]
-    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,6 @@ class Truncate:
     relation_ids: tuple[int, ...]
     cascade: bool
     restart_identity: bool
-    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,38 +124,6 @@ class LogicalMessage:
     lsn: int
     prefix: str
     content: bytes
-    xid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStart:
-    """A piece of a large transaction that has not committed yet follows, up to StreamStop."""
-
-    xid: int
-    is_first: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StreamStop:
-    """The end of the piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamCommit:
-    """A transaction that was streamed in pieces has committed."""
-
-    xid: int
-    commit_lsn: int
-    end_lsn: int
-    committed_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class StreamAbort:
-    """A transaction that was streamed, or a part of it (sub_xid), is rolled back: forget what was sent of it."""
-
-    xid: int
-    sub_xid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,53 +135,30 @@ class Unknown:
 
 
 Change: TypeAlias = (
-    Begin
-    | Commit
-    | Origin
-    | Relation
-    | Type
-    | Insert
-    | Update
-    | Delete
-    | Truncate
-    | LogicalMessage
-    | StreamStart
-    | StreamStop
-    | StreamCommit
-    | StreamAbort
-    | Unknown
+    Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | LogicalMessage | Unknown
 )
 
 _U32 = struct.Struct(">I")
 _BEGIN = struct.Struct(">QqI")
 _COMMIT = struct.Struct(">xQQq")
-_STREAM_COMMIT = struct.Struct(">IxQQq")
 _INSERT = struct.Struct(">IcH")
 _HEAD = struct.Struct(">Ic")
 _COUNT = struct.Struct(">H")
 _COLUMN = struct.Struct(">Ii")
 _TRUNCATE = struct.Struct(">IB")
 _MESSAGE = struct.Struct(">BQ")
-_STREAM_START = struct.Struct(">IB")
-_STREAM_ABORT = struct.Struct(">II")
 
 _NULL, _SAME, _TEXT, _BINARY = b"nutb"
 
 
-def decode(data: bytes, *, in_stream: bool = False) -> Change:
-    """One message. in_stream: between StreamStart and StreamStop, where messages carry a transaction id.
-
-    Raises ProtocolError for a message that ends too early or is longer than what it says.
-    """
+def decode(data: bytes) -> Change:
+    """One message. Raises ProtocolError for one that ends too early or is longer than what it says."""
     kind = data[:1]
     reader = _READERS.get(kind)
     if reader is None:
         return Unknown(kind.decode("latin-1"), data[1:])
-    xid, at = None, 1
     try:
-        if in_stream and kind in _WITH_XID:
-            (xid,), at = _U32.unpack_from(data, 1), 5
-        change, end = reader(data, at, xid)
+        change, end = reader(data, 1)
     except (struct.error, IndexError, ValueError) as exc:
         raise ProtocolError(f"a replication message {kind!r} of {len(data)} bytes cannot be read: {exc}") from exc
     if end != len(data):
@@ -264,15 +204,15 @@ def _row_with_unchanged(data: bytes, at: int) -> tuple[list[Value | _Unchanged],
     return values, at
 
 
-def _insert(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _insert(data: bytes, at: int) -> tuple[Change, int]:
     relation_id, new, count = _INSERT.unpack_from(data, at)
     if new != b"N":
         raise ValueError(f"a row marked {new!r}")
     values, at = _row(data, at + 7, count)
-    return Insert(relation_id, values, xid), at
+    return Insert(relation_id, values), at
 
 
-def _update(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _update(data: bytes, at: int) -> tuple[Change, int]:
     relation_id, mark = _HEAD.unpack_from(data, at)
     at += 5
     old: list[Value] | None = None
@@ -283,18 +223,18 @@ def _update(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
     if mark != b"N":
         raise ValueError(f"a row marked {mark!r}")
     values, at = _row_with_unchanged(data, at)
-    return Update(relation_id, old, values, xid), at
+    return Update(relation_id, old, values), at
 
 
-def _delete(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _delete(data: bytes, at: int) -> tuple[Change, int]:
     relation_id, mark, count = _INSERT.unpack_from(data, at)
     if mark not in (b"K", b"O"):
         raise ValueError(f"a row marked {mark!r}")
     old, at = _row(data, at + 7, count)
-    return Delete(relation_id, old, xid), at
+    return Delete(relation_id, old), at
 
 
-def _relation(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _relation(data: bytes, at: int) -> tuple[Change, int]:
     (relation_id,) = _U32.unpack_from(data, at)
     schema, at = _text(data, at + 4)
     name, at = _text(data, at)
@@ -308,62 +248,45 @@ def _relation(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
         type_oid, _ = _COLUMN.unpack_from(data, at)
         at += _COLUMN.size
         columns.append(ColumnType(column, type_oid, is_key))
-    return Relation(relation_id, schema, name, identity, tuple(columns), xid), at
+    return Relation(relation_id, schema, name, identity, tuple(columns)), at
 
 
-def _type(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _type(data: bytes, at: int) -> tuple[Change, int]:
     (oid,) = _U32.unpack_from(data, at)
     schema, at = _text(data, at + 4)
     name, at = _text(data, at)
-    return Type(oid, schema, name, xid), at
+    return Type(oid, schema, name), at
 
 
-def _truncate(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _truncate(data: bytes, at: int) -> tuple[Change, int]:
     count, options = _TRUNCATE.unpack_from(data, at)
     end = at + _TRUNCATE.size + 4 * count
     ids = struct.unpack_from(f">{count}I", data, at + _TRUNCATE.size)
-    return Truncate(ids, bool(options & 1), bool(options & 2), xid), end
+    return Truncate(ids, bool(options & 1), bool(options & 2)), end
 
 
-def _message(data: bytes, at: int, xid: int | None) -> tuple[Change, int]:
+def _message(data: bytes, at: int) -> tuple[Change, int]:
     flags, lsn = _MESSAGE.unpack_from(data, at)
     prefix, at = _text(data, at + _MESSAGE.size)
     (size,) = _U32.unpack_from(data, at)
     end = at + 4 + size
     if end > len(data):
         raise ValueError("the content is cut off")
-    return LogicalMessage(bool(flags & 1), lsn, prefix, data[at + 4 : end], xid), end
+    return LogicalMessage(bool(flags & 1), lsn, prefix, data[at + 4 : end]), end
 
 
-def _begin(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+def _begin(data: bytes, at: int) -> tuple[Change, int]:
     return Begin(*_BEGIN.unpack_from(data, at)), at + _BEGIN.size
 
 
-def _commit(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+def _commit(data: bytes, at: int) -> tuple[Change, int]:
     return Commit(*_COMMIT.unpack_from(data, at)), at + _COMMIT.size
 
 
-def _origin(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
+def _origin(data: bytes, at: int) -> tuple[Change, int]:
     (lsn,) = struct.unpack_from(">Q", data, at)
     name, at = _text(data, at + 8)
     return Origin(lsn, name), at
-
-
-def _stream_start(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
-    xid, first = _STREAM_START.unpack_from(data, at)
-    return StreamStart(xid, first == 1), at + _STREAM_START.size
-
-
-def _stream_stop(_data: bytes, at: int, _: int | None) -> tuple[Change, int]:
-    return StreamStop(), at
-
-
-def _stream_commit(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
-    return StreamCommit(*_STREAM_COMMIT.unpack_from(data, at)), at + _STREAM_COMMIT.size
-
-
-def _stream_abort(data: bytes, at: int, _: int | None) -> tuple[Change, int]:
-    return StreamAbort(*_STREAM_ABORT.unpack_from(data, at)), at + _STREAM_ABORT.size
 
 
 _READERS = {
@@ -377,9 +300,4 @@ _READERS = {
     b"D": _delete,
     b"T": _truncate,
     b"M": _message,
-    b"S": _stream_start,
-    b"E": _stream_stop,
-    b"c": _stream_commit,
-    b"A": _stream_abort,
 }
-_WITH_XID = frozenset((b"R", b"Y", b"I", b"U", b"D", b"T", b"M"))
