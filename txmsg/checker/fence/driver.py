@@ -15,6 +15,7 @@ _ROLLS_BACK_ALL: Final = frozenset({1020, 1206, 1213, 1614})
 overtaken (MariaDB's innodb_snapshot_isolation), a full lock table, a deadlock (also as Galera tells a conflict)."""
 
 _OVERTAKEN: Final = 1020
+_DUPLICATE: Final = frozenset({"23505", 1062, 1555, 2067})
 _ABSENT_TABLE: Final = frozenset({"42P01", 1146})
 """PostgreSQL's undefined_table and MySQL's ER_NO_SUCH_TABLE. SQLite has no code of its own for it."""
 
@@ -70,13 +71,18 @@ def is_absent_table(error: BaseException, name: str = "") -> bool:
     return name in said and (not _ABSENT_TABLE.isdisjoint(codes_of(error)) or "no such table" in said)
 
 
+def is_duplicate(error: BaseException) -> bool:
+    """Whether a row was not inserted because there is one of its key: rows of ours can break no other constraint."""
+    return isinstance(error, IntegrityError) or not _DUPLICATE.isdisjoint(codes_of(error))
+
+
 def has_met_another(error: BaseException) -> bool:
     """Whether a row was not inserted because another transaction has committed one of the same key.
 
     That MariaDB says otherwise where the transaction has a snapshot from before, as INSERT ... SELECT makes one, and
     rolls the whole transaction back: innodb_snapshot_isolation, on by default from 11.6.
     """
-    return isinstance(error, IntegrityError) or _OVERTAKEN in codes_of(error)
+    return is_duplicate(error) or _OVERTAKEN in codes_of(error)
 
 
 def rolls_back_all(dialect_name: str, error: BaseException) -> bool:

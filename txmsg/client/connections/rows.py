@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
-from txmsg.checker.fence.driver import codes_of, has_met_another, is_absent_table
+from txmsg.checker.fence.driver import has_met_another, is_absent_table, is_duplicate
 from txmsg.client.connections.statements import (
     INSERT_FENCE,
     INSERT_INBOX,
@@ -21,15 +21,13 @@ from txmsg.connections.opening import Driver, driver_of
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 
-_DUPLICATE: Final = frozenset({"23505", 1062, 1555, 2067})
-
 
 def write_fence(driver: Driver, connection: Any, transaction_id: TransactionId, fence_id: UUID) -> None:
     """Raises TransactionRefused if there is a row of this id, MisuseError for the database of another fence."""
     try:
         written = driver.execute(connection, INSERT_FENCE, driver.id_of(transaction_id), driver.id_of(fence_id))
     except Exception as exc:
-        if _is_duplicate(exc) or has_met_another(exc):
+        if has_met_another(exc):
             raise TransactionRefused(
                 f"transaction {transaction_id} must not commit: its fence row exists already, because a check has "
                 "decided ROLLBACK, or because the id was used before; run the operation again as a new transaction"
@@ -51,7 +49,7 @@ def record(driver: Driver, connection: Any, row: dict[str, object]) -> bool:
     try:
         return driver.execute(connection, statement, group, message_id, generation) == 1
     except Exception as exc:
-        if not _is_duplicate(exc):
+        if not is_duplicate(exc):
             _refuse_absent_table(exc)
             raise
     if generation == 0:
@@ -73,11 +71,6 @@ def write_outbox(
     except Exception as exc:
         _refuse_absent_table(exc)
         raise
-
-
-def _is_duplicate(error: Exception) -> bool:
-    """Of the key: the only constraint that these rows can break."""
-    return not _DUPLICATE.isdisjoint(codes_of(error))
 
 
 def _refuse_absent_table(error: Exception) -> None:
