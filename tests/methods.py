@@ -109,7 +109,7 @@ def _of_descriptor(field: Any) -> Part:
     return Part(name=name, kind=kind, is_list=field.is_repeated, is_alternative=is_alternative)
 
 
-def made(kind: Any, **values: Any) -> Any:
+def made(kind: Any, /, **values: Any) -> Any:
     """A message with these values, whose required fields have something: a dataclass or one of Protobuf."""
     if is_dataclass(kind):
         required = {part.name: _nothing(part) for part in parts_of(kind).values() if part.is_required}

@@ -16,14 +16,13 @@ from txmsg.access.guard import Guard
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import ADMIN, Rules
 from txmsg.access.snapshot import AccessSnapshot, User
+from txmsg.administration.cluster import Cluster, ShowCluster
 from txmsg.console import calls as console_calls
 from txmsg.console import database as console_database
 from txmsg.console.database import Database
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Unauthenticated
 from txmsg.wire.channel import Channel as WireChannel
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
-from txmsg.wire.v1 import cluster_pb2 as pb
-from txmsg.wire.v1.cluster_rpc import Cluster
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
     monkeypatch.setattr(database, "ask", ask)
     monkeypatch.setattr(console_database, "CALL_S_MAX", -0.95)  # a thread waits 1 s longer
     with pytest.raises(OutcomeUnknown, match="it may have been carried out"):
-        await asyncio.to_thread(database.ask_from_thread, Cluster.show, pb.ShowClusterRequest())
+        await asyncio.to_thread(database.ask_from_thread, Cluster.show, ShowCluster())
 
 
 async def test_channels_are_bounded_and_those_used_last_are_kept(
@@ -88,7 +87,7 @@ async def test_channels_are_bounded_and_those_used_last_are_kept(
     monkeypatch.setattr(console_database, "Channel", Channel)
     monkeypatch.setattr(console_database, "_CHANNELS_MAX", 2)
     for addresses in ("ab", "a", "cc"):
-        await asyncio.gather(*(database.ask_at(each, Cluster.show, pb.ShowClusterRequest()) for each in addresses))
+        await asyncio.gather(*(database.ask_at(each, Cluster.show, ShowCluster()) for each in addresses))
     assert sorted(is_open) == ["a", "c"]
 
 

@@ -16,6 +16,7 @@ from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, Clock, asked_console
 from tests.waiting import until_async
 from txmsg.access import failures
+from txmsg.administration.cluster import Cluster, ShowCluster
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.console.database import Database
 from txmsg.console.desks import Desks
@@ -25,8 +26,6 @@ from txmsg.console.pages import ACTIONS
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, Sessions
 from txmsg.wire.table import network_of
-from txmsg.wire.v1 import cluster_pb2 as pb
-from txmsg.wire.v1.cluster_rpc import Cluster
 
 ANN = "txmsg_a_token_of_ann"
 BOB = "txmsg_a_token_of_bob"
@@ -115,7 +114,7 @@ async def test_a_token_of_the_environment_is_not_used(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TXMSG_TOKEN", "txmsg_of_the_console_itself")
     database = Database("notify", ["127.0.0.1:1"])
     with pytest.raises(BrokerUnavailable):
-        await database.ask(Cluster.show, pb.ShowClusterRequest())
+        await database.ask(Cluster.show, ShowCluster())
     (channel,) = database._channels.values()
     assert not channel._token
     await database.close()

@@ -129,11 +129,12 @@ async def test_rights_are_those_of_the_last_poll(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("path", ["/messages/{id}", "/dead-letters/{group}/{id}", "/halves/{transaction}"])
 async def test_what_is_withheld_is_said_to_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def withheld(reply: type[Message]) -> Message:
-        filled: Any = hostile(reply)
-        if (field := _WITH_BODIES.get(reply)) is not None:
-            for each in getattr(filled, field):
-                each.withheld, each.body, each.headers = True, b"", b""
+    def withheld(reply: Any) -> Any:
+        filled = hostile(reply)
+        if (field := _WITH_BODIES.get(reply)) is None:
+            return filled
+        for each in getattr(filled, field):
+            each.withheld, each.body, each.headers = True, b"", b""
         return reply.FromString(filled.SerializeToString())
 
     answering(monkeypatch, withheld)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.console.desk import desk_of, look_at, snapshot_of
-from txmsg.administration.cluster import Series
+from tests.methods import made
+from txmsg.administration.cluster import BrokerFigures, BrokerSummary, ClusterState, Figure, Series
 from txmsg.console import watch as console_watch
 from txmsg.console.database import ATTEMPT_S_MAX, Database
 from txmsg.console.pages import overview
@@ -18,7 +20,6 @@ from txmsg.console.pages.overview import findings, lines
 from txmsg.console.watch import Watch
 from txmsg.metrics.catalogue import OTHER
 from txmsg.wire.method import Method
-from txmsg.wire.v1 import cluster_pb2 as pb
 
 
 class _Brokers(Database):
@@ -29,8 +30,9 @@ class _Brokers(Database):
         self.total, self.age_s, self.has_read, self.count = 0.0, 0.0, True, 1
 
     async def ask(self, method: Method[Any, Any], request: Any) -> Any:
-        brokers = [pb.ClusterBroker(id=f"b{number}", address="a:1", state="active") for number in range(self.count)]
-        return pb.ShowClusterReply(shard=bytes(16), brokers=brokers)
+        at = datetime.now(UTC)
+        brokers = [made(BrokerSummary, id=f"b{number}", started_at=at, heartbeat_at=at) for number in range(self.count)]
+        return made(ClusterState, brokers=brokers)
 
     async def ask_at(
         self, address: str, method: Method[Any, Any], request: Any, *, timeout_s: float = ATTEMPT_S_MAX
@@ -38,8 +40,10 @@ class _Brokers(Database):
         figures: list[tuple[str, list[str], float]] = [("txmsg_database_figures_age_seconds", [], self.age_s)]
         if self.has_read:
             figures += [("txmsg_halves", ["parked"], 0.0), ("txmsg_topic_messages_total", ["t"], self.total)]
-        return pb.FiguresReply(
-            broker="one", figures=[pb.Figure(name=name, labels=labels, value=value) for name, labels, value in figures]
+        return BrokerFigures(
+            broker="one",
+            now=datetime.now(UTC),
+            figures=[Figure(name=name, labels=labels, value=value) for name, labels, value in figures],
         )
 
 

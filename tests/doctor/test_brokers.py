@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -18,7 +19,8 @@ from tests.conftest import PostgresServer
 from tests.integration.cli_harness import said, store_half
 from tests.waiting import until
 from txmsg import Message, Producer
-from txmsg.administration.cluster import ClusterAdministration
+from txmsg.administration.cluster import ClientQuery, Figure
+from txmsg.administration.cluster import Cluster as ClusterService
 from txmsg.cli.connections import asker
 from txmsg.cli.main import main
 from txmsg.doctor import brokers
@@ -75,7 +77,7 @@ def with_broker(cluster: Cluster, **changes: str) -> Cluster:
 def with_figures(cluster: Cluster, metric: str, *labels: str, value: float) -> Cluster:
     """The set, of which a figure has another value."""
     assert metric in {name for name, _ in cluster.figures.series} | {"txmsg_group_lag_seconds", "txmsg_disk_free_ratio"}
-    figures = dataclasses.replace(cluster.figures, series={(metric, labels): value})
+    figures = dataclasses.replace(cluster.figures, figures=[Figure(name=metric, labels=labels, value=value)])
     answers = [dataclasses.replace(each, figures=figures) for each in cluster.answers]
     return dataclasses.replace(cluster, figures=figures, answers=answers)
 
@@ -124,7 +126,7 @@ def test_clients_of_another_release_than_the_brokers_are_found(broker: BrokerPro
     [answer] = cluster.answers
     newer = dataclasses.replace(answer, broker=dataclasses.replace(answer.broker, release="9.9"))
     with Producer(broker.address, group="old-shop"):
-        until(lambda: ClusterAdministration(cluster.ask).clients(10, contains="old-shop")[0])
+        until(lambda: cluster.ask(ClusterService.clients, ClientQuery(contains="old-shop")).clients)
         assert found_by(brokers.client_releases, cluster) == []
         [found] = found_by(brokers.client_releases, dataclasses.replace(cluster, answers=[newer]))
     assert re.match(
@@ -136,7 +138,7 @@ def test_a_broker_whose_clock_is_off_is_found(cluster: Cluster) -> None:
     assert found_by(brokers.broker_clocks, cluster) == []
     [answer] = cluster.answers
     assert answer.figures is not None
-    late = dataclasses.replace(answer.figures, now_s=answer.figures.now_s - 90)
+    late = dataclasses.replace(answer.figures, now=answer.figures.now - timedelta(seconds=90))
     off: Answer = dataclasses.replace(answer, figures=late)
     [found] = found_by(brokers.broker_clocks, dataclasses.replace(cluster, answers=[off]))
     assert "s behind that of this machine" in found.what
@@ -176,9 +178,8 @@ def test_a_certificate_that_expires_soon_is_found(cluster: Cluster) -> None:
     [answer] = cluster.answers
     assert answer.figures is not None
     for remaining_s, text in ((13 * 86400.0, "expires in 13.0 days"), (-1.0, "has expired")):
-        figures = dataclasses.replace(
-            answer.figures, series={("txmsg_tls_certificate_remaining_seconds", ()): remaining_s}
-        )
+        remaining = Figure(name="txmsg_tls_certificate_remaining_seconds", labels=[], value=remaining_s)
+        figures = dataclasses.replace(answer.figures, figures=[remaining])
         [found] = found_by(
             brokers.certificates,
             dataclasses.replace(cluster, answers=[dataclasses.replace(answer, figures=figures)]),

@@ -104,7 +104,7 @@ _STATE = ClusterState(shard=UUID(int=0), schema_revision="", brokers=(), queues=
 
 
 def test_unused_topics_are_found_on_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = BrokerFigures(broker="one", now_s=0.0, series={})
+    figures = BrokerFigures(broker="one", now=datetime.now(UTC), figures=[])
     cluster = Reading(ask_at=lambda _: _unasked, ask=_unasked, state=_STATE, answers=(), figures=figures)
     by_page = {"": _topics(["used"], "2"), "2": _topics(["t1"], None)}
     monkeypatch.setattr(TopicAdministration, "list", lambda _, limit, after="": by_page[after])

@@ -17,6 +17,7 @@ from tests.unit.test_permissions import METHODS
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import Action
 from txmsg.administration.audit import AuditQuery
+from txmsg.administration.cluster import BrokerId
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditLog, record
@@ -27,7 +28,6 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
     access_pb2,
     alerts_pb2,
-    cluster_pb2,
     dead_letters_pb2,
     groups_pb2,
     messages_pb2,
@@ -62,7 +62,7 @@ _SCHEMA: dict[str, Any] = {"content_type": "application/json", "schema": "{}"}
 _RETRY = "00000000-0000-7000-8000-000000000001.0"
 
 
-def call(address: str, method: str, request: Message) -> Any:
+def call(address: str, method: str, request: Any) -> Any:
     with BlockingChannel(address) as channel:
         return channel.call(METHODS[method], request, timeout_s=TIMEOUT_S)
 
@@ -79,7 +79,7 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
                 "select who, address, action, target, before, after from txmsg.audit order by id"
             ).fetchall()
 
-        def changes(method: str, request: Message, action: str, target: str) -> tuple[Any, Any]:
+        def changes(method: str, request: Any, action: str, target: str) -> tuple[Any, Any]:
             """Calls it; what was there before and after, by the one entry that it adds."""
             known = len(entries())
             call(broker.address, method, request)
@@ -145,11 +145,11 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         changes("Alerts/Unsilence", alerts_pb2.UnsilenceRequest(id=int(number)), "alert.unsilence", number)
         changes("Alerts/Test", alerts_pb2.TestAlertsRequest(), "alert.test", "")
 
-        drain, resume = cluster_pb2.DrainRequest(broker="another"), cluster_pb2.ResumeRequest(broker="another")
+        drain, resume = BrokerId(broker="another"), BrokerId(broker="another")
         changes("Cluster/Drain", drain, "broker.drain", "another")
         changes("Cluster/Resume", resume, "broker.resume", "another")
         connection.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'another'")
-        changes("Cluster/Forget", cluster_pb2.ForgetRequest(broker="another"), "broker.forget", "another")
+        changes("Cluster/Forget", BrokerId(broker="another"), "broker.forget", "another")
 
         setting = settings_pb2.ChangeSettingRequest(name="app.x", value="1", changed_by="ada")
         changes("Settings/Change", setting, "setting.set", "app.x")

@@ -32,6 +32,7 @@ from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
 from txmsg.administration.audit import AuditQuery
+from txmsg.administration.cluster import ClientQuery
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
@@ -49,7 +50,6 @@ from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
     alerts_pb2,
-    cluster_pb2,
     dead_letters_pb2,
     groups_pb2,
     messages_pb2,
@@ -437,7 +437,7 @@ async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Pla
             frame = txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(client_id="w1", host=user, **hello))
             stream = await channel.stream(Notify.attach, frame, timeout_s=TIMEOUT_S)
             await stream.receive()
-            clients = await asyncio.to_thread(place.call, "ops", "Cluster/Clients", cluster_pb2.ClientsRequest())
+            clients = await asyncio.to_thread(place.call, "ops", "Cluster/Clients", ClientQuery())
             shown = await asyncio.to_thread(place.call, "ops", "Groups/Show", groups_pb2.ShowGroupRequest(group="crew"))
             stream.close()
         [own] = [client for client in clients.clients if client.host == user]
@@ -448,7 +448,7 @@ async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Pla
         )
 
     own, others, hosts = await attached("bare", producer_group="crew")
-    assert (own.producer_group, others, hosts) == ("", [], [""])
+    assert (own.producer_group, others, hosts) == (None, [], [""])
     own, others, hosts = await attached("worker", producer_group="crew", consumer_group="crew")
     assert (own.producer_group, others, hosts) == ("crew", [own], ["worker"])
 
@@ -699,7 +699,7 @@ def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) 
 
 def test_clients_of_others_are_left_out(place: Place) -> None:
     def groups_seen(user: str) -> set[str]:
-        clients = place.call(user, "Cluster/Clients", cluster_pb2.ClientsRequest(contains=".here")).clients
+        clients = place.call(user, "Cluster/Clients", ClientQuery(contains=".here")).clients
         return {client.consumer_group for client in clients}
 
     with ExitStack() as stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,6 +17,11 @@ from txmsg.message import datetime_of_us
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 ProtobufT = TypeVar("ProtobufT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nothing:
+    """A request that asks for all there is, or a reply that says only that it is done."""
 
 
 class Ask(Protocol):

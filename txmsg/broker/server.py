@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from txmsg.administration.audit import Audit
+from txmsg.administration.cluster import Cluster
 from txmsg.broker import migrate
 from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.admission import Admission
@@ -77,7 +78,6 @@ from txmsg.wire.server import CLOSING_S_MAX, Server
 from txmsg.wire.v1 import (
     access_rpc,
     alerts_rpc,
-    cluster_rpc,
     dead_letters_rpc,
     groups_rpc,
     messages_rpc,
@@ -252,9 +252,7 @@ class Broker:
                 rules_rpc.Rules: RulesApi(AccessRules(admin_pool), self.access),
                 alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
                 Audit: audit_log,
-                cluster_rpc.Cluster: ClusterApi(
-                    Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures
-                ),
+                Cluster: ClusterApi(Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 messages_rpc.Messages: MessagesApi(Messages(admin_pool), BodyKeys(admin_pool)),
                 groups_rpc.Groups: GroupsApi(

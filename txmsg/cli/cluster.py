@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from txmsg.administration.cluster import ClusterAdministration, ClusterState
+from txmsg.administration.cluster import BrokerId, ClientQuery, Cluster, ClusterState, ReadFigures, ShowCluster
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, table_options
@@ -37,7 +36,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
     A dead broker is shown for a day.
     """
-    state = _administration(broker).show(with_queues=by_queue)
+    state = ask_broker(broker, Cluster.show, ShowCluster(with_queues=by_queue))
     if as_json:
         click.echo(json_text(_values(state)))
         return
@@ -85,15 +84,15 @@ def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
 
     Clients attach to every broker.
     """
-    found, more = _administration(broker).clients(limit, contains=contains)
+    found = ask_broker(broker, Cluster.clients, ClientQuery(limit=limit, contains=contains))
     if as_json:
-        click.echo(json_text({"clients": [asdict(client) for client in found], "more": more}))
+        click.echo(json_text(asdict(found)))
         return
-    if not found:
+    if not found.clients:
         click.echo("no clients are attached" + (" that match" if contains else ""))
         return
-    print_rows({name: value for name, value in asdict(client).items() if name != "id"} for client in found)
-    if more:
+    print_rows({name: value for name, value in asdict(client).items() if name != "id"} for client in found.clients)
+    if found.more:
         click.echo(f"only the first {limit}: raise --limit to see more", err=True)
 
 
@@ -110,7 +109,7 @@ def figures(*, names: tuple[str, ...], broker: str, as_json: bool) -> None:
 
     Works without --http-listen. docs/metrics.md describes each metric.
     """
-    found = _administration(broker).figures(with_database=True)
+    found = ask_broker(broker, Cluster.figures, ReadFigures(with_database=True))
     rows: list[dict[str, Any]] = [
         {"name": name, "labels": dict(zip(CATALOGUE[name].labels, labels, strict=True)), "value": value}
         for (name, labels), value in found.series.items()
@@ -144,11 +143,11 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
     Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
     deadline = time.monotonic() + wait_s
-    brokers = _administration(broker)
-    left = brokers.drain(broker_id)
+    left = ask_broker(broker, Cluster.drain, BrokerId(broker=broker_id)).queues
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        left = sum(member.queues for member in brokers.show().brokers if member.id == broker_id)
+        state = ask_broker(broker, Cluster.show, ShowCluster())
+        left = sum(member.queues for member in state.brokers if member.id == broker_id)
     if as_json:
         click.echo(json.dumps({"broker": broker_id, "queues": left}))
     elif left:
@@ -168,7 +167,7 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
     """Undo a drain: the broker accepts messages again, and gets its share of the queues back."""
-    _administration(broker).resume(broker_id)
+    ask_broker(broker, Cluster.resume, BrokerId(broker=broker_id))
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
 
@@ -184,12 +183,8 @@ def forget(*, broker_id: str, broker: str, as_json: bool) -> None:
 
     Refused while it is alive. A broker that was stopped gracefully need not be forgotten.
     """
-    _administration(broker).forget(broker_id)
+    ask_broker(broker, Cluster.forget, BrokerId(broker=broker_id))
     click.echo(json.dumps({"broker": broker_id, "forgotten": True}) if as_json else f"broker {broker_id} is forgotten")
-
-
-def _administration(broker: str) -> ClusterAdministration:
-    return ClusterAdministration(functools.partial(ask_broker, broker))
 
 
 def _values(state: ClusterState) -> dict[str, object]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.alerts import AlertAdministration
-from txmsg.administration.cluster import ClusterAdministration
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.schemas import SchemaAdministration
@@ -100,10 +99,6 @@ class Look:
     async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
         """Asks the administration of groups and dead letters."""
         return await self.watch.database.run(lambda: work(NotifyAdministration(self.watch.database.ask_from_thread)))
-
-    async def cluster(self, work: Callable[[ClusterAdministration], T]) -> T:
-        """Asks the administration of brokers."""
-        return await self.watch.database.run(lambda: work(ClusterAdministration(self.watch.database.ask_from_thread)))
 
     async def topics(self, work: Callable[[TopicAdministration], T]) -> T:
         """Asks the administration of topics."""

@@ -15,18 +15,17 @@ from typing import Final
 from txmsg.administration.cluster import (
     BrokerFigures,
     BrokerSummary,
+    Cluster,
     ClusterState,
+    ReadFigures,
     Series,
-    broker_figures,
-    cluster_state,
+    ShowCluster,
 )
 from txmsg.console.database import Database
 from txmsg.console.identity import Identity, who_am_i
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
-from txmsg.wire.v1 import cluster_pb2 as pb
-from txmsg.wire.v1.cluster_rpc import Cluster
 
 _log = EventLog(__name__)
 
@@ -215,7 +214,7 @@ class Watch:
 
     async def _poll(self) -> Snapshot:
         before = self.snapshot
-        cluster = cluster_state(await self.database.ask(Cluster.show, pb.ShowClusterRequest()), with_queues=False)
+        cluster = await self.database.ask(Cluster.show, ShowCluster())
         alive = [each for each in cluster.brokers if each.state != "dead"]
         self.database.learn([each.address for each in alive])
         wants_database = before is None or time.monotonic() - before.database_taken_at >= DATABASE_POLL_S
@@ -226,16 +225,16 @@ class Watch:
             )
         )
         silent = {each.id: why for each, why in zip(alive, found, strict=False) if isinstance(why, str)}
-        told = [each for each in found if isinstance(each, BrokerFigures)]
+        told = [(each.broker, each.series) for each in found if isinstance(each, BrokerFigures)]
         now = time.monotonic()
-        series = {each.broker: _scoped(each.series, Scope.PROCESS) for each in told}
+        series = {broker: _scoped(values, Scope.PROCESS) for broker, values in told}
         rates = {
             broker: _rates(before.series[broker], values, now - before.taken_at)
             for broker, values in series.items()
             if before is not None and broker in before.series
         }
         # A broker that has not read the figures of the database yet tells none of halves either.
-        database = next((each.series for each in told if any(name == _READ for name, _ in each.series)), None)
+        database = next((values for _, values in told if any(name == _READ for name, _ in values)), None)
         database_taken_at = now if database is None else now - _total([database], _AGE, ())
         if before is not None and database_taken_at - before.database_taken_at < _SAME_S:
             database = None  # a busy broker tells what it has told before: that is no rate of 0
@@ -265,9 +264,9 @@ class Watch:
         )
 
     async def _figures(self, broker: BrokerSummary, *, with_database: bool) -> BrokerFigures | str:
-        request = pb.FiguresRequest(with_database=with_database)
+        request = ReadFigures(with_database=with_database)
         try:
-            return broker_figures(await self.database.ask_at(broker.address, Cluster.figures, request))
+            return await self.database.ask_at(broker.address, Cluster.figures, request)
         except TxmsgError as exc:
             return str(exc)
 

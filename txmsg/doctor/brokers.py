@@ -14,7 +14,16 @@ from typing import Final
 
 from txmsg.administration import GroupSummary
 from txmsg.administration.ask import Ask
-from txmsg.administration.cluster import BrokerFigures, BrokerSummary, Client, ClusterAdministration, ClusterState
+from txmsg.administration.cluster import (
+    BrokerFigures,
+    BrokerSummary,
+    Client,
+    ClientQuery,
+    ClusterState,
+    ReadFigures,
+    ShowCluster,
+)
+from txmsg.administration.cluster import Cluster as ClusterService
 from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration
@@ -87,19 +96,19 @@ def look(ask_at: Callable[[str], Ask], address: str) -> Iterator[Finding]:
 def asked(ask_at: Callable[[str], Ask], address: str) -> Cluster:
     """What the broker at this address says, and each of those that it knows at its own."""
     ask = ask_at(address)
-    state = ClusterAdministration(ask).show()
+    state = ask(ClusterService.show, ShowCluster())
 
     def answer(broker: BrokerSummary) -> Answer:
         begun, figures, error = time.time(), None, ""
         try:
-            figures = ClusterAdministration(ask_at(broker.address)).figures(with_database=False)
+            figures = ask_at(broker.address)(ClusterService.figures, ReadFigures())
         except TxmsgError as exc:
             error = on_one_line(exc)
         return Answer(broker=broker, figures=figures, error=error, begun=begun, ended=time.time())
 
     with ThreadPoolExecutor(_CALLS_MAX) as threads:
         answers = list(threads.map(answer, (broker for broker in state.brokers if broker.state != "dead")))
-    figures = ClusterAdministration(ask).figures(with_database=True)
+    figures = ask(ClusterService.figures, ReadFigures(with_database=True))
     return Cluster(ask_at=ask_at, ask=ask, state=state, answers=answers, figures=figures)
 
 
@@ -145,9 +154,9 @@ def releases(cluster: Cluster) -> Iterator[Finding]:
 def client_releases(cluster: Cluster) -> Iterator[Finding]:
     """Clients have the same release as the brokers."""
     brokers = {answer.broker.release for answer in cluster.answers}
-    clients, is_cut = ClusterAdministration(cluster.ask).clients(_CLIENTS_MAX)
+    found = cluster.ask(ClusterService.clients, ClientQuery(limit=_CLIENTS_MAX))
     by_release: dict[str, list[Client]] = {}
-    for client in clients:
+    for client in found.clients:
         by_release.setdefault(client.release, []).append(client)
     for release, of_release in sorted(by_release.items()):
         if release in brokers:
@@ -161,7 +170,7 @@ def client_releases(cluster: Cluster) -> Iterator[Finding]:
             why="different releases should run side by side only during an upgrade",
             fix="upgrade brokers first, then these applications; `txmsg cluster clients` lists them",
         )
-    if is_cut:
+    if found.more:
         yield cut(f"more clients are attached than the first {_CLIENTS_MAX:,}, which alone were looked at")
 
 
@@ -169,7 +178,9 @@ def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
     """The clocks of brokers and of this machine are equal."""
     for answer in cluster.answers:
         if answer.figures is not None:
-            yield from different_clock(f"broker {answer.broker.id}", answer.figures.now_s, answer.begun, answer.ended)
+            yield from different_clock(
+                f"broker {answer.broker.id}", answer.figures.now.timestamp(), answer.begun, answer.ended
+            )
 
 
 def broker_states(cluster: Cluster) -> Iterator[Finding]:
@@ -196,7 +207,7 @@ def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
     state, deadline = cluster.state, time.monotonic() + _ASSIGNED_S_MAX
     while state.queues_unassigned and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        state = ClusterAdministration(cluster.ask).show()
+        state = cluster.ask(ClusterService.show, ShowCluster())
     if state.queues_unassigned:
         yield problem(
             f"no broker delivers {state.queues_unassigned} of {state.queues} queues",

@@ -64,7 +64,7 @@ class Membership:
         self.address = ""
         """Where clients reach this broker; set before it runs."""
         self.holder: Holder | None = None
-        self.brokers: tuple[brokers_store.BrokerRow, ...] = ()
+        self.brokers: tuple[brokers_store.LiveBroker, ...] = ()
         """The live brokers by id, including this one."""
         self.is_cut_off = False
         """Whether the last step did not reach the database. Clients that have another database to go to are told."""
@@ -338,7 +338,7 @@ class Membership:
         )
         self.on_clock_set(step_s)
 
-    def _set_brokers(self, brokers: tuple[brokers_store.BrokerRow, ...]) -> None:
+    def _set_brokers(self, brokers: tuple[brokers_store.LiveBroker, ...]) -> None:
         before = [(broker.id, broker.address, broker.state) for broker in self.brokers]
         self.brokers = brokers
         if before != [(broker.id, broker.address, broker.state) for broker in brokers]:

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from uuid import UUID
-
+from txmsg.administration.cluster import ClusterState
 from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.errors import MisuseError, shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
-    """The cluster at one moment. leases: None unless requested."""
-
-    shard: UUID
-    schema_revision: str
-    brokers: Sequence[brokers_store.BrokerRow]
-    queue_counts: dict[str, int]
-    queue_count: int
-    leases: Sequence[leases_store.LeaseOfTopicRow] | None
 
 
 class Registry:
@@ -33,13 +18,13 @@ class Registry:
     async def show(self, *, with_queues: bool) -> ClusterState:
         """The state of the cluster. Raises BrokerUnavailable."""
         async with session(self._pool) as conn:
-            shard, revision, queue_count = await brokers_store.database_facts(conn)
+            facts = await brokers_store.database_facts(conn)
             return ClusterState(
-                shard=shard,
-                schema_revision=revision,
+                shard=facts.shard,
+                schema_revision=facts.revision,
                 brokers=await brokers_store.all_brokers(conn),
-                queue_counts=await leases_store.queue_counts(conn),
-                queue_count=queue_count,
+                queues=facts.queues,
+                queues_unassigned=facts.queues - facts.queues_assigned,
                 leases=await leases_store.leases_by_topic(conn) if with_queues else None,
             )
 
@@ -54,7 +39,7 @@ class Registry:
                 )
             _check_alive(broker_id, is_alive)
             await notify(conn, "brokers")
-            return (await leases_store.queue_counts(conn)).get(broker_id, 0)
+            return await leases_store.queue_count(conn, broker_id)
 
     async def resume(self, broker_id: str) -> None:
         """Lets a draining broker work again. Raises MisuseError."""

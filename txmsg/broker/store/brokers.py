@@ -11,6 +11,9 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from psycopg.rows import class_row
+
+from txmsg.administration.cluster import BrokerSummary
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, after_session
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
@@ -19,15 +22,12 @@ from txmsg.wire.changes import change_of
 _SHOWN_DEAD = "1 day"
 
 
-class BrokerRow(NamedTuple):
-    """A broker as the registry knows it."""
+class LiveBroker(NamedTuple):
+    """A broker that lives, as others see it. state: active or draining."""
 
     id: str
     address: str
     state: str
-    release: str
-    schema_revision: str
-    started_at: datetime
     heartbeat_at: datetime
 
 
@@ -39,11 +39,12 @@ class DrainResult(NamedTuple):
 
 
 class DatabaseFacts(NamedTuple):
-    """Which Notify database this is, its revision, and how many queues there are."""
+    """Which Notify database this is, its revision, and how many queues there are, and have a broker."""
 
     shard: UUID
     revision: str
-    queue_count: int
+    queues: int
+    queues_assigned: int
 
 
 async def join(
@@ -166,32 +167,34 @@ async def mark_dead(conn: Connection, silent: Mapping[str, datetime], *, expired
     return [broker_id for (broker_id,) in await cursor.fetchall()]
 
 
-async def live_brokers(conn: Connection) -> tuple[list[BrokerRow], int]:
+async def live_brokers(conn: Connection) -> tuple[list[LiveBroker], int]:
     """The live brokers, by id, and the id of the youngest queue."""
     cursor = await plain_cursor(conn).execute(
         """
-        select b.id, b.address, b.state, b.release, b.schema_revision, b.started_at, b.heartbeat_at,
+        select b.id, b.address, b.state, b.heartbeat_at,
                (select coalesce(max(q.id), 0) from txmsg.queue q)
           from txmsg.broker b where b.state <> 'dead' order by b.id
         """
     )
     brokers, youngest_queue = [], 0
     for *values, youngest in await cursor.fetchall():
-        brokers.append(BrokerRow._make(values))
+        brokers.append(LiveBroker._make(values))
         youngest_queue = youngest
     return brokers, youngest_queue
 
 
-async def all_brokers(conn: Connection) -> list[BrokerRow]:
+async def all_brokers(conn: Connection) -> list[BrokerSummary]:
     """The brokers that live or died within a day, by id."""
-    cursor = await plain_cursor(conn).execute(
-        """
-        select id, address, case when expires_at < now() then 'dead' else state end, release, schema_revision,
-               started_at, heartbeat_at
-          from txmsg.broker order by id
-        """
-    )
-    return [BrokerRow._make(row) for row in await cursor.fetchall()]
+    async with conn.cursor(binary=True, row_factory=class_row(BrokerSummary)) as cursor:
+        await cursor.execute(
+            """
+            select b.id, b.address, case when b.expires_at < now() then 'dead' else b.state end as state,
+                   (select count(*) from txmsg.queue_lease l where l.broker_id = b.id) as queues,
+                   b.release, b.schema_revision, b.started_at, b.heartbeat_at
+              from txmsg.broker b order by b.id
+            """
+        )
+        return await cursor.fetchall()
 
 
 async def drain(conn: Connection, broker_id: str) -> DrainResult:
@@ -262,7 +265,8 @@ async def database_facts(conn: Connection) -> DatabaseFacts:
     """What `txmsg cluster show` tells of the database itself."""
     cursor = await plain_cursor(conn).execute(
         """
-        select d.shard, (select version_num from txmsg.revision), (select count(*) from txmsg.queue)
+        select d.shard, (select version_num from txmsg.revision), (select count(*) from txmsg.queue),
+               (select count(*) from txmsg.queue_lease l where l.broker_id is not null)
           from txmsg.notify_db d
         """
     )

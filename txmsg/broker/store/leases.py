@@ -11,9 +11,12 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from psycopg.rows import class_row
+
+from txmsg.administration.cluster import QueueLease
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
-from txmsg.message import QueueId, QueueNumber
+from txmsg.message import QueueId
 
 
 class QueueRow(NamedTuple):
@@ -28,16 +31,6 @@ class LeaseRow(NamedTuple):
     """A queue that a broker delivers; wanted_by: it is to be handed over to this one."""
 
     queue_id: QueueId
-    epoch: int
-    wanted_by: str | None
-
-
-class LeaseOfTopicRow(NamedTuple):
-    """A queue as people know it, and which broker delivers it."""
-
-    topic: str
-    number: QueueNumber
-    broker_id: str | None
     epoch: int
     wanted_by: str | None
 
@@ -68,26 +61,28 @@ async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
     return [LeaseRow._make(row) for row in await cursor.fetchall()]
 
 
-async def leases_by_topic(conn: Connection) -> list[LeaseOfTopicRow]:
+async def leases_by_topic(conn: Connection) -> list[QueueLease]:
     """Every queue and which broker delivers it, by topic and number."""
-    cursor = await plain_cursor(conn).execute(
-        """
-        select t.name, q.number, l.broker_id, coalesce(l.epoch, 0), l.wanted_by
-          from txmsg.queue q
-          join txmsg.topic t on t.id = q.topic_id
-          left join txmsg.queue_lease l on l.queue_id = q.id
-         order by t.name, q.number
-        """
-    )
-    return [LeaseOfTopicRow._make(row) for row in await cursor.fetchall()]
+    async with conn.cursor(binary=True, row_factory=class_row(QueueLease)) as cursor:
+        await cursor.execute(
+            """
+            select t.name as topic, q.number as queue, l.broker_id as broker, coalesce(l.epoch, 0) as epoch, l.wanted_by
+              from txmsg.queue q
+              join txmsg.topic t on t.id = q.topic_id
+              left join txmsg.queue_lease l on l.queue_id = q.id
+             order by t.name, q.number
+            """
+        )
+        return await cursor.fetchall()
 
 
-async def queue_counts(conn: Connection) -> dict[str, int]:
-    """How many queues each broker delivers."""
-    cursor = await plain_cursor(conn).execute(
-        "select broker_id, count(*) from txmsg.queue_lease where broker_id is not null group by broker_id"
+async def queue_count(conn: Connection, broker_id: str) -> int:
+    """How many queues a broker delivers."""
+    cursor = await scalar_cursor(conn).execute(
+        "select count(*) from txmsg.queue_lease where broker_id = %s", (broker_id,)
     )
-    return {broker_id: count for broker_id, count in await cursor.fetchall()}
+    (count,) = await cursor.fetchall()
+    return int(count)
 
 
 async def hold(

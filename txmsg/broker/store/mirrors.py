@@ -3,48 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple
+from dataclasses import fields
+from typing import Any, Final
 
 from psycopg.rows import class_row
 
+from txmsg.administration.cluster import Mirror, MirrorQueue, MirrorState
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.delivery import open_segment, plain_cursor, queue_ends
-from txmsg.message import Offset, QueueNumber
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorRow:
-    """A mirror, its replication slot, and how far it is behind."""
-
-    name: str
-    include: Sequence[str]
-    exclude: Sequence[str]
-    log: str
-    """Empty: its tailer has not run yet."""
-    seen_at: datetime | None
-    """When its tailer wrote last."""
-    is_tailing: bool
-    behind_s: float
-    """How long ago the oldest message was stored that is not mirrored."""
-    stopped_queues: int
-    slot_state: str | None
-    """wal_status of its slot; None: it has none."""
-    kept_bytes: int
-    behind_bytes: int
-    safe_bytes: int | None
-
-
-class MirrorQueueRow(NamedTuple):
-    """How far a queue is mirrored. stopped: why it is no longer mirrored; None: it is mirrored. end: of the table."""
-
-    mirror: str
-    topic: str
-    number: QueueNumber
-    next_offset: Offset
-    stopped: str | None
-    end: Offset
+_QUEUES_BEHIND_MAX: Final = 100
 
 
 class Mirrors:
@@ -53,21 +21,38 @@ class Mirrors:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def all(self) -> tuple[Sequence[MirrorRow], Sequence[MirrorQueueRow]]:
-        """The mirrors by name, and their queues with the ends of these."""
+    async def all(self) -> Sequence[Mirror]:
+        """The mirrors by name, with their queues."""
         async with session(self._pool) as conn, conn.transaction():
             found = await mirrors(conn)
-            queues = await (await plain_cursor(conn).execute(_QUEUES)).fetchall()
-            ends = await queue_ends(conn, await open_segment(conn), list({queue_id for queue_id, *_ in queues}))
-        return found, [
-            MirrorQueueRow(mirror, topic, number, next_offset, stopped, Offset(max(ends[queue_id], next_offset)))
-            for queue_id, mirror, topic, number, next_offset, stopped in queues
-        ]
+            rows = await (await plain_cursor(conn).execute(_QUEUES)).fetchall()
+            ends = await queue_ends(conn, await open_segment(conn), list({queue_id for queue_id, *_ in rows}))
+        queues: dict[str, list[MirrorQueue]] = {mirror.name: [] for mirror in found}
+        for queue_id, mirror, topic, number, next_offset, stopped in rows:
+            end = max(ends[queue_id], next_offset)
+            queues[mirror].append(
+                MirrorQueue(topic=topic, queue=number, next_offset=next_offset, end=end, stopped=stopped)
+            )
+        return [_with_queues(mirror, queues[mirror.name]) for mirror in found]
 
 
-async def mirrors(conn: Connection) -> Sequence[MirrorRow]:
+def _with_queues(mirror: MirrorState, queues: Sequence[MirrorQueue]) -> Mirror:
+    unfinished = sorted(
+        (queue for queue in queues if queue.stopped or queue.next_offset < queue.end),
+        key=lambda queue: (queue.stopped is None, queue.next_offset - queue.end),
+    )
+    state: dict[str, Any] = {each.name: getattr(mirror, each.name) for each in fields(mirror)}
+    return Mirror(
+        **state,
+        behind_messages=sum(queue.end - queue.next_offset for queue in queues),
+        queues=len(queues),
+        behind=unfinished[:_QUEUES_BEHIND_MAX],
+    )
+
+
+async def mirrors(conn: Connection) -> Sequence[MirrorState]:
     """The mirrors by name."""
-    async with conn.cursor(row_factory=class_row(MirrorRow)) as cursor:
+    async with conn.cursor(row_factory=class_row(MirrorState)) as cursor:
         await cursor.execute(_MIRRORS)
         return await cursor.fetchall()
 
@@ -93,7 +78,7 @@ _MIRRORS = """
                select m.stored_at from txmsg.message m
                 where m.segment = s.id and m.queue = p.queue and m.queue_offset = p.next_offset) o on true
          group by p.name)
-    select m.name, m.include, m.exclude, coalesce(m.log, '') as log, m.seen_at,
+    select m.name, m.include, m.exclude, m.log, m.seen_at,
            coalesce(r.active, false) as is_tailing, coalesce(a.behind_s, 0) as behind_s,
            coalesce(a.stopped, 0) as stopped_queues,
            case when r.slot_name is not null then coalesce(r.wal_status, 'lost') end as slot_state,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration.cluster import BrokerSummary
+from txmsg.administration.cluster import BrokerId, BrokerSummary, Cluster, ShowCluster
 from txmsg.console.actions import Action, Confirmation
 from txmsg.console.look import Look
 from txmsg.console.pages.overview import broker_row
@@ -22,7 +22,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
     broker = _broker(look)
-    state = await look.cluster(lambda cluster: cluster.show(with_queues=True))
+    state = await look.ask(Cluster.show, ShowCluster(with_queues=True))
     leases = [each for each in state.leases or () if broker.id in {each.broker, each.wanted_by}]
     return {
         "row": broker_row(look.snapshot, broker.id),
@@ -58,7 +58,7 @@ async def _confirm_drain(look: Look) -> Confirmation:
 
 async def _drain(look: Look) -> str:
     broker = look.path["broker"]
-    left = await look.cluster(lambda cluster: cluster.drain(broker))
+    left = (await look.ask(Cluster.drain, BrokerId(broker=broker))).queues
     return look.t("brokers.drained", broker=broker, queues=left)
 
 
@@ -73,7 +73,7 @@ async def _confirm_resume(look: Look) -> Confirmation:
 
 async def _resume(look: Look) -> str:
     broker = look.path["broker"]
-    await look.cluster(lambda cluster: cluster.resume(broker))
+    await look.ask(Cluster.resume, BrokerId(broker=broker))
     return look.t("brokers.resumed", broker=broker)
 
 
@@ -88,7 +88,7 @@ async def _confirm_forget(look: Look) -> Confirmation:
 
 async def _forget(look: Look) -> str:
     broker = look.path["broker"]
-    await look.cluster(lambda cluster: cluster.forget(broker))
+    await look.ask(Cluster.forget, BrokerId(broker=broker))
     return look.t("brokers.forgotten", broker=broker)
 
 

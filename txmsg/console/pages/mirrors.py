@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from txmsg.administration.cluster import Mirror
+from txmsg.administration.ask import Nothing
+from txmsg.administration.cluster import Cluster, Mirror
 from txmsg.console import group_actions
 from txmsg.console.actions import Action, Confirmation
 from txmsg.console.desks import Desk
@@ -40,7 +41,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     error = ""
     rows = asyncio.gather(*(_row(look.desk, log) for log in look.logs.values()))
     try:
-        mirrors = await look.cluster(lambda cluster: cluster.mirrors())
+        mirrors = (await look.ask(Cluster.mirrors, Nothing())).mirrors
     except TxmsgError as exc:  # the logs are shown all the same
         error = str(exc)
     return {"mirrors": mirrors, "mirrors_error": error, "logs": await rows, "without_own": _without_own}
