@@ -31,7 +31,7 @@ HOSTILE = "\"'><img src=x onerror=alert(1)>\u202e\r{{7*7}}<script>alert(1)"
 TRANSACTION_ID = UUID("0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
 _AT_US = 1_780_000_000_000_000
 _IDS = {"transaction_id", "fence_id", "held_back_by", "shard"}
-_OFF = {"withheld", "more"}
+_OFF = {"withheld", "is_withheld", "more"}
 _VALUES: dict[str, Any] = {
     "headers": pack_headers({HOSTILE: HOSTILE}),
     "before": json.dumps({HOSTILE: HOSTILE}),

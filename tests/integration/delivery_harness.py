@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 
 from tests.waiting import until_async
+from txmsg.administration.halves import GroupLag
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, TxmsgError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -18,6 +19,7 @@ from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import Action
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
+from txmsg.administration.halves import HalfDecision, ResumeHalves
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditLog, record
@@ -134,9 +136,8 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         before, after = changes("Groups/AlterChecks", checks, "group.checks", "shop")
         assert (before, after) == ({"checks_max": None}, {"checks_max": 3})
         connection.execute("update txmsg.half_message set parked_reason = 'planted', next_check_at = null")
-        changes("Admin/ResumeHalves", txmsg_pb2.ResumeHalvesRequest(group="shop"), "half.resume", "shop")
-        id_bytes = bytes.fromhex(half.replace("-", ""))
-        commit = txmsg_pb2.ResolveHalfRequest(transaction_id=id_bytes, commit=True, reason="the order is there")
+        changes("Admin/ResumeHalves", ResumeHalves(group="shop"), "half.resume", "shop")
+        commit = HalfDecision(transaction_id=UUID(half), commit=True, reason="the order is there")
         assert changes("Admin/ResolveHalf", commit, "half.commit", half)[1] == {"reason": "the order is there"}
 
         silence = alerts_pb2.SilenceRequest(matchers=["rule=x"], for_s=60, reason="r", created_by="ada")

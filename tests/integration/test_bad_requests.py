@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -11,12 +12,15 @@ from google.protobuf.message import Message
 
 from tests.broker_process import BrokerProcess
 from tests.raw_client import RawClient
+from txmsg.administration.halves import HalfPage, HalfQuery, ResumeHalves
 from txmsg.message import BODY_SIZE_BYTES_MAX, new_transaction_id
 from txmsg.wire.codec import REQUEST_ITEMS_MAX
+from txmsg.wire.method import packed, unpacked
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 _GARBAGE = b"\xff\xff\xff"
-_ID = UUID(int=7).bytes
+_UUID = UUID(int=7)
+_ID = _UUID.bytes
 _MANY = (REQUEST_ITEMS_MAX + 1) * _ID
 _LONG = "x" * 1_000_000
 _LARGE = bytes(3 * 1024 * 1024)
@@ -24,7 +28,7 @@ _LARGE = bytes(3 * 1024 * 1024)
 _REFUSED: list[tuple[str, Message | bytes, str, str]] = [
     ("Notify/Send", _GARBAGE, "protocol", "cannot be read"),
     ("Notify/Receive", _GARBAGE, "protocol", "cannot be read"),
-    ("Admin/Stats", _GARBAGE, "protocol", "cannot be read"),
+    ("Admin/Stats", _GARBAGE, "protocol", "are not a Nothing in JSON"),
     ("Notify/Send", pb.SendRequest(group="g", half=True, fence_id=b"short"), "invalid_message", "16 bytes, not 5"),
     ("Notify/Send", pb.SendRequest(group=_LONG, half=True), "invalid_name", "1000000"),
     (
@@ -58,12 +62,11 @@ _REFUSED: list[tuple[str, Message | bytes, str, str]] = [
         "invalid_name",
         "1000000",
     ),
-    ("Admin/ListHalves", pb.ListHalvesRequest(group="\0"), "invalid_name", "group"),
-    ("Admin/ListHalves", pb.ListHalvesRequest(transaction_id=_ID + _ID), "protocol", "not 2"),
-    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(), "protocol", "one transaction id or one group"),
-    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(transaction_id=_ID + _ID), "protocol", "one transaction id or one"),
-    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(transaction_id=_ID, group="g"), "protocol", "one transaction id or"),
-    ("Admin/ResumeHalves", pb.ResumeHalvesRequest(group="\0"), "invalid_name", "group"),
+    ("Admin/ListHalves", b'{"group":"\\u0000"}', "invalid_name", "group"),
+    ("Admin/ListHalves", b'{"transaction_id":"7"}', "protocol", "transaction_id='7' must be a UUID"),
+    ("Admin/ResumeHalves", packed(ResumeHalves()), "protocol", "one transaction id or one group"),
+    ("Admin/ResumeHalves", packed(ResumeHalves(transaction_id=_UUID, group="g")), "protocol", "one transaction id or"),
+    ("Admin/ResumeHalves", b'{"group":"\\u0000"}', "invalid_name", "group"),
 ]
 
 
@@ -165,9 +168,8 @@ def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(cl
     for _ in range(6):
         send_halves(client, [(new_transaction_id().bytes, 0, b"x" * BODY_SIZE_BYTES_MAX)])
 
-    def listed(*, limit: int = 0, with_bodies: bool = False) -> pb.ListHalvesReply:
-        request = pb.ListHalvesRequest(limit=limit, with_bodies=with_bodies)
-        return pb.ListHalvesReply.FromString(ask(client, "Admin/ListHalves", request))
+    def listed(**query: Any) -> HalfPage:
+        return unpacked(HalfPage, ask(client, "Admin/ListHalves", packed(HalfQuery(**query))))
 
     reply = listed(with_bodies=True)
     assert (len(reply.halves), bool(reply.next)) == (5, True)  # as many as begin within 16 MiB

@@ -16,11 +16,11 @@ from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import TIMEOUT_S, asked, json_of, said, txmsg
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from tests.waiting import until
+from txmsg.administration.ask import Nothing
+from txmsg.administration.halves import Admin
 from txmsg.cli.connections import ask_broker
 from txmsg.client import Producer
 from txmsg.message import Message, MessageId
-from txmsg.wire.v1.txmsg_pb2 import StatsRequest
-from txmsg.wire.v1.txmsg_rpc import Admin
 
 REDRIVE = ("dead-letter", "redrive", "--group", "collector")
 FAILURES = [
@@ -56,7 +56,7 @@ def processed(broker: BrokerProcess, *messages: Message, group: str = "collector
         sent = [producer.send(message) for message in messages]
     with collecting(broker.address, messages[0].topic, group=group) as got:
         assert different(got, len(sent)) == set(sent)
-    ask_broker(broker.address, Admin.stats, StatsRequest())  # for which it writes its cursors
+    ask_broker(broker.address, Admin.stats, Nothing())  # for which it writes its cursors
     return sent
 
 

@@ -23,9 +23,9 @@ from tests.integration.delivery_harness import (
     receive_until,
 )
 from tests.waiting import until_async
+from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery.values import Line, Refusal
 from txmsg.broker.store import delivery as store
-from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import StorageError, UnknownTopic
 
 

@@ -21,12 +21,12 @@ from tests.integration.delivery_harness import (
     receive_only,
 )
 from tests.waiting import until_async
+from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.retry_administration import RetryAdministration
-from txmsg.broker.store.rows import GroupLag
 from txmsg.broker.store.topic_settings import TopicSettings
 from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff

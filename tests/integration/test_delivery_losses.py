@@ -16,9 +16,9 @@ from tests.integration.delivery_harness import (
     receipts,
     receive,
 )
+from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
-from txmsg.broker.store.rows import GroupLag
 from txmsg.runtime.backoff import Backoff
 
 TIMEOUT_S = 60.0

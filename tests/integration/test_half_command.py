@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from uuid import UUID
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -14,12 +14,13 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import listed, said, store_half
 from tests.integration.client_harness import WAIT_S, collecting
+from tests.methods import made
+from txmsg.administration.halves import HalfMessage, HalfPage, HalfQuery
 from txmsg.broker.store import halves
 from txmsg.broker.store.connect import open_pool
 from txmsg.cli.main import main
 from txmsg.client import Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
-from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
 def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
@@ -99,22 +100,23 @@ def test_a_transaction_of_many_messages_is_shown_and_asked_about_whole(start_bro
 
 
 def test_what_does_not_fit_one_reply_is_said_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = pb.Half(transaction_id=new_transaction_id().bytes, topic="t", group="g")
+    at = datetime.now(UTC)
+    half = made(HalfMessage, transaction_id=new_transaction_id(), topic="t", group="g", born_at=at, stored_at=at)
     requests: list[object] = []
 
     def answer(broker: str, method: str, request: object) -> object:
         requests.append(request)
-        return pb.ListHalvesReply(halves=[half] * 2, next="1.x.1")
+        return HalfPage(halves=[half] * 2, next="1.x.1")
 
-    monkeypatch.setattr("txmsg.cli.connections.ask_broker", answer)
-    transaction_id = str(UUID(bytes=half.transaction_id))
+    monkeypatch.setattr("txmsg.cli.half.ask_broker", answer)
+    transaction_id = str(half.transaction_id)
     shown = CliRunner().invoke(main, ["half", "show", transaction_id])
     assert "only the first 2 of its messages are shown" in shown.stderr
     assert json.loads(CliRunner().invoke(main, ["half", "show", transaction_id, "--json"]).stdout)["next"]
     asked = CliRunner().invoke(main, ["half", "rollback", transaction_id], input="n\n")
     assert "drop more than 2 message(s) of g to t, for good?" in asked.output
     [*_, last] = requests
-    assert isinstance(last, pb.ListHalvesRequest)  # nothing was decided
+    assert isinstance(last, HalfQuery)  # nothing was decided
     assert not last.with_bodies
 
 

@@ -33,6 +33,7 @@ from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import ClientQuery
+from txmsg.administration.halves import HalfDecision, HalfQuery, ResumeHalves
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
@@ -45,6 +46,7 @@ from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
 from txmsg.wire.frames import LAST, FrameReader, call_head, frame_of
 from txmsg.wire.frames import Kind as FrameKind
+from txmsg.wire.headers import unpack_headers
 from txmsg.wire.method import packed
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
@@ -249,7 +251,7 @@ def test_what_each_kind_of_stranger_is_told_by_each_method(codes: Codes) -> None
 
 
 def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, half: bytes) -> None:
-    decide = txmsg_pb2.ResolveHalfRequest(transaction_id=half, commit=True)
+    decide = HalfDecision(transaction_id=UUID(bytes=half), commit=True)
     with pytest.raises(PermissionDenied):
         place.call(OTHER, "Admin/ResolveHalf", decide)
     listed = place.call("ops", "Audit/List", AuditQuery(target=str(UUID(bytes=half))))
@@ -317,11 +319,11 @@ def test_a_stranger_ends_no_transaction_whose_id_it_knows(place: Place, half: by
         request.group = OTHER
         errors = place.call(OTHER, "Notify/EndTransactions", request).errors
         assert [error.code for error in errors] == ["outcome_expired"]
-    for change in (
-        txmsg_pb2.ResolveHalfRequest(transaction_id=half, commit=True),
-        txmsg_pb2.ResumeHalvesRequest(transaction_id=half),
-    ):
-        method = "Admin/ResolveHalf" if isinstance(change, txmsg_pb2.ResolveHalfRequest) else "Admin/ResumeHalves"
+    changes: dict[str, Any] = {
+        "Admin/ResolveHalf": HalfDecision(transaction_id=UUID(bytes=half), commit=True),
+        "Admin/ResumeHalves": ResumeHalves(transaction_id=UUID(bytes=half)),
+    }
+    for method, change in changes.items():
         with pytest.raises(PermissionDenied, match="allow other administer group:shop"):
             place.call(OTHER, method, change)
     with pytest.raises(PermissionDenied, match="allow other check group:shop"):
@@ -335,7 +337,7 @@ def test_a_stranger_ends_no_transaction_whose_id_it_knows(place: Place, half: by
 
 def test_a_stranger_finds_neither_a_half_message_nor_its_topic(place: Place, half: bytes) -> None:
     id_ = str(UUID(bytes=half))
-    listed = txmsg_pb2.ListHalvesRequest(transaction_id=half, with_bodies=True)
+    listed = HalfQuery(transaction_id=UUID(bytes=half), with_bodies=True)
     find = messages_pb2.FindMessagesRequest(id=id_, with_bodies=True)
     trace = messages_pb2.TraceRequest(id=id_)
     assert not place.call(OTHER, "Admin/ListHalves", listed).halves
@@ -356,10 +358,10 @@ def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> 
     for name in ("a-page", "pages1", "pages2", "z-page"):
         place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
         half_of(place, "ops", name, name)
-    halves = place.call("pager", "Admin/ListHalves", txmsg_pb2.ListHalvesRequest(limit=1))
+    halves = place.call("pager", "Admin/ListHalves", HalfQuery(limit=1))
     assert [each.group for each in halves.halves] == ["pages1"]
-    halves = place.call("pager", "Admin/ListHalves", txmsg_pb2.ListHalvesRequest(limit=1, after=halves.next))
-    assert ([each.group for each in halves.halves], halves.next) == (["pages2"], "")
+    halves = place.call("pager", "Admin/ListHalves", HalfQuery(limit=1, after=halves.next))
+    assert ([each.group for each in halves.halves], halves.next) == (["pages2"], None)
     topics = place.call("pager", "Topics/List", topics_pb2.ListTopicSettingsRequest(limit=1))
     assert ([each.settings.name for each in topics.topics], topics.next) == (["pages1"], "pages1")
     topics = place.call("pager", "Topics/List", topics_pb2.ListTopicSettingsRequest(limit=1, after=topics.next))
@@ -372,20 +374,21 @@ def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> 
 
 def test_bodies_need_the_right_to_read_and_are_marked_where_they_are_withheld(place: Place, half: bytes) -> None:
     place.new("clerk", "describe topic:mine", "describe group:shop")
-    listed = txmsg_pb2.ListHalvesRequest(transaction_id=half, with_bodies=True)
+    listed = HalfQuery(transaction_id=UUID(bytes=half), with_bodies=True)
     find = messages_pb2.FindMessagesRequest(id=str(UUID(bytes=half)), with_bodies=True)
     [row], [found] = (
         place.call("clerk", "Admin/ListHalves", listed).halves,
         place.call("clerk", "Messages/Find", find).messages,
     )
-    assert {(each.body, each.headers, each.withheld) for each in (row, found)} == {(b"", b"", True)}
+    assert (row.body, row.headers, row.is_withheld) == (b"", {}, True)
+    assert (found.body, found.headers, found.withheld) == (b"", b"", True)
     place.allow("clerk", "read topic:mine")
     [row], [found] = (
         place.call("clerk", "Admin/ListHalves", listed).halves,
         place.call("clerk", "Messages/Find", find).messages,
     )
-    assert {(each.body, each.withheld) for each in (row, found)} == {(b"secret", False)}
-    assert row.headers == found.headers != b""
+    assert (row.body, row.is_withheld, found.body, found.withheld) == (b"secret", False, b"secret", False)
+    assert row.headers == unpack_headers(found.headers) != {}
 
 
 def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(place: Place) -> None:

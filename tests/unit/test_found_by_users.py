@@ -14,6 +14,7 @@ from tests.closed_pool import ClosedService, closed_pool
 from txmsg.access.limits import Usage
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Rights, parse_rule
+from txmsg.administration.halves import HalfDecision
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.clients import AttachedClients
@@ -31,7 +32,6 @@ from txmsg.errors import Overloaded
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.changes import State
 from txmsg.wire.v1.messages_pb2 import TraceRequest
-from txmsg.wire.v1.txmsg_pb2 import ResolveHalfRequest
 
 AT = datetime(2026, 11, 23, tzinfo=UTC)
 ID = UUID(int=1)
@@ -149,5 +149,5 @@ async def test_a_decision_that_was_not_carried_out_is_noted_as_refused() -> None
         on_resume=lambda: None,
     )
     with as_user("administer group:shop"), pytest.raises(Overloaded):
-        await api.resolve_half(ResolveHalfRequest(transaction_id=ID.bytes, commit=True))
+        await api.resolve_half(HalfDecision(transaction_id=ID, commit=True))
     assert audit.noted == ["half.commit", "half.refused"]

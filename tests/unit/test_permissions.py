@@ -10,6 +10,7 @@ import pytest
 from tests.methods import Part, every_method, made, parts_of
 from txmsg.access.permissions import PERMISSIONS, Missing, missing, missing_before
 from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
+from txmsg.administration.halves import HalfQuery
 from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
 
 METHODS = every_method()
@@ -104,7 +105,7 @@ def test_attaching_needs_a_right_only_for_what_the_client_says_it_does() -> None
 
 
 def test_a_list_needs_one_name_that_may_be_shown_and_a_named_one_needs_itself() -> None:
-    some, none = txmsg_pb2.ListHalvesRequest(group="shop"), txmsg_pb2.ListHalvesRequest()
+    some, none = HalfQuery(group="shop"), HalfQuery()
     assert missing(rights("describe group:bank"), "Admin/ListHalves", none) is None
     assert missing(rights("describe group:bank"), "Admin/ListHalves", some)
     assert missing(rights("describe group:shop"), "Admin/ListHalves", some) is None

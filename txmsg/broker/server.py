@@ -13,6 +13,7 @@ from typing import Any
 
 from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
+from txmsg.administration.halves import Admin
 from txmsg.broker import migrate
 from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.admission import Admission
@@ -247,6 +248,7 @@ class Broker:
         self.server = Server(
             {
                 txmsg_rpc.Notify: self.api,
+                Admin: admin,
                 txmsg_rpc.Admin: admin,
                 access_rpc.Access: AccessApi(UserDirectory(Users(admin_pool), self.access), self.access),
                 rules_rpc.Rules: RulesApi(AccessRules(admin_pool), self.access),

@@ -9,8 +9,17 @@ from uuid import UUID
 
 import click
 
-from txmsg.administration.halves import HalfAdministration, HalfMessage
-from txmsg.cli.connections import asker, broker_option
+from txmsg.administration.halves import (
+    Admin,
+    HalfDecision,
+    HalfMessage,
+    HalfPage,
+    HalfQuery,
+    ResumeHalves,
+    found_of,
+    of_transaction,
+)
+from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import TRANSACTION, Decorator, json_option, page_option, table_options, yes_option
 from txmsg.cli.output import content, json_text, print_facts, print_rows, seconds
@@ -44,7 +53,8 @@ def list_(*, group: str, parked: bool, limit: int, page: str, broker: str, as_js
 
     Clients: the number of clients attached to the broker that can answer the check.
     """
-    found = HalfAdministration(asker(broker)).list(limit, group=group, parked=parked, page=page)
+    query = HalfQuery(group=group, parked_only=parked, limit=limit, after=page or None)
+    found = ask_broker(broker, Admin.list_halves, query)
     if as_json:
         click.echo(json_text({"halves": [_values(half) for half in found.halves], "next": found.next}))
         return
@@ -89,7 +99,7 @@ def _state(half: HalfMessage) -> str:
 @json_option
 def show(*, transaction_id: UUID, broker: str, as_json: bool) -> None:
     """Show the half messages of one transaction, with headers and bodies."""
-    found = HalfAdministration(asker(broker)).show(transaction_id)
+    found = _found(broker, transaction_id, with_bodies=True)
     if as_json:
         halves = [_values(half, with_body=True) for half in found.halves]
         click.echo(json_text({"halves": halves, "next": found.next}))
@@ -147,10 +157,9 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
     """
     if (transaction_id is None) == (not group):
         raise click.UsageError("name one transaction, or a producer group with --group")
-    halves = HalfAdministration(asker(broker))
-    resumed = halves.resume(transaction_id, group=group)
+    resumed = ask_broker(broker, Admin.resume_halves, ResumeHalves(transaction_id=transaction_id, group=group)).resumed
     if transaction_id and not resumed:
-        next_check_at = halves.show(transaction_id, whole=False).halves[0].next_check_at
+        next_check_at = _found(broker, transaction_id).halves[0].next_check_at
         raise MisuseError(
             f"transaction {transaction_id} is not parked: its next check comes at {seconds(next_check_at)}"
         )
@@ -163,20 +172,25 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
 
 
 def _decide(broker: str, transaction_id: UUID, reason: str, *, committed: bool, yes: bool, as_json: bool) -> None:
-    halves = HalfAdministration(asker(broker))
     if not yes:
-        found = halves.show(transaction_id, whole=False)
+        found = _found(broker, transaction_id)
         count = f"more than {len(found.halves)}" if found.next else f"{len(found.halves)}"
         topics = ", ".join(sorted({half.topic for half in found.halves}))
         fate = "deliver" if committed else "drop"
         question = f"{fate} {count} message(s) of {found.halves[0].group} to {topics}, for good?"
         click.confirm(printable(question), abort=True, err=as_json)  # stdout is for the JSON then
-    halves.decide(transaction_id, committed=committed, reason=reason)
+    decision = HalfDecision(transaction_id=transaction_id, commit=committed, reason=reason)
+    ask_broker(broker, Admin.resolve_half, decision)
     outcome = "committed" if committed else "rolled back"
     if as_json:
         click.echo(json_text({"transaction_id": str(transaction_id), "outcome": outcome}))
     else:
         click.echo(f"{transaction_id} {outcome}")
+
+
+def _found(broker: str, transaction_id: UUID, *, with_bodies: bool = False) -> HalfPage:
+    query = of_transaction(transaction_id, with_bodies=with_bodies)
+    return found_of(transaction_id, ask_broker(broker, Admin.list_halves, query))
 
 
 def _values(half: HalfMessage, *, with_body: bool = False) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.alerts import AlertAdministration
-from txmsg.administration.halves import HalfAdministration
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.schemas import SchemaAdministration
 from txmsg.administration.settings import SettingsAdministration
@@ -107,10 +106,6 @@ class Look:
     async def schemas(self, work: Callable[[SchemaAdministration], T]) -> T:
         """Asks the administration of schemas."""
         return await self.watch.database.run(lambda: work(SchemaAdministration(self.watch.database.ask_from_thread)))
-
-    async def halves(self, work: Callable[[HalfAdministration], T]) -> T:
-        """Asks the administration of half messages."""
-        return await self.watch.database.run(lambda: work(HalfAdministration(self.watch.database.ask_from_thread)))
 
     async def log(self, work: Callable[[LogAccess], T]) -> T:
         """Asks the log that the path names. Raises MisuseError for an unknown one."""

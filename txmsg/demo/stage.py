@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
+from txmsg.administration.ask import Nothing
+from txmsg.administration.halves import Admin, Stats
 from txmsg.broker.migrate import upgrade
 from txmsg.embedded import EmbeddedPostgres, watched
 from txmsg.runtime.child import LISTENING, Child, ChildFailed
@@ -24,8 +26,6 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from txmsg.wire.listening import loopback
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
-from txmsg.wire.v1.txmsg_pb2 import StatsReply, StatsRequest
-from txmsg.wire.v1.txmsg_rpc import Admin
 
 FIRST_CHECK_S = 1.0
 CHECK_INTERVAL_S = 2.0
@@ -192,10 +192,10 @@ class Stage(Processes):
         """To a broker, with what this process has to show."""
         return BlockingChannel(self.brokers[broker], tls=False, token="")
 
-    def broker_stats(self, broker: str = "broker") -> StatsReply:
+    def broker_stats(self, broker: str = "broker") -> Stats:
         """What a broker counted since it started."""
         with self.channel(broker) as channel:
-            return channel.call(Admin.stats, StatsRequest(), timeout_s=10)
+            return channel.call(Admin.stats, Nothing(), timeout_s=10)
 
 
 def write_health(path: Path, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:

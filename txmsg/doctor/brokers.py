@@ -24,7 +24,7 @@ from txmsg.administration.cluster import (
     ShowCluster,
 )
 from txmsg.administration.cluster import Cluster as ClusterService
-from txmsg.administration.halves import HalfAdministration
+from txmsg.administration.halves import Admin, HalfQuery
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.doctor import groups
@@ -267,7 +267,7 @@ def unchecked_transactions(cluster: Cluster) -> Iterator[Finding]:
     overdue_s = max((value for _, value in cluster.values("txmsg_half_overdue_seconds")), default=0.0)
     if overdue_s <= _OVERDUE_S_MAX:
         return
-    page = HalfAdministration(cluster.ask).list(_HALVES_MAX)
+    page = cluster.ask(Admin.list_halves, HalfQuery(limit=_HALVES_MAX))
     now = datetime.now(UTC)
     counts = Counter(half.group for half in page.halves if not half.n and half.is_unanswerable(now))
     why = "their messages wait, undecided, and later ones of their ordering keys wait behind them"

@@ -1,13 +1,16 @@
-"""The service Admin: what people ask of a broker, in their commands. Decides nothing."""
+"""The service Admin: half messages for people. Decides what of them a caller may see and decide."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from txmsg.access.permissions import ADMINISTER_GROUP, DESCRIBE_GROUP, READ_TOPIC
+from txmsg.administration.ask import Nothing
+from txmsg.administration.halves import HalfDecision, HalfMessage, HalfPage, HalfQuery, Resumed, ResumeHalves, Stats
 from txmsg.broker.api.notify import DeliveryService
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.retention import DropCounts
@@ -15,13 +18,12 @@ from txmsg.broker.service import NotifyService
 from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.broker.store.halves import HalfRow, Halves
+from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
 from txmsg.wire.caller import may, names_for, require
-from txmsg.wire.codec import ids_of_bytes, slices_of_ids
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 _log = EventLog(__name__)
@@ -64,42 +66,36 @@ class AdminApi:
         )
         return pb.CreateTopicReply(topic=_topic(row), created=created)
 
-    async def list_halves(self, request: pb.ListHalvesRequest) -> pb.ListHalvesReply:
-        ids = ids_of_bytes(request.transaction_id)
-        if len(ids) > 1:
-            raise ProtocolError(f"give one transaction id, not {len(ids)}")
-        limit = min(request.limit or 100, 10_000)
-        found = await self._halves.list(
-            group=check_name("group", request.group) if request.group else "",
-            parked_only=request.parked_only,
-            transaction_id=ids[0] if ids else None,
-            after=_place(request.after) if request.after else None,
-            limit=limit + 1,
-            with_bodies=request.with_bodies,
+    async def list_halves(self, query: HalfQuery) -> HalfPage:
+        if query.group:
+            check_name("group", query.group)
+        found, more = await self._halves.list(
+            query,
+            after=None if query.after is None else _place(query.after),
             size_bytes_max=_LIST_SIZE_BYTES_MAX,
             groups=names_for(DESCRIBE_GROUP),
         )
-        rows = found[:limit]
-        return pb.ListHalvesReply(
-            halves=[
-                _half(row, self._clients.able(row.group_name, row.fence_id), with_bodies=request.with_bodies)
-                for row in rows
-            ],
-            next=_token(rows[-1]) if rows and rows[-1].more else "",
+        return HalfPage(
+            halves=[self._shown(half, with_bodies=query.with_bodies) for half in found],
+            next=_token(found[-1]) if more else None,
         )
 
-    async def resolve_half(self, request: pb.ResolveHalfRequest) -> pb.ResolveHalfReply:
-        ids = slices_of_ids(request.transaction_id)
-        if len(ids) != 1:
-            raise ProtocolError(f"resolve one transaction id at a time, not {len(ids)}")
-        action, target = f"half.{'commit' if request.commit else 'rollback'}", str(UUID(bytes=bytes(ids[0])))
-        group = await self._group_to_administer(UUID(bytes=bytes(ids[0])))
+    def _shown(self, half: HalfMessage, *, with_bodies: bool) -> HalfMessage:
+        half = replace(half, clients=self._clients.able(half.group, half.fence_id))
+        if with_bodies and not may(READ_TOPIC, half.topic):
+            return replace(half, headers={}, body=b"", is_withheld=True)
+        return half
+
+    async def resolve_half(self, decision: HalfDecision) -> Nothing:
+        transaction_id, commit = decision.transaction_id, decision.commit
+        action, target = f"half.{'commit' if commit else 'rollback'}", str(transaction_id)
+        group = await self._group_to_administer(transaction_id)
         # Before it, as the batch is not a transaction of ours: there is no decision without an entry.
-        await self._audit.record(action, target, after={"reason": request.reason})
+        await self._audit.record(action, target, after={"reason": decision.reason})
         try:
             problems = await self._service.end(
-                commit=ids if request.commit else (),
-                rollback=() if request.commit else ids,
+                commit=[transaction_id.bytes] if commit else (),
+                rollback=() if commit else [transaction_id.bytes],
                 by=DecidedBy.PERSON,
                 group=group,
             )
@@ -111,23 +107,23 @@ class AdminApi:
         _log.info(
             "half.decided_by_operator",
             "transaction %(transaction_id)s: %(outcome)s by an operator: %(reason)s",
-            transaction_id=UUID(bytes=bytes(ids[0])),
-            outcome="committed" if request.commit else "rolled back",
-            reason=request.reason or "no reason given",
+            transaction_id=transaction_id,
+            outcome="committed" if commit else "rolled back",
+            reason=decision.reason or "no reason given",
         )
-        return pb.ResolveHalfReply()
+        return Nothing()
 
-    async def resume_halves(self, request: pb.ResumeHalvesRequest) -> pb.ResumeHalvesReply:
-        ids = ids_of_bytes(request.transaction_id)
-        if len(ids) + bool(request.group) != 1:
+    async def resume_halves(self, request: ResumeHalves) -> Resumed:
+        transaction_id, group = request.transaction_id, request.group
+        if (transaction_id is None) == (not group):
             raise ProtocolError("resume one transaction id or one group at a time")
-        if ids:
-            await self._group_to_administer(ids[0])
-        resumed = await self._halves.resume(
-            transaction_id=ids[0] if ids else None, group=check_name("group", request.group) if request.group else ""
-        )
+        if group:
+            check_name("group", group)
+        if transaction_id is not None:
+            await self._group_to_administer(transaction_id)
+        resumed = await self._halves.resume(transaction_id=transaction_id, group=group)
         self._on_resume()
-        return pb.ResumeHalvesReply(resumed=resumed)
+        return Resumed(resumed=resumed)
 
     async def _group_to_administer(self, transaction_id: UUID) -> str:
         """The producer group of an undecided transaction; _NO_GROUP if it is not. Raises PermissionDenied."""
@@ -137,11 +133,11 @@ class AdminApi:
         require(ADMINISTER_GROUP, group)
         return group
 
-    async def stats(self, request: pb.StatsRequest) -> pb.StatsReply:
+    async def stats(self, request: Nothing) -> Stats:
         halves, in_doubt = await self._halves.count()
         await self._delivery.flush()
         counts = self._service.counts
-        return pb.StatsReply(
+        return Stats(
             halves=halves,
             in_doubt=in_doubt,
             committed_by_client=counts.committed_by_client,
@@ -150,23 +146,16 @@ class AdminApi:
             rolled_back_by_check=counts.rolled_back_by_check,
             segments_dropped=self._drops.segments,
             unread_dropped=self._drops.unread_messages,
-            groups=[
-                pb.GroupLag(group=lag.group, topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
-                for lag in await self._groups.lag()
-            ],
+            groups=await self._groups.lag(),
         )
 
 
 def _topic(row: TopicRow) -> pb.Topic:
-    return pb.Topic(name=row.name, queues=row.queue_count, created_at_us=_us(row.created_at))
+    return pb.Topic(name=row.name, queues=row.queue_count, created_at_us=us_of_datetime(row.created_at))
 
 
-def _us(moment: datetime | None) -> int:
-    return 0 if moment is None else us_of_datetime(moment)
-
-
-def _token(row: HalfRow) -> str:
-    return f"{us_of_datetime(row.stored_at)}.{row.transaction_id}.{row.n}"
+def _token(half: HalfMessage) -> str:
+    return f"{us_of_datetime(half.stored_at)}.{half.transaction_id}.{half.n}"
 
 
 def _place(token: str) -> tuple[datetime, UUID, int]:
@@ -174,29 +163,3 @@ def _place(token: str) -> tuple[datetime, UUID, int]:
     if found is None:
         raise ProtocolError(f"{shown(token)} is not a page of half messages: give the last value of `next`")
     return datetime_of_us(int(found[1])), UUID(found[2]), int(found[3])
-
-
-def _half(row: HalfRow, clients: int, *, with_bodies: bool) -> pb.Half:
-    withheld = with_bodies and not may(READ_TOPIC, row.topic)
-    return pb.Half(
-        transaction_id=row.transaction_id.bytes,
-        n=row.n,
-        topic=row.topic,
-        group=row.group_name,
-        fence_id=row.fence_id.bytes if row.fence_id else b"",
-        key=row.key or "",
-        tag=row.tag or "",
-        headers=b"" if withheld else row.headers or b"",
-        body=b"" if withheld else row.body,
-        withheld=withheld,
-        born_at_us=_us(row.born_at),
-        stored_at_us=_us(row.stored_at),
-        next_check_at_us=_us(row.next_check_at),
-        checks=row.checks,
-        parked_reason=row.parked_reason or "",
-        ordering_key=row.ordering_key or "",
-        decided=row.decided,
-        held_back_by=row.held_back_by.bytes if row.held_back_by else b"",
-        deliver_at_us=_us(row.deliver_at),
-        clients=clients,
-    )

@@ -13,13 +13,13 @@ from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration import GroupChange
+from txmsg.administration.halves import GroupLag
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.consumer_groups import GroupRow, create_group, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.retries import group_lag
-from txmsg.broker.store.rows import GroupLag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
 from txmsg.message import Offset, QueueId, QueueNumber, datetime_of_us
 from txmsg.runtime.start import Start

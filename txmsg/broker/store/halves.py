@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row
+from psycopg.rows import class_row, namedtuple_row
 
 from txmsg.access.rules import ALL_NAMES, Names
+from txmsg.administration.halves import HalfMessage, HalfQuery
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.body_keys import opened
@@ -19,32 +20,6 @@ from txmsg.checker.policy import ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
 from txmsg.message import ReceivedMessage, TransactionId, us_of_datetime
 from txmsg.wire.codec import unpack_headers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalfRow:
-    """A half message as an operator is shown it. Times are the database's, in UTC."""
-
-    transaction_id: UUID
-    n: int
-    topic: str
-    group_name: str
-    fence_id: UUID | None
-    key: str | None
-    tag: str | None
-    headers: bytes | None
-    body: bytes
-    born_at: datetime
-    stored_at: datetime
-    next_check_at: datetime | None
-    checks: int
-    parked_reason: str | None
-    more: bool
-    ordering_key: str | None
-    decided: bool
-    """Committed, and held back by an earlier transaction of its ordering key."""
-    held_back_by: UUID | None
-    deliver_at: datetime | None
 
 
 class _ClaimedRow(NamedTuple):
@@ -157,37 +132,29 @@ class Halves:
 
     async def list(
         self,
+        query: HalfQuery,
         *,
-        group: str,
-        parked_only: bool,
-        transaction_id: UUID | None,
         after: tuple[datetime, UUID, int] | None = None,
-        limit: int,
-        with_bodies: bool,
         size_bytes_max: int,
         groups: Names = ALL_NAMES,
-    ) -> Sequence[HalfRow]:
-        """What waits to be decided, or to enter its queue; the longest first. group "" means all of `groups`.
+    ) -> tuple[Sequence[HalfMessage], bool]:
+        """What waits to be decided, or to enter its queue; the longest first. And whether there are more.
 
-        after: only those behind this place, of time stored, transaction and number in it.
-
-        As many as begin within size_bytes_max of bodies and headers. `more` of a row: it is not the last one.
+        Without the number of clients that can answer. after: only those behind this place, of time stored, transaction
+        and number in it. groups: those that a query for no group finds. As many as begin within size_bytes_max of
+        bodies and headers.
         """
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(HalfRow)) as cursor:
-            await cursor.execute(
-                _LIST,
-                {
-                    "group": group,
-                    "parked": parked_only,
-                    "transaction_id": transaction_id,
-                    **dict(zip(("after_at", "after_id", "after_n"), after or (None, None, None), strict=True)),
-                    "limit": limit,
-                    "with_bodies": with_bodies,
-                    "size_bytes_max": size_bytes_max,
-                    **groups._asdict(),
-                },
-            )
-            return await opened(connection, await cursor.fetchall())
+        given = {
+            **asdict(query),
+            **dict(zip(("after_at", "after_id", "after_n"), after or (None, None, None), strict=True)),
+            "size_bytes_max": size_bytes_max,
+            **groups._asdict(),
+        }
+        async with session(self._pool) as connection, connection.cursor(row_factory=namedtuple_row) as cursor:
+            await cursor.execute(_LIST, given)
+            rows: Sequence[Any] = (await cursor.fetchall())[: query.limit]
+            more = bool(rows) and rows[-1].more
+            return [_half(row) for row in await opened(connection, rows)], more
 
     async def held(self, transaction_ids: Sequence[UUID]) -> Mapping[UUID, str]:
         """Which of these are undecided here, and of which producer group."""
@@ -209,6 +176,12 @@ class Halves:
             )
             ((undecided, parked),) = await cursor.fetchall()
         return undecided, parked
+
+
+def _half(row: Any) -> HalfMessage:
+    values = row._asdict()
+    del values["more"]
+    return HalfMessage(**values | {"headers": unpack_headers(row.headers)})
 
 
 _PRODUCERS = "select id, group_name, fence_id from txmsg.producer"
@@ -312,19 +285,20 @@ with found as materialized (
       join txmsg.topic t on t.id = q.topic_id
      where (%(group)s = '' or p.group_name = %(group)s)
        and {is_visible("coalesce(p.group_name, '')")}
-       and (not %(parked)s or h.parked_reason is not null)
+       and (not %(parked_only)s or h.parked_reason is not null)
        and (%(transaction_id)s::uuid is null or h.transaction_id = %(transaction_id)s::uuid)
        and (%(after_at)s::timestamptz is null
             or (h.stored_at, h.transaction_id, h.n) > (%(after_at)s::timestamptz, %(after_id)s::uuid, %(after_n)s::int))
      order by h.stored_at, h.transaction_id, h.n
-     limit %(limit)s
+     limit %(limit)s + 1
 ), sized as (
     select f.*, sum(octet_length(f.body) + coalesce(octet_length(f.headers), 0)) over w as through,
            row_number() over w < count(*) over () as more
       from found f window w as (order by f.stored_at, f.transaction_id, f.n)
 )
-select s.transaction_id, s.n, s.topic, s.group_name, s.fence_id, s.key, s.tag, s.headers, s.body, s.born_at,
-       s.stored_at, s.next_check_at, s.checks, s.parked_reason, s.more, s.ordering_key, s.decided, s.deliver_at,
+select s.transaction_id, s.n, s.topic, s.group_name as "group", s.fence_id, s.key, s.tag, s.headers, s.body, s.born_at,
+       s.stored_at, s.next_check_at, s.checks, s.parked_reason, s.more, s.ordering_key, s.decided as committed,
+       s.deliver_at,
        (select h.transaction_id from txmsg.half_message h
          where s.decided and h.queue = s.queue and h.ordering_key = s.ordering_key and not h.decided
            and h.order_seq < s.order_seq order by h.order_seq limit 1) as held_back_by

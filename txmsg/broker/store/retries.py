@@ -11,6 +11,7 @@ from typing import Any, LiteralString, NamedTuple
 
 from psycopg import sql
 
+from txmsg.administration.halves import GroupLag
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import (
     MESSAGE_COLUMNS,
@@ -20,7 +21,7 @@ from txmsg.broker.store.delivery import (
     raw_cursor,
     scalar_cursor,
 )
-from txmsg.broker.store.rows import GroupLag, RetryKey, RetryRow, Row
+from txmsg.broker.store.rows import RetryKey, RetryRow, Row
 from txmsg.message import QueueId
 
 

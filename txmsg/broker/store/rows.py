@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from txmsg.message import Offset, QueueId
@@ -68,14 +67,3 @@ NO_GENERATIONS = Generations((), ())
 def size_bytes_of(row: Row) -> int:
     """What a message weighs: its body and its headers."""
     return len(row.body) + len(row.headers) if row.headers else len(row.body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLag:
-    """How far a group is behind in a topic: messages not yet acknowledged, waiting for a retry, and dead."""
-
-    group: str
-    topic: str
-    waiting: int
-    retrying: int
-    dead: int

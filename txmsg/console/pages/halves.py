@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from txmsg.administration.halves import HalfMessage
+from txmsg.administration.halves import (
+    Admin,
+    HalfDecision,
+    HalfMessage,
+    HalfPage,
+    HalfQuery,
+    ResumeHalves,
+    found_of,
+    of_transaction,
+)
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.body import shown_body
 from txmsg.console.look import Look
 from txmsg.console.views import View
 from txmsg.errors import MisuseError
+from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, RouteRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 PAGE_MAX: Final = 50
 
@@ -20,13 +31,13 @@ PAGE_MAX: Final = 50
 async def _read(look: Look) -> Mapping[str, Any]:
     group, parked = look.values.get("group", "").strip(), bool(look.values.get("parked"))
     page = look.values.get("page", "")
-    found = await look.halves(lambda halves: halves.list(PAGE_MAX, group=group, parked=parked, page=page))
+    query = HalfQuery(group=group, parked_only=parked, limit=PAGE_MAX, after=page or None)
+    found = await look.ask(Admin.list_halves, query)
     return {"halves": found.halves, "next": found.next, "group": group, "parked": parked, "now": datetime.now(UTC)}
 
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
-    transaction_id = _transaction(look)
-    found = await look.halves(lambda halves: halves.show(transaction_id))
+    found = await _found(look, with_bodies=True)
     form = look.values.get("form", "")
     return {
         "first": found.halves[0],
@@ -43,9 +54,14 @@ def _transaction(look: Look) -> UUID:
         raise MisuseError(look.t("halves.no_id", id=look.path["transaction"])) from exc
 
 
-async def _halves(look: Look) -> list[HalfMessage]:
+async def _found(look: Look, *, with_bodies: bool = False) -> HalfPage:
     transaction_id = _transaction(look)
-    return list((await look.halves(lambda halves: halves.show(transaction_id, whole=False))).halves)
+    query = of_transaction(transaction_id, with_bodies=with_bodies)
+    return found_of(transaction_id, await look.ask(Admin.list_halves, query))
+
+
+async def _halves(look: Look) -> Sequence[HalfMessage]:
+    return (await _found(look)).halves
 
 
 async def _confirm_check(look: Look) -> Confirmation:
@@ -62,7 +78,10 @@ async def _confirm_check(look: Look) -> Confirmation:
 
 async def _check(look: Look) -> str:
     transaction_id = _transaction(look)
-    await look.halves(lambda halves: halves.check(transaction_id))
+    found = await look.ask(Admin.resume_halves, ResumeHalves(transaction_id=transaction_id))
+    if not found.resumed:  # it is not parked: then its client's "unknown" has it checked soon
+        route = await look.ask(Notify.route, RouteRequest())
+        await look.ask(Notify.end_transactions, EndTransactionsRequest(shard=route.shard, unknown=transaction_id.bytes))
     return look.t("halves.checked")
 
 
@@ -95,8 +114,8 @@ def _deciding(outcome: str) -> Action:
         transaction_id, reason = _transaction(look), look.values.get("reason", "").strip()
         if not reason:
             raise MisuseError(look.t("halves.no_reason"))
-        committed = outcome == "commit"
-        await look.halves(lambda halves: halves.decide(transaction_id, committed=committed, reason=reason))
+        decision = HalfDecision(transaction_id=transaction_id, commit=outcome == "commit", reason=reason)
+        await look.ask(Admin.resolve_half, decision)
         return look.t(f"halves.{outcome}_done")
 
     path = f"/halves/{{transaction}}/{outcome}"

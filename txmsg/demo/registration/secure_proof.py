@@ -18,6 +18,8 @@ from urllib.parse import urlencode
 
 import psycopg
 
+from txmsg.administration.ask import Nothing
+from txmsg.administration.halves import Admin
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.secure_stage import RIGHTS, TOPIC, SecureStage
 from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError, Unauthenticated
@@ -26,7 +28,7 @@ from txmsg.runtime.child import ChildFailed
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import topics_pb2, txmsg_pb2
 from txmsg.wire.v1.topics_rpc import Topics
-from txmsg.wire.v1.txmsg_rpc import Admin, Notify
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 _PATIENCE_S: Final = 30.0
 _CALL_S_MAX: Final = 10.0
@@ -159,7 +161,7 @@ def _attempts(stage: SecureStage) -> list[Attempt]:
     log, other, revoked = stage.log_address, stage.brokers["broker-2"], stage.revoked_token
 
     def ask(tls: ssl.SSLContext | bool, token: str | Path, address: str = stage.brokers["broker"]) -> None:
-        _call(BlockingChannel(address, tls=tls, token=token), Admin.stats, txmsg_pb2.StatsRequest())
+        _call(BlockingChannel(address, tls=tls, token=token), Admin.stats, Nothing())
 
     def call_as(user: str, method: Any, request: Any) -> None:
         _call(stage.channel(user=user), method, request)

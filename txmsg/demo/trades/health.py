@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Final, Self
 
+from txmsg.administration.ask import Nothing
+from txmsg.administration.halves import Admin
 from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.demo.stage import write_health
@@ -15,8 +17,6 @@ from txmsg.errors import TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq import LogAccess, LogQueue
 from txmsg.wire.blocking import BlockingChannel
-from txmsg.wire.v1.txmsg_pb2 import StatsRequest
-from txmsg.wire.v1.txmsg_rpc import Admin
 
 EVERY_S: Final = 1.0
 ASKED_S_MAX: Final = 2.0
@@ -56,7 +56,7 @@ class HealthWriter:
 
 def _of_broker(channel: BlockingChannel) -> dict[str, float]:
     try:
-        stats = channel.call(Admin.stats, StatsRequest(), timeout_s=ASKED_S_MAX)
+        stats = channel.call(Admin.stats, Nothing(), timeout_s=ASKED_S_MAX)
     except TxmsgError as exc:
         _log.info("demo.no_figures", "no figures from the broker: %(error)s", error=exc)
         return {}

@@ -26,11 +26,5 @@ class Notify:
 class Admin:
     """The service Admin."""
 
-    list_halves = Method("Admin/ListHalves", pb.ListHalvesRequest, pb.ListHalvesReply)
-    # Decides a half message by hand. Refused like any outcome when the other one stands.
-    resolve_half = Method("Admin/ResolveHalf", pb.ResolveHalfRequest, pb.ResolveHalfReply)
-    # Has the checks of parked halves begin anew, at once. Idempotent; what is not parked is left as it is.
-    resume_halves = Method("Admin/ResumeHalves", pb.ResumeHalvesRequest, pb.ResumeHalvesReply)
-    stats = Method("Admin/Stats", pb.StatsRequest, pb.StatsReply)
     # Makes a topic. Idempotent; refused when it exists with other settings.
     create_topic = Method("Admin/CreateTopic", pb.CreateTopicRequest, pb.CreateTopicReply)
