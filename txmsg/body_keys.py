@@ -13,13 +13,12 @@ from txmsg.erasable import ERASED_HEADER, SEALED_HEADER, unseal
 from txmsg.message import Message, ReceivedMessage
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.body_keys import BODY_KEYS, KeysQuery
 from txmsg.wire.brokers import one_database_of
 from txmsg.wire.codec import REQUEST_ITEMS_MAX
 from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.sealed import is_sealed, unsealed
 from txmsg.wire.tls import TlsChoice, client_context
-from txmsg.wire.v1.messages_pb2 import BodyKeysRequest
-from txmsg.wire.v1.messages_rpc import Messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,10 +98,10 @@ class BodyKeys:
         with BlockingChannel(self._brokers, tls=self._tls, token=self._token) as channel:
             for at in range(0, len(places), REQUEST_ITEMS_MAX):
                 part = places[at : at + REQUEST_ITEMS_MAX]
-                request = BodyKeysRequest(
+                query = KeysQuery(
                     topic=topic, transaction_ids=b"".join(id_bytes for id_bytes, _ in part), n=[n for _, n in part]
                 )
-                keys += channel.call(Messages.body_keys, request, timeout_s=self._timeout_s).keys
+                keys += channel.call(BODY_KEYS, query, timeout_s=self._timeout_s).keys
         return keys
 
 

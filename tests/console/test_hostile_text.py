@@ -7,11 +7,20 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.console.answering import ACTION_PATHS, FORM, HOSTILE, VIEW_PATHS, address, answered_console, answering
+from tests.console.answering import (
+    ACTION_PATHS,
+    FORM,
+    HOSTILE,
+    PARAMETERS,
+    VIEW_PATHS,
+    address,
+    answered_console,
+    answering,
+)
 from tests.console.served import Asked
+from txmsg.administration.messages import Erased, ErasedMessages
 from txmsg.console.database import Database
 from txmsg.errors import MisuseError, printable
-from txmsg.wire.v1 import messages_pb2
 
 _SAYS_NOTHING_OF_BROKERS = {"/operations"}
 
@@ -87,10 +96,10 @@ async def test_an_error_is_text(asked: Asked, path: str, monkeypatch: pytest.Mon
 async def test_a_body_is_erased_or_the_page_says_why_not(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     path, form = address("/messages/{id}/erase"), {"topic": "orders"}
     for found, erased, says in ((1, 1, "is erased"), (1, 0, "was erased before"), (0, 0, "has no key for")):
-        result = messages_pb2.EraseReply.Result(found=found, erased=erased)
+        result = ErasedMessages(id=PARAMETERS["id"], found=found, erased=erased)
 
-        async def ask(*_: object, result: messages_pb2.EraseReply.Result = result) -> messages_pb2.EraseReply:
-            return messages_pb2.EraseReply(results=[result])
+        async def ask(*_: object, result: ErasedMessages = result) -> Erased:
+            return Erased(results=[result])
 
         monkeypatch.setattr(Database, "ask", ask)
         answer = await asked.client.post(path, data=form)

@@ -14,18 +14,19 @@ from txmsg.access.permissions import PERMISSIONS, allows
 from txmsg.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
 from txmsg.access.tokens import new_token
 from txmsg.administration.halves import HalfPage
+from txmsg.administration.messages import MessagePage
 from txmsg.console.actions import Action as ConsoleAction
 from txmsg.console.database import Database
 from txmsg.console.identity import Identity
 from txmsg.console.pages import ACTIONS
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import PermissionDenied
-from txmsg.wire.v1 import access_pb2, dead_letters_pb2, messages_pb2
+from txmsg.wire.v1 import access_pb2, dead_letters_pb2
 from txmsg.wire.v1 import rules_pb2 as pb
 
 WAIT_S = 60.0
 _WITH_BODIES: dict[type, str] = {
-    messages_pb2.FindMessagesReply: "messages",
+    MessagePage: "messages",
     dead_letters_pb2.ListDeadLettersReply: "letters",
     HalfPage: "halves",
 }

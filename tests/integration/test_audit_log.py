@@ -20,6 +20,7 @@ from txmsg.access.rules import Action
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
 from txmsg.administration.halves import HalfDecision, ResumeHalves
+from txmsg.administration.messages import Erasure
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditLog, record
@@ -32,7 +33,6 @@ from txmsg.wire.v1 import (
     alerts_pb2,
     dead_letters_pb2,
     groups_pb2,
-    messages_pb2,
     metaq_pb2,
     rules_pb2,
     schemas_pb2,
@@ -128,7 +128,7 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
             "select %s, 0, id, %s, now() + interval '1 h' from txmsg.topic where name = 't'",
             (_RETRY.partition(".")[0], bytes(32)),
         )
-        erase = messages_pb2.EraseRequest(topic="t", ids=[_RETRY])
+        erase = Erasure(topic="t", ids=[_RETRY])
         assert changes("Messages/Erase", erase, "message.erase", _RETRY) == (None, {"topic": "t", "messages": 1})
 
         half = store_half(broker)

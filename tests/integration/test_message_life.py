@@ -15,8 +15,7 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import json_of, said, store_half
 from tests.waiting import until
-from txmsg.administration.life import MessageLife
-from txmsg.administration.notify import NotifyAdministration
+from txmsg.administration.life import MessageLife, message_life
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.halves import Halves
 from txmsg.checker.listener import CheckMessageListener
@@ -40,7 +39,7 @@ class Committed(CheckMessageListener):
 
 
 def lives(broker: BrokerProcess, which: str, topic: str = "") -> list[MessageLife]:
-    return list(NotifyAdministration(asker(broker.address)).message_life(which, topic=topic).lives)
+    return list(message_life(asker(broker.address), which, topic=topic).lives)
 
 
 def life(broker: BrokerProcess, which: str) -> MessageLife:

@@ -15,6 +15,7 @@ from txmsg.access.limits import Usage
 from txmsg.access.principal import Principal
 from txmsg.access.rules import Rights, parse_rule
 from txmsg.administration.halves import HalfDecision
+from txmsg.administration.messages import EndedTransaction, Journal, JournalEntry, TraceQuery
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.clients import AttachedClients
@@ -26,12 +27,10 @@ from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.connect import Pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
-from txmsg.broker.store.journal import EntryRow
-from txmsg.broker.store.messages import EndedRow, FoundRow, Messages
+from txmsg.broker.store.messages import Located, Messages
 from txmsg.errors import Overloaded
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.changes import State
-from txmsg.wire.v1.messages_pb2 import TraceRequest
 
 AT = datetime(2026, 11, 23, tzinfo=UTC)
 ID = UUID(int=1)
@@ -57,18 +56,8 @@ def as_user(*rules: str) -> Iterator[None]:
         answering.reset(token)
 
 
-def entry(seq: int, group: str | None) -> EntryRow:
-    return EntryRow(
-        seq=seq,
-        at=AT,
-        event="delivered",
-        group_name=group,
-        actor="peer",
-        attempt=1,
-        detail=None,
-        until=None,
-        entries=None,
-    )
+def entry(seq: int, group: str | None) -> JournalEntry:
+    return JournalEntry(seq=seq, at=AT, event="delivered", group=group, by="peer", attempt=1)
 
 
 class Found(Messages):
@@ -76,30 +65,31 @@ class Found(Messages):
 
     async def of_id(
         self, transaction_id: UUID, n: int | None, *, limit: int, with_bodies: bool, size_bytes_max: int
-    ) -> Sequence[FoundRow]:
-        return []
+    ) -> tuple[Sequence[Located], bool]:
+        return [], False
 
-    async def ended(self, transaction_id: UUID) -> EndedRow:
-        return EndedRow(
+    async def ended(self, transaction_id: UUID) -> EndedTransaction:
+        return EndedTransaction(
             at=AT,
-            committed=False,
+            taken_back=False,
             topic="orders",
             half_stored_at=AT,
             producer_group="shop",
-            decided_by=1,
-            journal_since=AT,
+            decided_by="client",
+            journal=Journal(since=AT),
         )
 
     async def journal_of(
         self, transaction_id: UUID, n: int, *, queue_id: int | None, queue_offset: int | None, since: datetime | None
-    ) -> Sequence[EntryRow]:
+    ) -> Sequence[JournalEntry]:
         return [entry(1, None), entry(2, "billing"), entry(3, "audit")]
 
 
 async def test_a_journal_tells_only_of_groups_that_may_be_described() -> None:
     pool = closed_pool()
     with as_user("describe topic:orders", "describe group:billing"):
-        reply = await MessagesApi(Found(pool), BodyKeys(pool)).trace(TraceRequest(id=str(ID)))
+        reply = await MessagesApi(Found(pool), BodyKeys(pool)).trace(TraceQuery(id=str(ID)))
+    assert reply.ended is not None
     assert [each.seq for each in reply.ended.journal.entries] == [1, 2]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.unit.test_window import LARGE, row
 from txmsg.broker.delivery.retries import Outcome, Retries
-from txmsg.broker.delivery.window import EXPIRED, Failure
+from txmsg.broker.delivery.window import Failure
+from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import RetryKey, RetryRow
 from txmsg.message import QueueId
 

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from txmsg.broker.delivery.window import EXPIRED, Failure, Window
+from txmsg.broker.delivery.window import Failure, Window
+from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import Row
 from txmsg.message import Offset
 from txmsg.wire.tags import ALL_TAGS, parse_tags

@@ -12,10 +12,11 @@ from click.testing import CliRunner
 
 from tests.methods import made
 from txmsg.administration.halves import HalfMessage, HalfPage
+from txmsg.administration.messages import FoundMessage, MessagePage
 from txmsg.cli import connections, half, message
 from txmsg.cli.main import main
 from txmsg.wire.method import Method
-from txmsg.wire.v1 import dead_letters_pb2, messages_pb2
+from txmsg.wire.v1 import dead_letters_pb2
 
 ID = UUID("0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
 _WHICH: dict[str, Any] = {"transaction_id": ID.bytes, "topic": "orders", "withheld": True}
@@ -24,7 +25,9 @@ _REPLIES: dict[str, Any] = {
     "Admin/ListHalves": HalfPage(
         halves=[made(HalfMessage, transaction_id=ID, topic="orders", born_at=_AT, stored_at=_AT, is_withheld=True)]
     ),
-    "Messages/Find": messages_pb2.FindMessagesReply(messages=[messages_pb2.FoundMessage(**_WHICH)]),
+    "Messages/Find": MessagePage(
+        messages=[made(FoundMessage, transaction_id=ID, topic="orders", born_at=_AT, is_withheld=True)]
+    ),
     "DeadLetters/List": dead_letters_pb2.ListDeadLettersReply(letters=[dead_letters_pb2.DeadLetter(**_WHICH)]),
 }
 

@@ -6,7 +6,7 @@ log      of a log, in a directory or at the address of its server
 Beside it, for a Notify database by a broker, the same for all commands and pages:
 
 topics, schemas, halves   topics; their schemas; half messages
-life     the life of a message
+messages, life   single messages, found and erased; the life of one
 cluster  brokers, and what they export
 settings, alerts, audit   settings at run time; alerts; the audit log
 access, rules   users and tokens; rules of access

@@ -1,6 +1,6 @@
 """The life of a message, put together from what the tables of a Notify database keep and from its topic's journal.
 
-Pure: takes the replies of the service Messages. What neither knows is said, with the reason, in `unknown`.
+Asks the service Messages. What neither knows is said, with the reason, in `unknown`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from uuid import UUID
 
-from txmsg.administration import Failure, failures_of
-from txmsg.administration.ask import moment
-from txmsg.message import message_id
-from txmsg.wire.v1 import messages_pb2 as pb
+from txmsg.administration import Failure
+from txmsg.administration.ask import Ask
+from txmsg.administration.messages import (
+    EndedTransaction,
+    JournalEntry,
+    LifeInGroup,
+    LifeInMirror,
+    MessageQuery,
+    Messages,
+    Trace,
+    TracedMessage,
+    TraceQuery,
+    place_of,
+)
+from txmsg.errors import InvalidMessage, OutcomeExpired, shown
+from txmsg.message import TransactionId, message_id, parse_id
+from txmsg.runtime.start import Start
 
-_Found = pb.FoundMessage
-_DECIDERS: Final = {"PLAIN": "sender", "CLIENT": "client", "CHECK": "check-back", "PERSON": "operator"}
+_DECIDERS: Final = {"sender": "sender", "client": "client", "check": "check-back", "person": "operator"}
 _FAILURES: Final = {"refused", "expired"}
 _SAME_FAILURE: Final = timedelta(minutes=1)
 """A failure is journaled when it comes, and its retry written when the database has taken it."""
@@ -29,8 +40,8 @@ class LifeEvent:
     """Something that happened to a message.
 
     what: half, check, parked, resumed, commit, rollback, taken back, delayed, stored, delivered, returned,
-    acknowledged, refused, expired, retry, dead, redriven, purged or lost, as `JournalEntry.Event` of messages.proto
-    says. at: None if the time is not known.
+    acknowledged, refused, expired, retry, dead, redriven, purged or lost, as `JournalEntry` says. at: None if the time
+    is not known.
     """
 
     at: datetime | None
@@ -51,34 +62,11 @@ class LifeEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeInGroup:
-    """What became of a stored message in one consumer group: waiting, done, retrying or dead."""
-
-    group: str
-    state: str
-    attempts: int
-    next_attempt_at: datetime | None
-    """Of a retry; None: when an earlier message of its ordering key is done."""
-    died_at: datetime | None
-    generation: int
-    failures: Sequence[Failure]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifeInMirror:
-    """Whether a mirror has a stored message, under the same topic, queue and offset. log: None before its first run."""
-
-    mirror: str
-    log: str | None
-    is_mirrored: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageLife:
     """Where a message is, how it came there, and what its groups have done with it.
 
     id: UUID.NUMBER; only the UUID of a transaction without messages. state: half, decided, scheduled, stored, dropped,
-    rolled back or taken back, as `FoundMessage.State` of messages.proto says; None: it does not apply, or is not known.
+    rolled back or taken back, as `FoundMessage` says; None: it does not apply, or is not known.
     """
 
     id: str
@@ -122,47 +110,79 @@ class MessageLives:
     more: bool
 
 
-def lives_of(reply: pb.TraceReply, id_: str) -> MessageLives:
+def message_life(ask: Ask, which: str, *, topic: str = "", limit: int = 20) -> MessageLives:
+    """The life of a message (UUID.NUMBER), of the messages of a transaction (UUID), or of the newest with a key.
+
+    A key that looks like an id is looked for if nothing has that id. topic: of messages with a key. Raises
+    OutcomeExpired if nothing is known of it.
+    """
+    if not topic and _is_id(which):
+        trace = ask(Messages.trace, TraceQuery(id=which))
+        if trace.messages or trace.ended is not None:
+            return lives_of(trace, which)
+    trace = ask(Messages.trace, TraceQuery(key=which, topic=topic, limit=limit))
+    if not trace.messages:
+        what = f"{shown(which)} in topic {topic}" if topic else shown(which)
+        raise OutcomeExpired(
+            f"{what} is unknown: it was never stored here, or its segment was dropped; messages of transactions "
+            "that were rolled back are found by id only"
+        )
+    return lives_of(trace, which)
+
+
+def _is_id(text: str) -> bool:
+    try:
+        parse_id(text)
+    except InvalidMessage:
+        return False
+    return True
+
+
+def messages_from(ask: Ask, topic: str, start: Start, *, queue: int | None = None, limit: int = 20) -> MessageLives:
+    """The stored messages of a topic, or of one queue, from a place on, the first stored one first.
+
+    Not what became of them in groups and mirrors. start: no `latest`. Raises UnknownTopic.
+    """
+    found = ask(Messages.find, MessageQuery(topic=topic, place=place_of(start, queue), limit=limit))
+    return lives_of(Trace(messages=[TracedMessage(message=each) for each in found.messages], more=found.more), "")
+
+
+def lives_of(trace: Trace, id_: str) -> MessageLives:
     """What a reply says of each message, or of the transaction `id_` that has none left."""
-    lives = [_life_of(traced) for traced in reply.messages]
-    if reply.HasField("ended"):
-        lives.append(_life_of_ended(reply.ended, id_))
-    return MessageLives(lives=lives, more=reply.more)
+    lives = [_life_of(traced) for traced in trace.messages]
+    if trace.ended is not None:
+        lives.append(_life_of_ended(trace.ended, id_))
+    return MessageLives(lives=lives, more=trace.more)
 
 
-def _life_of(traced: pb.TracedMessage) -> MessageLife:
+def _life_of(traced: TracedMessage) -> MessageLife:
     found = traced.message
-    has_place = found.state in {_Found.STORED, _Found.DROPPED}
-    groups = [_in_group(group) for group in traced.groups]
     journal = [_journaled(entry) for entry in traced.journal.entries]
     halves = [event for event in journal if event.what == "half"]
     commits = [event for event in journal if event.what == "commit"]
     life = MessageLife(
-        id=message_id(UUID(bytes=found.transaction_id), found.n),
-        state=_Found.State.Name(found.state).lower(),
+        id=message_id(TransactionId(found.transaction_id), found.n),
+        state=found.state,
         topic=found.topic,
         queue=found.queue,
-        offset=found.offset if has_place else None,
-        segment=found.segment if found.state == _Found.STORED else None,
-        key=found.key or None,
-        tag=found.tag or None,
-        ordering_key=found.ordering_key or None,
-        body_size_bytes=found.size_bytes,
-        born_at=moment(found.born_at_us),
-        half_stored_at=moment(found.half_stored_at_us) or next((event.at for event in halves), None),
-        stored_at=moment(found.stored_at_us),
-        deliver_at=moment(found.deliver_at_us) or next((event.until for event in commits), None),
-        decided_by=_DECIDERS.get(_Found.Decision.Name(found.decided_by)) if found.state != _Found.DROPPED else None,
+        offset=found.offset,
+        segment=found.segment,
+        key=found.key,
+        tag=found.tag,
+        ordering_key=found.ordering_key,
+        body_size_bytes=found.body_size_bytes,
+        born_at=found.born_at,
+        half_stored_at=found.half_stored_at or next((event.at for event in halves), None),
+        stored_at=found.stored_at,
+        deliver_at=found.deliver_at or next((event.until for event in commits), None),
+        decided_by=_decider(found.decided_by),
         producer_group=found.producer_group or next((event.group for event in halves), None),
-        checks=found.checks if found.state == _Found.HALF else None,
-        next_check_at=moment(found.next_check_at_us),
-        parked_reason=found.parked_reason or None,
-        groups=groups,
-        mirrors=[
-            LifeInMirror(mirror=mirror.mirror, log=mirror.log or None, is_mirrored=mirror.mirrored)
-            for mirror in traced.mirrors
-        ],
-        journal_since=moment(traced.journal.since_us),
+        checks=found.checks if found.state == "half" else None,
+        next_check_at=found.next_check_at,
+        parked_reason=found.parked_reason,
+        groups=traced.groups,
+        mirrors=traced.mirrors,
+        journal_since=traced.journal.since,
         events=(),
         unknown=(),
     )
@@ -170,13 +190,17 @@ def _life_of(traced: pb.TracedMessage) -> MessageLife:
     return replace(life, events=told, unknown=list(_not_known(life, journal)))
 
 
-def _life_of_ended(ended: pb.EndedTransaction, id_: str) -> MessageLife:
+def _decider(by: str | None) -> str | None:
+    return None if by is None else _DECIDERS.get(by)
+
+
+def _life_of_ended(ended: EndedTransaction, id_: str) -> MessageLife:
     journal = [_journaled(entry) for entry in ended.journal.entries]
-    decided_by = _DECIDERS.get(_Found.Decision.Name(ended.decided_by))
+    decided_by = _decider(ended.decided_by)
     life = MessageLife(
         id=id_,
         state="taken back" if ended.taken_back else "rolled back",
-        topic=ended.topic or None,
+        topic=ended.topic,
         queue=None,
         offset=None,
         segment=None,
@@ -185,24 +209,24 @@ def _life_of_ended(ended: pb.EndedTransaction, id_: str) -> MessageLife:
         ordering_key=None,
         body_size_bytes=None,
         born_at=None,
-        half_stored_at=moment(ended.half_stored_at_us),
+        half_stored_at=ended.half_stored_at,
         stored_at=None,
         deliver_at=None,
         decided_by=decided_by,
-        producer_group=ended.producer_group or None,
+        producer_group=ended.producer_group,
         checks=None,
         next_check_at=None,
         parked_reason=None,
         groups=(),
         mirrors=(),
-        journal_since=moment(ended.journal.since_us),
+        journal_since=ended.journal.since,
         events=(),
         unknown=(),
     )
     told = [*_half_of(life, journal), *journal]
     what = "taken back" if ended.taken_back else "rollback"
     if what not in {event.what for event in journal}:
-        told.append(LifeEvent(at=moment(ended.at_us), what=what, by=None if ended.taken_back else decided_by))
+        told.append(LifeEvent(at=ended.at, what=what, by=None if ended.taken_back else decided_by))
     unknown = ["what the messages contained: they are dropped"]
     if not ended.taken_back and not any(event.what == "check" for event in journal):
         unknown += _without_journal(life, "when it was checked, by whom, and with which answer", life.half_stored_at)
@@ -212,18 +236,16 @@ def _life_of_ended(ended: pb.EndedTransaction, id_: str) -> MessageLife:
 # ---- events
 
 
-def _journaled(entry: pb.JournalEntry) -> LifeEvent:
-    what = pb.JournalEntry.Event.Name(entry.event).lower()
-    is_outcome = what in {"commit", "rollback"}
+def _journaled(entry: JournalEntry) -> LifeEvent:
     return LifeEvent(
-        at=moment(entry.at_us),
-        what=what,
-        group=entry.group or None,
-        by=_DECIDERS.get(entry.by.upper()) if is_outcome else entry.by or None,
-        attempt=entry.attempt or None,
-        detail=entry.detail or None,
-        until=moment(entry.until_us),
-        count=entry.count or None,
+        at=entry.at,
+        what=entry.event,
+        group=entry.group,
+        by=_decider(entry.by) if entry.event in {"commit", "rollback"} else entry.by,
+        attempt=entry.attempt,
+        detail=entry.detail,
+        until=entry.until,
+        count=entry.count,
         journaled=True,
     )
 
@@ -310,15 +332,3 @@ def _without_journal(life: MessageLife, what: str, began_at: datetime | None) ->
         yield f"{what}: the journal is off (`txmsg topic alter {life.topic} --journal on` keeps them from then on)"
     elif began_at is not None and life.journal_since > began_at:
         yield f"{what}, before {life.journal_since.isoformat(timespec='seconds')}: the journal was off"
-
-
-def _in_group(group: pb.GroupTrace) -> LifeInGroup:
-    return LifeInGroup(
-        group=group.group,
-        state=pb.GroupTrace.State.Name(group.state).lower(),
-        attempts=group.attempts,
-        next_attempt_at=moment(group.next_attempt_at_us),
-        died_at=moment(group.died_at_us),
-        generation=group.generation,
-        failures=failures_of(group.failures),
-    )

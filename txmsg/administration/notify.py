@@ -1,10 +1,10 @@
-"""Administration of a Notify database, by the services Groups, DeadLetters and Messages of any of its brokers."""
+"""Administration of a Notify database, by the services Groups and DeadLetters of any of its brokers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,38 +29,18 @@ from txmsg.administration import (
     failures_of,
 )
 from txmsg.administration.ask import Ask, moment, new_request
-from txmsg.administration.life import MessageLives, lives_of
-from txmsg.errors import InvalidMessage, MisuseError, OutcomeExpired, UnknownGroup, shown
-from txmsg.message import datetime_of_us, message_id, parse_id, us_of_datetime
+from txmsg.errors import UnknownGroup
+from txmsg.message import datetime_of_us, message_id, us_of_datetime
 from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
-from txmsg.wire.v1 import dead_letters_pb2, groups_pb2, messages_pb2
+from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.groups_rpc import Groups
-from txmsg.wire.v1.messages_rpc import Messages
 
 _BATCH_MAX: Final = 1000
 _BATCHES_PER_S: Final = 2.0
 _CHECKS: Final = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 _QUEUE: Final = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageContent:
-    """What a message holds. is_withheld: neither is told, as the caller may not read the topic."""
-
-    headers: Mapping[str, str]
-    body: bytes
-    is_withheld: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasedMessages:
-    """What an erasure did with an id. found: messages with a key; erased: of these, those that had one until now."""
-
-    id: str
-    found: int
-    erased: int
 
 
 class NotifyAdministration:
@@ -183,72 +163,6 @@ class NotifyAdministration:
         request = dead_letters_pb2.PurgeRequest(filter=_filter(selection.which), limit=_BATCH_MAX)
         while purged := self._ask(DeadLetters.purge, request).purged:
             yield purged
-
-    # ---- messages
-
-    def message_life(self, which: str, *, topic: str = "", limit: int = 20) -> MessageLives:
-        """The life of a message (UUID.NUMBER), of the messages of a transaction (UUID), or of the newest with a key.
-
-        A key that looks like an id is looked for if nothing has that id. topic: of messages with a key. Raises
-        OutcomeExpired if nothing is known of it.
-        """
-        if not topic and _is_id(which):
-            reply = self._ask(Messages.trace, messages_pb2.TraceRequest(id=which))
-            if reply.messages or reply.HasField("ended"):
-                return lives_of(reply, which)
-        reply = self._ask(Messages.trace, messages_pb2.TraceRequest(key=which, topic=topic, limit=limit))
-        if not reply.messages:
-            what = f"{shown(which)} in topic {topic}" if topic else shown(which)
-            raise OutcomeExpired(
-                f"{what} is unknown: it was never stored here, or its segment was dropped; messages of transactions "
-                "that were rolled back are found by id only"
-            )
-        return lives_of(reply, which)
-
-    def messages_from(self, topic: str, start: Start, *, queue: int | None = None, limit: int = 20) -> MessageLives:
-        """The stored messages of a topic, or of one queue, from a place on, the first stored one first.
-
-        Not what became of them in groups and mirrors. start: no `latest`. Raises UnknownTopic.
-        """
-        request = messages_pb2.FindMessagesRequest(topic=topic, place=place_of(start, queue), limit=limit)
-        found = self._ask(Messages.find, request)
-        traced = [messages_pb2.TracedMessage(message=each) for each in found.messages]
-        return lives_of(messages_pb2.TraceReply(messages=traced, more=found.more), "")
-
-    def message_content(self, id: str) -> MessageContent | None:
-        """Headers and body of a message (UUID.NUMBER); None if it is only a retry or dead letter any more, or gone."""
-        request = messages_pb2.FindMessagesRequest(id=id, limit=1, with_bodies=True)
-        for found in self._ask(Messages.find, request).messages:
-            return MessageContent(headers=unpack_headers(found.headers), body=found.body, is_withheld=found.withheld)
-        return None
-
-    def erase(self, topic: str, ids: Sequence[str]) -> Sequence[ErasedMessages]:
-        """Makes bodies of messages (UUID.NUMBER) or transactions (UUID) of an erasable topic unreadable for good.
-
-        Idempotent.
-        """
-        reply = self._ask(Messages.erase, messages_pb2.EraseRequest(topic=topic, ids=ids))
-        return [
-            ErasedMessages(id=id_, found=result.found, erased=result.erased)
-            for id_, result in zip(ids, reply.results, strict=True)
-        ]
-
-
-def _is_id(text: str) -> bool:
-    try:
-        parse_id(text)
-    except InvalidMessage:
-        return False
-    return True
-
-
-def place_of(start: Start, queue: int | None) -> messages_pb2.Place:
-    """Where to begin among stored messages. Raises MisuseError for `latest`, behind which nothing is stored."""
-    if start.kind == "latest":
-        raise MisuseError("nothing is stored behind the latest message: give earliest, an offset or a time")
-    if start.kind == "time":
-        return new_request(messages_pb2.Place, queue=queue, at_us=start.value)
-    return new_request(messages_pb2.Place, queue=queue, offset=start.value)
 
 
 def _destination(to: Start) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _LOOK_S: Final = 5.0
 
 
 class Event(StrEnum):
-    """What a broker notes. On disk, as JournalEntry.Event of messages.proto says."""
+    """What a broker notes. On disk, as JournalEntry of administration/messages.py says."""
 
     CHECK = "check"
     DELIVERED = "delivered"

@@ -14,6 +14,7 @@ from typing import Any
 from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
 from txmsg.administration.halves import Admin
+from txmsg.administration.messages import Messages as MessageService
 from txmsg.broker import migrate
 from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.admission import Admission
@@ -81,7 +82,6 @@ from txmsg.wire.v1 import (
     alerts_rpc,
     dead_letters_rpc,
     groups_rpc,
-    messages_rpc,
     rules_rpc,
     schemas_rpc,
     settings_rpc,
@@ -256,7 +256,7 @@ class Broker:
                 Audit: audit_log,
                 Cluster: ClusterApi(Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
-                messages_rpc.Messages: MessagesApi(Messages(admin_pool), BodyKeys(admin_pool)),
+                MessageService: MessagesApi(Messages(admin_pool), BodyKeys(admin_pool)),
                 groups_rpc.Groups: GroupsApi(
                     groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),

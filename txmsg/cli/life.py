@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from txmsg.administration.life import LifeEvent, LifeInGroup, MessageLife
+from txmsg.administration.life import LifeEvent, MessageLife
+from txmsg.administration.messages import LifeInGroup
 from txmsg.cli.output import print_facts, say
 
 _LISTS: Final = ("groups", "mirrors", "events", "unknown")

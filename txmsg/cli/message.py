@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import asdict
-from uuid import UUID
 
 import click
 
-from txmsg.administration.notify import ErasedMessages, NotifyAdministration, place_of
-from txmsg.cli.connections import ask_broker, broker_option
+from txmsg.administration.life import message_life
+from txmsg.administration.messages import ErasedMessages, Erasure, FoundMessage, MessageQuery, Messages, place_of
+from txmsg.cli.connections import ask_broker, asker, broker_option
 from txmsg.cli.life import life_values, print_life
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option, table_options, yes_option
-from txmsg.cli.output import content, json_text, moment, print_facts, print_rows, seconds
+from txmsg.cli.output import content, json_text, print_facts, print_rows, seconds
 from txmsg.errors import MisuseError, OutcomeExpired, printable
-from txmsg.message import parse_message_id
+from txmsg.message import TransactionId, message_id, parse_message_id
 from txmsg.runtime.start import Start
-from txmsg.wire.v1 import messages_pb2 as pb
 from txmsg.wire.v1 import txmsg_pb2
-from txmsg.wire.v1.messages_rpc import Messages
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-_DECISIONS = {
-    "PLAIN": "plain send",
-    "CLIENT": "client",
-    "CHECK": "check-back",
-    "PERSON": "operator",
-    "UNDECIDED": None,
-}
+_DECISIONS = {"sender": "plain send", "client": "client", "check": "check-back", "person": "operator"}
 _NAMED_MAX = 5
 
 
@@ -91,30 +82,30 @@ def find(
     if start is not None and not topic:
         raise click.UsageError("--from is a position in a --topic: name it")
     place = None if start is None else place_of(start, queue)
-    request = pb.FindMessagesRequest(key=key, id=id_, topic=topic, place=place, limit=limit, with_bodies=bodies)
-    reply = ask_broker(broker, Messages.find, request)
+    query = MessageQuery(key=key, id=id_, topic=topic, place=place, limit=limit, with_bodies=bodies)
+    found = ask_broker(broker, Messages.find, query)
     if as_json:
-        messages = [_values(message, with_body=bodies) for message in reply.messages]
-        click.echo(json_text({"messages": messages, "more": reply.more}))
+        messages = [_values(message, with_body=bodies) for message in found.messages]
+        click.echo(json_text({"messages": messages, "more": found.more}))
         return
-    if not reply.messages:
+    if not found.messages:
         click.echo("no such message")
         return
     if bodies:
-        for message in reply.messages:
+        for message in found.messages:
             print_facts(_values(message, with_body=True))
     else:
-        print_rows(map(_row, reply.messages))
-    if reply.more:
-        click.echo(f"only the first {len(reply.messages)}: raise --limit to see more", err=True)
+        print_rows(map(_row, found.messages))
+    if found.more:
+        click.echo(f"only the first {len(found.messages)}: raise --limit to see more", err=True)
 
 
-def _row(found: pb.FoundMessage) -> dict[str, object]:
+def _row(found: FoundMessage) -> dict[str, object]:
     values = _values(found)
     names = ("id", "state", "topic", "queue", "offset", "key")
     stored_at = values["stored_at"] or values["half_stored_at"]
-    groups = [text for text, count in (("retrying", found.retrying), ("dead", found.dead)) if count]
-    row = {**{name: values[name] for name in names}, "stored": stored_at, "size": found.size_bytes}
+    groups = [text for text, count in (("retrying", found.groups_retrying), ("dead", found.groups_dead)) if count]
+    row = {**{name: values[name] for name in names}, "stored": stored_at, "size": found.body_size_bytes}
     return {**row, "state": ", ".join([str(row["state"]), *groups])}
 
 
@@ -142,8 +133,7 @@ def trace(*, which: str, topic: str, limit: int, broker: str, as_json: bool) -> 
     and check is recorded only while its topic has a journal: `txmsg topic alter NAME --journal on`. The last lines list
     unknown facts, with the reason.
     """
-    administration = NotifyAdministration(functools.partial(ask_broker, broker))
-    lives = administration.message_life(which, topic=topic, limit=limit)
+    lives = message_life(asker(broker), which, topic=topic, limit=limit)
     if as_json:
         values = {"messages": [life_values(life) for life in lives.lives], "more": lives.more}
         click.echo(json_text(values))
@@ -209,7 +199,7 @@ def erase(*, ids: tuple[str, ...], topic: str, broker: str, yes: bool, as_json: 
     if not yes:
         names = ", ".join(ids[:_NAMED_MAX]) + (f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else "")
         click.confirm(printable(f"erase the bodies of {names}, for good?"), abort=True, err=as_json)
-    results = NotifyAdministration(functools.partial(ask_broker, broker)).erase(topic, ids)
+    results = ask_broker(broker, Messages.erase, Erasure(topic=topic, ids=ids)).results
     if as_json:
         click.echo(json.dumps({"messages": [asdict(result) for result in results]}))
     else:
@@ -230,45 +220,41 @@ def _erased(result: ErasedMessages) -> str:
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
     """Asks about a message that waits for its time. What does not is not asked about: the broker's answer says why."""
-    for found in ask_broker(broker, Messages.find, pb.FindMessagesRequest(id=id_, limit=1)).messages:
-        if found.state == pb.FoundMessage.SCHEDULED:
+    for found in ask_broker(broker, Messages.find, MessageQuery(id=id_, limit=1)).messages:
+        if found.state == "scheduled":
             key = f" with key {found.key}" if found.key else ""
-            due_at = seconds(moment(found.deliver_at_us))
-            question = f"take back the message to {found.topic}{key}, due at {due_at}, for good?"
+            question = f"take back the message to {found.topic}{key}, due at {seconds(found.deliver_at)}, for good?"
             click.confirm(printable(question), abort=True, err=err)  # stdout is for the JSON then
 
 
-def _values(found: pb.FoundMessage, *, with_body: bool = False) -> dict[str, object]:
+def _values(found: FoundMessage, *, with_body: bool = False) -> dict[str, object]:
     """A message for people and for JSON: ids and times as text, what is not set or does not apply as None."""
-    kind = type(found)
-    is_stored = found.state == kind.STORED
-    has_place = found.state in {kind.STORED, kind.DROPPED}
     values: dict[str, object] = {
-        "id": f"{UUID(bytes=found.transaction_id)}.{found.n}",
-        "state": kind.State.Name(found.state).lower(),
+        "id": message_id(TransactionId(found.transaction_id), found.n),
+        "state": found.state,
         "topic": found.topic,
         "queue": found.queue,
-        "offset": found.offset if has_place else None,
-        "segment": found.segment if is_stored else None,
-        "key": found.key or None,
-        "tag": found.tag or None,
-        "ordering_key": found.ordering_key or None,
-        "born_at": moment(found.born_at_us),
-        "half_stored_at": moment(found.half_stored_at_us),
-        "stored_at": moment(found.stored_at_us),
-        "decided_by": _DECISIONS[kind.Decision.Name(found.decided_by)],
-        "deliver_at": moment(found.deliver_at_us),
-        "body_size_bytes": found.size_bytes,
-        "groups_retrying": found.retrying,
-        "groups_dead": found.dead,
+        "offset": found.offset,
+        "segment": found.segment,
+        "key": found.key,
+        "tag": found.tag,
+        "ordering_key": found.ordering_key,
+        "born_at": found.born_at,
+        "half_stored_at": found.half_stored_at,
+        "stored_at": found.stored_at,
+        "decided_by": found.decided_by and _DECISIONS[found.decided_by],
+        "deliver_at": found.deliver_at,
+        "body_size_bytes": found.body_size_bytes,
+        "groups_retrying": found.groups_retrying,
+        "groups_dead": found.groups_dead,
     }
-    if found.state == kind.HALF:
+    if found.state == "half":
         values |= {
             "producer_group": found.producer_group,
             "checks": found.checks,
-            "next_check_at": moment(found.next_check_at_us),
-            "parked_reason": found.parked_reason or None,
+            "next_check_at": found.next_check_at,
+            "parked_reason": found.parked_reason,
         }
     if with_body:
-        values |= content(found.headers, found.body, topic=found.topic, is_withheld=found.withheld)
+        values |= content(found.headers, found.body, topic=found.topic, is_withheld=found.is_withheld)
     return values

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
 from txmsg.administration.alerts import AlertAdministration
+from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.schemas import SchemaAdministration
 from txmsg.administration.settings import SettingsAdministration
@@ -94,6 +95,10 @@ class Look:
         return await self.watch.database.ask(method, request)
 
     # ---- calls: each `work` is called on a thread
+
+    async def asking(self, work: Callable[[Ask], T]) -> T:
+        """What `work` returns, which asks brokers several times."""
+        return await self.watch.database.run(lambda: work(self.watch.database.ask_from_thread))
 
     async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
         """Asks the administration of groups and dead letters."""

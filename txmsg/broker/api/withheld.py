@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from txmsg.access.permissions import READ_TOPIC
-from txmsg.broker.delivery.window import EXPIRED
+from txmsg.broker.store.failures import EXPIRED
 from txmsg.message import us_of_datetime
 from txmsg.wire.caller import may
 from txmsg.wire.v1 import dead_letters_pb2 as pb

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.keys import Keys
 from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, OffsetRanges, runs
+from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -37,7 +38,6 @@ class Memory:
 
 _KEY_OF = attrgetter("ordering_key")
 _OFFSET_OF = attrgetter("offset")
-EXPIRED = "not acknowledged within its visibility timeout"
 
 
 @dataclass(frozen=True, slots=True)

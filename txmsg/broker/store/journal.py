@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
 from psycopg.rows import class_row
 
+from txmsg.administration.messages import JournalEntry
 from txmsg.broker.store.connect import Pool, session
 from txmsg.message import TransactionId
 
@@ -32,21 +32,6 @@ class Entry(NamedTuple):
     detail: str | None = None
     delay_s: float | None = None
     entries: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRow:
-    """An entry as an operator is shown it."""
-
-    seq: int
-    at: datetime
-    event: str
-    group_name: str | None
-    actor: str | None
-    attempt: int | None
-    detail: str | None
-    until: datetime | None
-    entries: int | None
 
 
 async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
@@ -79,7 +64,7 @@ async def entries_of(
     queue_offset: int | None,
     since: datetime | None,
     limit: int,
-) -> Sequence[EntryRow]:
+) -> Sequence[JournalEntry]:
     """What the journal has on a message, and on its transaction's checks, in order.
 
     queue_id, queue_offset: where it is, if it is in its queue. since: from then on what was lost of any message.
@@ -92,7 +77,7 @@ async def entries_of(
         "since": since,
         "limit": limit,
     }
-    async with session(pool) as connection, connection.cursor(row_factory=class_row(EntryRow)) as cursor:
+    async with session(pool) as connection, connection.cursor(row_factory=class_row(JournalEntry)) as cursor:
         await cursor.execute(_OF_MESSAGE, given)
         return await cursor.fetchall()
 
@@ -114,7 +99,9 @@ select s.id, now() - make_interval(secs => e.age_s), e.event, e.queue, e.first_o
 
 # Checks are of the transaction, on its first message.
 _OF_MESSAGE = f"""
-select j.seq, j.at, j.event, j.group_name, j.actor, j.attempt, j.detail, j.until, j.entries from (
+select j.seq, j.at, j.event, j.group_name as "group", j.actor as by, j.attempt, j.detail, j.until,
+       j.entries as count
+  from (
     select j.* from txmsg.journal j
      where j.transaction_id = %(id)s
        and (j.n = %(n)s or j.event in ('check', 'parked', 'resumed'))

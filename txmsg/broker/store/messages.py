@@ -3,93 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row
+from psycopg.rows import class_row, dict_row, namedtuple_row
 
+from txmsg.administration.messages import (
+    Decider,
+    EndedTransaction,
+    FoundMessage,
+    Journal,
+    JournalEntry,
+    LifeInGroup,
+    LifeInMirror,
+    Place,
+)
+from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Pool, session
-from txmsg.broker.store.journal import EntryRow, entries_of
+from txmsg.broker.store.failures import failure_of
+from txmsg.broker.store.journal import entries_of
 from txmsg.errors import UnknownTopic
-from txmsg.message import Offset, QueueId, QueueNumber
+from txmsg.message import Offset, QueueId
+from txmsg.wire.headers import unpack_headers
 
 _ENTRIES_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRow:
-    """A message, or a half message, as an operator is shown it. What does not apply to its state is None."""
+_DECIDERS: Final[Mapping[int | None, Decider]] = {
+    DecidedBy.SENDER: "sender",
+    DecidedBy.CLIENT: "client",
+    DecidedBy.CHECK: "check",
+    DecidedBy.PERSON: "person",
+}
 
-    state: str
-    """half, decided, scheduled, stored or dropped: see FoundMessage.State."""
-    transaction_id: UUID
-    n: int
-    topic: str
-    number: QueueNumber
+
+class Located(NamedTuple):
+    """A message, the id of its queue, and since when its topic has a journal; None: it has none."""
+
+    message: FoundMessage
     queue_id: QueueId
-    queue_offset: Offset | None
-    segment: int | None
-    decided_by: int | None
-    key: str | None
-    tag: str | None
-    ordering_key: str | None
-    headers: bytes | None
-    body: bytes
-    size_bytes: int
-    born_at: datetime
-    half_stored_at: datetime | None
-    stored_at: datetime | None
-    deliver_at: datetime | None
-    producer_group: str | None
-    checks: int | None
-    next_check_at: datetime | None
-    parked_reason: str | None
-    journal_since: datetime | None
-    retrying: int
-    """How many groups are to try it again. dead: of how many it is a dead letter."""
-    dead: int
-    more: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """What one group has done with a stored message: it is waiting, done, retrying or dead."""
-
-    group_name: str
-    state: str
-    attempts: int
-    next_attempt_at: datetime | None
-    died_at: datetime | None
-    generation: int
-    failures: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorRow:
-    """Whether one mirror holds a stored message."""
-
-    name: str
-    log: str
-    is_mirrored: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRow:
-    """A transaction that was rolled back, or whose messages were all taken back. None: not known.
-
-    topic, half_stored_at and producer_group: of its first message.
-    """
-
-    at: datetime
-    committed: bool
-    """It was committed, and its messages were taken back."""
-    topic: str | None
-    half_stored_at: datetime | None
-    producer_group: str | None
-    decided_by: int | None
     journal_since: datetime | None
 
 
@@ -101,7 +56,7 @@ class Messages:
 
     async def of_key(
         self, key: str, *, topic: str | None, limit: int, with_bodies: bool, size_bytes_max: int
-    ) -> Sequence[FoundRow]:
+    ) -> tuple[Sequence[Located], bool]:
         """Up to `limit` messages with this key, whatever state they are in, the newest segment first.
 
         Only the stored ones have an index for it: the tables of the others are read whole.
@@ -111,34 +66,27 @@ class Messages:
 
     async def of_id(
         self, transaction_id: UUID, n: int | None, *, limit: int, with_bodies: bool, size_bytes_max: int
-    ) -> Sequence[FoundRow]:
+    ) -> tuple[Sequence[Located], bool]:
         """The message, or up to `limit` of a transaction, whatever state they are in."""
         given = {"id": transaction_id, "n": n, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
         return await self._found(_OF_ID, given, limit)
 
     async def from_place(
-        self,
-        topic: str,
-        queue: int | None,
-        *,
-        offset: int | None,
-        at: datetime | None,
-        limit: int,
-        with_bodies: bool,
-        size_bytes_max: int,
-    ) -> Sequence[FoundRow]:
-        """Up to `limit` stored messages of a topic, or one queue of it, from an offset or a time on, the first first.
+        self, topic: str, place: Place, *, limit: int, with_bodies: bool, size_bytes_max: int
+    ) -> tuple[Sequence[Located], bool]:
+        """Up to `limit` stored messages of a topic, or one queue of it, from a place on, the first first.
 
         Raises UnknownTopic if it has no such queue.
         """
         async with session(self._pool) as connection:
-            cursor = await connection.execute(_STARTS, {"topic": topic, "queue": queue, "offset": offset, "at": at})
+            cursor = await connection.execute(_STARTS, {"topic": topic, **asdict(place)})
             starts = await cursor.fetchall()
         if not starts:
             raise UnknownTopic(
                 f"topic {topic!r} is unknown: check the spelling"
-                if queue is None
-                else f"topic {topic!r} has no queue {queue}, or is unknown: `txmsg topic show {topic}` lists its queues"
+                if place.queue is None
+                else f"topic {topic!r} has no queue {place.queue}, or is unknown: `txmsg topic show {topic}` lists its "
+                "queues"
             )
         given = {
             "queues": [queue_id for queue_id, _ in starts],
@@ -149,26 +97,29 @@ class Messages:
         }
         return await self._found(_FROM_PLACE, given, limit)
 
-    async def _found(self, statement: str, given: Mapping[str, Any], limit: int) -> Sequence[FoundRow]:
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(FoundRow)) as cursor:
+    async def _found(self, statement: str, given: Mapping[str, Any], limit: int) -> tuple[Sequence[Located], bool]:
+        async with session(self._pool) as connection, connection.cursor(row_factory=namedtuple_row) as cursor:
             await cursor.execute(statement, {**given, "limit": limit + 1})
-            return await opened(connection, (await cursor.fetchall())[:limit])
+            rows: Sequence[Any] = (await cursor.fetchall())[:limit]
+            more = bool(rows) and rows[-1].more
+            return [_located(row) for row in await opened(connection, rows)], more
 
-    async def groups_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[GroupRow]:
+    async def groups_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[LifeInGroup]:
         """What each group that reads the queue has done with its message at this offset."""
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(GroupRow)) as cursor:
+        async with session(self._pool) as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
-            return await cursor.fetchall()
+            rows = await cursor.fetchall()
+        return [LifeInGroup(**row | {"failures": [failure_of(each) for each in row["failures"]]}) for row in rows]
 
-    async def mirrors_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[MirrorRow]:
+    async def mirrors_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[LifeInMirror]:
         """Whether the mirrors that hold the queue hold its message at this offset, as their tailers noted last."""
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(MirrorRow)) as cursor:
+        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(LifeInMirror)) as cursor:
             await cursor.execute(_MIRRORS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
 
     async def journal_of(
         self, transaction_id: UUID, n: int, *, queue_id: int | None, queue_offset: int | None, since: datetime | None
-    ) -> Sequence[EntryRow]:
+    ) -> Sequence[JournalEntry]:
         """What the journal has on a message; see `entries_of`."""
         return await entries_of(
             self._pool,
@@ -180,11 +131,25 @@ class Messages:
             limit=_ENTRIES_MAX,
         )
 
-    async def ended(self, transaction_id: UUID) -> EndedRow | None:
-        """How a transaction ended that has no messages any more, as long as that is remembered."""
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(EndedRow)) as cursor:
+    async def ended(self, transaction_id: UUID) -> EndedTransaction | None:
+        """How a transaction ended that has no messages any more, as long as that is remembered. Without its journal."""
+        async with session(self._pool) as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_ENDED, {"id": transaction_id})
-            return await cursor.fetchone()
+            row = await cursor.fetchone()
+        if row is None:
+            return None
+        journal = Journal(since=row.pop("journal_since"))
+        return EndedTransaction(**row | {"decided_by": _DECIDERS.get(row["decided_by"]), "journal": journal})
+
+
+def _located(row: Any) -> Located:
+    values = row._asdict()
+    for name in ("number", "queue_id", "queue_offset", "journal_since", "more"):
+        del values[name]
+    # Not renamed in the statement: its `order by queue` would sort by the number, and the limit cuts off by the id.
+    values |= {"queue": row.number, "offset": row.queue_offset}
+    values |= {"headers": unpack_headers(row.headers), "decided_by": _DECIDERS.get(row.decided_by)}
+    return Located(FoundMessage(**values), row.queue_id, row.journal_since)
 
 
 _STORED = """
@@ -202,13 +167,13 @@ _SHOWN = """
 )
 select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_id, s.queue_offset, s.segment,
        s.decided_by, s.key, s.tag, s.ordering_key, case when %(with_bodies)s then s.headers end as headers,
-       case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as size_bytes, s.born_at,
+       case when %(with_bodies)s then s.body else '' end as body, octet_length(s.body) as body_size_bytes, s.born_at,
        s.half_stored_at, s.stored_at, s.deliver_at, p.group_name as producer_group, s.checks, s.next_check_at,
        s.parked_reason, t.journal_since, s.more,
        (select count(*) from txmsg.consumer_group g join txmsg.retry r
-            on (r.group_id, r.queue_id, r.queue_offset) = (g.id, s.queue, s.queue_offset)) as retrying,
+            on (r.group_id, r.queue_id, r.queue_offset) = (g.id, s.queue, s.queue_offset)) as groups_retrying,
        (select count(*) from txmsg.consumer_group g join txmsg.dead_letter l
-            on (l.group_id, l.queue_id, l.queue_offset) = (g.id, s.queue, s.queue_offset)) as dead
+            on (l.group_id, l.queue_id, l.queue_offset) = (g.id, s.queue, s.queue_offset)) as groups_dead
   from sized s
   join txmsg.queue q on q.id = s.queue
   join txmsg.topic t on t.id = q.topic_id
@@ -304,7 +269,7 @@ with found as materialized (
 ){_SHOWN.format(order="stored_at, queue, queue_offset")}"""
 
 _GROUPS = """
-select g.name as group_name,
+select g.name as "group",
        case when r.group_id is not null then 'retrying' when d.group_id is not null then 'dead'
             when c.next_offset > %(queue_offset)s or c.acked @> %(queue_offset)s::bigint then 'done'
             else 'waiting' end as state,
@@ -320,7 +285,7 @@ select g.name as group_name,
 """
 
 _MIRRORS = """
-select m.name, coalesce(m.log, '') as log, coalesce(p.next_offset > %(queue_offset)s, false) as is_mirrored
+select m.name as mirror, m.log, coalesce(p.next_offset > %(queue_offset)s, false) as is_mirrored
   from txmsg.mirror m
  cross join lateral txmsg.mirrored_queues(m.include, m.exclude) q
   left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
@@ -329,7 +294,7 @@ select m.name, coalesce(m.log, '') as log, coalesce(p.next_offset > %(queue_offs
 """
 
 _ENDED = """
-select r.at, r.committed, t.name as topic, r.half_stored_at, p.group_name as producer_group, r.decided_by,
+select r.at, r.committed as taken_back, t.name as topic, r.half_stored_at, p.group_name as producer_group, r.decided_by,
        t.journal_since
   from txmsg.segment s
  cross join lateral (

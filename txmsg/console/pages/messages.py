@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration.life import MessageLives
+from txmsg.administration.life import MessageLives, message_life, messages_from
+from txmsg.administration.messages import Erasure, Messages, content_of
 from txmsg.console.actions import Action, Confirmation, final_act
 from txmsg.console.body import shown_body
 from txmsg.console.forms import int_of
@@ -24,10 +25,10 @@ async def _read(look: Look) -> Mapping[str, Any]:
     found, missing = MessageLives(lives=[], more=False), ""
     try:
         if which:
-            found = await look.notify(lambda notify: notify.message_life(which, topic=topic, limit=_FOUND_MAX))
+            found = await look.asking(lambda ask: message_life(ask, which, topic=topic, limit=_FOUND_MAX))
         elif topic:
             start, queue = Start.parse(begin or "earliest"), int_of(look, "queue")
-            found = await look.notify(lambda notify: notify.messages_from(topic, start, queue=queue, limit=_FOUND_MAX))
+            found = await look.asking(lambda ask: messages_from(ask, topic, start, queue=queue, limit=_FOUND_MAX))
             missing = look.t("messages.none_there")
     except (OutcomeExpired, UnknownTopic, MisuseError) as exc:
         missing = str(exc)
@@ -36,9 +37,9 @@ async def _read(look: Look) -> Mapping[str, Any]:
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
     id_ = look.path["id"]
-    found = await look.notify(lambda notify: notify.message_life(id_, limit=1))
+    found = await look.asking(lambda ask: message_life(ask, id_, limit=1))
     life = found.lives[0]
-    content = await look.notify(lambda notify: notify.message_content(life.id))
+    content = await look.asking(lambda ask: content_of(ask, life.id))
     return {
         "life": life,
         "is_erasable": content is not None and await _is_erasable(look, life.topic),
@@ -66,7 +67,7 @@ async def _confirm_erase(look: Look) -> Confirmation:
 
 async def _erase(look: Look) -> str:
     id_, topic = look.path["id"], look.values.get("topic", "")
-    (result,) = await look.notify(lambda notify: notify.erase(topic, [id_]))
+    (result,) = (await look.ask(Messages.erase, Erasure(topic=topic, ids=[id_]))).results
     if not result.found:
         raise MisuseError(look.t("messages.not_erasable", id=id_, topic=topic))
     return look.t("messages.erased" if result.erased else "messages.erased_before", id=id_)

@@ -10,7 +10,7 @@ create table txmsg.journal (
     -- Orders entries of one moment. `at` is of this server's clock.
     seq bigint not null default nextval('txmsg.journal_seq'),
     at timestamptz not null,
-    -- As JournalEntry.Event of messages.proto says, in lower case.
+    -- As JournalEntry of administration/messages.py says.
     event text collate "C" not null,
     -- Of a message that may not be in its queue yet, or of a transaction (n 0).
     transaction_id uuid,

@@ -1,0 +1,22 @@
+"""Why attempts failed, as the tables of retries and dead letters keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from txmsg.administration import Failure
+
+EXPIRED: Final = "not acknowledged within its visibility timeout"
+
+
+def failure_of(value: Mapping[str, Any]) -> Failure:
+    """One of the reasons that a retry or a dead letter keeps."""
+    at, error = value.get("at"), value.get("error") or ""
+    return Failure(
+        attempt=value.get("attempt", 0),
+        at=datetime.fromisoformat(at) if at else None,
+        error=error,
+        is_expired=error == EXPIRED,
+    )
