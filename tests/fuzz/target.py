@@ -33,6 +33,7 @@ from txmsg.errors import (
 )
 from txmsg.message import HEADERS_SIZE_BYTES_MAX, Message, check_name
 from txmsg.wire.codec import unpack_headers
+from txmsg.wire.method import unpacked
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.wire_pb2 import CallError
 
@@ -116,7 +117,7 @@ class BrokerUnderFuzz:
         answer = self._client.answer(call, within_s=_DEADLINE_S)
         del self._client.answers[call]
         for frame in answer.pushed:
-            _REPLIES[name].FromString(frame)
+            unpacked(_REPLIES[name], frame)
         self.calls += 1
         self._note(name, answer.told)
 
@@ -148,7 +149,7 @@ class BrokerUnderFuzz:
         return exchange.request + more.SerializeToString()  # messages in protobuf are joined by joining their bytes
 
     def _check_reply(self, name: str, request: bytes, data: bytes) -> None:
-        reply = _REPLIES[name].FromString(data)
+        reply = unpacked(_REPLIES[name], data)
         errors = getattr(reply, "errors", ())
         for error in errors:
             _check_code(name, error.code)
