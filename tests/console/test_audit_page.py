@@ -11,7 +11,7 @@ from tests.console.answering import answered_console, answering, hostile
 from tests.methods import made
 from txmsg.administration.audit import Audit, AuditEntry, AuditPage
 from txmsg.console.database import Database
-from txmsg.wire.method import Method, packed
+from txmsg.wire.method import Method, checked
 from txmsg.wire.v1 import settings_pb2
 
 _ENTRY = AuditEntry(
@@ -48,7 +48,7 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
 
         async def ask(_: Database, method: Method[Any, Any], request: Any) -> Any:
             requests.append((method, request))
-            packed(request)
+            checked(request)
             return answer(method.reply)
 
         monkeypatch.setattr(Database, "ask", ask)

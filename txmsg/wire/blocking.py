@@ -38,7 +38,7 @@ from txmsg.wire.frames import (
     frame_of,
     parts_of,
 )
-from txmsg.wire.method import Method, ReplyT, RequestT, packed
+from txmsg.wire.method import Method, ReplyT, RequestT, checked, packed
 from txmsg.wire.tls import TlsChoice, TlsStream, client_context
 
 _READ_SIZE_BYTES: Final = 512 * 1024
@@ -92,14 +92,14 @@ class BlockingChannel:
         self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float, data: Sequence[Buffer] = ()
     ) -> ReplyT:
         """The reply. `data` goes with the request. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
-        [message] = self._messages(method, [pieces_of(request, data)], timeout_s)
+        [message] = self._messages(method, [pieces_of(checked(request), data)], timeout_s)
         return read_reply(method, message, self.who)
 
     def replies(
         self, method: Method[RequestT, ReplyT], requests: Iterable[RequestT], *, timeout_s: float
     ) -> Iterator[ReplyT]:
         """The replies of a call in which messages are many, all within `timeout_s`. Sends all requests first."""
-        sent = ((packed(request),) for request in requests)
+        sent = ((packed(checked(request)),) for request in requests)
         for message in self._messages(method, sent, timeout_s):
             yield read_reply(method, message, self.who)
 
@@ -107,7 +107,7 @@ class BlockingChannel:
         self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
     ) -> Iterator[tuple[ReplyT, memoryview]]:
         """The same of one request, with the data of each reply."""
-        for message in self._messages(method, [(packed(request),)], timeout_s):
+        for message in self._messages(method, [(packed(checked(request)),)], timeout_s):
             head, data = split(message)
             yield read_reply(method, head, self.who), data
 

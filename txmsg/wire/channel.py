@@ -23,7 +23,7 @@ from txmsg.wire.connection import Connection
 from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.failures import error_of_bytes, not_begun, unanswered, unreachable
 from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, Kind, call_head
-from txmsg.wire.method import Method, ReplyT, RequestT, packed, unpacked
+from txmsg.wire.method import Method, ReplyT, RequestT, checked, packed, unpacked
 from txmsg.wire.tls import TlsChoice, TlsStream, client_context
 
 _LOOK_S = 5.0
@@ -64,7 +64,7 @@ class Channel:
         connection = self._connection
         if connection is None or not connection.takes_calls:
             connection = await self._connected(deadline)
-        return read_reply(method, await connection.ask(method, packed(request), deadline), self.who)
+        return read_reply(method, await connection.ask(method, packed(checked(request)), deadline), self.who)
 
     async def stream(
         self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
@@ -316,7 +316,7 @@ class Stream(Generic[RequestT, ReplyT]):
         self._came = asyncio.Event()
         self._is_ended = False
         self._error: TxmsgError | None = None
-        self._call = connection.begin(self, method, packed(first))
+        self._call = connection.begin(self, method, packed(checked(first)))
 
     async def send(self, request: RequestT) -> None:
         """Sends a message, and returns when the server is taking it."""

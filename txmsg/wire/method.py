@@ -50,8 +50,15 @@ def methods_of(service: type) -> dict[str, Method[Any, Any]]:
 
 
 def packed(message: object) -> bytes:
-    """The bytes of a request or a reply. Raises MisuseError for a value that its field cannot have."""
+    """The bytes of a request or a reply."""
     return message.SerializeToString() if isinstance(message, Message) else values.packed(message)
+
+
+def checked(request: MessageT) -> MessageT:
+    """The request, which is made here. Raises MisuseError for a value that its field cannot have."""
+    if not isinstance(request, Message):
+        values.check(request)
+    return request
 
 
 def unpacked(kind: type[MessageT], data: Buffer, *, strict: bool = False) -> MessageT:
