@@ -13,11 +13,11 @@ import psycopg
 import pytest
 
 from tests.alerts.receiving import Webhook, receiving
+from txmsg.administration.alerts import ActiveAlert, AlertState, NewSilence
 from txmsg.broker.alerts import alerting
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.alerts.conditions import scope_of
 from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig
-from txmsg.broker.alerts.states import ActiveAlert, State
 from txmsg.broker.cluster import Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store
@@ -25,6 +25,7 @@ from txmsg.broker.store import figures
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
 from txmsg.metrics.figures import Figures
+from txmsg.metrics.rules import Severity
 
 
 class World:
@@ -313,16 +314,16 @@ async def test_alerts_that_are_known_are_written_by_one_statement(world: World) 
     now = datetime.now(UTC)
     new = [
         ActiveAlert(
-            source="a", rule=rule, labels={}, severity="warning", summary=rule, action="", state=State.PENDING,
-            value=1, since=now, seen_at=now,
+            source="a", rule=rule, labels={}, severity=Severity.WARNING, summary=rule, action="",
+            state=AlertState.PENDING, value=1, since=now, seen_at=now,
         ) for rule in ("A", "B", "C")
     ]  # fmt: skip
     async with session(world.pool) as conn:
         a, b, c = await store.write(conn, new, [])
     changed = [
         replace(a, value=2.5, summary="more", seen_at=now + timedelta(seconds=1)),
-        replace(b, state=State.FIRING, fired_at=now, notified_at=now),
-        replace(c, state=State.RESOLVED, fired_at=now, resolved_at=now),
+        replace(b, state=AlertState.FIRING, fired_at=now, notified_at=now),
+        replace(c, state=AlertState.RESOLVED, fired_at=now, resolved_at=now),
     ]
     async with session(world.pool) as conn, conn.transaction():
         assert await store.write(conn, [changed[0], replace(new[0], rule="D"), *changed[1:]], []) == [
@@ -360,7 +361,7 @@ async def test_a_failing_receiver_gets_all_in_order_when_it_is_back(world: World
     await world.a.look_once()
     async with session(world.pool) as conn:
         [waiting] = await store.waiting(conn)
-    assert (waiting.receiver, waiting.waiting, waiting.last_error) == ("oncall", 2, "the webhook answered 503")
+    assert (waiting.name, waiting.waiting, waiting.last_error) == ("oncall", 2, "the webhook answered 503")
     webhook.status = 200
     await deliver(world.b)
     assert webhook.received == []
@@ -381,7 +382,7 @@ async def test_what_cannot_be_delivered_is_given_up_in_the_end_and_its_number_is
             "select 'gone', '{}' from generate_series(1, %s)", (store.WAITING_MAX + 5,),
         )  # fmt: skip
         await store.forget_old(conn)
-        assert [(each.receiver, each.waiting) for each in await store.waiting(conn)] == [
+        assert [(each.name, each.waiting) for each in await store.waiting(conn)] == [
             ("gone", store.WAITING_MAX),
             ("oncall", 3),
         ]
@@ -404,7 +405,7 @@ async def test_a_test_tells_what_each_receiver_did(
 
 async def test_a_silence_holds_notifications_back_until_it_ends(world: World, webhook: Webhook) -> None:
     async with session(world.pool) as conn:
-        await store.silence(conn, [f"{GROUP}=sh*"], for_s=3600.0, reason="maintenance", created_by="me")
+        await store.silence(conn, NewSilence(matchers=[f"{GROUP}=sh*"], for_s=3600.0, reason="maintenance"))
     await world.fire()
     await deliver(world.a)
     assert await world.states() == [("TxmsgDeadLetters", "firing")]
@@ -417,7 +418,7 @@ async def test_a_silence_holds_notifications_back_until_it_ends(world: World, we
 
 async def test_an_alert_of_which_nobody_was_told_ends_in_silence(world: World, webhook: Webhook) -> None:
     async with session(world.pool) as conn:
-        made = await store.silence(conn, ["rule=*"], for_s=3600.0, reason="", created_by="me")
+        made = await store.silence(conn, NewSilence(matchers=["rule=*"], for_s=3600.0, reason=""))
     await world.fire()
     world.dead = 0
     async with session(world.pool) as conn:

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from txmsg.broker.alerts.states import ActiveAlert, ActiveRule, State, advanced, check_matchers, fits, is_due, looked
+from txmsg.administration.alerts import ActiveAlert, AlertState
+from txmsg.broker.alerts.states import ActiveRule, advanced, check_matchers, fits, is_due, looked
 from txmsg.errors import MisuseError
+from txmsg.metrics.rules import Severity
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-RULE = ActiveRule(name="R", severity="warning", for_s=300, summary="{{ $value }} of {{ $labels.job }}", action="Act.")
+RULE = ActiveRule(
+    name="R", severity=Severity.WARNING, for_s=300, summary="{{ $value }} of {{ $labels.job }}", action="Act."
+)
 G = frozenset({("g", "shop")})
 
 
@@ -29,20 +33,20 @@ def look(before: list[ActiveAlert], seconds: float, observed: Any, *, rules: Any
 
 def test_an_alert_is_pending_then_fires_then_is_resolved() -> None:
     [alert] = look([], 0, {G: 5.0}).alerts
-    assert (alert.state, alert.since, alert.summary, alert.labels) == (State.PENDING, T0, "5 of db", {"g": "shop"})
+    assert (alert.state, alert.since, alert.summary, alert.labels) == (AlertState.PENDING, T0, "5 of db", {"g": "shop"})
     [alert] = look([replace(alert, id=1)], 299, {G: 6.0}).alerts
-    assert alert.state is State.PENDING
+    assert alert.state is AlertState.PENDING
     [alert] = look([alert], 300, {G: 7.0}).alerts
-    assert (alert.state, alert.fired_at, alert.value, alert.summary) == (State.FIRING, at(300), 7.0, "7 of db")
+    assert (alert.state, alert.fired_at, alert.value, alert.summary) == (AlertState.FIRING, at(300), 7.0, "7 of db")
     [alert] = look([alert], 359, {}).alerts
-    assert alert.state is State.FIRING
+    assert alert.state is AlertState.FIRING
     [alert] = look([alert], 360, {}).alerts
-    assert (alert.state, alert.resolved_at, alert.id) == (State.RESOLVED, at(360), 1)
+    assert (alert.state, alert.resolved_at, alert.id) == (AlertState.RESOLVED, at(360), 1)
 
 
 def test_a_rule_without_a_time_fires_at_once() -> None:
     [alert] = look([], 0, {G: 5.0}, rules={"R": replace(RULE, for_s=0)}).alerts
-    assert alert.state is State.FIRING
+    assert alert.state is AlertState.FIRING
 
 
 def test_a_pending_alert_that_passes_is_forgotten() -> None:
@@ -56,12 +60,12 @@ def test_one_that_comes_and_goes_faster_than_it_is_resolved_stays_one_alert() ->
     alert = firing()
     for seconds in range(330, 3000, 30):
         [alert] = look([alert], seconds, {G: 1.0} if seconds % 60 else {}).alerts
-    assert (alert.state, alert.fired_at, alert.id) == (State.FIRING, at(300), 1)
+    assert (alert.state, alert.fired_at, alert.id) == (AlertState.FIRING, at(300), 1)
 
 
 def firing(**values: Any) -> ActiveAlert:
     alert: ActiveAlert = look([], 0, {G: 5.0}).alerts[0]
-    return replace(alert, id=1, state=State.FIRING, fired_at=at(300), seen_at=at(300), **values)
+    return replace(alert, id=1, state=AlertState.FIRING, fired_at=at(300), seen_at=at(300), **values)
 
 
 def test_what_is_not_known_changes_nothing() -> None:
@@ -73,13 +77,13 @@ def test_what_is_not_known_changes_nothing() -> None:
 @pytest.mark.parametrize("of", [{"rules": {}}, {"source": "other"}])
 def test_alerts_of_rules_and_brokers_that_are_gone_are_over_at_once(of: dict[str, Any]) -> None:
     [alert] = look([firing()], 301, {}, **of).alerts
-    assert alert.state is State.RESOLVED
+    assert alert.state is AlertState.RESOLVED
 
 
 def test_an_alert_that_is_over_does_not_come_back() -> None:
     over = firing(resolved_at=at(400))
     with pytest.raises(AssertionError, match="does not change any more"):
-        advanced(replace(over, state=State.RESOLVED), holds=True, now=at(500), for_s=0, keep_firing_s=0)
+        advanced(replace(over, state=AlertState.RESOLVED), holds=True, now=at(500), for_s=0, keep_firing_s=0)
 
 
 # ---- who is told
@@ -93,9 +97,9 @@ def test_an_alert_that_is_over_does_not_come_back() -> None:
         (firing(notified_at=at(300)), False, False),
         (firing(notified_at=at(300 - 3600)), False, True),
         (firing(notified_at=at(300 - 3600)), True, False),
-        (replace(firing(), state=State.PENDING), False, False),
-        (replace(firing(notified_at=at(300)), state=State.RESOLVED), True, True),
-        (replace(firing(), state=State.RESOLVED), False, False),
+        (replace(firing(), state=AlertState.PENDING), False, False),
+        (replace(firing(notified_at=at(300)), state=AlertState.RESOLVED), True, True),
+        (replace(firing(), state=AlertState.RESOLVED), False, False),
     ],
 )
 def test_receivers_are_told_once_again_after_a_time_and_of_the_end(

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from string import Formatter
 
@@ -17,7 +18,7 @@ import pytest
 import txmsg.console
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, asked_console
-from txmsg.administration.alerts import Alert
+from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts.alerting import RULE_FAILED
 from txmsg.broker.alerts.config import BUILT_IN
 from txmsg.cli.console import console
@@ -31,6 +32,7 @@ from txmsg.console.sections import SECTIONS
 from txmsg.console.server import ConsoleConfig
 from txmsg.console.texts import action_of, summary_of, texts
 from txmsg.errors import MisuseError, OutcomeUnknown
+from txmsg.metrics.rules import Severity
 from txmsg.page.language import language_of
 
 _PACKAGE = Path(txmsg.console.__file__).parent
@@ -84,20 +86,18 @@ def test_built_in_alerts_speak_the_language_of_the_page_and_own_rules_their_own(
         fields = set(field.findall(english[name])) - {"{{ $labels.job }}"}
         assert set(field.findall(words["summary"])) == fields, name
     labels = {"messaging_consumer_group_name": "mail", "messaging_destination_name": "t"}
-    alert = Alert(
+    alert = ActiveAlert(
         id=1,
+        source="(database)",
         rule="TxmsgDeadLetters",
-        severity="warning",
-        state="firing",
+        severity=Severity.WARNING,
+        state=AlertState.FIRING,
         labels=labels,
         value=3.0,
         summary="group mail in topic t has 3 dead letters",
         action="see",
-        since=None,
-        fired_at=None,
-        resolved_at=None,
-        notified_at=None,
-        silences=(),
+        since=datetime(2026, 1, 1, tzinfo=UTC),
+        seen_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
     assert (summary_of(alert, "en"), action_of(alert, "en")) == (alert.summary, "see")
     assert summary_of(alert, "zh") == "消费组 mail 在主题 t 中有 3 条死信"

@@ -17,6 +17,7 @@ from tests.metaq.servers import served
 from tests.unit.test_permissions import METHODS
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import Action
+from txmsg.administration.alerts import EndOfSilence, NewSilence, TrialAlert
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
 from txmsg.administration.halves import HalfDecision, ResumeHalves
@@ -30,7 +31,6 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
     access_pb2,
-    alerts_pb2,
     dead_letters_pb2,
     groups_pb2,
     metaq_pb2,
@@ -140,11 +140,11 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         commit = HalfDecision(transaction_id=UUID(half), commit=True, reason="the order is there")
         assert changes("Admin/ResolveHalf", commit, "half.commit", half)[1] == {"reason": "the order is there"}
 
-        silence = alerts_pb2.SilenceRequest(matchers=["rule=x"], for_s=60, reason="r", created_by="ada")
+        silence = NewSilence(matchers=["rule=x"], for_s=60, reason="r", created_by="ada")
         number = str(connection.execute("select coalesce(max(id), 0) + 1 from txmsg.alert_silence").fetchall()[0][0])
         assert changes("Alerts/Silence", silence, "alert.silence", number)[1]["created_by"] == "ada"
-        changes("Alerts/Unsilence", alerts_pb2.UnsilenceRequest(id=int(number)), "alert.unsilence", number)
-        changes("Alerts/Test", alerts_pb2.TestAlertsRequest(), "alert.test", "")
+        changes("Alerts/Unsilence", EndOfSilence(id=int(number)), "alert.unsilence", number)
+        changes("Alerts/Test", TrialAlert(), "alert.test", "")
 
         drain, resume = BrokerId(broker="another"), BrokerId(broker="another")
         changes("Cluster/Drain", drain, "broker.drain", "another")

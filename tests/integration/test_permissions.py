@@ -31,6 +31,7 @@ from tests.wire.certificates import Authority
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import RIGHTS, Kind
 from txmsg.access.tokens import new_token
+from txmsg.administration.alerts import NewSilence
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import ClientQuery
 from txmsg.administration.halves import HalfDecision, HalfQuery, ResumeHalves
@@ -51,7 +52,6 @@ from txmsg.wire.method import packed
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1 import (
     access_pb2,
-    alerts_pb2,
     dead_letters_pb2,
     groups_pb2,
     rules_pb2,
@@ -555,8 +555,8 @@ def test_who_has_changed_something_is_the_user_of_the_call_and_not_who_it_says_t
     )
     changed = settings_pb2.ChangeSettingRequest(name="app.lie", as_of=version, changed_by="ops")
     assert place.call("liar", "Settings/Change", changed).setting.changed_by == "liar"
-    silence = alerts_pb2.SilenceRequest(matchers=["rule=x"], for_s=60, reason="r", created_by="ops")
-    assert place.call("liar", "Alerts/Silence", silence).silence.created_by == "liar"
+    silence = NewSilence(matchers=["rule=x"], for_s=60, reason="r", created_by="ops")
+    assert place.call("liar", "Alerts/Silence", silence).created_by == "liar"
     audited = place.call("ops", "Audit/List", AuditQuery(who="liar")).entries
     assert {entry.action for entry in audited} == {"setting.set", "alert.silence"}
     assert not any('"ops"' in entry.after for entry in audited)

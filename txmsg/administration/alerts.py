@@ -1,33 +1,50 @@
-"""Administration of the alerts that brokers raise, by the service Alerts of any of them."""
+"""Alerts that brokers raise, silences, and who is told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Final
 
-from txmsg.administration.ask import Ask, moment
-from txmsg.wire.v1 import alerts_pb2 as pb
-from txmsg.wire.v1.alerts_rpc import Alerts
+from txmsg.metrics.rules import Severity
+from txmsg.wire.method import Method
+from txmsg.wire.values import Natural, Range
+
+
+class AlertState(StrEnum):
+    """Where an alert is in its life."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    RESOLVED = "resolved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """An alert. state: pending, firing or resolved. silences: the ids of those that hold receivers off it now."""
+class ActiveAlert:
+    """An alert, as it is stored. id 0: it is new, and not stored yet.
 
-    id: int
+    source: who looks whether it holds: the id of the broker that it concerns, or "(database)" for any of them. seen_at:
+    when its condition was last seen to hold.
+    """
+
+    id: int = 0
+    source: str
     rule: str
-    severity: str
-    state: str
     labels: Mapping[str, str]
-    value: float
+    severity: Severity
     summary: str
     action: str
-    since: datetime | None
-    fired_at: datetime | None
-    resolved_at: datetime | None
-    notified_at: datetime | None
-    silences: Sequence[int]
+    state: AlertState
+    value: float
+    since: datetime
+    seen_at: datetime
+    fired_at: datetime | None = None
+    resolved_at: datetime | None = None
+    notified_at: datetime | None = None
+    silences: Sequence[int] = ()
+    """Ids of those that hold receivers off it now, as a broker answers; they are not stored with the alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +55,8 @@ class Silence:
     matchers: Sequence[str]
     reason: str
     created_by: str
-    created_at: datetime | None
-    until: datetime | None
+    created_at: datetime
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,90 +64,87 @@ class AlertReceiver:
     """Who is told. kind: webhook, email or command; None if the broker that was asked does not know this one."""
 
     name: str
-    kind: str | None
-    waiting: int
+    kind: str | None = None
+    waiting: int = 0
     """Notifications that it has not taken."""
-    attempts: int
+    attempts: int = 0
     """Of the next one."""
-    last_error: str | None
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertsNow:
+    """A request for what is going on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertList:
-    """All that is going on: firing alerts first, then pending ones."""
+    """All that is going on: firing alerts first, then pending ones; the silences that hold; receivers by name."""
 
-    alerts: Sequence[Alert]
+    alerts: Sequence[ActiveAlert]
     silences: Sequence[Silence]
     receivers: Sequence[AlertReceiver]
 
 
-class AlertAdministration:
-    """The alerts of one Notify database. Calls block. Raises the errors of errors.py."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertHistoryQuery:
+    """How many of the alerts that are over."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-
-    def alerts(self) -> AlertList:
-        """Firing and pending alerts, the silences that hold, and the receivers."""
-        reply = self._ask(Alerts.list, pb.ListAlertsRequest())
-        return AlertList(
-            alerts=[_alert(alert) for alert in reply.alerts],
-            silences=[_silence(silence) for silence in reply.silences],
-            receivers=[
-                AlertReceiver(
-                    name=each.name,
-                    kind=each.kind or None,
-                    waiting=each.waiting,
-                    attempts=each.attempts,
-                    last_error=each.last_error or None,
-                )
-                for each in reply.receivers
-            ],
-        )
-
-    def history(self, limit: int) -> Sequence[Alert]:
-        """Alerts that are over, the last one first."""
-        return [_alert(alert) for alert in self._ask(Alerts.history, pb.AlertHistoryRequest(limit=limit)).alerts]
-
-    def silence(self, matchers: Sequence[str], *, for_s: float, reason: str, created_by: str) -> Silence:
-        """Has receivers not told of alerts that all matchers fit, from now on. Not idempotent."""
-        request = pb.SilenceRequest(matchers=matchers, for_s=for_s, reason=reason, created_by=created_by)
-        return _silence(self._ask(Alerts.silence, request).silence)
-
-    def unsilence(self, silence_id: int) -> bool:
-        """Ends a silence; whether it held."""
-        return self._ask(Alerts.unsilence, pb.UnsilenceRequest(id=silence_id)).held
-
-    def test(self) -> Mapping[str, str | None]:
-        """Tells each receiver of one broker of an alert that is none; by name what went wrong, or None."""
-        reply = self._ask(Alerts.test, pb.TestAlertsRequest())
-        return {each.receiver: each.error or None for each in reply.receivers}
+    limit: Annotated[int, Range(1, 10_000)] = 100
 
 
-def _alert(alert: pb.Alert) -> Alert:
-    return Alert(
-        id=alert.id,
-        rule=alert.rule,
-        severity=alert.severity,
-        state=alert.state,
-        labels=dict(sorted(alert.labels.items())),
-        value=alert.value,
-        summary=alert.summary,
-        action=alert.action,
-        since=moment(alert.since_us),
-        fired_at=moment(alert.fired_at_us),
-        resolved_at=moment(alert.resolved_at_us),
-        notified_at=moment(alert.notified_at_us),
-        silences=list(alert.silences),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertHistory:
+    """Alerts that are over, the last one first."""
+
+    alerts: Sequence[ActiveAlert]
 
 
-def _silence(silence: pb.Silence) -> Silence:
-    return Silence(
-        id=silence.id,
-        matchers=list(silence.matchers),
-        reason=silence.reason,
-        created_by=silence.created_by,
-        created_at=moment(silence.created_at_us),
-        until=moment(silence.until_us),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSilence:
+    """A silence that is to hold from now on. for_s: above 0, at most 366 days.
+
+    created_by: kept without authentication only; with it, the user of the call is.
+    """
+
+    matchers: Sequence[str]
+    for_s: float
+    reason: str
+    created_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfSilence:
+    """Which silence is to end."""
+
+    id: Natural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceEnded:
+    """held: False if there is no such silence, or it was over."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialAlert:
+    """A request to tell each receiver of the broker of an alert that is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutcomes:
+    """By the name of each receiver what went wrong; None: it was told."""
+
+    receivers: Mapping[str, str | None]
+
+
+class Alerts:
+    """The service Alerts."""
+
+    list: Final = Method("Alerts/List", AlertsNow, AlertList)
+    history: Final = Method("Alerts/History", AlertHistoryQuery, AlertHistory)
+    silence: Final = Method("Alerts/Silence", NewSilence, Silence)
+    """Not idempotent."""
+    unsilence: Final = Method("Alerts/Unsilence", EndOfSilence, SilenceEnded)
+    test: Final = Method("Alerts/Test", TrialAlert, TrialOutcomes)

@@ -11,6 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from txmsg.administration.alerts import Alerts
 from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
 from txmsg.administration.halves import Admin
@@ -79,7 +80,6 @@ from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server import CLOSING_S_MAX, Server
 from txmsg.wire.v1 import (
     access_rpc,
-    alerts_rpc,
     dead_letters_rpc,
     groups_rpc,
     rules_rpc,
@@ -252,7 +252,7 @@ class Broker:
                 txmsg_rpc.Admin: admin,
                 access_rpc.Access: AccessApi(UserDirectory(Users(admin_pool), self.access), self.access),
                 rules_rpc.Rules: RulesApi(AccessRules(admin_pool), self.access),
-                alerts_rpc.Alerts: AlertsApi(admin_pool, self.alerting),
+                Alerts: AlertsApi(admin_pool, self.alerting),
                 Audit: audit_log,
                 Cluster: ClusterApi(Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),

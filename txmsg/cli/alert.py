@@ -1,32 +1,27 @@
-"""`txmsg alert`: alerts that brokers raise, silences, and receivers. Talks to the service Alerts."""
+"""`txmsg alert`: alerts that brokers raise, silences, and receivers. Asks the service Alerts."""
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import click
 
-from txmsg.administration.alerts import Alert, AlertAdministration
+from txmsg.administration.alerts import (
+    ActiveAlert,
+    AlertHistoryQuery,
+    Alerts,
+    AlertsNow,
+    EndOfSilence,
+    NewSilence,
+    TrialAlert,
+)
 from txmsg.administration.ask import changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option, table_options
 from txmsg.cli.output import json_text, print_rows, say
 from txmsg.errors import MisuseError
-
-
-def _of_broker(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --broker; the command gets the alerts of its database as `alerts`."""
-
-    @functools.wraps(command)
-    def with_alerts(*, broker: str, **others: Any) -> Any:
-        return command(alerts=AlertAdministration(functools.partial(ask_broker, broker)), **others)
-
-    return broker_option(with_alerts)
 
 
 @click.group()
@@ -39,11 +34,11 @@ def alert() -> None:
 
 
 @alert.command("list", short_help="List firing and pending alerts.", epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert list")
-@_of_broker
+@broker_option
 @json_option
-def list_(*, alerts: AlertAdministration, as_json: bool) -> None:
+def list_(*, broker: str, as_json: bool) -> None:
     """List firing and pending alerts, silences, and notifications that receivers have not accepted."""
-    found = alerts.alerts()
+    found = ask_broker(broker, Alerts.list, AlertsNow())
     if as_json:
         click.echo(json_text(asdict(found)))
         return
@@ -78,12 +73,12 @@ def list_(*, alerts: AlertAdministration, as_json: bool) -> None:
 
 @alert.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert history --limit 20")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number.")
-@_of_broker
+@broker_option
 @json_option
 @table_options
-def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
+def history(*, broker: str, limit: int, as_json: bool) -> None:
     """List resolved alerts, the latest first. They are kept for 30 days."""
-    found = alerts.history(limit)
+    found = ask_broker(broker, Alerts.history, AlertHistoryQuery(limit=limit)).alerts
     if as_json:
         click.echo(json_text({"alerts": [asdict(each) for each in found]}))
     elif found:
@@ -109,17 +104,16 @@ def history(*, alerts: AlertAdministration, limit: int, as_json: bool) -> None:
 @click.argument("matchers", metavar="LABEL=PATTERN...", nargs=-1, required=True)
 @click.option("--for", "for_s", type=duration, required=True, metavar="TIME", help="Duration, such as 2h.")
 @click.option("--reason", required=True, metavar="TEXT", help="The reason, for other operators.")
-@_of_broker
+@broker_option
 @json_option
-def silence(
-    *, alerts: AlertAdministration, matchers: tuple[str, ...], for_s: float, reason: str, as_json: bool
-) -> None:
+def silence(*, broker: str, matchers: tuple[str, ...], for_s: float, reason: str, as_json: bool) -> None:
     """Suppress notifications of alerts that match all LABEL=PATTERN, for a time.
 
     A label is rule, group, topic, instance, or one that `txmsg alert list --json` shows; a pattern may have * and ?.
     Alerts still fire and are listed. Receivers are notified of those that still fire when the silence ends.
     """
-    made = alerts.silence(matchers, for_s=for_s, reason=reason, created_by=changer())
+    new = NewSilence(matchers=matchers, for_s=for_s, reason=reason, created_by=changer())
+    made = ask_broker(broker, Alerts.silence, new)
     if as_json:
         click.echo(json_text(asdict(made)))
     else:
@@ -128,11 +122,11 @@ def silence(
 
 @alert.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert unsilence 7")
 @click.argument("silence_id", metavar="SILENCE", type=click.IntRange(1))
-@_of_broker
+@broker_option
 @json_option
-def unsilence(*, alerts: AlertAdministration, silence_id: int, as_json: bool) -> None:
+def unsilence(*, broker: str, silence_id: int, as_json: bool) -> None:
     """End a silence."""
-    if not alerts.unsilence(silence_id):
+    if not ask_broker(broker, Alerts.unsilence, EndOfSilence(id=silence_id)).held:
         raise MisuseError(f"there is no active silence {silence_id}: `txmsg alert list` shows active ones")
     if as_json:
         click.echo(json.dumps({"silence": silence_id, "ended": True}))
@@ -144,13 +138,13 @@ def unsilence(*, alerts: AlertAdministration, silence_id: int, as_json: bool) ->
     short_help="Tell each receiver of an alert that is none.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg alert test",
 )
-@_of_broker
+@broker_option
 @json_option
-def test(*, alerts: AlertAdministration, as_json: bool) -> None:
+def test(*, broker: str, as_json: bool) -> None:
     """Send a test notification to each receiver. Exit status 1 if one of them fails."""
-    outcomes = alerts.test()
+    outcomes = ask_broker(broker, Alerts.test, TrialAlert()).receivers
     if as_json:
-        click.echo(json.dumps({"receivers": outcomes}))
+        click.echo(json.dumps({"receivers": dict(outcomes)}))
     elif outcomes:
         print_rows({"receiver": name, "outcome": error or "told"} for name, error in outcomes.items())
     else:
@@ -159,7 +153,7 @@ def test(*, alerts: AlertAdministration, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _row(each: Alert) -> dict[str, object]:
+def _row(each: ActiveAlert) -> dict[str, object]:
     return {
         "state": f"{each.state}, silenced" if each.silences else each.state,
         "severity": each.severity,

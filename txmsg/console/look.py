@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
-from txmsg.administration.alerts import AlertAdministration
 from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.schemas import SchemaAdministration
@@ -135,7 +134,3 @@ class Look:
     async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
         """Asks the administration of settings."""
         return await self.watch.database.run(lambda: work(SettingsAdministration(self.watch.database.ask_from_thread)))
-
-    async def alerts(self, work: Callable[[AlertAdministration], T]) -> T:
-        """Asks the administration of alerts."""
-        return await self.watch.database.run(lambda: work(AlertAdministration(self.watch.database.ask_from_thread)))

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from txmsg.administration.alerts import Alert
+from txmsg.administration.alerts import ActiveAlert
 from txmsg.broker.alerts.conditions import told
 
 _NONE: Final[Mapping[str, str]] = {}
@@ -31,12 +31,12 @@ def _rules(language: str) -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def summary_of(alert: Alert, language: str) -> str:
+def summary_of(alert: ActiveAlert, language: str) -> str:
     """What it says in this language; an operator's own rule says it as it was written."""
     text = _rules(language).get(alert.rule, _NONE).get("summary")
     return alert.summary if text is None else told(text, alert.labels, alert.value)
 
 
-def action_of(alert: Alert, language: str) -> str:
+def action_of(alert: ActiveAlert, language: str) -> str:
     """What to do, likewise."""
     return _rules(language).get(alert.rule, _NONE).get("action", alert.action)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from txmsg.metrics.catalogue import ERROR, GROUP, TOPIC
 from txmsg.wire.tls import EXPIRES_SOON_S
 
 
-class Severity(Enum):
+class Severity(StrEnum):
     """How soon somebody must look."""
 
     CRITICAL = "critical"

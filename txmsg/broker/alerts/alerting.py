@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts import observing
 from txmsg.broker.alerts.conditions import History, Labels, holding, samples_of, scope_of
 from txmsg.broker.alerts.config import BUILT_IN, built_in_rules
@@ -27,7 +28,7 @@ from txmsg.broker.alerts.receivers import (
     Messenger,
     ReceiverFailed,
 )
-from txmsg.broker.alerts.states import ActiveAlert, ActiveRule, Look, State, fits, is_due, looked
+from txmsg.broker.alerts.states import ActiveRule, Look, fits, is_due, looked
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import alerts as store
@@ -62,7 +63,7 @@ AGAIN_S_MAX: Final = max(_AGAIN_S)
 
 RULE_FAILED: Final = ActiveRule(
     name="TxmsgRuleFailed",
-    severity=Severity.WARNING.value,
+    severity=Severity.WARNING,
     for_s=300.0,
     summary="rule {{ $labels.failing }} says nothing: its statement fails",
     action="The broker's log says why. Correct its SQL, or see to its database.",
@@ -73,7 +74,7 @@ RULE_FAILED: Final = ActiveRule(
 def _rule_of(rule: Alert | SqlRule) -> ActiveRule:
     return ActiveRule(
         name=rule.name,
-        severity=rule.severity.value,
+        severity=rule.severity,
         for_s=rule.for_s,
         summary=rule.summary,
         action=rule.action,
@@ -252,9 +253,9 @@ class Alerting:
     def _tell_log(self, before: Mapping[int, ActiveAlert], after: Iterable[ActiveAlert]) -> None:
         for alert in after:
             was = before.get(alert.id)
-            if alert.state is State.FIRING and (was is None or was.state is not State.FIRING):
+            if alert.state is AlertState.FIRING and (was is None or was.state is not AlertState.FIRING):
                 _log.warning("alert.fires", "alert %(rule)s fires: %(summary)s", rule=alert.rule, summary=alert.summary)
-            elif alert.state is State.RESOLVED:
+            elif alert.state is AlertState.RESOLVED:
                 _log.info(
                     "alert.resolved", "alert %(rule)s is resolved: %(summary)s", rule=alert.rule, summary=alert.summary
                 )
@@ -292,10 +293,10 @@ class Alerting:
             source=self._config.broker_id,
             rule="TxmsgTest",
             labels={},
-            severity=Severity.WARNING.value,
+            severity=Severity.WARNING,
             summary=f"a test of notifications, sent by broker {self._config.broker_id}",
             action="Nothing: this is a test.",
-            state=State.FIRING,
+            state=AlertState.FIRING,
             value=1.0,
             since=now,
             seen_at=now,
@@ -329,12 +330,12 @@ class _Delivery:
 
 
 def _takes(receiver: Receiver, alert: ActiveAlert) -> bool:
-    return receiver.severity is Severity.WARNING or alert.severity == Severity.CRITICAL.value
+    return receiver.severity is Severity.WARNING or alert.severity is Severity.CRITICAL
 
 
 def content_of(receiver: str, job: str, alerts: Sequence[ActiveAlert]) -> dict[str, Any]:
     """What a receiver gets, in the form of Alertmanager's webhooks, version 4."""
-    is_firing = any(alert.state is State.FIRING for alert in alerts)
+    is_firing = any(alert.state is AlertState.FIRING for alert in alerts)
     return {
         "version": "4",
         "receiver": receiver,

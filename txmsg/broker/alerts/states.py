@@ -11,21 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
+from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts.conditions import Labels, told
 from txmsg.errors import MisuseError, shown
 from txmsg.metrics.catalogue import GROUP, TOPIC
-
-
-class State(Enum):
-    """Where an alert is in its life."""
-
-    PENDING = "pending"
-    FIRING = "firing"
-    RESOLVED = "resolved"
+from txmsg.metrics.rules import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,35 +26,15 @@ class ActiveRule:
     """What an evaluation needs of a rule: of the built-in ones, and of an operator's own."""
 
     name: str
-    severity: str
+    severity: Severity
     for_s: float
     summary: str
     action: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveAlert:
-    """An alert, as it is stored. id 0: it is new."""
-
-    id: int = 0
-    source: str
-    rule: str
-    labels: Mapping[str, str]
-    severity: str
-    summary: str
-    action: str
-    state: State
-    value: float
-    since: datetime
-    seen_at: datetime
-    fired_at: datetime | None = None
-    resolved_at: datetime | None = None
-    notified_at: datetime | None = None
-
-    @property
-    def key(self) -> tuple[str, Labels]:
-        """What tells it apart from others of its source."""
-        return self.rule, frozenset(self.labels.items())
+def _key(alert: ActiveAlert) -> tuple[str, Labels]:
+    """What tells it apart from others of its source."""
+    return alert.rule, frozenset(alert.labels.items())
 
 
 def advanced(
@@ -69,18 +42,18 @@ def advanced(
 ) -> ActiveAlert | None:
     """The alert after a look at its condition; None: it never fired, and is forgotten."""
     match alert.state, holds:
-        case State.PENDING, True:
+        case AlertState.PENDING, True:
             alert = replace(alert, seen_at=now)
             if now - alert.since >= timedelta(seconds=for_s):
-                return replace(alert, state=State.FIRING, fired_at=now)
+                return replace(alert, state=AlertState.FIRING, fired_at=now)
             return alert
-        case State.PENDING, False:
+        case AlertState.PENDING, False:
             return None
-        case State.FIRING, True:
+        case AlertState.FIRING, True:
             return replace(alert, seen_at=now)
-        case State.FIRING, False:
+        case AlertState.FIRING, False:
             if now - alert.seen_at >= timedelta(seconds=keep_firing_s):
-                return replace(alert, state=State.RESOLVED, resolved_at=now)
+                return replace(alert, state=AlertState.RESOLVED, resolved_at=now)
             return alert
         case _:
             raise AssertionError(f"alert {alert.id} is {alert.state}: it does not change any more")
@@ -92,12 +65,12 @@ def is_due(alert: ActiveAlert, *, is_silenced: bool, now: datetime, repeat_s: fl
     Of one that is over only if they were told of it, also during a silence: they must not wait for the end for ever.
     """
     match alert.state:
-        case State.PENDING:
+        case AlertState.PENDING:
             return False
-        case State.FIRING:
+        case AlertState.FIRING:
             is_new = alert.notified_at is None or now - alert.notified_at >= timedelta(seconds=repeat_s)
             return is_new and not is_silenced
-        case State.RESOLVED:
+        case AlertState.RESOLVED:
             return alert.notified_at is not None
 
 
@@ -131,7 +104,7 @@ def looked(
         rule, series = rules.get(alert.rule), observed.get(alert.rule)
         is_over = alert.source != source or rule is None
         if not is_over:
-            known.add(alert.key)
+            known.add(_key(alert))
             if series is None:
                 continue
         value = None if is_over or series is None else series.get(frozenset(alert.labels.items()))
@@ -157,7 +130,7 @@ def looked(
                 severity=rule.severity,
                 summary="",
                 action=rule.action,
-                state=State.PENDING,
+                state=AlertState.PENDING,
                 value=value,
                 since=now,
                 seen_at=now,

@@ -6,17 +6,18 @@ All times are the database's. The caller owns the connection and the transaction
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from txmsg.broker.alerts.states import ActiveAlert, State
+from txmsg.administration.alerts import ActiveAlert, AlertReceiver, AlertState, NewSilence, Silence
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
 from txmsg.errors import MisuseError
+from txmsg.metrics.rules import Severity
 
 DATABASE: Final = "(database)"
 """The source of alerts that any broker may look at. No id of a broker has parentheses."""
@@ -34,20 +35,7 @@ _COLUMNS: Final = (
     "id, source, rule, labels, severity, summary, action, state, value, since, seen_at, fired_at, resolved_at, "
     "notified_at"
 )
-
-
-_FIELDS: Final = tuple(each.name for each in fields(ActiveAlert))
-
-
-class Silence(NamedTuple):
-    """Alerts that nobody is to be told of."""
-
-    id: int
-    matchers: Sequence[str]
-    reason: str
-    created_by: str
-    created_at: datetime
-    until: datetime
+_FIELDS: Final = tuple(_COLUMNS.split(", "))
 
 
 class Notification(NamedTuple):
@@ -58,16 +46,6 @@ class Notification(NamedTuple):
     content: dict[str, Any]
     created_at: datetime
     attempts: int
-
-
-class Waiting(NamedTuple):
-    """What is not delivered to a receiver."""
-
-    receiver: str
-    waiting: int
-    attempts: int
-    """Of the one that is next."""
-    last_error: str | None
 
 
 # ---- looks
@@ -152,7 +130,12 @@ async def _add(conn: Connection, alert: ActiveAlert) -> ActiveAlert:
 def _values(alert: ActiveAlert) -> dict[str, Any]:
     values = {name: getattr(alert, name) for name in _FIELDS}
     # value may be an int; an array has one type.
-    return values | {"labels": Jsonb(dict(alert.labels)), "state": alert.state.value, "value": float(alert.value)}
+    return values | {
+        "labels": Jsonb(dict(alert.labels)),
+        "severity": alert.severity.value,
+        "state": alert.state.value,
+        "value": float(alert.value),
+    }
 
 
 _INSERT = """
@@ -219,8 +202,9 @@ async def history(conn: Connection, limit: int) -> list[ActiveAlert]:
 
 
 def _alert(row: Sequence[Any]) -> ActiveAlert:
-    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
-    return ActiveAlert(**{**values, "state": State(values["state"])})
+    values = dict(zip(_FIELDS, row, strict=True))
+    labels, severity, state = values["labels"], Severity(values["severity"]), AlertState(values["state"])
+    return ActiveAlert(**values | {"labels": dict(sorted(labels.items())), "severity": severity, "state": state})
 
 
 # ---- silences
@@ -236,17 +220,17 @@ async def silences(conn: Connection) -> list[Silence]:
         return await cursor.fetchall()
 
 
-async def silence(conn: Connection, matchers: Sequence[str], *, for_s: float, reason: str, created_by: str) -> Silence:
+async def silence(conn: Connection, new: NewSilence) -> Silence:
     """Adds one, from now on. Raises MisuseError if there are too many."""
     async with conn.cursor(row_factory=class_row(Silence)) as cursor:
         await cursor.execute(
             """
             insert into txmsg.alert_silence (matchers, reason, created_by, until)
-            select %(matchers)s, %(reason)s, %(by)s, now() + make_interval(secs => %(for_s)s)
+            select %(matchers)s, %(reason)s, %(created_by)s, now() + make_interval(secs => %(for_s)s)
              where (select count(*) from txmsg.alert_silence where until > now()) < %(max)s
             returning id, matchers, reason, created_by, created_at, until
             """,
-            {"matchers": list(matchers), "reason": reason, "by": created_by, "for_s": for_s, "max": SILENCES_MAX},
+            asdict(new) | {"max": SILENCES_MAX},
         )
         found = await cursor.fetchone()
     if found is None:
@@ -305,12 +289,12 @@ async def failed(conn: Connection, notification_id: int, error: str, again_s: fl
     )
 
 
-async def waiting(conn: Connection) -> list[Waiting]:
-    """What is not delivered, by receiver."""
-    async with conn.cursor(row_factory=class_row(Waiting)) as cursor:
+async def waiting(conn: Connection) -> list[AlertReceiver]:
+    """Receivers to which something is not delivered, by name."""
+    async with conn.cursor(row_factory=class_row(AlertReceiver)) as cursor:
         await cursor.execute(
             """
-            select receiver, count(*) as waiting, (array_agg(attempts order by id))[1] as attempts,
+            select receiver as name, count(*) as waiting, (array_agg(attempts order by id))[1] as attempts,
                    (array_agg(last_error order by id))[1] as last_error
               from txmsg.alert_notification group by receiver order by receiver
             """

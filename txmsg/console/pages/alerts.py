@@ -6,7 +6,17 @@ import glob
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txmsg.administration.alerts import Alert, AlertList, Silence
+from txmsg.administration.alerts import (
+    ActiveAlert,
+    AlertHistoryQuery,
+    AlertList,
+    Alerts,
+    AlertsNow,
+    AlertState,
+    EndOfSilence,
+    NewSilence,
+    Silence,
+)
 from txmsg.administration.ask import changer
 from txmsg.broker.alerts.states import RULE, check_matchers, fits
 from txmsg.console.actions import Action, Confirmation, Field
@@ -21,25 +31,26 @@ _SILENCE_FOR: Final = "2h"
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    found, over = await look.alerts(lambda alerts: (alerts.alerts(), alerts.history(_HISTORY)))
+    found = await look.ask(Alerts.list, AlertsNow())
+    over = await look.ask(Alerts.history, AlertHistoryQuery(limit=_HISTORY))
     return {
         "alerts": [(each, "\n".join(_matchers_of(each))) for each in found.alerts[:_ROWS]],
         "counts": _counts(found.alerts),
         "count": len(found.alerts),
         "silences": found.silences,
         "receivers": found.receivers,
-        "over": over,
+        "over": over.alerts,
     }
 
 
-def _counts(alerts: Sequence[Alert]) -> Mapping[str, int]:
+def _counts(alerts: Sequence[ActiveAlert]) -> Mapping[str, int]:
     """How many there are in each state; what is silenced counts as that alone."""
     silenced = sum(bool(each.silences) for each in alerts)
-    firing = sum(each.state == "firing" and not each.silences for each in alerts)
+    firing = sum(each.state is AlertState.FIRING and not each.silences for each in alerts)
     return {"firing": firing, "pending": len(alerts) - firing - silenced, "silenced": silenced}
 
 
-def _matchers_of(alert: Alert) -> list[str]:
+def _matchers_of(alert: ActiveAlert) -> list[str]:
     """Those that fit this alert and its like. A label's value stands for itself, whatever signs it has."""
     return [
         f"{label}={glob.escape(value)}"
@@ -61,7 +72,7 @@ async def _confirm_silence(look: Look) -> Confirmation:
         except MisuseError as exc:
             says.append(str(exc))  # not raised: what was typed stays
         else:
-            found = await look.alerts(lambda alerts: alerts.alerts())
+            found = await look.ask(Alerts.list, AlertsNow())
             says.append(look.t("alerts.silence_fits", count=_count_fitting(found, matchers)))
     return Confirmation(
         title=look.t("alerts.silence_title"),
@@ -104,15 +115,14 @@ async def _silence(look: Look) -> str:
     seconds = seconds_in(text.strip())
     if seconds is None:
         raise MisuseError(look.t("groups.no_duration", text=shown(text)))
-    made = await look.alerts(
-        lambda alerts: alerts.silence(matchers, for_s=seconds, reason=reason, created_by=changer())
-    )
+    new = NewSilence(matchers=matchers, for_s=seconds, reason=reason, created_by=changer())
+    made = await look.ask(Alerts.silence, new)
     return look.t("alerts.was_silenced", id=made.id, for_=text.strip())
 
 
 async def _held(look: Look) -> tuple[Silence, AlertList]:
     number = int(look.path["silence"])
-    found = await look.alerts(lambda alerts: alerts.alerts())
+    found = await look.ask(Alerts.list, AlertsNow())
     silence = next((each for each in found.silences if each.id == number), None)
     if silence is None:
         raise MisuseError(look.t("alerts.no_silence", id=number))
@@ -121,7 +131,7 @@ async def _held(look: Look) -> tuple[Silence, AlertList]:
 
 async def _confirm_unsilence(look: Look) -> Confirmation:
     silence, found = await _held(look)
-    others = sum(list(each.silences) == [silence.id] and each.state == "firing" for each in found.alerts)
+    others = sum(list(each.silences) == [silence.id] and each.state is AlertState.FIRING for each in found.alerts)
     return Confirmation(
         title=look.t("alerts.unsilence_title", id=silence.id),
         says=[
@@ -134,7 +144,7 @@ async def _confirm_unsilence(look: Look) -> Confirmation:
 
 async def _unsilence(look: Look) -> str:
     number = int(look.path["silence"])
-    if not await look.alerts(lambda alerts: alerts.unsilence(number)):
+    if not (await look.ask(Alerts.unsilence, EndOfSilence(id=number))).held:
         raise MisuseError(look.t("alerts.no_silence", id=number))
     return look.t("alerts.was_unsilenced", id=number)
 
