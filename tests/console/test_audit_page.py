@@ -10,9 +10,9 @@ import pytest
 from tests.console.answering import answered_console, answering, hostile
 from tests.methods import made
 from txmsg.administration.audit import Audit, AuditEntry, AuditPage
+from txmsg.administration.settings import SettingHistory
 from txmsg.console.database import Database
 from txmsg.wire.method import Method, checked
-from txmsg.wire.v1 import settings_pb2
 
 _ENTRY = AuditEntry(
     id=7,
@@ -67,7 +67,7 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_without_a_filter_the_history_of_settings_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_yet(reply: Any) -> Any:
-        return made(reply) if reply in {AuditPage, settings_pb2.SettingHistoryReply} else hostile(reply)
+        return made(reply) if reply in {AuditPage, SettingHistory} else hostile(reply)
 
     answering(monkeypatch, none_yet)
     async with answered_console() as found:

@@ -22,6 +22,7 @@ from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
 from txmsg.administration.halves import HalfDecision, ResumeHalves
 from txmsg.administration.messages import Erasure
+from txmsg.administration.settings import ChangeSetting
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditLog, record
@@ -36,7 +37,6 @@ from txmsg.wire.v1 import (
     metaq_pb2,
     rules_pb2,
     schemas_pb2,
-    settings_pb2,
     topics_pb2,
     txmsg_pb2,
 )
@@ -152,9 +152,9 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         connection.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'another'")
         changes("Cluster/Forget", BrokerId(broker="another"), "broker.forget", "another")
 
-        setting = settings_pb2.ChangeSettingRequest(name="app.x", value="1", changed_by="ada")
+        setting = ChangeSetting(name="app.x", value="1", changed_by="ada")
         changes("Settings/Change", setting, "setting.set", "app.x")
-        unset = settings_pb2.ChangeSettingRequest(name="app.x", changed_by="ada")
+        unset = ChangeSetting(name="app.x", changed_by="ada")
         before, after = changes("Settings/Change", unset, "setting.unset", "app.x")
         assert (before["value"], after["value"], after["changed_by"]) == ("1", None, "ada")
 

@@ -36,6 +36,7 @@ from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import ClientQuery
 from txmsg.administration.halves import HalfDecision, HalfQuery, ResumeHalves
 from txmsg.administration.messages import MessageQuery, TraceQuery
+from txmsg.administration.settings import ChangeSetting, SettingHistoryQuery, WatchSettings
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
@@ -55,7 +56,6 @@ from txmsg.wire.v1 import (
     dead_letters_pb2,
     groups_pb2,
     rules_pb2,
-    settings_pb2,
     topics_pb2,
     txmsg_pb2,
 )
@@ -468,10 +468,10 @@ async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(plac
 
 
 def test_a_client_watches_settings_of_clients_only(place: Place) -> None:
-    place.call("bare", "Settings/Watch", settings_pb2.WatchSettingsRequest(prefixes=["client.", "app.x"]))
+    place.call("bare", "Settings/Watch", WatchSettings(prefixes=["client.", "app.x"]))
     for prefixes in ([""], ["broker."], ["client.", "b"]):
         with pytest.raises(PermissionDenied, match="describe cluster"):
-            place.call("bare", "Settings/Watch", settings_pb2.WatchSettingsRequest(prefixes=prefixes))
+            place.call("bare", "Settings/Watch", WatchSettings(prefixes=prefixes))
 
 
 def test_dead_letters_of_all_groups_are_counted_and_purged_with_a_right_on_all_only(place: Place) -> None:
@@ -531,30 +531,28 @@ def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Plac
         place.call("maker2", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
 
     create("live1")
-    setting = settings_pb2.ChangeSettingRequest(name="broker.user.topics_max", value="1", changed_by="ops")
+    setting = ChangeSetting(name="broker.user.topics_max", value="1", changed_by="ops")
     place.call("ops", "Settings/Change", setting)
     with pytest.raises(PermissionDenied, match="has created 1 topics"):
         create("live2")
     place.call("ops", "Access/LimitUser", access_pb2.LimitUserRequest(name="maker2", limits={"topics": 2}))
     create("live2")
     place.call("ops", "Access/LimitUser", access_pb2.LimitUserRequest(name="maker2", others_default=True))
-    unset = settings_pb2.ChangeSettingRequest(name="broker.user.topics_max", changed_by="ops")
+    unset = ChangeSetting(name="broker.user.topics_max", changed_by="ops")
     place.call("ops", "Settings/Change", unset)
     create("live3")
 
 
 def test_who_has_changed_something_is_the_user_of_the_call_and_not_who_it_says_to_be(place: Place) -> None:
     place.new("liar", "administer cluster", "describe cluster")
-    changed = settings_pb2.ChangeSettingRequest(name="app.lie", value="1", changed_by="ops")
-    assert place.call("liar", "Settings/Change", changed).setting.changed_by == "liar"
-    changed = settings_pb2.ChangeSettingRequest(name="app.lie", as_of=0, changed_by="ops")
+    changed = ChangeSetting(name="app.lie", value="1", changed_by="ops")
+    assert place.call("liar", "Settings/Change", changed).changed_by == "liar"
+    changed = ChangeSetting(name="app.lie", as_of=0, changed_by="ops")
     with pytest.raises(MisuseError):
         place.call("liar", "Settings/Change", changed)
-    version = (
-        place.call("liar", "Settings/History", settings_pb2.SettingHistoryRequest(name="app.lie")).changes[0].version
-    )
-    changed = settings_pb2.ChangeSettingRequest(name="app.lie", as_of=version, changed_by="ops")
-    assert place.call("liar", "Settings/Change", changed).setting.changed_by == "liar"
+    version = place.call("liar", "Settings/History", SettingHistoryQuery(name="app.lie")).changes[0].version
+    changed = ChangeSetting(name="app.lie", as_of=version, changed_by="ops")
+    assert place.call("liar", "Settings/Change", changed).changed_by == "liar"
     silence = NewSilence(matchers=["rule=x"], for_s=60, reason="r", created_by="ops")
     assert place.call("liar", "Alerts/Silence", silence).created_by == "liar"
     audited = place.call("ops", "Audit/List", AuditQuery(who="liar")).entries

@@ -16,12 +16,13 @@ from tests.integration.cli_harness import asked, json_of, said
 from tests.waiting import until
 from txmsg.access.guard import Guard
 from txmsg.access.limits import UserLimits
+from txmsg.administration.settings import SettingChange, UsedSetting
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.server import Broker
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.connect import Pool, open_pool
-from txmsg.broker.store.settings import SettingRow, SettingStore
+from txmsg.broker.store.settings import SettingStore
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message
@@ -222,7 +223,7 @@ def test_history_tells_who_changed_what_and_a_rollback_is_a_change(broker: Broke
     assert "setting app.a is '2' since version 3, by " in broker.log.read_text()
 
 
-async def changing(settings: RunTimeSettings, name: str, value: str | None) -> SettingRow:
+async def changing(settings: RunTimeSettings, name: str, value: str | None) -> SettingChange:
     return await settings.change(name, value, expected=None, changed_by="ann")
 
 
@@ -294,7 +295,7 @@ class HeldStore(SettingStore):
         super().__init__(pool)
         self.has_read, self.may_return = asyncio.Event(), asyncio.Event()
 
-    async def changed_since(self, version: int) -> Sequence[SettingRow]:
+    async def changed_since(self, version: int) -> Sequence[SettingChange]:
         found = await super().changed_since(version)
         self.has_read.set()
         await self.may_return.wait()
@@ -373,7 +374,7 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
         await store.change("broker.retention_s", "2d", expected=None, changed_by="ann")
         await settings.refresh_once()
         assert seen == []
-        assert settings.used()["broker.retention_s"] == ("1d", "default")
+        assert UsedSetting(name="broker.retention_s", value="1d", source="default") in settings.used()
         assert "the broker keeps those it has: retention_max_s=86400.0 is shorter" in caplog.text
 
 

@@ -9,21 +9,23 @@ import pytest
 
 from txmsg.administration import CheckChange, GroupChange
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.settings import SettingsAdministration
+from txmsg.administration.settings import ChangeSetting, Settings
 from txmsg.administration.topics import TopicAdministration, TopicChange
 from txmsg.errors import MisuseError
 from txmsg.runtime.start import Start
+from txmsg.wire.method import packed
 
 
 class Asked(Exception):
     """The call got as far as the broker."""
 
 
-def _ask(*_: Any, **__: Any) -> NoReturn:
+def _ask(*asked: Any, **_: Any) -> NoReturn:
+    packed(asked[1])
     raise Asked
 
 
-_TOPICS, _NOTIFY, _SETTINGS = TopicAdministration(_ask), NotifyAdministration(_ask), SettingsAdministration(_ask)
+_TOPICS, _NOTIFY = TopicAdministration(_ask), NotifyAdministration(_ask)
 _CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
     "create": ("queues", lambda number: _TOPICS.create("t", number)),
     "alter": ("write_queues", lambda number: _TOPICS.alter("t", TopicChange(write_queues=number))),
@@ -32,8 +34,8 @@ _CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
     "checks": ("checks_max", lambda number: _NOTIFY.alter_checks("g", CheckChange(checks_max=number))),
     "seek": ("queue", lambda number: _NOTIFY.seek("g", "t", Start.latest(), queue=number)),
     "plan": ("queue", lambda number: _NOTIFY.plan_seek("g", "t", Start.latest(), queue=number)),
-    "version": ("version", lambda number: _SETTINGS.change("s", value="1", version=number, changed_by="me")),
-    "as_of": ("as_of", lambda number: _SETTINGS.change("s", as_of=number, version=1, changed_by="me")),
+    "version": ("version", lambda number: _ask(Settings.change, ChangeSetting(name="s", version=number))),
+    "as_of": ("as_of", lambda number: _ask(Settings.change, ChangeSetting(name="s", as_of=number))),
 }
 
 

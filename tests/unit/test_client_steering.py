@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.answered_brokers import AnsweredBrokers
+from tests.methods import made
+from txmsg.administration.settings import SettingChange, WatchedSettings, WatchSettings
 from txmsg.client import steering
 from txmsg.settings.clients import ClientConfig
 from txmsg.wire.method import Method
-from txmsg.wire.v1 import settings_pb2 as pb
 
 DEADLINE_S = 60.0
 
@@ -20,12 +21,10 @@ DEADLINE_S = 60.0
 class Broker(AnsweredBrokers):
     """Answers each request with one setting, as long as the client has not taken it; then with nothing."""
 
-    async def answer(
-        self, address: str, method: Method[Any, Any], request: pb.WatchSettingsRequest
-    ) -> pb.WatchSettingsReply:
+    async def answer(self, address: str, method: Method[Any, Any], request: WatchSettings) -> WatchedSettings:
         if request.version:
             await asyncio.Event().wait()
-        return pb.WatchSettingsReply(version=7, settings=[pb.StoredSetting(name="client.concurrency", value="3")])
+        return WatchedSettings(version=7, settings=[made(SettingChange, name="client.concurrency", value="3")])
 
 
 async def test_what_could_not_be_put_to_use_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,19 @@
-"""Settings of a Notify database at run time, by the service Settings of any of its brokers."""
+"""Settings of a Notify database at run time: what brokers use, changes and their history, and what clients watch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated, Final
 
-from txmsg.administration.ask import Ask, moment, new_request
-from txmsg.wire.v1 import settings_pb2 as pb
-from txmsg.wire.v1 import settings_rpc
+from txmsg.wire.method import Method
+from txmsg.wire.values import Natural, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedSetting:
-    """What a broker uses. source: where it comes from, in words."""
+    """What a broker uses. value: in words; passwords are hidden. source: where it comes from, in words."""
 
     name: str
     value: str
@@ -22,18 +22,29 @@ class UsedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:
-    """A change at run time. value: None if it was unset. version: rises over all settings."""
+    """A change at run time. name: SCOPE.NAME, and @TARGET for one group or broker. value: None if it was unset.
+
+    version: rises over all settings.
+    """
 
     name: str
-    value: str | None
+    value: str | None = None
     version: int
-    changed_at: datetime | None
+    changed_at: datetime
     changed_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShowSettings:
+    """A request for what the broker that is asked uses, and all that is set at run time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsInUse:
-    """What one broker uses, and what is set at run time for all."""
+    """What one broker uses, and what is set at run time for all, by name.
+
+    broker: its id. version: of the newest change of all; 0: there is none.
+    """
 
     broker: str
     used: Sequence[UsedSetting]
@@ -41,51 +52,60 @@ class SettingsInUse:
     version: int
 
 
-class SettingsAdministration:
-    """What `txmsg config` does at run time. Calls block. Raises the errors of errors.py."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSetting:
+    """Sets, unsets (without `value`) or rolls back (`as_of` a version, to the value it had then) one setting.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    version: refused unless the setting is at this version; 0: not set before. changed_by: kept without authentication
+    only; with it, the user of the call is.
+    """
 
-    def show(self) -> SettingsInUse:
-        """What the broker that answers uses, and all that is set."""
-        reply = self._ask(settings_rpc.Settings.show, pb.ShowSettingsRequest())
-        return SettingsInUse(
-            broker=reply.broker,
-            used=[UsedSetting(name=each.name, value=each.value, source=each.source) for each in reply.used],
-            stored=[_change(each) for each in reply.stored],
-            version=reply.version,
-        )
-
-    def change(
-        self,
-        name: str,
-        *,
-        value: str | None = None,
-        as_of: int | None = None,
-        version: int | None = None,
-        changed_by: str,
-    ) -> SettingChange:
-        """Sets, unsets (without `value`) or rolls back (`as_of` a version) one setting.
-
-        version: refused unless the setting is at this version; 0: not set before.
-        """
-        request = new_request(
-            pb.ChangeSettingRequest, name=name, value=value, as_of=as_of, version=version, changed_by=changed_by
-        )
-        return _change(self._ask(settings_rpc.Settings.change, request).setting)
-
-    def history(self, name: str) -> Sequence[SettingChange]:
-        """The changes of a setting, the newest first; without a name the newest 100 of all."""
-        reply = self._ask(settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
-        return [_change(each) for each in reply.changes]
+    name: str
+    value: str | None = None
+    as_of: Natural | None = None
+    version: Natural | None = None
+    changed_by: str = ""
 
 
-def _change(setting: pb.StoredSetting) -> SettingChange:
-    return SettingChange(
-        name=setting.name,
-        value=setting.value if setting.HasField("value") else None,
-        version=setting.version,
-        changed_at=moment(setting.changed_at_us),
-        changed_by=setting.changed_by,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingHistoryQuery:
+    """Of which setting; "": of all, the newest 100 changes."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingHistory:
+    """Changes, the newest first."""
+
+    changes: Sequence[SettingChange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """Waits until the newest change is another one than this version, at most wait_ms; prefixes: of names.
+
+    version: that was told last; 0: none.
+    """
+
+    prefixes: Sequence[str] = ()
+    version: Natural = 0
+    wait_ms: Annotated[int, Range(0, 300_000)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedSettings:
+    """All that are set and whose names begin so, not only those that changed; version: of the newest change of all."""
+
+    version: int
+    settings: Sequence[SettingChange]
+
+
+class Settings:
+    """The service Settings."""
+
+    show: Final = Method("Settings/Show", ShowSettings, SettingsInUse)
+    change: Final = Method("Settings/Change", ChangeSetting, SettingChange)
+    """Not idempotent without a version."""
+    history: Final = Method("Settings/History", SettingHistoryQuery, SettingHistory)
+    watch: Final = Method("Settings/Watch", WatchSettings, WatchedSettings)

@@ -16,6 +16,7 @@ from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
 from txmsg.administration.halves import Admin
 from txmsg.administration.messages import Messages as MessageService
+from txmsg.administration.settings import Settings
 from txmsg.broker import migrate
 from txmsg.broker.access import LiveAccess, UserDirectory
 from txmsg.broker.admission import Admission
@@ -84,7 +85,6 @@ from txmsg.wire.v1 import (
     groups_rpc,
     rules_rpc,
     schemas_rpc,
-    settings_rpc,
     topics_rpc,
     txmsg_rpc,
 )
@@ -261,7 +261,7 @@ class Broker:
                     groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),
                 schemas_rpc.Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
-                settings_rpc.Settings: SettingsApi(self.settings),
+                Settings: SettingsApi(self.settings),
                 topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool), lambda: self.config.retention_s),
             },
             connections_max=connections_allowed(config.connections_max),

@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from txmsg.administration.settings import SettingChange, UsedSetting
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
-from txmsg.broker.store.settings import SettingRow, SettingStore
+from txmsg.broker.store.settings import SettingStore
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
 from txmsg.logs import EventLog
 from txmsg.settings.catalogue import Setting, settings_of
@@ -55,8 +56,8 @@ class RunTimeSettings:
         self._store = store
         self._admin_store = admin_store
         self._use = use
-        self._stored: dict[str, SettingRow] = {}
-        self._taken: dict[str, SettingRow] = {}
+        self._stored: dict[str, SettingChange] = {}
+        self._taken: dict[str, SettingChange] = {}
         self._epoch = 0
         """How often the database has gone back."""
         self._catalogue = {each.full_name: each for each in settings_of(BrokerConfig, BROKER)}
@@ -149,18 +150,19 @@ class RunTimeSettings:
 
     # ---- looking
 
-    def used(self) -> dict[str, tuple[str, str]]:
-        """The value of each setting of this broker in words, and where it comes from."""
-        found: dict[str, tuple[str, str]] = {}
+    def used(self) -> list[UsedSetting]:
+        """Each setting of this broker, as the catalogue lists them."""
+        found = []
         for full_name, setting in self._catalogue.items():
             row = self._taken.get(f"{full_name}@{self._given.config.broker_id}") or self._taken.get(full_name)
             source = self._given.sources.get(setting.name, DEFAULT)
             if row is not None:
                 source = f"version {row.version}, by {row.changed_by}"
-            found[full_name] = (setting.in_words(value_in(self.config, setting.name)), source)
+            value = setting.in_words(value_in(self.config, setting.name))
+            found.append(UsedSetting(name=full_name, value=value, source=source))
         return found
 
-    def stored(self, prefixes: Sequence[str] = ("",)) -> list[SettingRow]:
+    def stored(self, prefixes: Sequence[str] = ("",)) -> list[SettingChange]:
         """What is set at run time, by name."""
         return [self._stored[name] for name in sorted(self._stored) if name.startswith(tuple(prefixes))]
 
@@ -184,13 +186,13 @@ class RunTimeSettings:
         if not self._known.is_set():  # not read yet, or the database went back meanwhile
             raise BrokerUnavailable("this broker could not read the settings yet: ask again, or another broker")
 
-    async def history(self, name: str) -> Sequence[SettingRow]:
+    async def history(self, name: str) -> Sequence[SettingChange]:
         """The changes of a setting that are kept, the newest first; without a name the newest of all."""
         return await self._admin_store.history(name)
 
     # ---- changing
 
-    async def change(self, name: str, value: str | None, *, expected: int | None, changed_by: str) -> SettingRow:
+    async def change(self, name: str, value: str | None, *, expected: int | None, changed_by: str) -> SettingChange:
         """Sets or unsets one, when all brokers could take it as far as is known here. Raises MisuseError."""
         if not changed_by or len(changed_by) > _BY_LENGTH_MAX or not changed_by.isprintable():
             raise MisuseError(f"changed_by={shown(changed_by)} must be 1 to {_BY_LENGTH_MAX} characters on one line")
@@ -214,7 +216,7 @@ class RunTimeSettings:
             await self.refresh_once()  # whoever asks this broker next sees the change
         return row
 
-    async def roll_back(self, name: str, version: int, *, expected: int | None, changed_by: str) -> SettingRow:
+    async def roll_back(self, name: str, version: int, *, expected: int | None, changed_by: str) -> SettingChange:
         """Sets a setting to what it was at this version of it, or before it. Raises MisuseError."""
         for row in await self._admin_store.history(name):
             if row.version <= version:

@@ -1,10 +1,11 @@
-"""`txmsg config`: the catalogue of settings, and their values. Talks to the service Settings."""
+"""`txmsg config`: the catalogue of settings, and their values. Asks the service Settings."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -12,15 +13,15 @@ from typing import Any, Final
 import click
 
 from txmsg.administration.ask import changer
+from txmsg.administration.settings import ChangeSetting, SettingChange, SettingHistoryQuery, ShowSettings
+from txmsg.administration.settings import Settings as Service
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, table_options, yes_option
-from txmsg.cli.output import json_text, moment, print_facts, print_rows, say
+from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.cli.settings import Settings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.sources import DEFAULT, ELSEWHERE, SCOPES, from_environment, from_file, unknown
-from txmsg.wire.v1 import settings_pb2 as pb
-from txmsg.wire.v1 import settings_rpc
 
 CONFIGS: Final = {
     "broker": "txmsg.broker.config:BrokerConfig",
@@ -116,7 +117,7 @@ def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: b
     for name in names:
         if name.partition(".")[0] in ELSEWHERE:
             raise unknown(name, ())
-    reply = ask_broker(broker, settings_rpc.Settings.show, pb.ShowSettingsRequest())
+    reply = ask_broker(broker, Service.show, ShowSettings())
     used = [
         each
         for each in reply.used
@@ -128,7 +129,7 @@ def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: b
             "broker": reply.broker,
             "version": reply.version,
             "used": {each.name: {"value": each.value, "source": each.source} for each in used},
-            "at_run_time": [_change(each) for each in stored],
+            "at_run_time": [asdict(each) for each in stored],
         }
         click.echo(json_text(values))
         return
@@ -137,7 +138,7 @@ def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: b
         print_rows({"setting": each.name, "value": each.value, "from": each.source} for each in used)
     if stored:
         say("set at run time:")
-        print_rows(map(_change, stored))
+        print_rows(map(asdict, stored))
     if not used and not stored:
         say("nothing of this is set: all have their defaults")
 
@@ -170,7 +171,8 @@ def set_(*, name: str, value: str, yes: bool, version: int | None, broker: str, 
     """
     if not yes:
         _confirm(f"Set {name} to {value}?", name, broker, err=as_json)
-    _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, value=value, version=version)), as_json=as_json)
+    change = ChangeSetting(name=name, value=value, version=version, changed_by=changer())
+    _tell(ask_broker(broker, Service.change, change), as_json=as_json)
 
 
 @config.command(
@@ -189,7 +191,8 @@ def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bo
     """
     if not yes:
         _confirm(f"Unset {name}?", name, broker, err=as_json)
-    _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, version=version)), as_json=as_json)
+    change = ChangeSetting(name=name, version=version, changed_by=changer())
+    _tell(ask_broker(broker, Service.change, change), as_json=as_json)
 
 
 @config.command(
@@ -202,8 +205,8 @@ def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bo
 @table_options
 def history(*, name: str, broker: str, as_json: bool) -> None:
     """Show the changes of a setting at run time, the newest first; without NAME, of all. The last 100 are kept."""
-    reply = ask_broker(broker, settings_rpc.Settings.history, pb.SettingHistoryRequest(name=name))
-    changes = [_change(each) for each in reply.changes]
+    found = ask_broker(broker, Service.history, SettingHistoryQuery(name=name))
+    changes = [asdict(each) for each in found.changes]
     if as_json:
         click.echo(json_text({"name": name, "changes": changes}))
     elif changes:
@@ -226,7 +229,8 @@ def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: s
     """Set a setting to its value at a version that `txmsg config history` lists. This is a new change."""
     if not yes:
         _confirm(f"Set {name} to what it was at version {as_of}?", name, broker, err=as_json, always=True)
-    _tell(_ask_change(broker, pb.ChangeSettingRequest(name=name, as_of=as_of, version=version)), as_json=as_json)
+    change = ChangeSetting(name=name, as_of=as_of, version=version, changed_by=changer())
+    _tell(ask_broker(broker, Service.change, change), as_json=as_json)
 
 
 def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool = False) -> None:
@@ -236,34 +240,19 @@ def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool =
     catalogue = settings_of(config_of(scope), scope) if scope in CONFIGS else ()
     loses = next((each.loses for each in catalogue if each.full_name == plain), "")
     if loses:
-        used = ask_broker(broker, settings_rpc.Settings.show, pb.ShowSettingsRequest()).used
+        used = ask_broker(broker, Service.show, ShowSettings()).used
         now = next((each.value for each in used if each.name == plain), "not known")
         click.echo(f"{plain} is {now} now. {loses}", err=err)
     if loses or always:
         click.confirm(question, abort=True, err=err)
 
 
-def _ask_change(broker: str, request: pb.ChangeSettingRequest) -> pb.StoredSetting:
-    request.changed_by = changer()
-    return ask_broker(broker, settings_rpc.Settings.change, request).setting
-
-
-def _tell(setting: pb.StoredSetting, *, as_json: bool) -> None:
+def _tell(setting: SettingChange, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json_text(_change(setting)))
+        click.echo(json_text(asdict(setting)))
     else:
-        value = f"is {setting.value}" if setting.HasField("value") else "is unset"
+        value = "is unset" if setting.value is None else f"is {setting.value}"
         say(f"{setting.name} {value}, since version {setting.version}")
-
-
-def _change(setting: pb.StoredSetting) -> dict[str, object]:
-    return {
-        "name": setting.name,
-        "value": setting.value if setting.HasField("value") else None,
-        "version": setting.version,
-        "changed_at": moment(setting.changed_at_us),
-        "changed_by": setting.changed_by,
-    }
 
 
 def _is_named(name: str, names: tuple[str, ...]) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Final, Self
 
+from txmsg.administration.settings import Settings as Service
+from txmsg.administration.settings import WatchedSettings, WatchSettings
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
 from txmsg.logs import EventLog
@@ -19,8 +21,6 @@ from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.brokers import one_database_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
-from txmsg.wire.v1 import settings_pb2 as pb
-from txmsg.wire.v1.settings_rpc import Settings as Service
 
 _log = EventLog(__name__)
 
@@ -164,10 +164,11 @@ class AsyncSettings:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def _hear(self, reply: pb.WatchSettingsReply) -> None:
+    async def _hear(self, reply: WatchedSettings) -> None:
         self._refused = None
         self._version = reply.version
-        self._take({each.name.removeprefix(_SCOPE): each.value for each in reply.settings})
+        told = {each.name.removeprefix(_SCOPE): each.value for each in reply.settings}
+        self._take({name: value for name, value in told.items() if value is not None})
         self._heard.set()
         await self._keep()
 
@@ -178,10 +179,10 @@ class AsyncSettings:
             await asyncio.to_thread(_write, self._copy, values)
             self._copied = values
 
-    async def _ask(self, brokers: Brokers) -> pb.WatchSettingsReply:
+    async def _ask(self, brokers: Brokers) -> WatchedSettings:
         """What is set when it differs from what was told last; the first time, and after a failure, at once."""
         is_held = self._heard.is_set() and self._refused is None
-        request = pb.WatchSettingsRequest(
+        request = WatchSettings(
             prefixes=[f"{_SCOPE}{self._prefix}"],
             version=self._version,
             wait_ms=int(_HELD_S * 1000) if is_held else 0,

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from txmsg.administration.settings import Settings as Service
+from txmsg.administration.settings import WatchSettings
 from txmsg.client.channel import Brokers
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.settings.catalogue import settings_of
 from txmsg.settings.clients import CLIENT, ClientConfig
-from txmsg.wire.v1 import settings_pb2 as pb
-from txmsg.wire.v1.settings_rpc import Settings as Service
 
 _log = EventLog(__name__)
 
@@ -33,11 +33,11 @@ async def follow(brokers: Brokers, group: str, use: Callable[[ClientConfig], Non
     version, used = 0, ClientConfig()
     wait_s, pause_s = 0.0, _PAUSE_S_MIN
     while True:
-        request = pb.WatchSettingsRequest(prefixes=[f"{CLIENT}."], version=version, wait_ms=int(wait_s * 1000))
+        request = WatchSettings(prefixes=[f"{CLIENT}."], version=version, wait_ms=int(wait_s * 1000))
         attempts = min(len(brokers.addresses), 3)  # `call` gives an attempt its share of the time
         try:
             reply = await brokers.call(Service.watch, request, timeout_s=attempts * (wait_s + _GRACE_S))
-            config = config_for(group, {each.name: each.value for each in reply.settings})
+            config = config_for(group, {each.name: each.value for each in reply.settings if each.value is not None})
             if config != used:
                 use(config)
                 used = config

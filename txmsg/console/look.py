@@ -10,7 +10,6 @@ from urllib.parse import quote, urlencode
 from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.schemas import SchemaAdministration
-from txmsg.administration.settings import SettingsAdministration
 from txmsg.administration.topics import TopicAdministration
 from txmsg.console.desks import Desk
 from txmsg.console.identity import Identity
@@ -130,7 +129,3 @@ class Look:
         )
         self.desk.keep_until(operation.ended)
         return operation
-
-    async def settings(self, work: Callable[[SettingsAdministration], T]) -> T:
-        """Asks the administration of settings."""
-        return await self.watch.database.run(lambda: work(SettingsAdministration(self.watch.database.ask_from_thread)))

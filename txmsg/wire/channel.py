@@ -61,10 +61,11 @@ class Channel:
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
         """The reply. Raises what the server told, BrokerUnavailable or OutcomeUnknown."""
         deadline = asyncio.get_running_loop().time() + timeout_s
+        message = packed(checked(request))
         connection = self._connection
         if connection is None or not connection.takes_calls:
             connection = await self._connected(deadline)
-        return read_reply(method, await connection.ask(method, packed(checked(request)), deadline), self.who)
+        return read_reply(method, await connection.ask(method, message, deadline), self.who)
 
     async def stream(
         self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float

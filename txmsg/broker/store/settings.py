@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from psycopg.rows import class_row
 
+from txmsg.administration.settings import SettingChange
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.errors import MisuseError
@@ -22,16 +22,6 @@ _UNSET_KEPT_S: Final = 90 * 86_400.0
 """How long the history of a setting is kept after it was unset. A broker must read within this time."""
 
 
-class SettingRow(NamedTuple):
-    """A change of a setting. value None: it was unset."""
-
-    version: int
-    name: str
-    value: str | None
-    changed_at: datetime
-    changed_by: str
-
-
 class SettingStore:
     """The settings at run time of one Notify database. Every method is its own transaction."""
 
@@ -43,15 +33,15 @@ class SettingStore:
         async with session(self._pool) as conn:
             return await _version(conn)
 
-    async def changed_since(self, version: int) -> Sequence[SettingRow]:
+    async def changed_since(self, version: int) -> Sequence[SettingChange]:
         """The newest change of each setting, if it is newer than this; in the order of versions."""
-        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingRow)) as cursor:
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingChange)) as cursor:
             await cursor.execute(_CHANGED, {"version": version})
             return await cursor.fetchall()
 
-    async def history(self, name: str) -> Sequence[SettingRow]:
+    async def history(self, name: str) -> Sequence[SettingChange]:
         """The changes of a setting that are kept, the newest first; without a name the newest of all."""
-        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingRow)) as cursor:
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingChange)) as cursor:
             if name:
                 await cursor.execute(f"{_SELECT} where name = %s order by version desc", (name,))
             else:
@@ -66,7 +56,7 @@ class SettingStore:
         expected: int | None,
         changed_by: str,
         check: Callable[[Mapping[str, str]], None] | None = None,
-    ) -> SettingRow:
+    ) -> SettingChange:
         """Sets or unsets one, and tells the brokers. expected: the version that it must be at, 0: not set before.
 
         check: called with what is set for brokers, which nobody else changes meanwhile; what it raises undoes all.
@@ -92,7 +82,7 @@ class SettingStore:
             if check is not None:
                 of_brokers = await conn.execute(_OF_BROKERS)
                 check(dict(await of_brokers.fetchall()))
-            async with conn.cursor(row_factory=class_row(SettingRow)) as made:
+            async with conn.cursor(row_factory=class_row(SettingChange)) as made:
                 await made.execute(_CHANGE, {"name": name, "value": value, "by": changed_by})
                 changed = await made.fetchone()
             assert changed is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from txmsg.administration.audit import Audit, AuditEntry, AuditQuery
+from txmsg.administration.settings import SettingHistoryQuery, Settings
 from txmsg.console.forms import int_of, time_of
 from txmsg.console.look import Look
 from txmsg.console.views import View
@@ -34,7 +35,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
         "entries": [(entry, _changes(entry)) for entry in found.entries],
         "next": found.next,
         "given": given,
-        "changes": await look.settings(lambda settings: settings.history("")) if is_whole else [],
+        "changes": (await look.ask(Settings.history, SettingHistoryQuery())).changes if is_whole else [],
     }
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from txmsg.administration.ask import changer
-from txmsg.administration.settings import SettingChange, SettingsInUse
+from txmsg.administration.settings import (
+    ChangeSetting,
+    SettingChange,
+    SettingHistoryQuery,
+    Settings,
+    SettingsInUse,
+    ShowSettings,
+)
 from txmsg.broker.config import BrokerConfig
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.look import Look
@@ -18,7 +25,7 @@ _CATALOGUE: Final[Mapping[str, Setting]] = {each.full_name: each for each in set
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    found = await look.settings(lambda settings: settings.show())
+    found = await look.ask(Settings.show, ShowSettings())
     stored = {each.name: each for each in found.stored}
     used = {each.name: each for each in found.used}
     wanted = look.values.get("q", "").strip().lower()
@@ -40,7 +47,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
     name = look.path["name"]
-    found, changes = await look.settings(lambda settings: (settings.show(), settings.history(name)))
+    found, changes = await look.ask(Settings.show, ShowSettings()), await _history(look, name)
     return {
         "name": name,
         "setting": _CATALOGUE.get(name.partition("@")[0]),
@@ -50,6 +57,10 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
+async def _history(look: Look, name: str) -> Sequence[SettingChange]:
+    return (await look.ask(Settings.history, SettingHistoryQuery(name=name))).changes
+
+
 def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
     return next((each for each in found.stored if each.name == name), None)
 
@@ -57,7 +68,7 @@ def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
 async def _version(look: Look) -> tuple[SettingsInUse, str]:
     """What holds, and the version that a change is made for: that of when its dialog was opened."""
     name = look.path["name"]
-    found, changes = await look.settings(lambda settings: (settings.show(), settings.history(name)))
+    found, changes = await look.ask(Settings.show, ShowSettings()), await _history(look, name)
     return found, look.values.get("version") or str(changes[0].version if changes else 0)
 
 
@@ -105,9 +116,8 @@ async def _confirm_set(look: Look) -> Confirmation:
 
 async def _set(look: Look) -> str:
     name, value, version = look.path["name"], look.values.get("value", ""), _given_version(look)
-    changed = await look.settings(
-        lambda settings: settings.change(name, value=value, version=version, changed_by=changer())
-    )
+    change = ChangeSetting(name=name, value=value, version=version, changed_by=changer())
+    changed = await look.ask(Settings.change, change)
     return look.t("settings.was_set", name=name, value=str(changed.value), version=changed.version)
 
 
@@ -126,13 +136,13 @@ async def _confirm_unset(look: Look) -> Confirmation:
 
 async def _unset(look: Look) -> str:
     name, version = look.path["name"], _given_version(look)
-    await look.settings(lambda settings: settings.change(name, version=version, changed_by=changer()))
+    await look.ask(Settings.change, ChangeSetting(name=name, version=version, changed_by=changer()))
     return look.t("settings.was_unset", name=name)
 
 
 async def _confirm_rollback(look: Look) -> Confirmation:
     name, as_of = look.path["name"], int(look.path["as_of"])
-    changes = await look.settings(lambda settings: settings.history(name))
+    changes = await _history(look, name)
     then = next((each for each in changes if each.version == as_of), None)
     if then is None:
         raise MisuseError(look.t("settings.no_version", name=name, version=as_of))
@@ -152,9 +162,8 @@ async def _confirm_rollback(look: Look) -> Confirmation:
 
 async def _rollback(look: Look) -> str:
     name, as_of, version = look.path["name"], int(look.path["as_of"]), _given_version(look)
-    changed = await look.settings(
-        lambda settings: settings.change(name, as_of=as_of, version=version, changed_by=changer())
-    )
+    change = ChangeSetting(name=name, as_of=as_of, version=version, changed_by=changer())
+    changed = await look.ask(Settings.change, change)
     if changed.value is None:
         return look.t("settings.was_unset", name=name)
     return look.t("settings.was_set", name=name, value=changed.value, version=changed.version)
