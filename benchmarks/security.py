@@ -24,8 +24,8 @@ from benchmarks.load import Arrivals, consume, run, send, send_transactions
 from benchmarks.surroundings import broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.access.rules import parse_rule
-from txmsg.administration.access import UserAdministration
-from txmsg.administration.rules import RuleAdministration
+from txmsg.administration.access import Access, NewUser
+from txmsg.administration.rules import Rules
 from txmsg.cli.access import asker_of_storage
 from txmsg.wire.credential import TOKEN_VARIABLE
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
@@ -75,10 +75,10 @@ class Turns:
 def new_token(url: str) -> str:
     """The token of a new user of this database, with the rights that the work needs."""
     ask = asker_of_storage(url)
-    rules = RuleAdministration(ask)
-    _, token = UserAdministration(ask).create(USER)
+    token = ask(Access.create_user, NewUser(name=USER)).token
+    assert token is not None
     for right in RIGHTS:
-        rules.allow(parse_rule(USER, *right.split(" ")))
+        ask(Rules.allow, parse_rule(USER, *right.split(" ")))
     return token
 
 

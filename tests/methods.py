@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 import txmsg.administration
+import txmsg.wire.users
 import txmsg.wire.v1
 from txmsg.wire.method import Method, methods_of
 
@@ -55,6 +56,7 @@ def _modules() -> Iterator[ModuleType]:
     for package in (txmsg.wire.v1, txmsg.administration):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             yield importlib.import_module(module.name)
+    yield txmsg.wire.users  # which MetaQ servers ask
 
 
 def every_method() -> dict[str, Method[Any, Any]]:
@@ -83,14 +85,14 @@ def _of_hint(name: str, hint: Any, is_required: bool) -> Part:
         return _of_hint(name, given, is_required)
     if origin is Literal:
         return Part(name=name, kind=str, choices=arguments, is_required=is_required)
-    if origin is Sequence or origin is Mapping:
+    if origin in (Sequence, frozenset, Mapping):
         item = _of_hint(name, arguments[-1], is_required)
         return Part(
             name=name,
             kind=item.kind,
             choices=item.choices,
             is_required=is_required,
-            is_list=origin is Sequence,
+            is_list=origin is not Mapping,
             is_map=origin is Mapping,
         )
     if isinstance(hint, type) and issubclass(hint, StrEnum):

@@ -13,6 +13,7 @@ from tests.console.answering import ACTION_PATHS, FORM, PARAMETERS, address, ans
 from txmsg.access.permissions import PERMISSIONS, allows
 from txmsg.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
 from txmsg.access.tokens import new_token
+from txmsg.administration.access import Identity as Told
 from txmsg.administration.halves import HalfPage
 from txmsg.administration.messages import MessagePage
 from txmsg.console.actions import Action as ConsoleAction
@@ -21,8 +22,7 @@ from txmsg.console.identity import Identity
 from txmsg.console.pages import ACTIONS
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import PermissionDenied
-from txmsg.wire.v1 import access_pb2, dead_letters_pb2
-from txmsg.wire.v1 import rules_pb2 as pb
+from txmsg.wire.v1 import dead_letters_pb2
 
 WAIT_S = 60.0
 _WITH_BODIES: dict[type, str] = {
@@ -109,10 +109,10 @@ async def test_whoever_may_make_some_topics_is_offered_to(monkeypatch: pytest.Mo
 
 
 async def test_rights_are_those_of_the_last_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = pb.AccessRule(subject="ann", action="administer", kind="topic", pattern="orders")
+    rule = Rule("ann", Action.ADMINISTER, Kind.TOPIC, "orders")
 
-    async def ask(*_: object) -> access_pb2.WhoAmIReply:
-        return access_pb2.WhoAmIReply(name="ann", authentication=True, rules=[rule])
+    async def ask(*_: object) -> Told:
+        return Told(name="ann", authentication=True, rules=[rule])
 
     async def poll(_: Watch) -> Snapshot:
         raise PermissionDenied("user ann may not describe cluster")

@@ -16,7 +16,16 @@ from tests.integration.cli_harness import TIMEOUT_S, json_of, said, store_half
 from tests.metaq.servers import served
 from tests.unit.test_permissions import METHODS
 from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.rules import Action
+from txmsg.access.rules import Action, parse_rule
+from txmsg.administration.access import (
+    AlterUser,
+    CreateAccessKey,
+    DeleteUser,
+    LimitUser,
+    NewUser,
+    Revoke,
+    RotateToken,
+)
 from txmsg.administration.alerts import EndOfSilence, NewSilence, TrialAlert
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
@@ -31,11 +40,9 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
-    access_pb2,
     dead_letters_pb2,
     groups_pb2,
     metaq_pb2,
-    rules_pb2,
     schemas_pb2,
     topics_pb2,
     txmsg_pb2,
@@ -158,26 +165,26 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         before, after = changes("Settings/Change", unset, "setting.unset", "app.x")
         assert (before["value"], after["value"], after["changed_by"]) == ("1", None, "ada")
 
-        made = access_pb2.CreateUserRequest(name="eve", roles=["r"])
+        made = NewUser(name="eve", roles=["r"])
         assert changes("Access/CreateUser", made, "user.create", "eve")[1]["roles"] == ["r"]
-        altered_user = access_pb2.AlterUserRequest(name="eve", add_roles=["s"])
+        altered_user = AlterUser(name="eve", add_roles=["s"])
         assert changes("Access/AlterUser", altered_user, "user.alter", "eve")[1]["roles"] == ["r", "s"]
-        rotate = access_pb2.RotateTokenRequest(name="eve")
+        rotate = RotateToken(name="eve")
         before, after = changes("Access/RotateToken", rotate, "user.rotate", "eve")
         assert (len(before["tokens"]), len(after["tokens"])) == (1, 2)
-        key = access_pb2.CreateAccessKeyRequest(name="eve", id="a" * 16, sealed_secret=b"sealed")
+        key = CreateAccessKey(name="eve", id="a" * 16, sealed_secret=b"sealed")
         before, after = changes("Access/CreateAccessKey", key, "user.access_key", "eve")
         assert (before["access_keys"], after["access_keys"]) == ([], ["a" * 16])
-        before, after = changes("Access/Revoke", access_pb2.RevokeRequest(name="eve"), "user.revoke", "eve")
+        before, after = changes("Access/Revoke", Revoke(name="eve"), "user.revoke", "eve")
         assert (len(before["tokens"]), len(after["tokens"])) == (2, 0)
         assert (before["access_keys"], after["access_keys"]) == (["a" * 16], [])
-        limits = access_pb2.LimitUserRequest(name="eve", limits={"connections": 3})
+        limits = LimitUser(name="eve", limits={"connections": 3})
         assert changes("Access/LimitUser", limits, "user.limit", "eve")[1]["limits"] == {"connections": 3}
-        rule = rules_pb2.AccessRule(subject="eve", action="send", kind="topic", pattern="t")
+        rule = parse_rule("eve", "send", "topic:t")
         told = {"rule": "eve send topic:t"}
-        assert changes("Rules/Allow", rules_pb2.AllowRequest(rule=rule), "rule.allow", "eve") == (None, told)
-        assert changes("Rules/Deny", rules_pb2.DenyRequest(rule=rule), "rule.deny", "eve") == (told, None)
-        changes("Access/DeleteUser", access_pb2.DeleteUserRequest(name="eve"), "user.delete", "eve")
+        assert changes("Rules/Allow", rule, "rule.allow", "eve") == (None, told)
+        assert changes("Rules/Deny", rule, "rule.deny", "eve") == (told, None)
+        changes("Access/DeleteUser", DeleteUser(name="eve"), "user.delete", "eve")
 
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
         deleted = topics_pb2.DeleteTopicRequest(name="t", force=True)

@@ -34,6 +34,7 @@ from tests.waiting import until, until_told
 from txmsg import AsyncProducer, Consumer, Message, PermissionDenied, Producer, Unauthenticated
 from txmsg.access.keys import AccessKey, KeyFile
 from txmsg.access.tokens import new_token
+from txmsg.administration.access import Access, WhoAmI
 from txmsg.cli.main import main
 from txmsg.cli.user import make_first_user
 from txmsg.client.settings import Settings
@@ -43,8 +44,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metaq.location import open_log
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import client_token
-from txmsg.wire.v1.access_pb2 import WatchAccessRequest, WhoAmIRequest
-from txmsg.wire.v1.access_rpc import Access
+from txmsg.wire.users import AccessWatch, WatchAccess
 
 _numbers = itertools.count()
 
@@ -73,9 +73,9 @@ class Secured:
             versions[1] = self._watch(self.second.address, versions[1])
 
     def _watch(self, address: str, version: int = 0) -> int:
-        request = WatchAccessRequest(version=version, wait_ms=10_000)
+        request = WatchAccess(version=version, wait_ms=10_000)
         with BlockingChannel(address, token=self.admin) as channel:
-            return channel.call(Access.watch, request, timeout_s=WAIT_S).version
+            return channel.call(AccessWatch.watch, request, timeout_s=WAIT_S).version
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def no_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def who(address: str, token: str) -> str:
     """Whom a broker takes the holder of this token for."""
     with BlockingChannel(address, token=token) as channel:
-        return channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S).name
+        return channel.call(Access.who_am_i, WhoAmI(), timeout_s=WAIT_S).name
 
 
 def is_refused(address: str, token: str) -> bool:
@@ -152,13 +152,13 @@ def test_commands_on_users_work_on_the_database_that_the_environment_names(
 def test_an_expired_token_is_refused_and_ends_its_connections(secured: Secured) -> None:
     name, token = secured.new("--expires", "2s")
     with BlockingChannel(secured.first.address, token=token) as channel:
-        assert channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S).name == name
+        assert channel.call(Access.who_am_i, WhoAmI(), timeout_s=WAIT_S).name == name
         until(lambda: _fails(channel, Unauthenticated))
 
 
 def _fails(channel: BlockingChannel, error: type[TxmsgError]) -> bool:
     try:
-        channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S)
+        channel.call(Access.who_am_i, WhoAmI(), timeout_s=WAIT_S)
     except error:
         return True
     except TxmsgError:
@@ -169,7 +169,7 @@ def _fails(channel: BlockingChannel, error: type[TxmsgError]) -> bool:
 def test_a_token_revoked_at_one_broker_ends_connections_of_another(secured: Secured) -> None:
     name, token = secured.new()
     with BlockingChannel(secured.second.address, token=token) as channel:
-        assert channel.call(Access.who_am_i, WhoAmIRequest(), timeout_s=WAIT_S).name == name
+        assert channel.call(Access.who_am_i, WhoAmI(), timeout_s=WAIT_S).name == name
         secured.user("revoke", name)
         assert is_refused(secured.first.address, token)  # at once: it answers when it refuses
         until(lambda: _fails(channel, Unauthenticated))
@@ -473,7 +473,7 @@ def test_an_access_key_that_clients_have_is_kept_with_its_secret_and_nobody_else
 
     assert secret not in imported(name)
     with BlockingChannel(secured.first.address, token=secured.admin) as channel:
-        reply = channel.call(Access.watch, WatchAccessRequest(access_keys=True), timeout_s=WAIT_S)
+        reply = channel.call(AccessWatch.watch, WatchAccess(access_keys=True), timeout_s=WAIT_S)
     (kept,) = [key for key in reply.access_keys if key.id == key_id]
     opened = KeyFile(file).open(AccessKey(id=key_id, user=name, sealed_secret=kept.sealed_secret))
     assert opened == secret.encode()
@@ -499,8 +499,8 @@ def test_access_keys_are_kept_encrypted_two_at_a_time_and_are_told_to_who_asks_f
 
     def watched() -> dict[str, bytes]:
         with BlockingChannel(secured.first.address, token=secured.admin) as channel:
-            assert not channel.call(Access.watch, WatchAccessRequest(), timeout_s=WAIT_S).access_keys
-            reply = channel.call(Access.watch, WatchAccessRequest(access_keys=True), timeout_s=WAIT_S)
+            assert not channel.call(AccessWatch.watch, WatchAccess(), timeout_s=WAIT_S).access_keys
+            reply = channel.call(AccessWatch.watch, WatchAccess(access_keys=True), timeout_s=WAIT_S)
         return {key.id: key.sealed_secret for key in reply.access_keys if key.user == name}
 
     old, new = (access_key("create", "--access-key-file", str(file)) for _ in range(2))

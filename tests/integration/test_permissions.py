@@ -29,8 +29,9 @@ from tests.unit.test_permissions import METHODS
 from tests.waiting import until
 from tests.wire.certificates import Authority
 from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.rules import RIGHTS, Kind
+from txmsg.access.rules import RIGHTS, Kind, Rule, parse_rule
 from txmsg.access.tokens import new_token
+from txmsg.administration.access import Access, AlterUser, LimitUser, NewUser, Revoke, WhoAmI
 from txmsg.administration.alerts import NewSilence
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import ClientQuery
@@ -51,15 +52,13 @@ from txmsg.wire.frames import LAST, FrameReader, call_head, frame_of
 from txmsg.wire.frames import Kind as FrameKind
 from txmsg.wire.method import packed
 from txmsg.wire.tls import client_context
+from txmsg.wire.users import AccessWatch, WatchAccess
 from txmsg.wire.v1 import (
-    access_pb2,
     dead_letters_pb2,
     groups_pb2,
-    rules_pb2,
     topics_pb2,
     txmsg_pb2,
 )
-from txmsg.wire.v1.access_rpc import Access
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 MINE, OTHER = "mine", "other"
@@ -89,13 +88,13 @@ class Place:
         return channel.call(found, request, timeout_s=TIMEOUT_S)
 
     def new(self, user: str, *rules: str) -> None:
-        made = self.call("ops", "Access/CreateUser", access_pb2.CreateUserRequest(name=user))
+        made = self.call("ops", "Access/CreateUser", NewUser(name=user))
         self.tokens[user] = made.token
         for rule in rules:
             self.allow(user, rule)
 
     def allow(self, user: str, rule: str) -> None:
-        self.call("ops", "Rules/Allow", rules_pb2.AllowRequest(rule=wire(user, rule)))
+        self.call("ops", "Rules/Allow", rule_of(user, rule))
 
     def code(self, user: str, method: str) -> str:
         """How a call that names what is `mine` fails; "" if it does not."""
@@ -106,10 +105,8 @@ class Place:
         return ""
 
 
-def wire(user: str, rule: str) -> rules_pb2.AccessRule:
-    action, _, resource = rule.partition(" ")
-    kind, _, pattern = resource.partition(":")
-    return rules_pb2.AccessRule(subject=user, action=action, kind=kind, pattern=pattern)
+def rule_of(user: str, rule: str) -> Rule:
+    return parse_rule(user, *rule.split(" "))
 
 
 def asking(method: str) -> Any:
@@ -163,7 +160,7 @@ def prepare(place: Place) -> None:
     place.new("bare")
     place.new(OTHER, *(f"{action} {kind}:{OTHER}*" for action, kind in ALL_RIGHTS))
     place.new("revoked")
-    place.call("ops", "Access/Revoke", access_pb2.RevokeRequest(name="revoked"))
+    place.call("ops", "Access/Revoke", Revoke(name="revoked"))
     place.new("expired")
     with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
         connection.execute(
@@ -457,11 +454,11 @@ async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Pla
 async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(place: Place) -> None:
     place.new("follower", "read cluster")
     async with Channel(place.broker, token=place.tokens["follower"], tls=False) as channel:
-        known = await channel.call(Access.watch, access_pb2.WatchAccessRequest(), timeout_s=TIMEOUT_S)
-        request = access_pb2.WatchAccessRequest(version=known.version, wait_ms=60_000)
-        watching = asyncio.create_task(channel.call(Access.watch, request, timeout_s=TIMEOUT_S))
-        await channel.call(Access.who_am_i, access_pb2.WhoAmIRequest(), timeout_s=TIMEOUT_S)  # the broker has both
-        rule = rules_pb2.DenyRequest(rule=wire("follower", "read cluster"))
+        known = await channel.call(AccessWatch.watch, WatchAccess(), timeout_s=TIMEOUT_S)
+        request = WatchAccess(version=known.version, wait_ms=60_000)
+        watching = asyncio.create_task(channel.call(AccessWatch.watch, request, timeout_s=TIMEOUT_S))
+        await channel.call(Access.who_am_i, WhoAmI(), timeout_s=TIMEOUT_S)  # the broker has both
+        rule = rule_of("follower", "read cluster")
         await asyncio.to_thread(place.call, "ops", "Rules/Deny", rule)
         with pytest.raises(PermissionDenied, match="follower may not read cluster"):
             await watching
@@ -494,7 +491,7 @@ def receive(group: str) -> txmsg_pb2.ReceiveRequest:
 def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(place: Place) -> None:
     place.new("maker", "administer topic:made*", "send topic:made*", "receive topic:*", "receive group:made*")
     place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=MINE))
-    limits = access_pb2.LimitUserRequest(name="maker", limits={"topics": 2, "groups": 1})
+    limits = LimitUser(name="maker", limits={"topics": 2, "groups": 1})
     place.call("ops", "Access/LimitUser", limits)
     for _ in range(2):  # a topic that is there is not made
         for name in ("made1", "made2"):
@@ -535,9 +532,9 @@ def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Plac
     place.call("ops", "Settings/Change", setting)
     with pytest.raises(PermissionDenied, match="has created 1 topics"):
         create("live2")
-    place.call("ops", "Access/LimitUser", access_pb2.LimitUserRequest(name="maker2", limits={"topics": 2}))
+    place.call("ops", "Access/LimitUser", LimitUser(name="maker2", limits={"topics": 2}))
     create("live2")
-    place.call("ops", "Access/LimitUser", access_pb2.LimitUserRequest(name="maker2", others_default=True))
+    place.call("ops", "Access/LimitUser", LimitUser(name="maker2", others_default=True))
     unset = ChangeSetting(name="broker.user.topics_max", changed_by="ops")
     place.call("ops", "Settings/Change", unset)
     create("live3")
@@ -739,7 +736,7 @@ def test_check_names_the_rule_that_decides_and_deny_what_allows_the_same_still(p
 
 def test_roles_give_rules_to_users_and_admin_is_built_in(place: Place) -> None:
     place.new("bert")
-    place.call("ops", "Access/AlterUser", access_pb2.AlterUserRequest(name="bert", add_roles=["sales"]))
+    place.call("ops", "Access/AlterUser", AlterUser(name="bert", add_roles=["sales"]))
     acl(place, "allow", "role:sales", "send", "topic:leads")
     assert acl(place, "check", "bert", "send", "topic:leads") == "allowed: role:sales send topic:leads\n"
     assert "with the roles sales" in acl(place, "check", "bert", "send", "topic:orders", status=1)

@@ -20,6 +20,7 @@ from tests.waiting import until, until_async, until_told
 from txmsg.access.denied import DeniedCalls
 from txmsg.access.file import entry_of
 from txmsg.access.limits import UserLimits
+from txmsg.access.snapshot import User
 from txmsg.access.tokens import new_token
 from txmsg.cli.main import main
 from txmsg.errors import (
@@ -38,10 +39,15 @@ from txmsg.settings.common import UserConfig
 from txmsg.wire import users as users_module
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.server import Server
-from txmsg.wire.users import UsersOfBrokers, snapshot_of
-from txmsg.wire.v1 import access_pb2, rules_pb2
+from txmsg.wire.users import (
+    AccessWatch,
+    UsersOfBrokers,
+    WatchAccess,
+    WatchedAccess,
+    WatchedRule,
+    snapshot_of,
+)
 from txmsg.wire.v1 import metaq_pb2 as pb
-from txmsg.wire.v1.access_rpc import Access
 from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups
 
 TOKENS = {name: new_token() for name in ("producer", "consumer", "stranger", "ops")}
@@ -238,12 +244,9 @@ class NewerBroker:
     def __getattr__(self, _: str) -> Any:
         return self.watch
 
-    async def watch(self, request: access_pb2.WatchAccessRequest) -> access_pb2.WatchAccessReply:
-        rules = [
-            rules_pb2.AccessRule(subject="ada", action=action, kind="topic", pattern="*")
-            for action in ("replay", "send")
-        ]
-        return access_pb2.WatchAccessReply(version=request.version + 1, rules=rules)
+    async def watch(self, request: WatchAccess) -> WatchedAccess:
+        rules = [WatchedRule(subject="ada", action=action, kind="topic", pattern="*") for action in ("replay", "send")]
+        return WatchedAccess(version=request.version + 1, rules=rules)
 
 
 async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_newer_broker_tells(
@@ -252,7 +255,7 @@ async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_
     token = tmp_path / "log.token"
     token.write_text(new_token().text)
     monkeypatch.setenv("TXMSG_TOKEN_FILE", str(token))
-    server = Server({Access: NewerBroker()}, connections_max=10, request_size_bytes_max=10_000)
+    server = Server({AccessWatch: NewerBroker()}, connections_max=10, request_size_bytes_max=10_000)
     address = await server.bind("127.0.0.1:0")
     await server.start()
     users = UsersOfBrokers([address], age_s_max=60)
@@ -294,13 +297,13 @@ class RefusingBroker(NewerBroker):
     def __init__(self, error: TxmsgError) -> None:
         self._error = error
 
-    async def watch(self, _: access_pb2.WatchAccessRequest) -> access_pb2.WatchAccessReply:
+    async def watch(self, _: WatchAccess) -> WatchedAccess:
         raise self._error
 
 
 @pytest.mark.parametrize("error", [PermissionDenied("read cluster"), MisuseError("--auth"), BrokerUnavailable("away")])
 async def test_what_its_operator_can_mend_is_told_before_a_server_starts(error: TxmsgError) -> None:
-    server = Server({Access: RefusingBroker(error)}, connections_max=10, request_size_bytes_max=10_000)
+    server = Server({AccessWatch: RefusingBroker(error)}, connections_max=10, request_size_bytes_max=10_000)
     address = await server.bind("127.0.0.1:0")
     await server.start()
     users = UsersOfBrokers([address], age_s_max=60)
@@ -316,9 +319,9 @@ class TellingBroker(NewerBroker):
     """Tells of one user."""
 
     def __init__(self, user: str, version: int) -> None:
-        self._told = access_pb2.WatchAccessReply(version=version, users=[access_pb2.AccessUser(name=user)])
+        self._told = WatchedAccess(version=version, users=[User(name=user)])
 
-    async def watch(self, request: access_pb2.WatchAccessRequest) -> access_pb2.WatchAccessReply:
+    async def watch(self, request: WatchAccess) -> WatchedAccess:
         if request.version == self._told.version:
             await asyncio.Event().wait()
         return self._told
@@ -330,7 +333,7 @@ async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_no
     monkeypatch.setattr("txmsg.wire.users.LOOK_S", 0.01)
     now = 0.0
     servers = [
-        Server({Access: TellingBroker(user, version)}, connections_max=10, request_size_bytes_max=10_000)
+        Server({AccessWatch: TellingBroker(user, version)}, connections_max=10, request_size_bytes_max=10_000)
         for version, user in enumerate(("ann", "bert"), start=1)
     ]
     addresses = [await server.bind("127.0.0.1:0") for server in servers]
@@ -376,9 +379,9 @@ def test_messages_of_a_user_are_paced_at_a_server(tmp_path: Path) -> None:
 
 
 async def test_limits_of_users_come_with_them_from_brokers() -> None:
-    limited = access_pb2.AccessUser(name="shop", limits={"connections": 2, "topics": 1})
+    limited = User(name="shop", limits={"connections": 2, "topics": 1})
     guard = UsersOfBrokers([], UserLimits(requests_per_s=5), age_s_max=60).guard
-    guard.use(snapshot_of(access_pb2.WatchAccessReply(version=1, users=[limited])))
+    guard.use(snapshot_of(WatchedAccess(version=1, users=[limited])))
     assert guard.limits_of("shop") == UserLimits(connections=2, topics=1, requests_per_s=5)
 
 

@@ -12,6 +12,7 @@ import pytest
 from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
 from tests.waiting import until_async
+from txmsg.administration.access import Identity
 from txmsg.errors import BrokerUnavailable, MisuseError, Unauthenticated
 from txmsg.page import app as page_app
 from txmsg.page.app import new_app
@@ -19,7 +20,6 @@ from txmsg.page.feed import Feed
 from txmsg.page.server import PageConfig
 from txmsg.page.sessions import Sessions
 from txmsg.page.visitors import Visitor, Visitors
-from txmsg.wire.v1 import access_pb2 as pb
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 WAIT_S = 60.0
@@ -40,7 +40,7 @@ class Brokers:
     def __post_init__(self) -> None:
         self.go_on.set()
 
-    async def ask(self, token: str) -> pb.WhoAmIReply:
+    async def ask(self, token: str) -> Identity:
         self.asked += 1
         await self.go_on.wait()
         if self.are_away:
@@ -49,7 +49,7 @@ class Brokers:
             raise ValueError("what they answer is no text")
         if token not in self.tokens:
             raise Unauthenticated("the token is not valid here")
-        return pb.WhoAmIReply(name="ann", authentication=self.authentication)
+        return Identity(name="ann", authentication=self.authentication)
 
 
 @pytest.fixture

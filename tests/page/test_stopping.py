@@ -13,12 +13,12 @@ import pytest
 
 from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
+from txmsg.administration import access
 from txmsg.console import server as console_server
 from txmsg.console.desks import Desks
 from txmsg.console.identity import Identity
 from txmsg.page import server as page_server
 from txmsg.page.board import Snapshot
-from txmsg.wire.v1 import access_pb2 as pb
 
 WAIT_S = 60.0
 _AWAY = "127.0.0.1:1"
@@ -39,9 +39,9 @@ class SlowBrokers:
             await asyncio.sleep(0)
         return Identity(name="ann")
 
-    async def ask(self, _: str) -> pb.WhoAmIReply:
+    async def ask(self, _: str) -> access.Identity:
         await self.who_am_i()
-        return pb.WhoAmIReply(name="ann", authentication=True)
+        return access.Identity(name="ann", authentication=True)
 
 
 async def end_while_logging_in(serve: Serve, brokers: SlowBrokers) -> None:

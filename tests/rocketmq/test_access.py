@@ -23,10 +23,11 @@ from tests.rocketmq.programs import GO, JAVA, PYTHON, Language, each
 from tests.waiting import until
 from tests.wire.certificates import Authority
 from txmsg import Message, Producer
-from txmsg.access.keys import KeyFile, NewAccessKey
+from txmsg.access.keys import KeyFile, NewAccessKey, new_access_key
 from txmsg.access.rules import parse_rule
-from txmsg.administration.access import UserAdministration
-from txmsg.administration.rules import RuleAdministration
+from txmsg.administration.access import Access, LimitUser, NewUser, Revoke, add_access_key
+from txmsg.administration.ask import Ask
+from txmsg.administration.rules import Rules
 from txmsg.cli.access import asker_of_storage
 from txmsg.message import new_transaction_id
 from txmsg.rocketmq.api import SERVICE
@@ -66,7 +67,7 @@ class Place:
 
     gateway: GatewayProcess
     broker: BrokerProcess
-    users: UserAdministration
+    ask: Ask
     authority: bytes
     environment: dict[str, str]
     keys: dict[str, list[NewAccessKey]] = field(default_factory=dict)
@@ -145,18 +146,19 @@ class Calls:
 @pytest.fixture
 def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterator[Place]:
     """shop may use the topic orders; eve may see that, and use the topic trades."""
-    users = UserAdministration(asker_of_storage(notify_url))
-    rules = RuleAdministration(asker_of_storage(notify_url))
+    ask = asker_of_storage(notify_url)
     key_file, token_file = tmp_path / "access-keys.key", tmp_path / "gateway.token"
     KeyFile.make(key_file)
-    token_file.write_text(users.create("gateway")[1])
+    token_file.write_text(ask(Access.create_user, NewUser(name="gateway")).token or "")
     keys = {}
     for user in ("shop", "eve"):
-        users.create(user)
-        keys[user] = [users.create_access_key(user, KeyFile(key_file))[1] for _ in range(2)]
+        ask(Access.create_user, NewUser(name=user))
+        keys[user] = [new_access_key() for _ in range(2)]
+        for new in keys[user]:
+            add_access_key(ask, user, new, KeyFile(key_file))
     for user, allowed in (("gateway", _GATEWAY), ("shop", _SHOP), ("eve", _EVE)):
         for action, resource in allowed:
-            rules.allow(parse_rule(user, action, resource))
+            ask(Rules.allow, parse_rule(user, action, resource))
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.issue("127.0.0.1")
     broker = start_broker("--auth", "--first-check-s", "1")
@@ -168,7 +170,7 @@ def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterato
     )
     environment = {"ROCKETMQ_TLS": "yes", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.file)}
     with running_gateway(broker.address, *options, log=tmp_path / "gateway.log") as gateway:
-        yield Place(gateway, broker, users, authority.file.read_bytes(), environment, keys)
+        yield Place(gateway, broker, ask, authority.file.read_bytes(), environment, keys)
 
 
 def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place) -> None:
@@ -191,7 +193,7 @@ def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place)
     assert eve.recall("orders", delayed).code == pb.FORBIDDEN
     assert eve.recall("trades", delayed).code != pb.OK
     assert shop.recall("orders", delayed).code == pb.OK
-    place.users.limit("shop", {"messages_per_s": 1e-6})
+    place.ask(Access.limit_user, LimitUser(name="shop", limits={"messages_per_s": 1e-6}))
     until(lambda: shop.send("orders").code == pb.TOO_MANY_REQUESTS)
     assert eve.send("trades").code == pb.OK
 
@@ -210,7 +212,7 @@ def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on
             told = old.telemetry(frames())
             assert next(told).status.code == pb.OK
             waiting = thread.submit(old.receive, "orders")
-            place.users.revoke("shop", access_key=place.keys["shop"][0].id)
+            place.ask(Access.revoke, Revoke(name="shop", access_key=place.keys["shop"][0].id))
             assert next(told).status.code == pb.UNAUTHORIZED
             assert list(told) == []
             [end] = waiting.result(_CALL_S_MAX)

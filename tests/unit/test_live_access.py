@@ -9,7 +9,9 @@ import pytest
 from tests.closed_pool import closed_pool
 from txmsg.access.limits import NO_LIMITS
 from txmsg.access.snapshot import AccessSnapshot
-from txmsg.broker.access import LiveAccess, UserDirectory
+from txmsg.administration.access import NewUser
+from txmsg.broker.access import LiveAccess
+from txmsg.broker.api.access import AccessApi
 from txmsg.broker.store.users import Users
 from txmsg.errors import BrokerUnavailable, MisuseError
 
@@ -75,6 +77,8 @@ async def test_who_knows_more_is_told_less_only_if_the_database_has_gone_back(
 
 
 async def test_a_user_with_a_certificate_has_no_token_that_expires(database: Database) -> None:
-    users = UserDirectory(database)
+    users = AccessApi(database, None)
     with pytest.raises(MisuseError, match="give one of the two"):
-        await users.create("ada", [], "ada.example", datetime(2999, 1, 1, tzinfo=UTC))
+        await users.create_user(
+            NewUser(name="ada", certificate="ada.example", expires_at=datetime(2999, 1, 1, tzinfo=UTC))
+        )

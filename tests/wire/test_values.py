@@ -15,7 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.methods import made
+from txmsg.access.keys import AccessKey
+from txmsg.access.snapshot import Credential
+from txmsg.administration.access import CreateAccessKey, IssuedToken
 from txmsg.errors import InvalidName, MisuseError, ProtocolError
+from txmsg.wire.users import WatchedAccess
 from txmsg.wire.values import Natural32, Range, check, packed, unpacked
 
 
@@ -45,6 +50,7 @@ class Outer:
     inners: Sequence[Inner] = ()
     counts: Sequence[Natural32] = ()
     by_name: Mapping[str, Inner] = field(default_factory=dict)
+    tags: frozenset[str] = frozenset()
     state: Any = None
 
 
@@ -66,6 +72,7 @@ _OUTERS = st.builds(
     inners=st.lists(_INNERS, max_size=2),
     counts=st.lists(st.integers(0, 2**31 - 1), max_size=2),
     by_name=st.dictionaries(_TEXTS, _INNERS, max_size=2),
+    tags=st.frozensets(_TEXTS, max_size=3),
     state=_JSON,
 )
 
@@ -152,6 +159,63 @@ def test_a_nul_is_refused_as_in_a_name() -> None:
 def test_who_sends_what_a_field_cannot_have_is_told_before(value: Outer, says: str) -> None:
     with pytest.raises(MisuseError, match=says):
         check(value)
+
+
+SECRET = "s3cret"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    name: str
+    text: str = field(default="", repr=False)
+    data: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeper:
+    kept: Kept
+    all: Sequence[Kept] = ()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        '{"kept":{"text":"s3cret"}}',
+        '{"kept":{"name":"","text":"s3cret\\u0000"}}',
+        '{"kept":{"name":"","text":["s3cret"]}}',
+        '{"kept":{"name":"","text":{"s3cret":1}}}',
+        '{"kept":{"name":"","data":"*s3cret"}}',
+        '{"kept":{"name":"","text":"s3cret","later":1}}',
+        '{"kept":[{"name":"","text":"s3cret"}]}',
+        '{"kept":{"name":""},"all":{"name":"","text":"s3cret"}}',
+        '{"all":[{"name":"","text":"s3cret"}]}',
+        '[{"name":"","text":"s3cret"}]',
+        '{"kept":{"name":"","text":"s3cret"',
+    ],
+)
+def test_no_error_shows_a_secret(told: str) -> None:
+    with pytest.raises((ProtocolError, InvalidName)) as refused:
+        unpacked(Keeper, told.encode(), strict=True)
+    assert SECRET not in str(refused.value)
+
+
+def test_who_sends_a_secret_that_cannot_be_is_not_shown_it() -> None:
+    with pytest.raises(MisuseError, match=r"kept.text='\(a secret\)' contains a NUL") as refused:
+        packed(Keeper(kept=Kept(name="", text=f"{SECRET}\0")))
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        made(IssuedToken, token=SECRET),
+        made(CreateAccessKey, sealed_secret=SECRET.encode()),
+        made(WatchedAccess, tokens=[made(Credential, secret_sha256=SECRET.encode())]),
+        made(WatchedAccess, access_keys=[made(AccessKey, sealed_secret=SECRET.encode())]),
+    ],
+)
+def test_no_text_of_a_value_has_its_secret(value: object) -> None:
+    assert SECRET not in f"{value!r} {value}"
 
 
 @given(st.binary(max_size=40) | _JSON.map(lambda each: json.dumps(each).encode()))

@@ -1,4 +1,4 @@
-"""Users and rules as this broker knows them: keeps its guard in step with the database, and makes tokens.
+"""Users and rules as this broker knows them: keeps its guard in step with the database.
 
 Brokers hear of a change by a notice, and look for one every second, so a revoked token is refused everywhere within
 two. A broker that is cut off from its database goes on with what it knows, and lets nobody in after the guard's age.
@@ -7,26 +7,19 @@ two. A broker that is cut off from its database goes on with what it knows, and 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Final
 
 from txmsg.access.guard import Guard
-from txmsg.access.keys import KEY_ID, SEALED_SIZE_BYTES_MAX, AccessKey
-from txmsg.access.limits import UserLimits, checked_limits
-from txmsg.access.principal import check_role_name, check_user_name
+from txmsg.access.limits import UserLimits
 from txmsg.access.snapshot import AccessSnapshot
-from txmsg.access.tokens import new_token
 from txmsg.broker.periodic import repeat
-from txmsg.broker.store.users import ROLES_MAX, UserRow, Users
-from txmsg.errors import BrokerUnavailable, MisuseError, shown
+from txmsg.broker.store.users import Users
+from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 
 LOOK_S: Final = 1.0
-_CERTIFICATE_LENGTH_MAX: Final = 300
 _log = EventLog(__name__)
 
 
@@ -120,97 +113,3 @@ class LiveAccess:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-class UserDirectory:
-    """Makes and changes users. live: takes each change before it is answered; other brokers hear of it soon."""
-
-    def __init__(self, users: Users, live: LiveAccess | None = None) -> None:
-        self._users = users
-        self._live = live
-
-    async def list(self, limit: int, *, after: str, contains: str) -> Sequence[UserRow]:
-        """The first users by name, after this one and with this in their names."""
-        return await self._users.list(limit, after=after, contains=contains)
-
-    async def show(self, name: str) -> UserRow:
-        """One of them. Raises MisuseError."""
-        return await self._users.show(name)
-
-    async def create(
-        self, name: str, roles: Sequence[str], certificate: str, expires_at: datetime | None
-    ) -> tuple[UserRow, str]:
-        """A new user and its token; with a certificate it needs none, and "" is returned."""
-        check_user_name(name)
-        _check_roles(roles)
-        _check_certificate(certificate)
-        if certificate and expires_at is not None:
-            raise MisuseError("a user with a certificate gets no token that could expire: give one of the two")
-        token = None if certificate else new_token()
-        row = await self._users.create(name, roles, certificate or None, token, expires_at)
-        await self._take()
-        return row, "" if token is None else token.text
-
-    async def alter(self, name: str, *, add: Sequence[str], remove: Sequence[str], certificate: str | None) -> UserRow:
-        """Changes roles, and unless it is None the certificate: "" for none."""
-        _check_roles(add)
-        _check_certificate(certificate or "")
-        row = await self._users.alter(name, add=add, remove=remove, certificate=certificate)
-        await self._take()
-        return row
-
-    async def rotate(self, name: str, expires_at: datetime | None) -> tuple[UserRow, str]:
-        """Another token."""
-        token = new_token()
-        row = await self._users.rotate(name, token, expires_at)
-        await self._take()
-        return row, token.text
-
-    async def add_access_key(self, key: AccessKey) -> UserRow:
-        """An access key, that its maker has encrypted."""
-        if re.fullmatch(KEY_ID, key.id) is None or not 0 < len(key.sealed_secret) <= SEALED_SIZE_BYTES_MAX:
-            raise MisuseError(
-                f"access key {shown(key.id)} is not one as `txmsg user access-key create` and `import` give, with 1 to "
-                f"{SEALED_SIZE_BYTES_MAX} bytes of an encrypted secret"
-            )
-        row = await self._users.add_access_key(key)
-        await self._take()
-        return row
-
-    async def revoke(self, name: str, token_id: str = "", access_key_id: str = "") -> UserRow:
-        """Takes away one token or one access key; without either all of them and the certificate."""
-        if token_id and access_key_id:
-            raise MisuseError("a token and an access key are revoked one after the other: name one of them")
-        row = await self._users.revoke(name, token_id, access_key_id)
-        await self._take()
-        return row
-
-    async def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool) -> UserRow:
-        """Sets some of its limits. others_default: it keeps no others of its own."""
-        row = await self._users.limit(name, checked_limits(limits), others_default=others_default)
-        await self._take()
-        return row
-
-    async def delete(self, name: str) -> None:
-        """Deletes a user with its tokens and rules."""
-        await self._users.delete(name)
-        await self._take()
-
-    async def _take(self) -> None:
-        if self._live is not None:
-            await self._live.take()
-
-
-def _check_roles(roles: Sequence[str]) -> None:
-    if len(roles) > ROLES_MAX:
-        raise MisuseError(f"{len(roles)} roles are too many: a user has at most {ROLES_MAX}")
-    for role in roles:
-        check_role_name(role)
-
-
-def _check_certificate(name: str) -> None:
-    if len(name) > _CERTIFICATE_LENGTH_MAX or not name.isprintable() or name != name.strip():
-        raise MisuseError(
-            f"certificate={shown(name)} is not the name in a certificate: give at most {_CERTIFICATE_LENGTH_MAX} "
-            "printable characters"
-        )

@@ -11,14 +11,16 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from txmsg.administration.access import Access
 from txmsg.administration.alerts import Alerts
 from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
 from txmsg.administration.halves import Admin
 from txmsg.administration.messages import Messages as MessageService
+from txmsg.administration.rules import Rules
 from txmsg.administration.settings import Settings
 from txmsg.broker import migrate
-from txmsg.broker.access import LiveAccess, UserDirectory
+from txmsg.broker.access import LiveAccess
 from txmsg.broker.admission import Admission
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.api.access import AccessApi
@@ -79,11 +81,10 @@ from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server import CLOSING_S_MAX, Server
+from txmsg.wire.users import AccessWatch
 from txmsg.wire.v1 import (
-    access_rpc,
     dead_letters_rpc,
     groups_rpc,
-    rules_rpc,
     schemas_rpc,
     topics_rpc,
     txmsg_rpc,
@@ -245,13 +246,15 @@ class Broker:
             drops=self.retention.counts,
             on_resume=partial(self.checks.wake, sweep=True),
         )
+        access = AccessApi(Users(admin_pool), self.access)
         self.server = Server(
             {
                 txmsg_rpc.Notify: self.api,
                 Admin: admin,
                 txmsg_rpc.Admin: admin,
-                access_rpc.Access: AccessApi(UserDirectory(Users(admin_pool), self.access), self.access),
-                rules_rpc.Rules: RulesApi(AccessRules(admin_pool), self.access),
+                Access: access,
+                AccessWatch: access,
+                Rules: RulesApi(AccessRules(admin_pool), self.access),
                 Alerts: AlertsApi(admin_pool, self.alerting),
                 Audit: audit_log,
                 Cluster: ClusterApi(Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures),

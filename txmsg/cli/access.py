@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from txmsg.administration.access import Access
 from txmsg.administration.ask import Ask, changer
+from txmsg.administration.rules import Rules
 from txmsg.broker import migrate
-from txmsg.broker.access import UserDirectory
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.rules import RulesApi
 from txmsg.broker.api.schemas import SchemasApi
@@ -19,8 +20,6 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.store.users import Users
 from txmsg.wire.caller import Caller, calling_as
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
-from txmsg.wire.v1.access_rpc import Access
-from txmsg.wire.v1.rules_rpc import Rules
 from txmsg.wire.v1.schemas_rpc import Schemas
 
 
@@ -49,7 +48,7 @@ def _answers(pool: Pool) -> dict[str, Callable[[Any], Any]]:
     """What answers the methods of users, rules and schemas, by their names."""
     topics = TopicRegistry(pool, auto_create=False, queues=1)
     services = {
-        Access: AccessApi(UserDirectory(Users(pool)), None),
+        Access: AccessApi(Users(pool), None),
         Rules: RulesApi(AccessRules(pool)),
         Schemas: SchemasApi(TopicSchemas(pool), topics.ensure),
     }

@@ -8,15 +8,13 @@ from typing import TextIO
 
 import click
 
-from txmsg.access.keys import KeyFile, known_access_key
-from txmsg.administration.access import UserAdministration
-from txmsg.cli.connections import of_database
+from txmsg.access.keys import KeyFile, known_access_key, new_access_key
+from txmsg.administration.access import Access, Revoke, add_access_key, user_of
+from txmsg.administration.ask import Ask
+from txmsg.cli.connections import database_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import Decorator, json_option, table_options
 from txmsg.cli.output import json_text, print_facts, print_rows, say
-
-_administered: Decorator = of_database(UserAdministration, "users")
-
 
 _key_file: Decorator = click.option(
     "--access-key-file",
@@ -57,14 +55,15 @@ def file(*, path: Path, as_json: bool) -> None:
 )
 @click.argument("name", metavar="USER")
 @_key_file
-@_administered
+@database_option
 @json_option
-def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -> None:
+def create(*, name: str, path: Path, ask: Ask, as_json: bool) -> None:
     """Create an access key, and print it with its secret, only this once.
 
     A user has at most two, so that clients can change over. Revoke the old one afterwards.
     """
-    _, key = users.create_access_key(name, KeyFile(path))
+    key = new_access_key()
+    add_access_key(ask, name, key, KeyFile(path))
     told = {"access_key": key.id, "secret": key.secret}
     if as_json:
         click.echo(json_text({"user": name, **told}))
@@ -90,17 +89,15 @@ def create(*, name: str, path: Path, users: UserAdministration, as_json: bool) -
     help="File with the secret, which may end with a newline. Default: standard input; on a terminal the secret is "
     "prompted for and not echoed.",
 )
-@_administered
+@database_option
 @json_option
-def import_(
-    *, name: str, key_id: str, path: Path, secret_file: TextIO, users: UserAdministration, as_json: bool
-) -> None:
+def import_(*, name: str, key_id: str, path: Path, secret_file: TextIO, ask: Ask, as_json: bool) -> None:
     """Import an access key that clients already have, with its secret, so that they need not change.
 
     No other user may have the ID. The secret is never an argument, because other processes could read it.
     """
     key = known_access_key(key_id, _read_secret(secret_file, key_id))
-    user, _ = users.import_access_key(name, key, KeyFile(path))
+    user = add_access_key(ask, name, key, KeyFile(path))
     if as_json:
         click.echo(json_text({"user": name, "access_key": key.id}))
         return
@@ -116,12 +113,12 @@ def _read_secret(file: TextIO, key_id: str) -> str:
 
 @access_key.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key list shop")
 @click.argument("name", metavar="USER")
-@_administered
+@database_option
 @json_option
 @table_options
-def list_(*, name: str, users: UserAdministration, as_json: bool) -> None:
+def list_(*, name: str, ask: Ask, as_json: bool) -> None:
     """List the access keys of a user, without their secrets."""
-    found = [asdict(key) for key in users.show(name).access_keys]
+    found = [asdict(key) for key in user_of(ask, name).access_keys]
     if as_json:
         click.echo(json_text({"access_keys": found}))
     elif found:
@@ -133,13 +130,13 @@ def list_(*, name: str, users: UserAdministration, as_json: bool) -> None:
 @access_key.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user access-key revoke shop k2zq5h7a4mv3xw2c")
 @click.argument("name", metavar="USER")
 @click.argument("key_id", metavar="ID")
-@_administered
+@database_option
 @json_option
-def revoke(*, name: str, key_id: str, users: UserAdministration, as_json: bool) -> None:
+def revoke(*, name: str, key_id: str, ask: Ask, as_json: bool) -> None:
     """Revoke an access key. Gateways refuse it within 2 s, and end waiting calls."""
     if not key_id:
         raise click.UsageError("the ID of an access key is not empty: `txmsg user access-key list` shows it")
-    found = users.revoke(name, access_key=key_id)
+    found = ask(Access.revoke, Revoke(name=name, access_key=key_id))
     if as_json:
         click.echo(json_text(asdict(found)))
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from txmsg.access.rules import ADMIN, ROLE, Rule, parse_rule
-from txmsg.administration.rules import RuleAdministration
-from txmsg.cli.connections import of_database
+from txmsg.administration.ask import Ask
+from txmsg.administration.rules import RuleQuery, Rules
+from txmsg.cli.connections import database_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, json_option, table_options
+from txmsg.cli.options import json_option, table_options
 from txmsg.cli.output import json_text, print_rows, say
 
 _NOT_ALLOWED = 1
 """The exit status of `txmsg acl check` for what is not allowed."""
-administered: Decorator = of_database(RuleAdministration, "rules")
 
 
 @click.group()
@@ -32,12 +32,12 @@ def acl() -> None:
 @click.argument("principal")
 @click.argument("action")
 @click.argument("name")
-@administered
+@database_option
 @json_option
-def allow(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
+def allow(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> None:
     """Add a rule. It takes effect at all brokers within 2 s."""
     rule = parse_rule(principal, action, name)
-    changed = rules.allow(rule)
+    changed = ask(Rules.allow, rule).changed
     if as_json:
         click.echo(json_text({"rule": _values(rule), "changed": changed}))
     else:
@@ -48,15 +48,15 @@ def allow(*, principal: str, action: str, name: str, rules: RuleAdministration, 
 @click.argument("principal")
 @click.argument("action")
 @click.argument("name")
-@administered
+@database_option
 @json_option
-def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
+def deny(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> None:
     """Remove a rule, given as it was allowed. There are no rules that forbid.
 
     If another rule still allows the same, by a prefix or a role, it is printed.
     """
     rule = parse_rule(principal, action, name)
-    denied = rules.deny(rule)
+    denied = ask(Rules.deny, rule)
     if as_json:
         still = None if denied.still is None else _values(denied.still)
         click.echo(json_text({"rule": _values(rule), "changed": denied.changed, "still_allowed_by": still}))
@@ -72,12 +72,12 @@ def deny(*, principal: str, action: str, name: str, rules: RuleAdministration, a
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg acl list\n  txmsg acl list shop --json",
 )
 @click.argument("principal", default="")
-@administered
+@database_option
 @json_option
 @table_options
-def list_(*, principal: str, rules: RuleAdministration, as_json: bool) -> None:
+def list_(*, principal: str, ask: Ask, as_json: bool) -> None:
     """List all rules, or those of PRINCIPAL; for a user, including those of its roles."""
-    found = rules.list(principal)
+    found = ask(Rules.list, RuleQuery(subject=principal)).rules
     if as_json:
         click.echo(json_text({"rules": [_values(each) for each in found]}))
     elif found:
@@ -90,12 +90,12 @@ def list_(*, principal: str, rules: RuleAdministration, as_json: bool) -> None:
 @click.argument("principal")
 @click.argument("action")
 @click.argument("name")
-@administered
+@database_option
 @json_option
-def check(*, principal: str, action: str, name: str, rules: RuleAdministration, as_json: bool) -> None:
+def check(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> None:
     """Check whether PRINCIPAL may do this, and by which rule. Exit status 1 if not."""
     asked = parse_rule(principal, action, name)
-    found = rules.check(asked)
+    found = ask(Rules.check, asked)
     if as_json:
         rule = None if found.rule is None else _values(found.rule)
         click.echo(json_text({"allowed": found.allowed, "rule": rule, "roles": list(found.roles)}))

@@ -172,6 +172,10 @@ def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorato
     return decorated
 
 
+database_option: Decorator = of_database(lambda ask: ask, "ask")
+"""Adds --broker and --storage; the command gets what asks the one that is named, as `ask`."""
+
+
 def _names_brokers() -> bool:
     """Whether brokers are named anywhere: they count more than a database that the environment names.
 

@@ -11,18 +11,31 @@ from pathlib import Path
 import click
 
 from txmsg.access.rules import ADMIN
-from txmsg.administration.access import User, UserAdministration
+from txmsg.administration.access import (
+    Access,
+    AlterUser,
+    DeleteUser,
+    IssuedToken,
+    LimitUser,
+    NewUser,
+    Revoke,
+    RotateToken,
+    UserDetails,
+    UserQuery,
+    WhoAmI,
+    user_of,
+)
+from txmsg.administration.ask import Ask
 from txmsg.cli.access_key import access_key
-from txmsg.cli.connections import asker, broker_option, of_database
+from txmsg.cli.connections import ask_broker, broker_option, database_option
 from txmsg.cli.main import EXAMPLE_FORMAT
-from txmsg.cli.options import Decorator, contains_option, duration, json_option, page_option, table_options, yes_option
+from txmsg.cli.options import contains_option, duration, json_option, page_option, table_options, yes_option
 from txmsg.cli.output import json_text, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
 from txmsg.logs import EventLog
 from txmsg.runtime.owners import require_own
 
 _log = EventLog(__name__)
-administered: Decorator = of_database(UserAdministration, "users")
 _expires_option = click.option(
     "--expires", metavar="DURATION", type=duration, help="How long the token is valid, such as 90d.  [default: always]"
 )
@@ -45,14 +58,18 @@ def make_first_user(url: str, out: Path) -> None:
     from txmsg.cli.access import asker_of_storage  # with txmsg[broker] only
 
     require_own(out.parent, "the directory")
-    users = UserAdministration(asker_of_storage(url))
-    is_first = not users.list(1).users
+    ask = asker_of_storage(url)
+    is_first = not ask(Access.list_users, UserQuery(limit=1)).users
     begun = _new_file(out)
     if is_first or begun.exists():  # else who was stopped between making and writing its token would lock everybody out
         _check_out(out, replaces=True)
         begun.touch(mode=0o600)
-        _, token = users.create("admin", roles=[ADMIN]) if is_first else users.rotate("admin")
-        _write_private(out, token)
+        if is_first:
+            issued = ask(Access.create_user, NewUser(name="admin", roles=[ADMIN]))
+        else:
+            issued = ask(Access.rotate_token, RotateToken(name="admin"))
+        assert issued.token is not None
+        _write_private(out, issued.token)
         _log.info("access.first_user", "the token of the first user, admin, is in %(path)s", path=out)
 
 
@@ -74,43 +91,41 @@ user.add_command(access_key)
 )
 @click.argument("name")
 @_roles_option
-@click.option(
-    "--certificate", default="", metavar="NAME", help="The name in the user's client certificate, instead of a token."
-)
+@click.option("--certificate", metavar="NAME", help="The name in the user's client certificate, instead of a token.")
 @_expires_option
 @_out_option
-@administered
+@database_option
 @json_option
 def create(
     *,
     name: str,
     roles: Sequence[str],
-    certificate: str,
+    certificate: str | None,
     expires: float | None,
     out: Path | None,
-    users: UserAdministration,
+    ask: Ask,
     as_json: bool,
 ) -> None:
     """Create a user, and print its token, only this once, because only a hash is stored."""
     if certificate and (expires is not None or out is not None):
         raise click.UsageError("a user with --certificate gets no token: leave out --expires and --out")
     _check_out(out)
-    found, token = users.create(name, roles=roles, certificate=certificate, expires_at=_expires_at(expires))
-    _print_token(f"user {name} created", found, token, out, as_json=as_json)
+    new = NewUser(name=name, roles=roles, certificate=certificate, expires_at=_expires_at(expires))
+    _print_token(f"user {name} created", ask(Access.create_user, new), out, as_json=as_json)
 
 
 @user.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user list --json")
 @click.option("--limit", type=click.IntRange(1, 1000), default=1000, show_default=True, help="Maximum number per page.")
 @contains_option
 @page_option
-@administered
+@database_option
 @json_option
 @table_options
-def list_(*, limit: int, contains: str, page: str, users: UserAdministration, as_json: bool) -> None:
+def list_(*, limit: int, contains: str, page: str, ask: Ask, as_json: bool) -> None:
     """List users by name, with their roles."""
-    found = users.list(limit, after=page, contains=contains)
+    found = ask(Access.list_users, UserQuery(limit=limit, after=page, contains=contains))
     if as_json:
-        click.echo(json_text({"users": [asdict(each) for each in found.users], "next": found.next}))
+        click.echo(json_text(asdict(found)))
         return
     if not found.users:
         click.echo("no users" + (" match" if contains else ""))
@@ -131,11 +146,11 @@ def list_(*, limit: int, contains: str, page: str, users: UserAdministration, as
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user show shop")
 @click.argument("name")
-@administered
+@database_option
 @json_option
-def show(*, name: str, users: UserAdministration, as_json: bool) -> None:
+def show(*, name: str, ask: Ask, as_json: bool) -> None:
     """Show a user, and the ids and times of its tokens."""
-    _print_user(users.show(name), as_json=as_json)
+    _print_user(user_of(ask, name), as_json=as_json)
 
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user alter shop --role sender")
@@ -143,7 +158,7 @@ def show(*, name: str, users: UserAdministration, as_json: bool) -> None:
 @click.option("--role", "add_roles", metavar="ROLE", multiple=True, help="Add this role. Repeatable.")
 @click.option("--no-role", "remove_roles", metavar="ROLE", multiple=True, help="Remove this role. Repeatable.")
 @click.option("--certificate", metavar="NAME", help='The name in the user\'s client certificate; "" for none.')
-@administered
+@database_option
 @json_option
 def alter(
     *,
@@ -151,30 +166,30 @@ def alter(
     add_roles: Sequence[str],
     remove_roles: Sequence[str],
     certificate: str | None,
-    users: UserAdministration,
+    ask: Ask,
     as_json: bool,
 ) -> None:
     """Change roles and certificate of a user. Its connections continue, with the new rights."""
     if not add_roles and not remove_roles and certificate is None:
         raise click.UsageError("name what to change, such as --role")
-    found = users.alter(name, add_roles=add_roles, remove_roles=remove_roles, certificate=certificate)
-    _print_user(found, as_json=as_json)
+    change = AlterUser(name=name, add_roles=add_roles, remove_roles=remove_roles, certificate=certificate)
+    _print_user(ask(Access.alter_user, change), as_json=as_json)
 
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user rotate shop --out shop.token")
 @click.argument("name")
 @_expires_option
 @_out_option
-@administered
+@database_option
 @json_option
-def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdministration, as_json: bool) -> None:
+def rotate(*, name: str, expires: float | None, out: Path | None, ask: Ask, as_json: bool) -> None:
     """Create another token, and print it, only this once.
 
     The previous one stays valid until it is revoked or until the next rotation, so that clients can change over.
     """
     _check_out(out, replaces=True)
-    found, token = users.rotate(name, expires_at=_expires_at(expires))
-    _print_token(f"user {name} has another token", found, token, out, as_json=as_json)
+    issued = ask(Access.rotate_token, RotateToken(name=name, expires_at=_expires_at(expires)))
+    _print_token(f"user {name} has another token", issued, out, as_json=as_json)
 
 
 @user.command(
@@ -182,15 +197,15 @@ def rotate(*, name: str, expires: float | None, out: Path | None, users: UserAdm
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg user revoke shop --token k2zq5h7a4mv3xw2c",
 )
 @click.argument("name")
-@click.option("--token", default="", metavar="ID", help="Only this token: the id that `txmsg user show` prints.")
-@administered
+@click.option("--token", metavar="ID", help="Only this token: the id that `txmsg user show` prints.")
+@database_option
 @json_option
-def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -> None:
+def revoke(*, name: str, token: str | None, ask: Ask, as_json: bool) -> None:
     """Revoke all tokens, access keys and the certificate of a user, or one token.
 
     All brokers close its connections within 2 s.
     """
-    found = users.revoke(name, token=token)
+    found = ask(Access.revoke, Revoke(name=name, token=token))
     if as_json:
         click.echo(json_text(asdict(found)))
     else:
@@ -219,9 +234,9 @@ def revoke(*, name: str, token: str, users: UserAdministration, as_json: bool) -
     is_flag=True,
     help="Reset limits that are not given here to the defaults of the settings.",
 )
-@administered
+@database_option
 @json_option
-def limit(*, name: str, others_default: bool, users: UserAdministration, as_json: bool, **limits: float | None) -> None:
+def limit(*, name: str, others_default: bool, ask: Ask, as_json: bool, **limits: float | None) -> None:
     """Set limits of a user at each server, and of topics and groups that it creates. 0: no limit.
 
     Above a limit, the user's calls wait or are refused; other users are not affected. Users without their own limits
@@ -230,20 +245,22 @@ def limit(*, name: str, others_default: bool, users: UserAdministration, as_json
     given = {field: value for field, value in limits.items() if value is not None}
     if not given and not others_default:
         raise click.UsageError("name a limit, such as --connections, or --default")
-    _print_user(users.limit(name, given, others_default=others_default), as_json=as_json)
+    _print_user(
+        ask(Access.limit_user, LimitUser(name=name, limits=given, others_default=others_default)), as_json=as_json
+    )
 
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user delete shop")
 @click.argument("name")
-@administered
+@database_option
 @yes_option
 @json_option
-def delete(*, name: str, users: UserAdministration, yes: bool, as_json: bool) -> None:
+def delete(*, name: str, ask: Ask, yes: bool, as_json: bool) -> None:
     """Delete a user with its tokens and rules."""
     if not yes:
-        users.show(name)
+        user_of(ask, name)
         click.confirm(printable(f"delete user {name} with its tokens and rules?"), abort=True, err=as_json)
-    users.delete(name)
+    ask(Access.delete_user, DeleteUser(name=name))
     click.echo(json_text({"user": name, "deleted": True}) if as_json else f"user {name} deleted")
 
 
@@ -252,7 +269,7 @@ def delete(*, name: str, users: UserAdministration, yes: bool, as_json: bool) ->
 @json_option
 def whoami(*, broker: str, as_json: bool) -> None:
     """Show the user that the broker has authenticated."""
-    identity = UserAdministration(asker(broker)).who_am_i()
+    identity = ask_broker(broker, Access.who_am_i, WhoAmI())
     may = sorted({f"{rule.action} {rule.resource}" for rule in identity.rules})
     values = {**asdict(identity), "rules": may}
     if as_json:
@@ -278,13 +295,14 @@ def _check_out(out: Path | None, *, replaces: bool = False) -> None:
         raise MisuseError(f"--out {out} cannot be written: is {out.parent} a directory that you may write to?")
 
 
-def _print_token(what: str, found: User, token: str, out: Path | None, *, as_json: bool) -> None:
-    if out is not None:
+def _print_token(what: str, issued: IssuedToken, out: Path | None, *, as_json: bool) -> None:
+    token = issued.token
+    if out is not None and token is not None:
         _write_private(out, token)
     if as_json:
-        click.echo(json_text({**asdict(found), "token": None if out is not None else token or None}))
-    elif not token:
-        say(f"{what}; its certificate is {found.certificate}")
+        click.echo(json_text({**asdict(issued.user), "token": None if out is not None else token}))
+    elif token is None:
+        say(f"{what}; its certificate is {issued.user.certificate}")
     elif out is not None:
         say(f"{what}; its token is in {out}")
     else:
@@ -305,7 +323,7 @@ def _new_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
 
 
-def _print_user(found: User, *, as_json: bool) -> None:
+def _print_user(found: UserDetails, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(asdict(found)))
         return

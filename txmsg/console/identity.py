@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 
 from txmsg.access.rules import ADMIN, Rights
 from txmsg.access.tokens import is_token
+from txmsg.administration.access import Access, WhoAmI
 from txmsg.console.database import Database
 from txmsg.errors import Unauthenticated
-from txmsg.wire.rules import unpack_rule
-from txmsg.wire.v1 import access_pb2 as pb
-from txmsg.wire.v1.access_rpc import Access
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ async def who_am_i(database: Database) -> Identity | None:
     """To whom the token of its connections belongs; None if its brokers ask for none."""
     if not is_token(database.token):
         raise Unauthenticated("this is not a token of txmsg")
-    reply = await database.ask(Access.who_am_i, pb.WhoAmIRequest())
+    reply = await database.ask(Access.who_am_i, WhoAmI())
     if not reply.authentication:
         return None
-    return Identity(name=reply.name, roles=frozenset(reply.roles), rights=Rights(map(unpack_rule, reply.rules)))
+    return Identity(name=reply.name, roles=frozenset(reply.roles), rights=Rights(reply.rules))

@@ -12,11 +12,10 @@ from typing import Final
 
 from txmsg.access.rules import ADMIN
 from txmsg.access.tokens import is_token
+from txmsg.administration.access import Access, Identity, WhoAmI
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.wire.channel import Channel
-from txmsg.wire.v1 import access_pb2 as pb
-from txmsg.wire.v1.access_rpc import Access
 
 _log = EventLog(__name__)
 
@@ -24,7 +23,7 @@ CHECK_S: Final = 10.0
 """Between two looks whether a token is still valid."""
 _ANSWER_S_MAX: Final = 2.5
 
-Ask = Callable[[str], Awaitable[pb.WhoAmIReply]]
+Ask = Callable[[str], Awaitable[Identity]]
 """Who a token belongs to."""
 
 
@@ -79,14 +78,14 @@ class Visitors:
 def asking(brokers: Sequence[str]) -> Ask:
     """Asks the first of these that answers."""
 
-    async def ask(token: str) -> pb.WhoAmIReply:
+    async def ask(token: str) -> Identity:
         if not is_token(token):
             raise Unauthenticated("this is not a token of txmsg")
         failed: BrokerUnavailable | None = None
         for address in brokers:
             try:
                 async with Channel(address, token=token) as channel:
-                    return await channel.call(Access.who_am_i, pb.WhoAmIRequest(), timeout_s=_ANSWER_S_MAX)
+                    return await channel.call(Access.who_am_i, WhoAmI(), timeout_s=_ANSWER_S_MAX)
             except BrokerUnavailable as exc:
                 failed = exc
         assert failed is not None

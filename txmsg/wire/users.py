@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle
-from typing import Final
+from typing import Annotated, Final
 
 from txmsg.access.guard import Guard
 from txmsg.access.keys import AccessKey
@@ -18,14 +18,53 @@ from txmsg.errors import MisuseError, PermissionDenied, TxmsgError, Unauthentica
 from txmsg.logs import EventLog
 from txmsg.wire.channel import Channel
 from txmsg.wire.credential import client_access
-from txmsg.wire.v1 import access_pb2 as pb
-from txmsg.wire.v1.access_rpc import Access
+from txmsg.wire.method import Method
+from txmsg.wire.values import Natural, Range
 
 LOOK_S: Final = 1.0
 """How long after a failure the next broker is asked."""
 _WAIT_S_MAX: Final = 20.0
 _ANSWER_S: Final = 5.0
 _log = EventLog(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchAccess:
+    """Waits until anything is not as at this version, at most wait_ms. version: that was told last; 0: none.
+
+    access_keys: tells them, too: for gateways, which can decrypt them.
+    """
+
+    version: Natural = 0
+    wait_ms: Annotated[int, Range(0, 300_000)] = 0
+    access_keys: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedRule:
+    """A rule of access in plain texts: a newer broker may have actions that this release does not know."""
+
+    subject: str
+    action: str
+    kind: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedAccess:
+    """All users, what is stored of their tokens and access keys, and rules."""
+
+    version: int
+    users: Sequence[User] = ()
+    tokens: Sequence[Credential] = ()
+    rules: Sequence[WatchedRule] = ()
+    access_keys: Sequence[AccessKey] = ()
+
+
+class AccessWatch:
+    """The method of the service Access that servers without a database of users call."""
+
+    watch: Final = Method("Access/Watch", WatchAccess, WatchedAccess)
 
 
 class UsersOfBrokers:
@@ -102,37 +141,22 @@ class UsersOfBrokers:
             self.guard.forget()
 
     async def _take(self, channel: Channel) -> None:
-        request = pb.WatchAccessRequest(
+        request = WatchAccess(
             version=self.guard.snapshot.version, wait_ms=int(self._wait_s * 1000), access_keys=self._access_keys
         )
-        reply = await channel.call(Access.watch, request, timeout_s=self._wait_s + _ANSWER_S)
+        reply = await channel.call(AccessWatch.watch, request, timeout_s=self._wait_s + _ANSWER_S)
         if reply.version == self.guard.snapshot.version:
             self.guard.confirm()
         else:
             self.guard.use(snapshot_of(reply))
 
 
-def snapshot_of(reply: pb.WatchAccessReply) -> AccessSnapshot:
+def snapshot_of(told: WatchedAccess) -> AccessSnapshot:
     """What a broker has told."""
     return AccessSnapshot(
-        version=reply.version,
-        users={
-            user.name: User(
-                name=user.name, roles=frozenset(user.roles), certificate=user.certificate, limits=dict(user.limits)
-            )
-            for user in reply.users
-        },
-        credentials={
-            token.id: Credential(
-                id=token.id,
-                user=token.user,
-                secret_sha256=token.secret_sha256,
-                expires_at=token.expires_at_us / 1_000_000 if token.expires_at_us else math.inf,
-            )
-            for token in reply.tokens
-        },
-        access_keys={
-            key.id: AccessKey(id=key.id, user=key.user, sealed_secret=key.sealed_secret) for key in reply.access_keys
-        },
-        rules=Rules(known_rules((rule.subject, rule.action, rule.kind, rule.pattern) for rule in reply.rules)),
+        version=told.version,
+        users={user.name: user for user in told.users},
+        credentials={token.id: token for token in told.tokens},
+        access_keys={key.id: key for key in told.access_keys},
+        rules=Rules(known_rules((rule.subject, rule.action, rule.kind, rule.pattern) for rule in told.rules)),
     )

@@ -2,7 +2,7 @@
 
 A field that has its default is left out, and a missing one gets it, so that releases that lack a field understand each
 other. A reply may have fields that its reader does not know. A request may not: what they ask for would not happen, or
-would happen to more than was meant.
+would happen to more than was meant. A field with `repr=False` is a secret: no error shows what it has.
 """
 
 from __future__ import annotations
@@ -47,7 +47,14 @@ class _Wrong(Exception):
         self.path: list[str] = []
 
     def __str__(self) -> str:
-        return f"{'.'.join(reversed(self.path))}={shown(self.value)} {self.reason}".removeprefix("=")
+        return f"{'.'.join(reversed(self.path))}={_shown(self.value)} {self.reason}".removeprefix("=")
+
+
+def _shown(value: object) -> str:
+    """A value for an error. What is in an object or a list may be a secret."""
+    if isinstance(value, dict) and value:
+        return f"{{{', '.join(map(shown, value))}}}"
+    return f"[{len(value)} items]" if isinstance(value, list) and value else shown(value)
 
 
 def packed(value: object) -> bytes:
@@ -87,15 +94,17 @@ def _plain(value: Any) -> object:
             return b64encode(value).decode()
         case Mapping():
             return dict(value)
-    given = ((name, default, getattr(value, name)) for name, (_, default) in _fields_of(value.__class__).items())
+        case frozenset():
+            return sorted(value)
+    given = ((name, default, getattr(value, name)) for name, (_, default, _) in _fields_of(value.__class__).items())
     return {name: each for name, default, each in given if each != default}
 
 
 @cache  # bounded by the values that administration has
-def _fields_of(kind: Any) -> Mapping[str, tuple[Any, Any]]:
-    """The type and the default of each field."""
+def _fields_of(kind: Any) -> Mapping[str, tuple[Any, Any, bool]]:
+    """The type and the default of each field, and whether it is a secret."""
     hints = get_type_hints(kind, include_extras=True)
-    return {each.name: (hints[each.name], _default_of(each)) for each in fields(kind)}
+    return {each.name: (hints[each.name], _default_of(each), not each.repr) for each in fields(kind)}
 
 
 def _default_of(field: Field[Any]) -> object:
@@ -136,17 +145,20 @@ def _named(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) ->
 def _dataclass(kind: type, value: Any, strict: bool) -> Any:
     known = _fields_of(kind)
     _check(isinstance(value, dict), value, f"must be an object, a {kind.__name__}")
-    for name, (_, default) in known.items():
+    for name, (_, default, _) in known.items():
         _check(name in value or default is not MISSING, value, f"lacks {name}")
     if strict and (unknown := value.keys() - known.keys()):
         raise _Wrong(value, f"has {', '.join(sorted(unknown))}, which this release does not know: upgrade it")
-    return kind(**{name: _within(name, known[name][0], each, strict) for name, each in value.items() if name in known})
+    given = ((name, *known[name], each) for name, each in value.items() if name in known)
+    return kind(**{name: _within(name, of, each, strict, is_secret=secret) for name, of, _, secret, each in given})
 
 
-def _within(step: str, *arguments: Any) -> Any:
+def _within(step: str, *arguments: Any, is_secret: bool = False) -> Any:
     try:
         return _read(*arguments)
     except _Wrong as exc:
+        if is_secret:
+            exc.value = "(a secret)"
         exc.path.append(step)
         raise
 
@@ -216,5 +228,6 @@ _GENERICS: Final[Mapping[Any, Any]] = {
     UnionType: _optional,
     Literal: lambda arguments, value, strict, bounds: _one_of(arguments, value, strict),
     Sequence: _items,
+    frozenset: lambda *given: frozenset(_items(*given)),
     Mapping: _named,
 }

@@ -1,144 +1,155 @@
-"""The service Access: users, and who a connection is. Decides nothing."""
+"""The service Access: which users, tokens and keys are well-formed, new tokens, and who a connection is."""
 
 from __future__ import annotations
 
 import math
-from datetime import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
 
-from txmsg.access.keys import AccessKey
-from txmsg.access.principal import Principal
-from txmsg.access.snapshot import AccessSnapshot
-from txmsg.broker.access import LiveAccess, UserDirectory
-from txmsg.broker.store.users import UserRow
-from txmsg.errors import MisuseError
-from txmsg.message import datetime_of_us, us_of_datetime
-from txmsg.wire.rules import pack_rule
+from txmsg.access.keys import KEY_ID, SEALED_SIZE_BYTES_MAX
+from txmsg.access.limits import checked_limits
+from txmsg.access.principal import check_role_name, check_user_name
+from txmsg.access.tokens import new_token
+from txmsg.administration.access import (
+    AlterUser,
+    CreateAccessKey,
+    DeleteUser,
+    Identity,
+    IssuedToken,
+    LimitUser,
+    NewUser,
+    Revoke,
+    RotateToken,
+    UserDeleted,
+    UserDetails,
+    UserPage,
+    UserQuery,
+    WhoAmI,
+)
+from txmsg.broker.access import LiveAccess
+from txmsg.broker.store.users import ROLES_MAX, Users
+from txmsg.errors import MisuseError, shown
 from txmsg.wire.server_call import ServerCall, with_call
-from txmsg.wire.v1 import access_pb2 as pb
+from txmsg.wire.users import WatchAccess, WatchedAccess, WatchedRule
 
-_WAIT_S_MAX = 300.0
-_LIMIT_MAX = 1000
+_CERTIFICATE_LENGTH_MAX: Final = 300
 
 
 class AccessApi:
-    """The service Access. live: None without authentication."""
+    """The service Access. live: takes each change before it is answered; other brokers hear of it soon.
 
-    def __init__(self, users: UserDirectory, live: LiveAccess | None) -> None:
+    live is None without authentication.
+    """
+
+    def __init__(self, users: Users, live: LiveAccess | None) -> None:
         self._users = users
         self._live = live
 
     @with_call
-    async def who_am_i(self, _: pb.WhoAmIRequest, call: ServerCall[pb.WhoAmIRequest, pb.WhoAmIReply]) -> pb.WhoAmIReply:
-        return who_am_i(call.connection.principal, authentication=self._live is not None)
-
-    async def list_users(self, request: pb.ListUsersRequest) -> pb.ListUsersReply:
-        if request.name:
-            return pb.ListUsersReply(users=[_user(await self._users.show(request.name))])
-        limit = min(request.limit or _LIMIT_MAX, _LIMIT_MAX)
-        rows = await self._users.list(limit + 1, after=request.after, contains=request.contains)
-        return pb.ListUsersReply(
-            users=[_user(row) for row in rows[:limit]], next=rows[limit - 1].name if len(rows) > limit else ""
+    async def who_am_i(self, _: WhoAmI, call: ServerCall[WhoAmI, Identity]) -> Identity:
+        principal = call.connection.principal
+        expires_at = principal.expires_at
+        return Identity(
+            name=principal.name,
+            roles=sorted(principal.roles),
+            authentication=self._live is not None,
+            credential=principal.credential,
+            expires_at=None if expires_at == math.inf else datetime.fromtimestamp(expires_at, UTC),
+            rules=principal.rights.rules,
         )
 
-    async def create_user(self, request: pb.CreateUserRequest) -> pb.CreateUserReply:
-        row, token = await self._users.create(
-            request.name, request.roles, request.certificate, _time(request.expires_at_us)
-        )
-        return pb.CreateUserReply(user=_user(row), token=token)
+    async def list_users(self, query: UserQuery) -> UserPage:
+        if query.name is not None:
+            return UserPage(users=[await self._users.show(query.name)])
+        return await self._users.list(query)
 
-    async def alter_user(self, request: pb.AlterUserRequest) -> pb.AlterUserReply:
-        certificate = request.certificate if request.HasField("certificate") else None
-        row = await self._users.alter(
-            request.name, add=request.add_roles, remove=request.remove_roles, certificate=certificate
-        )
-        return pb.AlterUserReply(user=_user(row))
+    async def create_user(self, new: NewUser) -> IssuedToken:
+        check_user_name(new.name)
+        _check_roles(new.roles)
+        new = replace(new, certificate=new.certificate or None)
+        if new.certificate is not None:
+            _check_certificate(new.certificate)
+            if new.expires_at is not None:
+                raise MisuseError("a user with a certificate gets no token that could expire: give one of the two")
+        token = None if new.certificate else new_token()
+        user = await self._users.create(new, token)
+        await self._take()
+        return IssuedToken(user=user, token=None if token is None else token.text)
 
-    async def rotate_token(self, request: pb.RotateTokenRequest) -> pb.RotateTokenReply:
-        row, token = await self._users.rotate(request.name, _time(request.expires_at_us))
-        return pb.RotateTokenReply(user=_user(row), token=token)
+    async def alter_user(self, change: AlterUser) -> UserDetails:
+        _check_roles(change.add_roles)
+        _check_certificate(change.certificate or "")
+        user = await self._users.alter(change)
+        await self._take()
+        return user
 
-    async def revoke(self, request: pb.RevokeRequest) -> pb.RevokeReply:
-        return pb.RevokeReply(user=_user(await self._users.revoke(request.name, request.token, request.access_key)))
+    async def rotate_token(self, request: RotateToken) -> IssuedToken:
+        token = new_token()
+        user = await self._users.rotate(request, token)
+        await self._take()
+        return IssuedToken(user=user, token=token.text)
 
-    async def create_access_key(self, request: pb.CreateAccessKeyRequest) -> pb.CreateAccessKeyReply:
-        key = AccessKey(id=request.id, user=request.name, sealed_secret=request.sealed_secret)
-        return pb.CreateAccessKeyReply(user=_user(await self._users.add_access_key(key)))
+    async def create_access_key(self, key: CreateAccessKey) -> UserDetails:
+        if re.fullmatch(KEY_ID, key.id) is None or not 0 < len(key.sealed_secret) <= SEALED_SIZE_BYTES_MAX:
+            raise MisuseError(
+                f"access key {shown(key.id)} is not one as `txmsg user access-key create` and `import` give, with 1 to "
+                f"{SEALED_SIZE_BYTES_MAX} bytes of an encrypted secret"
+            )
+        user = await self._users.add_access_key(key)
+        await self._take()
+        return user
 
-    async def limit_user(self, request: pb.LimitUserRequest) -> pb.LimitUserReply:
-        row = await self._users.limit(request.name, dict(request.limits), others_default=request.others_default)
-        return pb.LimitUserReply(user=_user(row))
+    async def revoke(self, request: Revoke) -> UserDetails:
+        if request.token is not None and request.access_key is not None:
+            raise MisuseError("a token and an access key are revoked one after the other: name one of them")
+        user = await self._users.revoke(request)
+        await self._take()
+        return user
 
-    async def delete_user(self, request: pb.DeleteUserRequest) -> pb.DeleteUserReply:
+    async def limit_user(self, change: LimitUser) -> UserDetails:
+        user = await self._users.limit(replace(change, limits=checked_limits(change.limits)))
+        await self._take()
+        return user
+
+    async def delete_user(self, request: DeleteUser) -> UserDeleted:
         await self._users.delete(request.name)
-        return pb.DeleteUserReply()
+        await self._take()
+        return UserDeleted()
 
     @with_call  # so that a call that waits ends when its rule is taken away
-    async def watch(
-        self, request: pb.WatchAccessRequest, _: ServerCall[pb.WatchAccessRequest, pb.WatchAccessReply]
-    ) -> pb.WatchAccessReply:
+    async def watch(self, request: WatchAccess, _: ServerCall[WatchAccess, WatchedAccess]) -> WatchedAccess:
         if self._live is None:
             raise MisuseError("this broker has no authentication: start it with --auth")
-        snapshot = await self._live.changed_from(request.version, min(request.wait_ms / 1000, _WAIT_S_MAX))
-        return _watched(snapshot, with_access_keys=request.access_keys)
+        snapshot = await self._live.changed_from(request.version, request.wait_ms / 1000)
+        return WatchedAccess(
+            version=snapshot.version,
+            users=list(snapshot.users.values()),
+            tokens=list(snapshot.credentials.values()),
+            rules=[
+                WatchedRule(subject=rule.subject, action=rule.action, kind=rule.kind, pattern=rule.pattern)
+                for rule in snapshot.rules.all
+            ],
+            access_keys=list(snapshot.access_keys.values()) if request.access_keys else (),
+        )
+
+    async def _take(self) -> None:
+        if self._live is not None:
+            await self._live.take()
 
 
-def who_am_i(principal: Principal, *, authentication: bool) -> pb.WhoAmIReply:
-    """What a server says of a connection's principal."""
-    return pb.WhoAmIReply(
-        name=principal.name,
-        roles=sorted(principal.roles),
-        authentication=authentication,
-        credential=principal.credential,
-        expires_at_us=_us(principal.expires_at),
-        rules=map(pack_rule, principal.rights.rules),
-    )
+def _check_roles(roles: Sequence[str]) -> None:
+    if len(roles) > ROLES_MAX:
+        raise MisuseError(f"{len(roles)} roles are too many: a user has at most {ROLES_MAX}")
+    for role in roles:
+        check_role_name(role)
 
 
-def _us(seconds: float) -> int:
-    return 0 if seconds == math.inf else int(seconds * 1_000_000)
-
-
-def _time(us: int) -> datetime | None:
-    return datetime_of_us(us) if us else None
-
-
-def _user(row: UserRow) -> pb.AccessUser:
-    return pb.AccessUser(
-        name=row.name,
-        roles=row.roles,
-        certificate=row.certificate or "",
-        created_at_us=us_of_datetime(row.created_at),
-        limits=row.limits,
-        tokens=[
-            pb.AccessToken(
-                id=token.id,
-                created_at_us=us_of_datetime(token.created_at),
-                expires_at_us=0 if token.expires_at is None else us_of_datetime(token.expires_at),
-            )
-            for token in row.tokens
-        ],
-        access_keys=[pb.AccessKey(id=key.id, created_at_us=us_of_datetime(key.created_at)) for key in row.access_keys],
-    )
-
-
-def _watched(snapshot: AccessSnapshot, *, with_access_keys: bool) -> pb.WatchAccessReply:
-    return pb.WatchAccessReply(
-        version=snapshot.version,
-        users=[
-            pb.AccessUser(name=user.name, roles=sorted(user.roles), certificate=user.certificate, limits=user.limits)
-            for user in snapshot.users.values()
-        ],
-        tokens=[
-            pb.WatchedToken(
-                id=each.id, user=each.user, secret_sha256=each.secret_sha256, expires_at_us=_us(each.expires_at)
-            )
-            for each in snapshot.credentials.values()
-        ],
-        rules=map(pack_rule, snapshot.rules.all),
-        access_keys=[
-            pb.WatchedAccessKey(id=each.id, user=each.user, sealed_secret=each.sealed_secret)
-            for each in snapshot.access_keys.values()
-        ]
-        if with_access_keys
-        else (),
-    )
+def _check_certificate(name: str) -> None:
+    if len(name) > _CERTIFICATE_LENGTH_MAX or not name.isprintable() or name != name.strip():
+        raise MisuseError(
+            f"certificate={shown(name)} is not the name in a certificate: give at most {_CERTIFICATE_LENGTH_MAX} "
+            "printable characters"
+        )

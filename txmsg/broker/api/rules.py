@@ -1,15 +1,14 @@
-"""The service Rules: who may do what. Decides nothing."""
+"""The service Rules: which rules are well-formed, whose they are, and which one decides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from txmsg.access.permissions import resolved
-from txmsg.access.rules import ADMIN, ADMIN_RULES, ROLE, Decision, Kind, Right, Rule, Rules, parse_rule
+from txmsg.access.rules import ADMIN, ADMIN_RULES, ROLE, Decision, Right, Rule, Rules, parse_rule
+from txmsg.administration.rules import Allowed, Checked, Denied, RuleList, RuleQuery
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.store.access_rules import AccessRules
-from txmsg.wire.rules import pack_rule
-from txmsg.wire.v1 import rules_pb2 as pb
 
 
 class RulesApi:
@@ -19,36 +18,31 @@ class RulesApi:
         self._rules = rules
         self._live = live
 
-    async def list(self, request: pb.ListRulesRequest) -> pb.ListRulesReply:
+    async def list(self, query: RuleQuery) -> RuleList:
         rules = Rules(await self._rules.list()).all
-        if request.subject:
-            subjects = {request.subject, *(ROLE + role for role in await self._roles_of(request.subject))}
+        if query.subject:
+            subjects = {query.subject, *(ROLE + role for role in await self._roles_of(query.subject))}
             built_in = ADMIN_RULES if ROLE + ADMIN in subjects else ()
             rules = (*built_in, *(rule for rule in rules if rule.subject in subjects))
-        return pb.ListRulesReply(rules=map(pack_rule, rules))
+        return RuleList(rules=rules)
 
-    async def allow(self, request: pb.AllowRequest) -> pb.AllowReply:
-        changed = await self._rules.add(_rule(request.rule))
+    async def allow(self, given: Rule) -> Allowed:
+        changed = await self._rules.add(_checked(given))
         await self._take()
-        return pb.AllowReply(changed=changed)
+        return Allowed(changed=changed)
 
-    async def deny(self, request: pb.DenyRequest) -> pb.DenyReply:
-        rule = _rule(request.rule)
+    async def deny(self, given: Rule) -> Denied:
+        rule = _checked(given)
         roles = await self._roles_of(rule.subject)
-        reply = pb.DenyReply(changed=await self._rules.remove(rule))
+        changed = await self._rules.remove(rule)
         await self._take()
-        still = (await self._decision(rule, roles)).rule
-        if still is not None:
-            reply.still.CopyFrom(pack_rule(still))
-        return reply
+        return Denied(changed=changed, still=(await self._decision(rule, roles)).rule)
 
-    async def check(self, request: pb.CheckRuleRequest) -> pb.CheckRuleReply:
-        asked = _rule(
-            pb.AccessRule(subject=request.subject, action=request.action, kind=request.kind, pattern=request.name)
-        )
+    async def check(self, given: Rule) -> Checked:
+        asked = _checked(given)
         roles = await self._roles_of(asked.subject)
         allowed, rule = await self._decision(asked, roles)
-        return pb.CheckRuleReply(allowed=allowed, rule=None if rule is None else pack_rule(rule), roles=roles)
+        return Checked(allowed=allowed, rule=rule, roles=roles)
 
     async def _take(self) -> None:
         if self._live is not None:
@@ -62,6 +56,5 @@ class RulesApi:
         return [] if subject.startswith(ROLE) else await self._rules.roles_of(subject)
 
 
-def _rule(rule: pb.AccessRule) -> Rule:
-    kind, pattern = rule.kind, rule.pattern
-    return parse_rule(rule.subject, rule.action, kind if kind == Kind.CLUSTER else f"{kind}:{pattern}")
+def _checked(rule: Rule) -> Rule:
+    return parse_rule(rule.subject, rule.action, rule.resource)

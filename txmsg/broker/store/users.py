@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import psycopg
 from psycopg.rows import class_row
@@ -16,6 +15,19 @@ from txmsg.access.keys import AccessKey
 from txmsg.access.rules import Rules, known_rules
 from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.access.tokens import NewToken
+from txmsg.administration.access import (
+    AlterUser,
+    CreateAccessKey,
+    LimitUser,
+    NewUser,
+    Revoke,
+    RotateToken,
+    UserAccessKey,
+    UserDetails,
+    UserPage,
+    UserQuery,
+    UserToken,
+)
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.errors import MisuseError
@@ -28,34 +40,6 @@ ROLES_MAX: Final = 20
 """Of a user; a CHECK says so, too."""
 _USERS_MAX: Final = 10_000
 """Each broker has all of them in memory."""
-
-
-class TokenRow(NamedTuple):
-    """A token, without its secret."""
-
-    id: str
-    created_at: datetime
-    expires_at: datetime | None
-
-
-class AccessKeyRow(NamedTuple):
-    """An access key, without its secret."""
-
-    id: str
-    created_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRow:
-    """A user, and its tokens and access keys, the newest first."""
-
-    name: str
-    roles: Sequence[str]
-    certificate: str | None
-    created_at: datetime
-    limits: Mapping[str, float]
-    tokens: Sequence[TokenRow] = ()
-    access_keys: Sequence[AccessKeyRow] = ()
 
 
 class Users:
@@ -107,27 +91,22 @@ class Users:
             rules=Rules(known_rules(rules)),
         )
 
-    async def list(self, limit: int, *, after: str = "", contains: str = "") -> Sequence[UserRow]:
-        """The first users by name, after this one and with this in their names, whatever the case."""
-        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(UserRow)) as cursor:
-            await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit})
-            rows = await cursor.fetchall()
-            return [await _with_tokens(conn, row) for row in rows]
+    async def list(self, query: UserQuery) -> UserPage:
+        """A page of users."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(UserDetails)) as cursor:
+            await cursor.execute(_LIST, asdict(query))
+            found = await cursor.fetchall()
+            users = [await _with_tokens(conn, user) for user in found[: query.limit]]
+        return UserPage(users=users, next=users[-1].name if len(found) > query.limit else None)
 
-    async def show(self, name: str) -> UserRow:
+    async def show(self, name: str) -> UserDetails:
         """One of them. Raises MisuseError."""
         async with session(self._pool) as conn:
             return await _user(conn, name)
 
-    async def create(
-        self,
-        name: str,
-        roles: Sequence[str],
-        certificate: str | None,
-        token: NewToken | None,
-        expires_at: datetime | None,
-    ) -> UserRow:
+    async def create(self, new: NewUser, token: NewToken | None) -> UserDetails:
         """A new user. Raises MisuseError if there is one of this name or with this certificate, or too many."""
+        name = new.name
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             cursor = await conn.execute("select count(*) from txmsg.access_user")
@@ -137,52 +116,53 @@ class Users:
                 raise MisuseError(f"there are {row[0]} users, as many as may be: delete some with `txmsg user delete`")
             made = await conn.execute(
                 "insert into txmsg.access_user (name, roles) values (%s, %s) on conflict do nothing",
-                (name, sorted(set(roles))),
+                (name, sorted(set(new.roles))),
             )
             if not made.rowcount:
                 raise MisuseError(f"user {name} exists already: `txmsg user rotate {name}` makes another token")
-            if certificate is not None:
-                await _set_certificate(conn, name, certificate)
+            if new.certificate is not None:
+                await _set_certificate(conn, name, new.certificate)
             if token is not None:
-                await _add_token(conn, name, token, expires_at)
+                await _add_token(conn, name, token, new.expires_at)
             user = await _user(conn, name)
             await audit.record(conn, "user.create", name, after=_state(user))
             return user
 
-    async def alter(self, name: str, *, add: Sequence[str], remove: Sequence[str], certificate: str | None) -> UserRow:
-        """Changes roles, and unless it is None the certificate: "" for none. Raises MisuseError."""
+    async def alter(self, change: AlterUser) -> UserDetails:
+        """Changes roles and certificate. Raises MisuseError."""
+        name = change.name
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, name)
-            roles = sorted({*before.roles, *add} - set(remove))
+            roles = sorted({*before.roles, *change.add_roles} - set(change.remove_roles))
             if len(roles) > ROLES_MAX:
                 raise MisuseError(f"user {name} would have {len(roles)} roles: at most {ROLES_MAX} are allowed")
             await conn.execute("update txmsg.access_user set roles = %s where name = %s", (roles, name))
-            if certificate is not None:
-                await _set_certificate(conn, name, certificate or None)
+            if change.certificate is not None:
+                await _set_certificate(conn, name, change.certificate or None)
             return await _changed(conn, "user.alter", before)
 
-    async def rotate(self, name: str, token: NewToken, expires_at: datetime | None) -> UserRow:
+    async def rotate(self, request: RotateToken, token: NewToken) -> UserDetails:
         """Adds a token, in the place of the older one if there are two. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
-            before = await _user(conn, name)
-            await _add_token(conn, name, token, expires_at)
+            before = await _user(conn, request.name)
+            await _add_token(conn, request.name, token, request.expires_at)
             return await _changed(conn, "user.rotate", before)
 
-    async def add_access_key(self, key: AccessKey) -> UserRow:
+    async def add_access_key(self, key: CreateAccessKey) -> UserDetails:
         """Adds an access key to its user. Raises MisuseError, also for one who has two: none may end unasked."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
-            before = await _user(conn, key.user)
+            before = await _user(conn, key.name)
             if len(before.access_keys) >= len(_SLOTS):
                 raise MisuseError(
-                    f"user {key.user} has {len(before.access_keys)} access keys, as many as may be: revoke one that is "
-                    f"not in use any more with `txmsg user access-key revoke {key.user} ID`"
+                    f"user {key.name} has {len(before.access_keys)} access keys, as many as may be: revoke one that is "
+                    f"not in use any more with `txmsg user access-key revoke {key.name} ID`"
                 )
             added = await conn.execute(
                 _ADD_ACCESS_KEY,
-                {"id": key.id, "name": key.user, "slots": list(_SLOTS), "sealed_secret": key.sealed_secret},
+                {"id": key.id, "name": key.name, "slots": list(_SLOTS), "sealed_secret": key.sealed_secret},
             )
             if not added.rowcount:
                 raise MisuseError(
@@ -191,16 +171,17 @@ class Users:
                 )
             return await _changed(conn, "user.access_key", before)
 
-    async def revoke(self, name: str, token_id: str = "", access_key_id: str = "") -> UserRow:
+    async def revoke(self, request: Revoke) -> UserDetails:
         """Takes away one token or access key; without either all of them and the certificate. Raises MisuseError."""
+        name, token_id, access_key_id = request.name, request.token, request.access_key
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, name)
-            if token_id and all(token.id != token_id for token in before.tokens):
+            if token_id is not None and all(token.id != token_id for token in before.tokens):
                 raise MisuseError(f"user {name} has no token with this id: `txmsg user show {name}` lists them")
-            if access_key_id and all(key.id != access_key_id for key in before.access_keys):
+            if access_key_id is not None and all(key.id != access_key_id for key in before.access_keys):
                 raise MisuseError(f"user {name} has no access key with this id: `txmsg user show {name}` lists them")
-            is_all = not token_id and not access_key_id
+            is_all = token_id is None and access_key_id is None
             if is_all:
                 await _set_certificate(conn, name, None)
             which = {"name": name, "all": is_all, "token": token_id, "access_key": access_key_id}
@@ -212,13 +193,13 @@ class Users:
             )
             return await _changed(conn, "user.revoke", before)
 
-    async def limit(self, name: str, limits: Mapping[str, float], *, others_default: bool) -> UserRow:
-        """Sets some of its limits. others_default: it keeps no others of its own. Raises MisuseError."""
+    async def limit(self, change: LimitUser) -> UserDetails:
+        """Sets some of its limits. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
-            before = await _user(conn, name)
-            own = dict(limits) if others_default else {**before.limits, **limits}
-            await conn.execute("update txmsg.access_user set limits = %s where name = %s", (Jsonb(own), name))
+            before = await _user(conn, change.name)
+            own = {**({} if change.others_default else before.limits), **change.limits}
+            await conn.execute("update txmsg.access_user set limits = %s where name = %s", (Jsonb(own), change.name))
             return await _changed(conn, "user.limit", before)
 
     async def delete(self, name: str) -> None:
@@ -237,14 +218,14 @@ async def begin_change(conn: Connection) -> None:
     await notify(conn, NOTICE)
 
 
-async def _changed(conn: Connection, action: str, before: UserRow) -> UserRow:
+async def _changed(conn: Connection, action: str, before: UserDetails) -> UserDetails:
     """The user as it is now, when the audit log has what was done."""
     after = await _user(conn, before.name)
     await audit.record(conn, action, before.name, before=_state(before), after=_state(after))
     return after
 
 
-def _state(user: UserRow) -> State:
+def _state(user: UserDetails) -> State:
     return {
         "roles": list(user.roles),
         "certificate": user.certificate,
@@ -254,8 +235,8 @@ def _state(user: UserRow) -> State:
     }
 
 
-async def _user(conn: Connection, name: str) -> UserRow:
-    async with conn.cursor(row_factory=class_row(UserRow)) as cursor:
+async def _user(conn: Connection, name: str) -> UserDetails:
+    async with conn.cursor(row_factory=class_row(UserDetails)) as cursor:
         await cursor.execute("select * from txmsg.access_user where name = %s", (name,))
         row = await cursor.fetchone()
     if row is None:
@@ -265,19 +246,19 @@ async def _user(conn: Connection, name: str) -> UserRow:
     return await _with_tokens(conn, row)
 
 
-async def _with_tokens(conn: Connection, row: UserRow) -> UserRow:
-    async with conn.cursor(row_factory=class_row(TokenRow)) as cursor:
+async def _with_tokens(conn: Connection, user: UserDetails) -> UserDetails:
+    async with conn.cursor(row_factory=class_row(UserToken)) as cursor:
         await cursor.execute(
             "select id, created_at, expires_at from txmsg.access_token where user_name = %s order by created_at desc",
-            (row.name,),
+            (user.name,),
         )
         tokens = await cursor.fetchall()
-    async with conn.cursor(row_factory=class_row(AccessKeyRow)) as of_keys:
+    async with conn.cursor(row_factory=class_row(UserAccessKey)) as of_keys:
         await of_keys.execute(
-            "select id, created_at from txmsg.access_key where user_name = %s order by created_at desc", (row.name,)
+            "select id, created_at from txmsg.access_key where user_name = %s order by created_at desc", (user.name,)
         )
         access_keys = await of_keys.fetchall()
-    return replace(row, tokens=tokens, access_keys=access_keys)
+    return replace(user, limits=dict(sorted(user.limits.items())), tokens=tokens, access_keys=access_keys)
 
 
 async def _set_certificate(conn: Connection, name: str, certificate: str | None) -> None:
@@ -313,7 +294,7 @@ select id, user_name, secret_sha256, expires_at from txmsg.access_token
 _LIST = """
 select * from txmsg.access_user
  where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0
- order by name limit %(limit)s
+ order by name limit %(limit)s + 1
 """
 
 # Of a user who has as many as may be: one that has expired, else the older one.

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.access.rules import parse_rule
-from txmsg.administration.access import UserAdministration
+from txmsg.administration.access import Access, IssuedToken, NewUser, Revoke, RotateToken, user_of
 from txmsg.administration.ask import Ask
-from txmsg.administration.rules import RuleAdministration
+from txmsg.administration.rules import Rules
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.stage import RegistrationStage
 from txmsg.runtime.child import Child, ChildFailed
@@ -74,11 +74,10 @@ class SecureStage(RegistrationStage):
     def _admit(self) -> None:
         with self.channel(user=_ADMIN) as channel:
             ask = _asker(channel)
-            users, rules = UserAdministration(ask), RuleAdministration(ask)
             for name, rights in RIGHTS.items():
-                _write_private(self.token_file(name), users.create(name)[1])
+                self._keep(name, ask(Access.create_user, NewUser(name=name)))
                 for right in rights:
-                    rules.allow(parse_rule(name, *right.split(" ")))
+                    ask(Rules.allow, parse_rule(name, *right.split(" ")))
         self._start_log()
         self._start_tailer()
         self.console_url = self.start_console("--log", f"metaq={self.log_address}", *self._tls_options())
@@ -146,12 +145,16 @@ class SecureStage(RegistrationStage):
         for address in (*self.brokers.values(), self.log_address, self.console_url.removeprefix("https://")):
             self._wait_served(address)
         with self.channel(user=_ADMIN) as channel:
-            users = UserAdministration(_asker(channel))
+            ask = _asker(channel)
             for name in RIGHTS:
-                [old] = users.show(name).tokens
+                [old] = user_of(ask, name).tokens
                 self.revoked_token = self.token_file(name).read_text().strip()
-                _write_private(self.token_file(name), users.rotate(name)[1])
-                users.revoke(name, token=old.id)
+                self._keep(name, ask(Access.rotate_token, RotateToken(name=name)))
+                ask(Access.revoke, Revoke(name=name, token=old.id))
+
+    def _keep(self, user: str, issued: IssuedToken) -> None:
+        assert issued.token is not None
+        _write_private(self.token_file(user), issued.token)
 
     def _wait_served(self, address: str) -> None:
         """Until a new connection gets the certificate that is in the file. Raises ChildFailed if it never does."""
