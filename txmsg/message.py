@@ -89,8 +89,7 @@ MESSAGES_PER_TRANSACTION_MAX = 1000
 """Messages of one transaction, or of one `send_many`."""
 
 ANY_TYPE: Final = "any"
-MESSAGE_TYPES: Final = (ANY_TYPE, "normal", "fifo", "delay", "transaction")
-"""The types that a topic may be limited to, as in RocketMQ."""
+"""Of a topic that takes messages of all types."""
 
 _NAME = re.compile(rf"[A-Za-z0-9%_][A-Za-z0-9._%-]{{0,{NAME_SIZE_MAX - 1}}}\Z")
 _ODD_IN_NAME = re.compile(r"[^A-Za-z0-9._%-]")

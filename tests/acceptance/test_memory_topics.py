@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from tests.broker_process import running_broker
+from txmsg.administration.topics import TopicChange
 from txmsg.broker import migrate
 from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.embedded import EmbeddedPostgres
@@ -49,7 +50,7 @@ async def create_topics(url: str) -> None:
         registry = TopicRegistry(pool, auto_create=True, queues=3)
         for topic in TOPICS:
             await registry.ensure(topic)
-        await TopicSettings(pool).alter("quotes", TopicChange(durability="memory"))
+        await TopicAdministration(pool).alter("quotes", TopicChange(durability="memory"))
 
 
 async def send(producer: AsyncProducer, when: str) -> dict[str, set[bytes]]:

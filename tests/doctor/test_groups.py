@@ -11,7 +11,7 @@ import pytest
 from txmsg.administration import GroupList, GroupSummary, TopicLag
 from txmsg.administration.cluster import BrokerFigures, ClusterState
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.topics import TopicAdministration, TopicPage, TopicSettings, TopicSummary
+from txmsg.administration.topics import TopicPage, Topics, TopicSettings, TopicSummary
 from txmsg.doctor import brokers, groups
 from txmsg.doctor.brokers import Cluster
 from txmsg.wire.method import Method
@@ -103,11 +103,16 @@ class Reading(Cluster):
 _STATE = ClusterState(shard=UUID(int=0), schema_revision="", brokers=(), queues=0, queues_unassigned=0, leases=None)
 
 
-def test_unused_topics_are_found_on_all_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_topics_are_found_on_all_pages() -> None:
+    def asked(method: Method[Any, Any], query: Any) -> Any:
+        assert method is Topics.list
+        return by_page[query.after]
+
+    ask: Any = asked
+
     figures = BrokerFigures(broker="one", now=datetime.now(UTC), figures=[])
-    cluster = Reading(ask_at=lambda _: _unasked, ask=_unasked, state=_STATE, answers=(), figures=figures)
+    cluster = Reading(ask_at=lambda _: _unasked, ask=ask, state=_STATE, answers=(), figures=figures)
     by_page = {"": _topics(["used"], "2"), "2": _topics(["t1"], None)}
-    monkeypatch.setattr(TopicAdministration, "list", lambda _, limit, after="": by_page[after])
     [found] = brokers.unused_topics(cluster)
     assert found.what == "group g reads topic t1, which has never had a message"
     by_page["2"] = _topics([f"t{number}" for number in range(30)], None)

@@ -14,12 +14,13 @@ import psycopg
 
 from tests.waiting import until_async
 from txmsg.administration.halves import GroupLag
+from txmsg.administration.topics import TopicChange
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.message import QueueId
@@ -88,7 +89,7 @@ class Notify:
 
     async def grow(self, queues: int, topic: str = "t") -> None:
         """Gives a topic more queues."""
-        await TopicSettings(self.topics._pool).alter(topic, TopicChange(queues=queues))
+        await TopicAdministration(self.topics._pool).alter(topic, TopicChange(queues=queues))
         await self.topics.refresh_once()
 
     async def lag(self, delivery: Delivery) -> Sequence[GroupLag]:

@@ -32,6 +32,7 @@ from txmsg.administration.cluster import BrokerId
 from txmsg.administration.halves import HalfDecision, ResumeHalves
 from txmsg.administration.messages import Erasure
 from txmsg.administration.settings import ChangeSetting
+from txmsg.administration.topics import AlterTopic, CreateTopic, DeleteTopic, TopicChange
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditLog, record
@@ -44,8 +45,6 @@ from txmsg.wire.v1 import (
     groups_pb2,
     metaq_pb2,
     schemas_pb2,
-    topics_pb2,
-    txmsg_pb2,
 )
 
 CHANGES = {
@@ -98,13 +97,13 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
             assert address.startswith("127.0.0.1:"), method
             return before, after
 
-        topic = txmsg_pb2.CreateTopicRequest(name="t", queues=2)
-        assert changes("Admin/CreateTopic", topic, "topic.create", "t") == (None, {"queues": 2})
-        call(broker.address, "Admin/CreateTopic", topic)
+        topic = CreateTopic(topic="t", queues=2)
+        assert changes("Topics/Create", topic, "topic.create", "t") == (None, {"queues": 2})
+        call(broker.address, "Topics/Create", topic)
         connection.execute(_FAILURES)
-        altered = topics_pb2.AlterTopicRequest(name="t", queues=3, permission=4)
+        altered = AlterTopic(topic="t", change=TopicChange(queues=3, permission="r"))
         before, after = changes("Topics/Alter", altered, "topic.alter", "t")
-        assert (before["permission"], after["permission"], after["queue_count"]) == (6, 4, 3)
+        assert (before["permission"], after["permission"], after["queues"]) == ("rw", "r", 3)
         assert "durability" not in before
 
         call(broker.address, "Schemas/Register", schemas_pb2.RegisterSchemaRequest(topic="t", version=1, **_SCHEMA))
@@ -187,7 +186,7 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         changes("Access/DeleteUser", DeleteUser(name="eve"), "user.delete", "eve")
 
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
-        deleted = topics_pb2.DeleteTopicRequest(name="t", force=True)
+        deleted = DeleteTopic(topic="t", force=True)
         assert changes("Topics/Delete", deleted, "topic.delete", "t")[0]["queues"] == 3
 
     assert called == CHANGES - OF_LOGS

@@ -27,7 +27,7 @@ from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.retry_administration import RetryAdministration
-from txmsg.broker.store.topic_settings import TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff
 
@@ -252,7 +252,7 @@ async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_
         for group, topic in (("deleted", "t"), ("reads-gone", "gone"), ("other", "t")):
             assert await receive(delivery, 1, group=group, topics=[(topic, "*")], visibility_timeout_s=2)
         notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity' where name = 'gone'")
-        await TopicSettings(notify.topics._pool).delete("gone", force=True)
+        await TopicAdministration(notify.topics._pool).delete("gone", force=True)
         await GroupAdministration(notify.topics._pool).delete("deleted", force=True)
         (again,) = await receive(delivery, 1, group="other")
         assert again.attempt == 2
@@ -267,7 +267,7 @@ async def test_deleting_a_topic_waits_for_a_broker_that_writes_failures_of_it(no
         notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity'")
         async with await psycopg.AsyncConnection.connect(notify_url) as writer:
             await writer.execute("select from txmsg.queue_lease where queue_id = %s for share", [queue_id])
-            deleting = asyncio.create_task(TopicSettings(notify.topics._pool).delete("t", force=True))
+            deleting = asyncio.create_task(TopicAdministration(notify.topics._pool).delete("t", force=True))
             waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
             await until_async(lambda: notify.query(waits) or deleting.done())
             # As a foreign key does when a retry is written.

@@ -13,6 +13,7 @@ from tests.conftest import PostgresServer
 from tests.integration.client_harness import WAIT_S
 from tests.raw_client import RawClient
 from tests.waiting import until
+from txmsg.administration.topics import CreateTopic, Topics
 from txmsg.client import Producer
 from txmsg.errors import UnknownGroup
 from txmsg.message import Message
@@ -20,7 +21,7 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.groups_pb2 import ShowGroupRequest
 from txmsg.wire.v1.groups_rpc import Groups
-from txmsg.wire.v1.txmsg_rpc import Admin, Notify
+from txmsg.wire.v1.txmsg_rpc import Notify
 
 SIZE_BYTES = 4 * 1024 * 1024 - 1024
 """Two of them are a reply, much more than the kernel takes for a client that reads nothing."""
@@ -86,7 +87,7 @@ def test_a_reply_that_the_connection_lost_comes_again_when_the_client_says_so(br
 def test_what_a_slow_reader_leaves_in_the_broker_goes_to_others_when_it_is_gone(broker: BrokerProcess) -> None:
     bodies = [bytes(SIZE_BYTES) + b"%d" % n for n in range(COUNT)]
     with Producer(broker.address, group="p") as producer, BlockingChannel(broker.address) as channel:
-        channel.call(Admin.create_topic, pb.CreateTopicRequest(name="large", queues=1), timeout_s=WAIT_S)
+        channel.call(Topics.create, CreateTopic(topic="large", queues=1), timeout_s=WAIT_S)
         for body in bodies:
             producer.send(Message("large", body))
         with RawClient(broker.address) as client:  # one connection that reads nothing

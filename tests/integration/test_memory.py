@@ -27,6 +27,7 @@ from tests.integration.delivery_harness import (
 )
 from tests.integration.test_retention import patient
 from tests.waiting import until_async
+from txmsg.administration.topics import TopicChange
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
@@ -35,7 +36,7 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.messages import Messages
-from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import MisuseError
 from txmsg.runtime.start import Start
@@ -48,7 +49,7 @@ async def memory_topic(url: str, name: str = "quotes", *, queues: int = 1) -> tu
     """The queues of a new topic."""
     async with open_pool(url) as pool:
         topic = await TopicRegistry(pool, auto_create=True, queues=queues).ensure(name)
-        await TopicSettings(pool).alter(name, TopicChange(durability="memory"))
+        await TopicAdministration(pool).alter(name, TopicChange(durability="memory"))
     return topic.queue_ids
 
 
@@ -280,7 +281,7 @@ async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> No
 
 async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> None:
     async with open_pool(db.url) as pool:
-        settings = TopicSettings(pool)
+        settings = TopicAdministration(pool)
         await settings.alter("orders", TopicChange(durability="memory"))
         await settings.alter("orders", TopicChange(durability="async", queues=5))
         await settings.alter("orders", TopicChange(durability="memory", queues=6))

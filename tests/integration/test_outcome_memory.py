@@ -18,7 +18,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.topic_settings import TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.client import AsyncProducer
 from txmsg.errors import MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, new_transaction_id_bytes
@@ -144,7 +144,7 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
     assert (await db.apply(Batch(commit=committed))).problems == {}
     await db.connection.execute("update txmsg.topic set permission = 0, write_changed_at = now() - interval '1 h'")
     async with open_pool(db.url) as pool:
-        topics = TopicSettings(pool)
+        topics = TopicAdministration(pool)
         with pytest.raises(MisuseError) as refused:
             await topics.delete("orders", force=False)
         assert "1 halves are undecided, 1 committed messages wait for an earlier" in str(refused.value)

@@ -38,6 +38,7 @@ from txmsg.administration.cluster import ClientQuery
 from txmsg.administration.halves import HalfDecision, HalfQuery, ResumeHalves
 from txmsg.administration.messages import MessageQuery, TraceQuery
 from txmsg.administration.settings import ChangeSetting, SettingHistoryQuery, WatchSettings
+from txmsg.administration.topics import CreateTopic, TopicName, TopicQuery
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
@@ -56,7 +57,6 @@ from txmsg.wire.users import AccessWatch, WatchAccess
 from txmsg.wire.v1 import (
     dead_letters_pb2,
     groups_pb2,
-    topics_pb2,
     txmsg_pb2,
 )
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -339,9 +339,7 @@ def test_a_stranger_finds_neither_a_half_message_nor_its_topic(place: Place, hal
     assert not place.call(OTHER, "Admin/ListHalves", listed).halves
     assert not place.call(OTHER, "Messages/Find", find).messages
     assert not place.call(OTHER, "Messages/Trace", trace).messages
-    assert MINE not in {
-        each.settings.name for each in place.call(OTHER, "Topics/List", topics_pb2.ListTopicSettingsRequest()).topics
-    }
+    assert MINE not in {each.settings.topic for each in place.call(OTHER, "Topics/List", TopicQuery()).topics}
     [found] = place.call("ops", "Messages/Find", find).messages
     assert found.body == b"secret"
     assert place.call("ops", "Messages/Trace", trace).messages
@@ -352,16 +350,16 @@ def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> 
     for _ in range(2):
         half_of(place, "shop", "shop", MINE)
     for name in ("a-page", "pages1", "pages2", "z-page"):
-        place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
+        place.call("ops", "Topics/Create", CreateTopic(topic=name))
         half_of(place, "ops", name, name)
     halves = place.call("pager", "Admin/ListHalves", HalfQuery(limit=1))
     assert [each.group for each in halves.halves] == ["pages1"]
     halves = place.call("pager", "Admin/ListHalves", HalfQuery(limit=1, after=halves.next))
     assert ([each.group for each in halves.halves], halves.next) == (["pages2"], None)
-    topics = place.call("pager", "Topics/List", topics_pb2.ListTopicSettingsRequest(limit=1))
-    assert ([each.settings.name for each in topics.topics], topics.next) == (["pages1"], "pages1")
-    topics = place.call("pager", "Topics/List", topics_pb2.ListTopicSettingsRequest(limit=1, after=topics.next))
-    assert ([each.settings.name for each in topics.topics], topics.next) == (["pages2"], "")
+    topics = place.call("pager", "Topics/List", TopicQuery(limit=1))
+    assert ([each.settings.topic for each in topics.topics], topics.next) == (["pages1"], "pages1")
+    topics = place.call("pager", "Topics/List", TopicQuery(limit=1, after=topics.next or ""))
+    assert ([each.settings.topic for each in topics.topics], topics.next) == (["pages2"], None)
     groups = place.call("pager", "Groups/List", groups_pb2.ListGroupsRequest(limit=1, after="pages1"))
     assert ([each.group for each in groups.producer_groups], groups.next) == (["pages2"], "")
     letters = place.call("pager", "DeadLetters/List", dead_letters_pb2.ListDeadLettersRequest(limit=1))
@@ -416,9 +414,7 @@ async def test_sends_to_a_topic_without_a_right_fail_and_no_others_of_the_same_p
     for topic, error in failed:
         with pytest.raises(PermissionDenied, match=f"joined may not send topic:{topic}"):
             raise error
-    names = {
-        each.settings.name for each in place.call("ops", "Topics/List", topics_pb2.ListTopicSettingsRequest()).topics
-    }
+    names = {each.settings.topic for each in place.call("ops", "Topics/List", TopicQuery()).topics}
     assert not names & {"theirs", "others"}, "a topic is not created by who may not send to it"
 
 
@@ -490,15 +486,15 @@ def receive(group: str) -> txmsg_pb2.ReceiveRequest:
 
 def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(place: Place) -> None:
     place.new("maker", "administer topic:made*", "send topic:made*", "receive topic:*", "receive group:made*")
-    place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=MINE))
+    place.call("ops", "Topics/Create", CreateTopic(topic=MINE))
     limits = LimitUser(name="maker", limits={"topics": 2, "groups": 1})
     place.call("ops", "Access/LimitUser", limits)
     for _ in range(2):  # a topic that is there is not made
         for name in ("made1", "made2"):
-            place.call("maker", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
+            place.call("maker", "Topics/Create", CreateTopic(topic=name))
         place.call("maker", "Notify/Receive", receive("made1"))
     for method, request, option in (
-        ("Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name="made3"), "--topics-max"),
+        ("Topics/Create", CreateTopic(topic="made3"), "--topics-max"),
         ("Notify/Receive", receive("made2"), "--groups-max"),
         ("Notify/Receive", receive("made2%member"), "--groups-max"),
     ):
@@ -525,7 +521,7 @@ def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Plac
     place.new("maker2", "administer topic:live*")
 
     def create(name: str) -> None:
-        place.call("maker2", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=name))
+        place.call("maker2", "Topics/Create", CreateTopic(topic=name))
 
     create("live1")
     setting = ChangeSetting(name="broker.user.topics_max", value="1", changed_by="ops")
@@ -609,7 +605,7 @@ select g.id, m.queue, m.queue_offset, 1, now(), m.transaction_id, m.n, m.body, m
 def buried(place: Place) -> None:
     """Dead letters of topic mine, two of six in group other.dead; both groups read topic other.found, too."""
     for topic in (MINE, "other.found"):
-        place.call("ops", "Admin/CreateTopic", txmsg_pb2.CreateTopicRequest(name=topic))
+        place.call("ops", "Topics/Create", CreateTopic(topic=topic))
     with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
         connection.execute(_BURIED)
 
@@ -681,7 +677,7 @@ def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) 
     sent = plain_to("other.found")
     place.call("ops", "Notify/Send", sent)
     trace = TraceQuery(id=str(UUID(bytes=sent.batches[0].transaction_ids)))
-    show = topics_pb2.ShowTopicRequest(name="other.found")
+    show = TopicName(topic="other.found")
     for user, groups in (("ops", {"mine.dead", "other.dead"}), (OTHER, {"other.dead"})):
         [traced] = place.call(user, "Messages/Trace", trace).messages
         assert {group.group for group in traced.groups} == groups

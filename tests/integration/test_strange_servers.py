@@ -14,6 +14,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import said
+from txmsg.administration.topics import Topics
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.message import Message
@@ -24,7 +25,6 @@ from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, PREFACE, Kind, call_head, frame_of
 from txmsg.wire.server import Server
 from txmsg.wire.v1 import txmsg_pb2
-from txmsg.wire.v1.topics_rpc import Topics
 from txmsg.wire.v1.txmsg_rpc import Notify
 from txmsg.wire.v1.wire_pb2 import Greeting
 

@@ -16,25 +16,27 @@ from tests.integration.batch_harness import Notify, columns_of, running_writer
 from tests.integration.client_harness import WAIT_S, collecting, message_count
 from tests.integration.delivery_harness import delivering, notify_at, receive
 from tests.waiting import until_async
+from txmsg.administration.topics import AlterTopic, CreateTopic, TopicChange, TopicSettings
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
-from txmsg.broker.store.topic_settings import TopicChange, TopicSettings, TopicSettingsRow
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import MisuseError, TopicClosed, UnknownTopic
 from txmsg.message import QUEUES_MAX, Message, MessageId
+from txmsg.wire.values import packed
 
 
 async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:
     async with notify_at(notify_url, queues=2) as notify:
         await notify.ensure("t")
         first = await notify.queue_ids()
-        settings = TopicSettings(notify.topics._pool)
+        settings = TopicAdministration(notify.topics._pool)
         changes = (settings.alter("t", TopicChange(queues=count)) for count in (3, 5, 7, 9))
         results = await asyncio.gather(*changes, return_exceptions=True)
-        assert isinstance(results[-1], TopicSettingsRow)
-        assert all(isinstance(result, TopicSettingsRow | MisuseError) for result in results)
+        assert isinstance(results[-1], TopicSettings)
+        assert all(isinstance(result, TopicSettings | MisuseError) for result in results)
         assert await notify.topics.refresh_once() == ["t"]
         queue_ids = await notify.queue_ids()
         assert len(queue_ids) == 9
@@ -52,8 +54,8 @@ async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_
     async with notify_at(notify_url) as notify:
         await notify.ensure("t")
         for count in (0, QUEUES_MAX + 1):
-            with pytest.raises(MisuseError, match=f"{count} queues"):
-                await notify.grow(count)
+            with pytest.raises(MisuseError, match=f"change.queues={count} must be .* from 1 to {QUEUES_MAX}"):
+                packed(AlterTopic(topic="t", change=TopicChange(queues=count)))
         with pytest.raises(UnknownTopic, match="nowhere"):
             await notify.grow(2, "nowhere")
 
@@ -212,6 +214,6 @@ async def test_what_a_broker_knows_of_a_topic_is_looked_at_again_before_it_is_us
         first = (await topics.ensure("t")).queue_ids
         notify.query("delete from txmsg.queue")
         notify.query("delete from txmsg.topic")
-        await notify.topics.create("t", 2)
+        await notify.topics.create(CreateTopic(topic="t", queues=2))
         assert await topics.refresh_once() == ["t"], "it was made anew by another broker"
         assert (await topics.ensure("t")).queue_ids != first

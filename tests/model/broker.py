@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tests.model.history import Cut
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Request, Verdict
+from txmsg.administration.topics import TopicChange
 from txmsg.broker import writer as writer_module
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.config import BrokerConfig
@@ -22,7 +23,7 @@ from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.halves import Halves
-from txmsg.broker.store.topic_settings import TopicChange, TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
@@ -170,7 +171,7 @@ class Broker:
 
     async def _grow(self, parts: _Parts, topic: str, queues: int) -> None:
         with suppress(MisuseError):  # it has as many, or more
-            await TopicSettings(parts.pool).alter(topic, TopicChange(queues=queues))
+            await TopicAdministration(parts.pool).alter(topic, TopicChange(queues=queues))
         await parts.service.topics.refresh_once()
 
     async def learn(self) -> None:

@@ -10,7 +10,6 @@ import pytest
 from txmsg.administration import CheckChange, GroupChange
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import ChangeSetting, Settings
-from txmsg.administration.topics import TopicAdministration, TopicChange
 from txmsg.errors import MisuseError
 from txmsg.runtime.start import Start
 from txmsg.wire.method import packed
@@ -25,11 +24,8 @@ def _ask(*asked: Any, **_: Any) -> NoReturn:
     raise Asked
 
 
-_TOPICS, _NOTIFY = TopicAdministration(_ask), NotifyAdministration(_ask)
+_NOTIFY = NotifyAdministration(_ask)
 _CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
-    "create": ("queues", lambda number: _TOPICS.create("t", number)),
-    "alter": ("write_queues", lambda number: _TOPICS.alter("t", TopicChange(write_queues=number))),
-    "list": ("limit", _TOPICS.list),
     "retries": ("retries_max", lambda number: _NOTIFY.alter_group("g", GroupChange(retries_max=number))),
     "checks": ("checks_max", lambda number: _NOTIFY.alter_checks("g", CheckChange(checks_max=number))),
     "seek": ("queue", lambda number: _NOTIFY.seek("g", "t", Start.latest(), queue=number)),

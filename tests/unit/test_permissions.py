@@ -130,14 +130,14 @@ def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
 
 
 def test_what_is_offered_before_a_request_is_what_the_request_may() -> None:
-    alter, make = METHODS["Topics/Alter"].request, METHODS["Admin/CreateTopic"].request
+    alter, create = METHODS["Topics/Alter"].request, METHODS["Topics/Create"].request
     for rules in ([], ["administer topic:orders"], ["administer topic:ord*"], ["describe topic:*"]):
         mine = rights(*rules)
         assert missing_before(mine, "Topics/Alter", {"topic": "orders"}) == missing(
-            mine, "Topics/Alter", alter(name="orders")
+            mine, "Topics/Alter", made(alter, topic="orders")
         )
-        asked_for = missing_before(mine, "Admin/CreateTopic", {})
-        assert (asked_for is None) == (missing(mine, "Admin/CreateTopic", make(name="orders")) is None)
+        asked_for = missing_before(mine, "Topics/Create", {})
+        assert (asked_for is None) == (missing(mine, "Topics/Create", create(topic="orders")) is None)
     of_all = missing_before(rights("administer group:shop"), "DeadLetters/Purge", {"group": ""})
     assert of_all == Missing(Right(Action.ADMINISTER, Kind.GROUP), "")
     assert missing_before(rights("describe cluster"), "Cluster/Drain", {"topic": "orders"}) == Missing(

@@ -188,11 +188,12 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Admin/ResumeHalves": (_group(Action.ADMINISTER, "group", found=True),),
     "Admin/Stats": _SHOWS_CLUSTER,
     # Topics.
-    "Admin/CreateTopic": (_topic(Action.ADMINISTER, "name"),),
+    "Topics/Create": (_topic(Action.ADMINISTER, "topic"),),
     "Topics/List": (_topic(Action.DESCRIBE, found=True),),
-    "Topics/Show": (_topic(Action.DESCRIBE, "name"),),
-    "Topics/Alter": (_topic(Action.ADMINISTER, "name"),),
-    "Topics/Delete": (_topic(Action.ADMINISTER, "name"),),
+    "Topics/Show": (_topic(Action.DESCRIBE, "topic"),),
+    "Topics/Settings": (_topic(Action.DESCRIBE, "topic"),),
+    "Topics/Alter": (_topic(Action.ADMINISTER, "topic"),),
+    "Topics/Delete": (_topic(Action.ADMINISTER, "topic"),),
     # Schemas of topics: who sends to a topic says what it sends.
     "Schemas/List": (_topic(Action.DESCRIBE, "topic", found=True),),
     "Schemas/Register": (_topic(Action.SEND, "topic"),),

@@ -11,7 +11,7 @@ cluster  brokers, and what they export
 settings, alerts, audit   settings at run time; alerts; the audit log
 access, rules   users and tokens; rules of access
 
-ask      asking a broker
+ask, fields   asking a broker; the fields of a change
 log_contents   the state of a log, its topics and their queues
 
 A field that a back end does not have, or does not know, is None. What it cannot do is refused with MisuseError.

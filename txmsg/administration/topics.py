@@ -1,46 +1,112 @@
-"""Administration of the topics of a Notify database, by the services Topics and Admin of any of its brokers."""
+"""The topics of a Notify database: their settings, and what is in them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final, Literal
 
-from txmsg.administration.ask import Ask, moment, new_request
-from txmsg.message import ANY_TYPE
-from txmsg.wire.v1 import topics_pb2 as pb
-from txmsg.wire.v1 import txmsg_pb2
-from txmsg.wire.v1.topics_rpc import Topics
-from txmsg.wire.v1.txmsg_rpc import Admin
+from txmsg.administration.fields import setting
+from txmsg.message import QUEUES_MAX
+from txmsg.wire.method import Method
+from txmsg.wire.values import Natural, Range
 
-PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
-"""Whether messages may be sent (w) and delivered (r), and what the protocol calls it."""
-_NAMES_OF_PERMISSIONS: Final = {number: name for name, number in PERMISSIONS.items()}
-DURABILITIES: Final = ("replicated", "sync", "async", "memory")
-UNREAD: Final = ("keep", "drop")
+Permission = Literal["rw", "r", "w", "none"]
+Durability = Literal["replicated", "sync", "async", "memory"]
+Unread = Literal["keep", "drop"]
+MessageType = Literal["any", "normal", "fifo", "delay", "transaction"]
+QueueCount = Annotated[int, Range(1, QUEUES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """A topic with its settings. send_rate_max None: unlimited."""
+    """A topic with its settings. A later release may know other words than `TopicChange` names here."""
 
     topic: str
     queues: int
     write_queues: int
+    """Messages enter the first of them."""
     read_queues: int
+    """Messages are delivered from the first of them."""
     ordered_queues: int
+    """Ordering keys are spread over the first of them."""
     permission: str
     durability: str
     unread: str
+    """What becomes of messages that are too old and not read by a group."""
     message_type: str
-    """Of the messages that it takes: one of MESSAGE_TYPES."""
-    send_rate_max: float | None
-    journal_since: datetime | None
+    """Of the messages that it takes."""
+    send_rate_max: float | None = None
+    """Messages per second and broker; None: unlimited."""
+    journal_since: datetime | None = None
     """When its journal was switched on; None: it is off."""
-    erasable_s: float | None
+    erasable_s: float | None = None
     """For how long keys of its bodies are kept; None: they are not encrypted."""
-    created_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChange:
+    """What is to change of a topic. None: it stays as it is. Command and console offer each field."""
+
+    queues: QueueCount | None = setting("Total number of queues; can only grow.")
+    write_queues: QueueCount | None = setting("Number of queues that accept messages.")
+    read_queues: QueueCount | None = setting("Number of queues that are delivered; the others must be drained.")
+    ordered_queues: QueueCount | None = setting(
+        "Number of queues that ordering keys are spread over; all must be drained."
+    )
+    permission: Permission | None = setting("Whether messages may be sent (w) and delivered (r).")
+    durability: Durability | None = setting("How safely messages are stored before a send returns.")
+    unread: Unread | None = setting("Keep or drop messages that a group has not read after --retention-max.")
+    send_rate_max: float | None = setting(
+        "Messages per second that each broker accepts; 0: unlimited.", option="send-rate"
+    )
+    journal: bool | None = setting("Record each delivery, acknowledgement and check for `txmsg message trace`.")
+    message_type: MessageType | None = setting(
+        "Accept only messages with an ordering key (fifo), delayed ones (delay), those of transactions "
+        "(transaction), or others (normal).",
+        option="type",
+    )
+    erasable_s: float | None = setting(
+        "Encrypt each body with its own key, for `txmsg message erase`, and keep keys for this time, such as 400d. "
+        "An erasable topic stays erasable.",
+        option="erasable",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """A topic to be created; one that exists is left as it is, and refused if what is given differs.
+
+    queues None: as many as the broker gives topics that it creates by itself. message_type None: any. erasable_s None:
+    bodies are not encrypted.
+    """
+
+    topic: str
+    queues: QueueCount | None = None
+    message_type: MessageType | None = None
+    erasable_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic:
+    """A topic that is there now. created: False if it was there before."""
+
+    topic: str
+    queues: int
+    created_at: datetime
+    created: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQuery:
+    """The first topics by name after this one whose names contain this, whatever the case."""
+
+    limit: Annotated[int, Range(1, 10_000)] = 1000
+    after: str = ""
+    """The `next` of the page before."""
+    contains: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +114,8 @@ class TopicSummary:
     """A topic, how many messages are in its queues, and how many have ever entered them."""
 
     settings: TopicSettings
-    kept: int
-    entered: int
+    kept: Natural
+    entered: Natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,36 +123,43 @@ class TopicPage:
     """Topics by name. next: what names the page after this one; None for the last one."""
 
     topics: Sequence[TopicSummary]
-    next: str | None
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicName:
+    """Which topic."""
+
+    topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicQueue:
     """A queue of a topic: messages from offset begin to before end are kept."""
 
-    number: int
-    begin: int
-    end: int
+    number: Natural
+    begin: Natural
+    end: Natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSegment:
-    """A segment, and how many messages of a topic are in it. closed_at: None while it takes messages."""
+    """A segment, which topics share, and how many messages of a topic are in it. closed_at None: it takes messages."""
 
-    id: int
-    opened_at: datetime | None
-    closed_at: datetime | None
-    messages: int
+    id: Natural
+    opened_at: datetime
+    closed_at: datetime | None = None
+    messages: Natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicGroup:
-    """How far a group is behind in a topic, in messages."""
+    """How far a group is behind in a topic, in messages, by its cursors as written."""
 
     group: str
-    waiting: int
-    retrying: int
-    dead: int
+    waiting: Natural
+    retrying: Natural
+    dead: Natural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +169,12 @@ class TopicDetails:
     settings: TopicSettings
     queues: Sequence[TopicQueue]
     segments: Sequence[TopicSegment]
-    """Those that are kept, the oldest first."""
+    """Those that are kept, the oldest first. One is dropped whole, when all in it is older than the retention."""
     retention_s: float
     """After it is closed, a segment is kept for so long at least."""
     groups: Sequence[TopicGroup]
-    halves: int
-    scheduled: int
+    halves: Natural
+    scheduled: Natural
 
     @property
     def kept(self) -> int:
@@ -115,116 +188,36 @@ class TopicDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChange:
-    """What is to change of a topic. What is None stays as it is; send_rate_max 0: unlimited."""
+class AlterTopic:
+    """Settings to be changed, all or nothing; refused while a change would leave messages behind."""
 
-    queues: int | None = None
-    write_queues: int | None = None
-    read_queues: int | None = None
-    ordered_queues: int | None = None
-    permission: str | None = None
-    durability: str | None = None
-    unread: str | None = None
-    message_type: str | None = None
-    send_rate_max: float | None = None
-    journal: bool | None = None
-    erasable_s: float | None = None
+    topic: str
+    change: TopicChange
 
 
-class TopicAdministration:
-    """What `txmsg topic` does. Calls block. Raises the errors of errors.py."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopic:
+    """A topic to be deleted with all its messages; refused while something in it is waited for.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    force: also what is undecided, and what groups have not read. dry_run: changes nothing; refused as without it.
+    """
 
-    def list(self, limit: int, *, after: str = "", contains: str = "") -> TopicPage:
-        """The first topics by name that come after this one, and have this in their names, whatever the case."""
-        request = new_request(pb.ListTopicSettingsRequest, limit=limit, after=after, contains=contains)
-        reply = self._ask(Topics.list, request)
-        return TopicPage(
-            topics=[
-                TopicSummary(settings=_settings(topic.settings), kept=topic.kept, entered=topic.entered)
-                for topic in reply.topics
-            ],
-            next=reply.next or None,
-        )
-
-    def show(self, topic: str) -> TopicDetails:
-        """A topic. Raises UnknownTopic."""
-        reply = self._ask(Topics.show, pb.ShowTopicRequest(name=topic))
-        return TopicDetails(
-            settings=_settings(reply.topic),
-            queues=[TopicQueue(number=queue.number, begin=queue.begin, end=queue.end) for queue in reply.queues],
-            segments=[
-                TopicSegment(
-                    id=segment.id,
-                    opened_at=moment(segment.opened_at_us),
-                    closed_at=moment(segment.closed_at_us),
-                    messages=segment.messages,
-                )
-                for segment in reply.segments
-            ],
-            retention_s=reply.retention_s,
-            groups=[
-                TopicGroup(group=group.group, waiting=group.waiting, retrying=group.retrying, dead=group.dead)
-                for group in reply.groups
-            ],
-            halves=reply.halves,
-            scheduled=reply.scheduled,
-        )
-
-    def create(
-        self,
-        topic: str,
-        queues: int | None = None,
-        *,
-        erasable_s: float | None = None,
-        message_type: str | None = None,
-    ) -> tuple[int, datetime | None, bool]:
-        """Creates a topic: number of queues, when it was created, and whether it did not exist before.
-
-        Idempotent, unless the settings differ. queues None: as many as the broker gives topics. erasable_s: keys of
-        its bodies are kept for so long; None: they are not encrypted. message_type: of the messages that it takes;
-        None: any, or as it is.
-        """
-        request = new_request(
-            txmsg_pb2.CreateTopicRequest,
-            name=topic,
-            queues=queues or 0,
-            erasable_s=erasable_s or 0,
-            message_type=message_type or "",
-        )
-        reply = self._ask(Admin.create_topic, request)
-        return reply.topic.queues, moment(reply.topic.created_at_us), reply.created
-
-    def alter(self, topic: str, change: TopicChange) -> TopicSettings:
-        """Changes settings, all or nothing; all of them after that. Raises UnknownTopic, MisuseError."""
-        given = {name: value for name, value in asdict(change).items() if value is not None}
-        if change.permission is not None:
-            given["permission"] = PERMISSIONS[change.permission]
-        return _settings(self._ask(Topics.alter, new_request(pb.AlterTopicRequest, name=topic, **given)).topic)
-
-    def delete(self, topic: str, *, force: bool = False, dry_run: bool = False) -> None:
-        """Deletes a topic with its messages. force: also what is undecided or unread. Raises UnknownTopic, MisuseError.
-
-        dry_run: changes nothing, and raises what it would raise.
-        """
-        self._ask(Topics.delete, pb.DeleteTopicRequest(name=topic, force=force, dry_run=dry_run))
+    topic: str
+    force: bool = False
+    dry_run: bool = False
 
 
-def _settings(settings: pb.TopicSettings) -> TopicSettings:
-    return TopicSettings(
-        topic=settings.name,
-        queues=settings.queues,
-        write_queues=settings.write_queues,
-        read_queues=settings.read_queues,
-        ordered_queues=settings.ordered_queues,
-        permission=_NAMES_OF_PERMISSIONS[settings.permission],
-        durability=settings.durability,
-        unread=settings.unread,
-        message_type=settings.message_type or ANY_TYPE,
-        send_rate_max=settings.send_rate_max or None,
-        journal_since=moment(settings.journal_since_us),
-        erasable_s=settings.erasable_s or None,
-        created_at=moment(settings.created_at_us),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted:
+    """Nothing more is said of it."""
+
+
+class Topics:
+    """The service Topics. `settings` counts nothing, which takes `show` long in a topic of many messages."""
+
+    create: Final = Method("Topics/Create", CreateTopic, CreatedTopic)
+    list: Final = Method("Topics/List", TopicQuery, TopicPage)
+    show: Final = Method("Topics/Show", TopicName, TopicDetails)
+    settings: Final = Method("Topics/Settings", TopicName, TopicSettings)
+    alter: Final = Method("Topics/Alter", AlterTopic, TopicSettings)
+    delete: Final = Method("Topics/Delete", DeleteTopic, TopicDeleted)

@@ -19,6 +19,7 @@ from txmsg.administration.halves import Admin
 from txmsg.administration.messages import Messages as MessageService
 from txmsg.administration.rules import Rules
 from txmsg.administration.settings import Settings
+from txmsg.administration.topics import Topics
 from txmsg.broker import migrate
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.admission import Admission
@@ -66,7 +67,7 @@ from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.schemas import TopicSchemas
 from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
 from txmsg.broker.store.settings import SettingStore
-from txmsg.broker.store.topic_settings import TopicSettings
+from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.store.users import NOTICE as ACCESS_NOTICE
 from txmsg.broker.store.users import Users
@@ -86,7 +87,6 @@ from txmsg.wire.v1 import (
     dead_letters_rpc,
     groups_rpc,
     schemas_rpc,
-    topics_rpc,
     txmsg_rpc,
 )
 
@@ -251,7 +251,6 @@ class Broker:
             {
                 txmsg_rpc.Notify: self.api,
                 Admin: admin,
-                txmsg_rpc.Admin: admin,
                 Access: access,
                 AccessWatch: access,
                 Rules: RulesApi(AccessRules(admin_pool), self.access),
@@ -265,7 +264,7 @@ class Broker:
                 ),
                 schemas_rpc.Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
                 Settings: SettingsApi(self.settings),
-                topics_rpc.Topics: TopicsApi(TopicSettings(admin_pool), lambda: self.config.retention_s),
+                Topics: TopicsApi(self.topics, TopicAdministration(admin_pool), lambda: self.config.retention_s),
             },
             connections_max=connections_allowed(config.connections_max),
             tls=config.tls.of_server(),

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import click
 
+from txmsg.administration.fields import Setting, settings_of
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.logs import LOG_FORMATS
 from txmsg.message import parse_id
@@ -102,6 +103,44 @@ TRANSACTION = _Transaction()
 
 
 # ---- options
+
+
+def change_options(change: type[Any], *names: str) -> Decorator:
+    """Adds an option for each field of a change, or for those named; the command gets them by the fields' names."""
+    settings = settings_of(change)
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names or list(settings)):
+            command = _change_option(settings[name])(command)
+        return command
+
+    return decorated
+
+
+def _change_option(setting: Setting) -> Decorator:
+    return click.option(
+        f"--{setting.option}",
+        setting.name,
+        type=_type_of(setting),
+        metavar="DURATION" if setting.is_duration else None,
+        callback=_switched if setting.kind is bool else None,
+        help=setting.help,
+    )
+
+
+def _type_of(setting: Setting) -> click.ParamType[Any]:
+    if setting.is_duration:
+        return SECONDS
+    if setting.kind is float:
+        return click.FloatRange(0)
+    if setting.kind is int:
+        return click.IntRange(*(setting.bounds or (None, None)))
+    return click.Choice(setting.choices or ["on", "off"])
+
+
+def _switched(_: click.Context, __: click.Parameter, value: str | None) -> bool | None:
+    return None if value is None else value == "on"
+
 
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 COLUMNS: Final = "txmsg.columns"

@@ -26,7 +26,7 @@ from txmsg.administration.cluster import (
 from txmsg.administration.cluster import Cluster as ClusterService
 from txmsg.administration.halves import Admin, HalfQuery
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.topics import TopicAdministration
+from txmsg.administration.topics import TopicQuery, Topics
 from txmsg.doctor import groups
 from txmsg.doctor.database import KEEP_LESS, different_clock
 from txmsg.doctor.disk import free_share
@@ -330,10 +330,10 @@ def unused_topics(cluster: Cluster) -> Iterator[Finding]:
     read = {lag.topic: group.group for group in cluster.groups().found for lag in group.topics}
     named, after = 0, ""
     for _ in range(_TOPIC_PAGES_MAX):
-        page = TopicAdministration(cluster.ask).list(groups.PAGE, after=after)
+        page = cluster.ask(Topics.list, TopicQuery(limit=groups.PAGE, after=after))
         for topic in page.topics:
             name, created_at = topic.settings.topic, topic.settings.created_at
-            is_new = created_at is None or created_at > datetime.now(UTC) - _NEW
+            is_new = created_at > datetime.now(UTC) - _NEW
             if name not in read or topic.entered or is_new:
                 continue
             if named == groups.NAMED_MAX:

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from txmsg.administration.topics import TopicName, Topics
 from txmsg.client.channel import Brokers
 from txmsg.errors import UnknownTopic
 from txmsg.message import ANY_TYPE
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-from txmsg.wire.v1.topics_pb2 import ShowTopicRequest
-from txmsg.wire.v1.topics_rpc import Topics
 
 _KNOWN_S = 30.0
 _KNOWN_MAX = 10_000
@@ -64,14 +63,13 @@ class Routes:
         if known is not None and known.until > now:
             return known.message_type
         try:
-            request = ShowTopicRequest(name=topic, settings_only=True)
-            reply = await self._brokers.ask(Topics.show, request, timeout_s=_TIMEOUT_S)
+            settings = await self._brokers.ask(Topics.settings, TopicName(topic=topic), timeout_s=_TIMEOUT_S)
         except UnknownTopic:
             self._known.pop(topic, None)
             raise
         if len(self._known) >= _KNOWN_MAX:
             self._known = {name: each for name, each in self._known.items() if each.until > now}
         # A type that this release does not know: brokers say what they take when a message is sent.
-        message_type = reply.topic.message_type if reply.topic.message_type in _TYPES else ANY_TYPE
+        message_type = settings.message_type if settings.message_type in _TYPES else ANY_TYPE
         self._known[topic] = _Known(message_type, now + _KNOWN_S)
         return message_type

@@ -1,7 +1,7 @@
 """What a broker offers to clients: requests become calls, values become replies. Nothing is decided here.
 
 notify        send, end, recall, receive, attach: all that clients use
-admin         half messages, topics made and listed, counts and lag
+admin         half messages, counts and lag
 settings      settings at run time: shown, changed, watched
 topics        settings of topics, and what is in them
 groups        consumer groups, looked at, changed, and sent elsewhere

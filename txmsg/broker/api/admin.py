@@ -19,12 +19,10 @@ from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
-from txmsg.broker.store.topics import TopicRow
 from txmsg.errors import ProtocolError, TxmsgError, shown
 from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
 from txmsg.wire.caller import may, names_for, require
-from txmsg.wire.v1 import txmsg_pb2 as pb
 
 _log = EventLog(__name__)
 _NO_GROUP = "-"
@@ -56,15 +54,6 @@ class AdminApi:
         self._audit = audit
         self._drops = drops
         self._on_resume = on_resume
-
-    async def create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicReply:
-        row, created = await self._service.topics.create(
-            request.name,
-            request.queues,
-            erasable_s=request.erasable_s or None,
-            message_type=request.message_type or None,
-        )
-        return pb.CreateTopicReply(topic=_topic(row), created=created)
 
     async def list_halves(self, query: HalfQuery) -> HalfPage:
         if query.group:
@@ -148,10 +137,6 @@ class AdminApi:
             unread_dropped=self._drops.unread_messages,
             groups=await self._groups.lag(),
         )
-
-
-def _topic(row: TopicRow) -> pb.Topic:
-    return pb.Topic(name=row.name, queues=row.queue_count, created_at_us=us_of_datetime(row.created_at))
 
 
 def _token(half: HalfMessage) -> str:

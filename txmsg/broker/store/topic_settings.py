@@ -8,135 +8,71 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Final, NamedTuple
+from dataclasses import asdict, fields, replace
+from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection
-from psycopg.rows import class_row
+from psycopg.rows import kwargs_row
 
 from txmsg.access.rules import ALL_NAMES, Names
+from txmsg.administration.topics import (
+    TopicChange,
+    TopicDetails,
+    TopicGroup,
+    TopicPage,
+    TopicQuery,
+    TopicQueue,
+    TopicSegment,
+    TopicSettings,
+    TopicSummary,
+)
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.broker.store.delivery import open_segment, queue_ends
-from txmsg.broker.store.topics import check_erasable, check_message_type
+from txmsg.broker.store.topics import check_erasable
 from txmsg.errors import MisuseError, UnknownTopic
-from txmsg.message import QUEUES_MAX, Offset, QueueId, QueueNumber
+from txmsg.message import QueueId, check_name
 
 SETTLED_S: Final = 10.0
 """Seconds after which each broker knows of a change: twice the time between its looks."""
 
-_WRITE: Final = 2
 _NAMED_MAX: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettingsRow:
-    """A topic with its settings; numbers of queues that were not set are those of all its queues."""
+class _Topic(NamedTuple):
+    """A topic. settled_in_s: seconds until each broker has learned where it may send."""
 
     id: int
-    name: str
-    queue_count: int
-    write_queues: int
-    read_queues: int
-    ordered_queues: int
-    permission: int
-    durability: str
-    unread: str
-    message_type: str
-    send_rate_max: float | None
-    journal_since: datetime | None
-    """None: it has no journal."""
-    erasable_s: float | None
-    """For how long the keys of its bodies are kept; None: they are not encrypted."""
-    created_at: datetime
-    version: int
     settled_in_s: float
-    """Seconds until each broker has learned where it may send."""
+    settings: TopicSettings
+
+    @property
+    def name(self) -> str:
+        return self.settings.topic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChange:
-    """Settings to be changed; None: as it is. send_rate_max 0: no limit."""
+class _Group(NamedTuple):
+    """A group. ordered: its retries and dead letters that hold back an ordering key."""
 
-    queues: int | None = None
-    write_queues: int | None = None
-    read_queues: int | None = None
-    ordered_queues: int | None = None
-    permission: int | None = None
-    durability: str | None = None
-    unread: str | None = None
-    message_type: str | None = None
-    send_rate_max: float | None = None
-    journal: bool | None = None
-    erasable_s: float | None = None
-
-
-class TopicSummaryRow(NamedTuple):
-    """A topic, how many messages are in its queues, and how many have ever entered them."""
-
-    settings: TopicSettingsRow
-    kept: int
-    entered: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicQueueRow:
-    """A queue: the first offset kept, and the one after the last."""
-
-    number: QueueNumber
-    begin: Offset
-    end: Offset
-
-
-class TopicSegmentRow(NamedTuple):
-    """A segment, and how many messages of a topic are in it. closed_at: None for the one that takes messages."""
-
-    id: int
-    opened_at: datetime
-    closed_at: datetime | None
-    messages: int
-
-
-class TopicDetailsRow(NamedTuple):
-    """A topic whole. halves: undecided or held back."""
-
-    settings: TopicSettingsRow
-    queues: Sequence[TopicQueueRow]
-    segments: Sequence[TopicSegmentRow]
-    groups: Sequence[TopicGroupRow]
-    halves: int
-    scheduled: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicGroupRow:
-    """What a group has still to do in some queues of a topic, by its cursors as written."""
-
-    group_name: str
-    waiting: int
-    retrying: int
-    dead: int
     ordered: int
-    """Of these retries and dead letters: those that hold back an ordering key."""
+    lag: TopicGroup
 
 
-class TopicSettings:
+class TopicAdministration:
     """The topics of one Notify database, for operators. Every method is its own transaction."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(
-        self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
-    ) -> Sequence[TopicSummaryRow]:
-        """The first topics by name among these that come after this one and whose names contain this."""
-        values = {"settled": SETTLED_S, "limit": limit, "after": after, "contains": contains, **names._asdict()}
+    async def list(self, query: TopicQuery, *, names: Names = ALL_NAMES) -> TopicPage:
+        """A page of the topics among these names."""
+        values = {"settled": SETTLED_S, **asdict(query), **names._asdict()}
         async with session(self._pool) as conn, conn.transaction():
-            async with conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
+            async with conn.cursor(row_factory=kwargs_row(_topic_of)) as cursor:
                 await cursor.execute(_LIST, values)
-                topics = await cursor.fetchall()
+                found = await cursor.fetchall()
+            topics = found[: query.limit]
             cursor_of_queues = await conn.execute(_QUEUES_OF, ([topic.id for topic in topics],))
             queues = await cursor_of_queues.fetchall()
             ends = await queue_ends(conn, await open_segment(conn), [queue_id for _, queue_id, _ in queues])
@@ -144,68 +80,67 @@ class TopicSettings:
         for topic_id, queue_id, begin in queues:
             entered[topic_id] += ends[queue_id]
             kept[topic_id] += ends[queue_id] - begin
-        return [TopicSummaryRow(topic, kept[topic.id], entered[topic.id]) for topic in topics]
+        return TopicPage(
+            topics=[
+                TopicSummary(settings=topic.settings, kept=kept[topic.id], entered=entered[topic.id])
+                for topic in topics
+            ],
+            next=topics[-1].name if len(found) > len(topics) else None,
+        )
 
-    async def settings(self, name: str) -> TopicSettingsRow:
+    async def settings(self, name: str) -> TopicSettings:
         """The topic alone, which takes the same time whatever is in it. Raises UnknownTopic."""
         async with session(self._pool) as conn:
-            return await _topic(conn, name)
+            return (await _topic(conn, name)).settings
 
-    async def show(self, name: str) -> TopicDetailsRow:
-        """The topic, and what is in it. Raises UnknownTopic."""
+    async def show(self, name: str, *, retention_s: float) -> TopicDetails:
+        """The topic, and what is in it. retention_s: as brokers have it. Raises UnknownTopic."""
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name)
             ids = await _queue_ids(conn, topic.id)
             ends = await queue_ends(conn, await open_segment(conn), ids)
             cursor = await conn.execute(_BEGINS, {"ids": ids})
             begins = {queue_id: begin for queue_id, begin in await cursor.fetchall()}
-            queues = [
-                TopicQueueRow(number=QueueNumber(number), begin=begins[queue_id], end=Offset(ends[queue_id]))
-                for number, queue_id in enumerate(ids)
-            ]
-            segments = await _segments(conn, ids, sum(ends.values()))
-            groups = await _groups(conn, ids)
             undecided, held_back, scheduled = await _not_entered(conn, ids)
-        return TopicDetailsRow(topic, queues, segments, groups, undecided + held_back, scheduled)
+            return TopicDetails(
+                settings=topic.settings,
+                queues=[
+                    TopicQueue(number=number, begin=begins[queue_id], end=ends[queue_id])
+                    for number, queue_id in enumerate(ids)
+                ],
+                segments=await _segments(conn, ids, sum(ends.values())),
+                retention_s=retention_s,
+                groups=[group.lag for group in await _groups(conn, ids)],
+                halves=undecided + held_back,
+                scheduled=scheduled,
+            )
 
-    async def alter(self, name: str, change: TopicChange) -> TopicSettingsRow:
+    async def alter(self, name: str, change: TopicChange) -> TopicSettings:
         """Changes what is named, all or nothing. Raises UnknownTopic, and MisuseError for what cannot be."""
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
-            wanted = _wanted(topic, change)
-            _check_numbers(topic, wanted)
+            now, wanted = topic.settings, _wanted(topic.settings, change)
+            _check_numbers(now, wanted)
             check_erasable(name, wanted.erasable_s)
-            if wanted.read_queues < topic.read_queues:
+            if wanted.read_queues < now.read_queues:
                 await _check_drained(conn, topic, wanted.read_queues, "read_queues")
-            if wanted.ordered_queues != topic.ordered_queues:
+            if wanted.ordered_queues != now.ordered_queues:
                 await _check_drained(conn, topic, 0, "ordered_queues")
-            if (wanted.durability == "memory") != (topic.durability == "memory"):
+            if (wanted.durability == "memory") != (now.durability == "memory"):
                 await _check_new(conn, topic)
-            await conn.execute(_ADD_QUEUES, {"id": topic.id, "from": topic.queue_count, "to": wanted.queue_count - 1})
-            await conn.execute(
-                _ALTER,
-                {
-                    "id": topic.id,
-                    "queue_count": wanted.queue_count,
-                    "write_queues": _unless_all(wanted.write_queues, wanted.queue_count),
-                    "read_queues": _unless_all(wanted.read_queues, wanted.queue_count),
-                    "ordered_queues": wanted.ordered_queues,
-                    "permission": wanted.permission,
-                    "durability": wanted.durability,
-                    "unread": wanted.unread,
-                    "message_type": wanted.message_type,
-                    "send_rate_max": wanted.send_rate_max,
-                    "journal": (topic.journal_since is not None) if change.journal is None else change.journal,
-                    "erasable_s": wanted.erasable_s,
-                    "settled": SETTLED_S,
-                    "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(topic),
-                },
-            )
-            if wanted.durability == "memory" and topic.durability != "memory":
+            await conn.execute(_ADD_QUEUES, {"id": topic.id, "from": now.queues, "to": wanted.queues - 1})
+            values = asdict(wanted) | {
+                "id": topic.id,
+                "journal": (now.journal_since is not None) if change.journal is None else change.journal,
+                "settled": SETTLED_S,
+                "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(now),
+            }
+            await conn.execute(_ALTER, values)
+            if wanted.durability == "memory" and now.durability != "memory":
                 await conn.execute("select txmsg.begin_memory(%s)", (await _queue_ids(conn, topic.id),))
             await notify(conn, "topics")
-            altered = await _topic(conn, name)
-            before, after = audit.difference(topic, altered, "version", "settled_in_s")
+            altered = (await _topic(conn, name)).settings
+            before, after = audit.difference(now, altered)
             await audit.record(conn, "topic.alter", name, before=before, after=after)
             return altered
 
@@ -217,7 +152,7 @@ class TopicSettings:
         """
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
-            if topic.permission & _WRITE:
+            if _is_writable(topic.settings):
                 raise MisuseError(
                     f"topic {name!r} still accepts messages: run `txmsg topic alter {name} --permission none` first, "
                     f"and delete it {SETTLED_S:.0f} s later, when every broker knows"
@@ -232,51 +167,38 @@ class TopicSettings:
             for statement in _DELETE:
                 await conn.execute(statement, {"id": topic.id, "ids": ids})
             await notify(conn, "topics")
-            before = {"queues": topic.queue_count, "created_at": topic.created_at}
+            before = {"queues": topic.settings.queues, "created_at": topic.settings.created_at}
             await audit.record(conn, "topic.delete", name, before=before)
 
 
-def _wanted(topic: TopicSettingsRow, change: TopicChange) -> TopicSettingsRow:
-    """The topic as it will be. Numbers of queues that were those of all queues grow with them."""
-    count = topic.queue_count if change.queues is None else change.queues
-    write_queues = count if topic.write_queues == topic.queue_count else topic.write_queues
-    read_queues = count if topic.read_queues == topic.queue_count else topic.read_queues
-    rate = topic.send_rate_max if change.send_rate_max is None else change.send_rate_max or None
-    return replace(
-        topic,
-        queue_count=count,
-        write_queues=write_queues if change.write_queues is None else change.write_queues,
-        read_queues=read_queues if change.read_queues is None else change.read_queues,
-        ordered_queues=topic.ordered_queues if change.ordered_queues is None else change.ordered_queues,
-        permission=topic.permission if change.permission is None else change.permission,
-        durability=change.durability or topic.durability,
-        unread=change.unread or topic.unread,
-        message_type=change.message_type or topic.message_type,
-        send_rate_max=rate,
-        erasable_s=topic.erasable_s if change.erasable_s is None else change.erasable_s,
-    )
+def _topic_of(id: int, settled_in_s: float, **settings: Any) -> _Topic:
+    return _Topic(id, settled_in_s, TopicSettings(**settings))
 
 
-def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
-    name, count = topic.name, wanted.queue_count
-    if not 1 <= count <= QUEUES_MAX:
-        raise MisuseError(f"{count} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
-    if count < topic.queue_count:
+def _group_of(ordered: int, **lag: Any) -> _Group:
+    return _Group(ordered, TopicGroup(**lag))
+
+
+def _wanted(now: TopicSettings, change: TopicChange) -> TopicSettings:
+    """The topic as it will be, but for its journal. Numbers of queues that were those of all queues grow with them."""
+    given = {name: value for name, value in asdict(change).items() if value is not None and name != "journal"}
+    count = now.queues if change.queues is None else change.queues
+    grown = {name: count for name in ("write_queues", "read_queues") if getattr(now, name) == now.queues}
+    wanted = replace(now, **grown | given)
+    return replace(wanted, send_rate_max=wanted.send_rate_max or None)
+
+
+def _check_numbers(now: TopicSettings, wanted: TopicSettings) -> None:
+    name, count = now.topic, wanted.queues
+    if count < now.queues:
         raise MisuseError(
-            f"topic {name!r} has {topic.queue_count} queues, which are never removed: lower --write-queues to "
+            f"topic {name!r} has {now.queues} queues, which are never removed: lower --write-queues to "
             f"{count}, and --read-queues when the others are drained"
         )
     for what in ("write_queues", "read_queues", "ordered_queues"):
         number: int = getattr(wanted, what)
-        if not 1 <= number <= count:
+        if number > count:
             raise MisuseError(f"{what} {number} of topic {name!r}: 1 to {count} are allowed, for so many queues it has")
-    if wanted.permission not in (0, 2, 4, 6):
-        raise MisuseError(f"permission {wanted.permission} of topic {name!r}: 2 write, 4 read, 6 both, 0 neither")
-    if wanted.durability not in ("replicated", "sync", "async", "memory"):
-        raise MisuseError(f"durability {wanted.durability!r} of topic {name!r}: replicated, sync, async or memory")
-    if wanted.unread not in ("keep", "drop"):
-        raise MisuseError(f"unread {wanted.unread!r} of topic {name!r}: keep or drop")
-    check_message_type(name, wanted.message_type)
     if wanted.send_rate_max is not None and not 0 < wanted.send_rate_max < 1e9:
         raise MisuseError(
             f"send rate {wanted.send_rate_max} of topic {name!r}: give messages per second, or 0 for unlimited"
@@ -288,15 +210,15 @@ def _check_numbers(topic: TopicSettingsRow, wanted: TopicSettingsRow) -> None:
         )
 
 
-def _where_it_sends(topic: TopicSettingsRow) -> tuple[int, int, int]:
-    return topic.write_queues, topic.ordered_queues, topic.permission & _WRITE
+def _is_writable(settings: TopicSettings) -> bool:
+    return settings.permission in ("rw", "w")
 
 
-def _unless_all(number: int, count: int) -> int | None:
-    return None if number == count else number
+def _where_it_sends(settings: TopicSettings) -> tuple[int, int, bool]:
+    return settings.write_queues, settings.ordered_queues, _is_writable(settings)
 
 
-def _check_settled(topic: TopicSettingsRow) -> None:
+def _check_settled(topic: _Topic) -> None:
     if topic.settled_in_s > 0:
         raise MisuseError(
             f"brokers may still use the settings of topic {topic.name!r} before its last change: try again in "
@@ -304,37 +226,38 @@ def _check_settled(topic: TopicSettingsRow) -> None:
         )
 
 
-async def _segments(conn: AsyncConnection, ids: Sequence[QueueId], end: int) -> Sequence[TopicSegmentRow]:
+async def _segments(conn: AsyncConnection, ids: Sequence[QueueId], end: int) -> Sequence[TopicSegment]:
     """The segments that are kept. end: the ends of all queues, together."""
     found = await (await conn.execute(_SEGMENTS, {"ids": ids})).fetchall()
     begins = [begin for *_, begin in found]
     return [
-        TopicSegmentRow(id_, opened_at, closed_at, following - begin)
+        TopicSegment(id=id_, opened_at=opened_at, closed_at=closed_at, messages=following - begin)
         for (id_, opened_at, closed_at, begin), following in zip(found, [*begins[1:], end], strict=True)
     ]
 
 
-async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: int, what: str) -> None:
+async def _check_drained(conn: AsyncConnection, topic: _Topic, first: int, what: str) -> None:
     """Raises MisuseError unless nothing is left in the queues from number `first` on, and no broker sends there."""
-    if what == "ordered_queues" and topic.permission & _WRITE:
+    if what == "ordered_queues" and _is_writable(topic.settings):
         raise MisuseError(
             f"ordered_queues of topic {topic.name!r} cannot change while it accepts messages: run `txmsg topic alter "
             f"{topic.name} --permission r` first"
         )
-    if what == "read_queues" and max(topic.write_queues, topic.ordered_queues) > first:
+    sent_to = max(topic.settings.write_queues, topic.settings.ordered_queues)
+    if what == "read_queues" and sent_to > first:
         raise MisuseError(
-            f"topic {topic.name!r} still accepts messages in {max(topic.write_queues, topic.ordered_queues)} queues: "
-            "lower write_queues and ordered_queues first, and read_queues when the others are drained"
+            f"topic {topic.name!r} still accepts messages in {sent_to} queues: lower write_queues and ordered_queues "
+            "first, and read_queues when the others are drained"
         )
     _check_settled(topic)
     ids = (await _queue_ids(conn, topic.id))[first:]
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
     left = await _left_to_enter(conn, ids)
     left += [
-        f"group {group.group_name} has {group.waiting + group.retrying} messages left"
-        + (f" and {group.ordered} that hold back ordering keys" if group.ordered else "")
-        for group in await _groups(conn, ids)
-        if group.waiting or group.retrying or group.ordered
+        f"group {lag.group} has {lag.waiting + lag.retrying} messages left"
+        + (f" and {ordered} that hold back ordering keys" if ordered else "")
+        for ordered, lag in await _groups(conn, ids)
+        if lag.waiting or lag.retrying or ordered
     ]
     if left:
         raise MisuseError(
@@ -343,7 +266,7 @@ async def _check_drained(conn: AsyncConnection, topic: TopicSettingsRow, first: 
         )
 
 
-async def _check_new(conn: AsyncConnection, topic: TopicSettingsRow) -> None:
+async def _check_new(conn: AsyncConnection, topic: _Topic) -> None:
     """Raises MisuseError unless the topic has never had a message, and gets none before this transaction ends."""
     await conn.execute("select txmsg.look_after_memory()")  # else queues that have lost their messages look new
     ids = await _queue_ids(conn, topic.id)
@@ -365,9 +288,9 @@ async def _check_unused(conn: AsyncConnection, name: str, ids: Sequence[QueueId]
         )
     left = await _left_to_enter(conn, ids)
     left += [
-        f"group {group.group_name} has {group.waiting + group.retrying} messages left and {group.dead} dead letters"
-        for group in await _groups(conn, ids)
-        if group.waiting or group.retrying or group.dead
+        f"group {lag.group} has {lag.waiting + lag.retrying} messages left and {lag.dead} dead letters"
+        for _, lag in await _groups(conn, ids)
+        if lag.waiting or lag.retrying or lag.dead
     ]
     if left and not force:
         raise MisuseError(f"topic {name!r} is in use: {_named(left)}; --force deletes all of it")
@@ -378,10 +301,10 @@ def _named(left: Sequence[str]) -> str:
     return ", ".join([*left[:_NAMED_MAX], *more])
 
 
-async def _topic(conn: AsyncConnection, name: str, *, lock: bool = False) -> TopicSettingsRow:
-    async with conn.cursor(row_factory=class_row(TopicSettingsRow)) as cursor:
+async def _topic(conn: AsyncConnection, name: str, *, lock: bool = False) -> _Topic:
+    async with conn.cursor(row_factory=kwargs_row(_topic_of)) as cursor:
         statement = f"{_SELECT} where name = %(name)s {'for update' if lock else ''}"
-        await cursor.execute(statement, {"settled": SETTLED_S, "name": name})
+        await cursor.execute(statement, {"settled": SETTLED_S, "name": check_name("topic", name)})
         row = await cursor.fetchone()
     if row is None:
         raise UnknownTopic(
@@ -395,9 +318,9 @@ async def _queue_ids(conn: AsyncConnection, topic_id: int) -> list[QueueId]:
     return [queue_id for (queue_id,) in await cursor.fetchall()]
 
 
-async def _groups(conn: AsyncConnection, ids: Sequence[QueueId]) -> Sequence[TopicGroupRow]:
+async def _groups(conn: AsyncConnection, ids: Sequence[QueueId]) -> Sequence[_Group]:
     ends = await queue_ends(conn, await open_segment(conn), ids)
-    async with conn.cursor(row_factory=class_row(TopicGroupRow)) as cursor:
+    async with conn.cursor(row_factory=kwargs_row(_group_of)) as cursor:
         await cursor.execute(_GROUPS, {"ids": list(ends), "ends": list(ends.values())})
         return await cursor.fetchall()
 
@@ -418,18 +341,24 @@ async def _not_entered(conn: AsyncConnection, ids: Sequence[QueueId]) -> tuple[i
     return undecided, held_back, scheduled
 
 
-_SELECT = """
-select id, name, queue_count, coalesce(write_queues, queue_count) as write_queues,
-       coalesce(read_queues, queue_count) as read_queues, ordered_queues,
-       permission, durability, unread, message_type, send_rate_max, journal_since, body_keys_kept_s as erasable_s,
-       created_at, version,
+_READ: Final = {
+    "topic": "name",
+    "queues": "queue_count",
+    "write_queues": "coalesce(write_queues, queue_count)",
+    "read_queues": "coalesce(read_queues, queue_count)",
+    "permission": "case permission when 6 then 'rw' when 4 then 'r' when 2 then 'w' else 'none' end",
+    "erasable_s": "body_keys_kept_s",
+}
+"""What a setting is read from, if not from the column of its name."""
+_SELECT = f"""
+select id, {", ".join(f"{_READ.get(each.name, each.name)} as {each.name}" for each in fields(TopicSettings))},
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
 """
 
 _LIST = f"""{_SELECT}
  where name > %(after)s and strpos(lower(name), lower(%(contains)s)) > 0 and {is_visible("name")}
- order by name limit %(limit)s"""
+ order by name limit %(limit)s + 1"""
 
 _QUEUES_OF = """
 select q.topic_id, q.id, txmsg.first_kept(q.id) from txmsg.queue q where q.topic_id = any(%s::int[])
@@ -439,17 +368,21 @@ _ADD_QUEUES = """
 insert into txmsg.queue (topic_id, number) select %(id)s, generate_series(%(from)s::int, %(to)s::int)
 """
 
-_ALTER = """
+_WRITE: Final = {
+    "queues": "queue_count = %(queues)s",
+    "write_queues": "write_queues = nullif(%(write_queues)s, %(queues)s)",
+    "read_queues": "read_queues = nullif(%(read_queues)s, %(queues)s)",
+    "permission": "permission = case %(permission)s::text when 'rw' then 6 when 'r' then 4 when 'w' then 2 else 0 end",
+    "journal": "journal_since = case when %(journal)s then coalesce(journal_since, now()) end",
+    # Encrypted once all brokers know that they have to decrypt.
+    "erasable_s": "body_keys_kept_s = %(erasable_s)s, erasable_since = case when %(erasable_s)s::float8 > 0 "
+    "then coalesce(erasable_since, now() + make_interval(secs => %(settled)s)) end",
+}
+"""How a setting is written, if not to the column of its name."""
+_ALTER = f"""
 update txmsg.topic
-   set queue_count = %(queue_count)s, write_queues = %(write_queues)s, read_queues = %(read_queues)s,
-       ordered_queues = %(ordered_queues)s, permission = %(permission)s, durability = %(durability)s,
-       unread = %(unread)s, message_type = %(message_type)s, send_rate_max = %(send_rate_max)s,
-       journal_since = case when %(journal)s then coalesce(journal_since, now()) end, version = version + 1,
-       body_keys_kept_s = %(erasable_s)s,
-       -- Encrypted once all brokers know that they have to decrypt.
-       erasable_since = case when %(erasable_s)s::float8 > 0
-                             then coalesce(erasable_since, now() + make_interval(secs => %(settled)s)) end,
-       write_changed_at = case when %(sends_elsewhere)s then now() else write_changed_at end
+   set {", ".join(_WRITE.get(each.name, f"{each.name} = %({each.name})s") for each in fields(TopicChange))},
+       write_changed_at = case when %(sends_elsewhere)s then now() else write_changed_at end, version = version + 1
  where id = %(id)s
 """
 
@@ -469,7 +402,7 @@ select pg_advisory_xact_lock(7702, l.lock)
 """
 
 _GROUPS = """
-select g.name as group_name,
+select g.name as "group",
        sum(greatest(0, e.queue_end - c.next_offset - (
            select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r)))::bigint as waiting,
        sum(f.retrying)::bigint as retrying, sum(f.dead)::bigint as dead, sum(f.ordered)::bigint as ordered

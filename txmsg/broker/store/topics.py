@@ -6,12 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 from zlib import crc32
 
-from psycopg.rows import class_row
-
+from txmsg.administration.topics import CreatedTopic, CreateTopic
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
@@ -19,7 +17,7 @@ from txmsg.broker.store.creators import check_created, creator
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, PermissionDenied, TopicExists, TxmsgError, UnknownTopic
 from txmsg.logs import EventLog
-from txmsg.message import ANY_TYPE, MESSAGE_TYPES, QUEUES_MAX, QueueId, check_name, is_name
+from txmsg.message import ANY_TYPE, QUEUES_MAX, QueueId, check_name, is_name
 from txmsg.runtime.durations import shown_duration
 
 _log = EventLog(__name__)
@@ -31,7 +29,6 @@ TOPICS_MADE_MAX = 100
 _WRITE, _READ = 2, 4
 _STALE_S = 8.0
 """With a batch on its way less than SETTLED_S of topic_settings.py: after that, no broker sends by what was before."""
-_SELECT_ROWS = "select name, queue_count, created_at, body_keys_kept_s as erasable_s, message_type from txmsg.topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +70,6 @@ class Topic:
         return self.queue_ids[crc32(ordering_key.encode()) % self.ordered_queues]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRow:
-    """A topic as an operator is shown it."""
-
-    name: str
-    queue_count: int
-    created_at: datetime
-    erasable_s: float | None
-    message_type: str
-
-
 def check_erasable(name: str, erasable_s: float | None) -> None:
     """Raises MisuseError for a time that keys of bodies cannot be kept."""
     least_s, most_s = ERASABLE_S
@@ -92,12 +78,6 @@ def check_erasable(name: str, erasable_s: float | None) -> None:
             f"topic {name!r} cannot keep keys of its bodies for {erasable_s:g} s: give {shown_duration(least_s)} to "
             f"{shown_duration(most_s)}, as long as anything reads its messages; an erasable topic stays erasable"
         )
-
-
-def check_message_type(name: str, message_type: str) -> None:
-    """Raises MisuseError for a type that is none."""
-    if message_type not in MESSAGE_TYPES:
-        raise MisuseError(f"type {message_type!r} of topic {name!r}: {', '.join(MESSAGE_TYPES)}")
 
 
 class TopicRegistry:
@@ -266,46 +246,41 @@ class TopicRegistry:
         self._topics[name] = topic
         return topic
 
-    async def create(
-        self, name: str, queues: int, *, erasable_s: float | None = None, message_type: str | None = None
-    ) -> tuple[TopicRow, bool]:
-        """The topic, and whether it was made now. `queues` 0 means as many as topics get that are created unasked.
-
-        message_type: of the messages that it takes; None: any, or as it is.
+    async def create(self, request: CreateTopic) -> CreatedTopic:
+        """Creates the topic unless it is there.
 
         Raises InvalidName, MisuseError, TopicExists for other settings, BrokerUnavailable.
         """
-        check_name("topic", name)
+        name, erasable_s, message_type = check_name("topic", request.topic), request.erasable_s, request.message_type
         check_erasable(name, erasable_s)
-        check_message_type(name, message_type or ANY_TYPE)
-        if not 0 <= queues <= QUEUES_MAX:
-            raise MisuseError(f"{queues} queues for topic {name!r}: 1 to {QUEUES_MAX} are allowed")
-        created = await self._create([name], queues or self._queues, erasable_s, message_type or ANY_TYPE)
-        async with session(self._pool) as connection, connection.cursor(row_factory=class_row(TopicRow)) as cursor:
-            await cursor.execute(f"{_SELECT_ROWS} where name = %s", (name,))
-            row = await cursor.fetchone()
-        assert row is not None
-        if queues and row.queue_count != queues:
-            if queues > row.queue_count:
+        made = await self._create([name], request.queues or self._queues, erasable_s, message_type or ANY_TYPE)
+        async with session(self._pool) as connection:
+            cursor = await connection.execute(
+                "select queue_count, created_at, body_keys_kept_s, message_type from txmsg.topic where name = %s",
+                (name,),
+            )
+            ((queues, created_at, kept_s, type_),) = await cursor.fetchall()
+        if request.queues not in {None, queues}:
+            if (request.queues or 0) > queues:
                 raise TopicExists(
-                    f"topic {name!r} exists with {row.queue_count} queues, not {queues}: use it as it is, or raise "
-                    f"the number with `txmsg topic alter {name} --queues {queues}`"
+                    f"topic {name!r} exists with {queues} queues, not {request.queues}: use it as it is, or raise the "
+                    f"number with `txmsg topic alter {name} --queues {request.queues}`"
                 )
             raise TopicExists(  # queues are never taken away
-                f"topic {name!r} exists with {row.queue_count} queues, not {queues}: use it as it is, or choose "
+                f"topic {name!r} exists with {queues} queues, not {request.queues}: use it as it is, or choose "
                 "another name"
             )
-        if erasable_s not in {None, row.erasable_s}:
+        if erasable_s not in {None, kept_s}:
             raise TopicExists(
                 f"topic {name!r} exists with other settings: change them with `txmsg topic alter {name} --erasable "
                 f"{shown_duration(erasable_s or 0)}`"
             )
-        if message_type not in {None, row.message_type}:
+        if message_type not in {None, type_}:
             raise TopicExists(
-                f"topic {name!r} exists for messages of type {row.message_type}: change that with `txmsg topic alter "
-                f"{name} --type {message_type}`"
+                f"topic {name!r} exists for messages of type {type_}: change that with `txmsg topic alter {name} "
+                f"--type {message_type}`"
             )
-        return row, created
+        return CreatedTopic(topic=name, queues=queues, created_at=created_at, created=made)
 
     async def _create(
         self, names: Sequence[str], queues: int, erasable_s: float | None = None, message_type: str = ANY_TYPE

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from txmsg.administration.life import MessageLives, message_life, messages_from
 from txmsg.administration.messages import Erasure, Messages, content_of
+from txmsg.administration.topics import TopicName, Topics
 from txmsg.console.actions import Action, Confirmation, final_act
 from txmsg.console.body import shown_body
 from txmsg.console.forms import int_of
@@ -53,10 +54,10 @@ async def _is_erasable(look: Look, topic: str | None) -> bool:
     if topic is None:
         return False
     try:
-        found = await look.topics(lambda topics: topics.show(topic))
+        found = await look.ask(Topics.settings, TopicName(topic=topic))
     except UnknownTopic:  # deleted meanwhile
         return False
-    return found.settings.erasable_s is not None
+    return found.erasable_s is not None
 
 
 async def _confirm_erase(look: Look) -> Confirmation:

@@ -20,14 +20,14 @@ import psycopg
 
 from txmsg.administration.ask import Nothing
 from txmsg.administration.halves import Admin
+from txmsg.administration.topics import DeleteTopic, Topics
 from txmsg.demo.registration import GROUPS
 from txmsg.demo.registration.secure_stage import RIGHTS, TOPIC, SecureStage
 from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.metaq import LogQueue, open_log
 from txmsg.runtime.child import ChildFailed
 from txmsg.wire.blocking import BlockingChannel
-from txmsg.wire.v1 import topics_pb2, txmsg_pb2
-from txmsg.wire.v1.topics_rpc import Topics
+from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 _PATIENCE_S: Final = 30.0
@@ -171,7 +171,7 @@ def _attempts(stage: SecureStage) -> list[Attempt]:
     stolen = txmsg_pb2.ReceiveRequest(
         group=GROUPS[1], client_id="thief", subscriptions=[txmsg_pb2.Subscription(topic=TOPIC, tags="*")]
     )
-    deletion = topics_pb2.DeleteTopicRequest(name=TOPIC)
+    deletion = DeleteTopic(topic=TOPIC)
     return [
         Attempt("without TLS", lambda: ask(False, token), BrokerUnavailable, "TLS"),
         Attempt("without a certificate", lambda: ask(stage.context(""), token), BrokerUnavailable, "certificate"),

@@ -371,33 +371,3 @@ class HeldReply(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     held: bytes
     def __init__(self, held: _Optional[bytes] = ...) -> None: ...
-
-class Topic(_message.Message):
-    __slots__ = ("name", "queues", "created_at_us")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    CREATED_AT_US_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    queues: int
-    created_at_us: int
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., created_at_us: _Optional[int] = ...) -> None: ...
-
-class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "queues", "erasable_s", "message_type")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    QUEUES_FIELD_NUMBER: _ClassVar[int]
-    ERASABLE_S_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    queues: int
-    erasable_s: float
-    message_type: str
-    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ..., erasable_s: _Optional[float] = ..., message_type: _Optional[str] = ...) -> None: ...
-
-class CreateTopicReply(_message.Message):
-    __slots__ = ("topic", "created")
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
-    CREATED_FIELD_NUMBER: _ClassVar[int]
-    topic: Topic
-    created: bool
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., created: bool = ...) -> None: ...

@@ -21,10 +21,3 @@ class Notify:
     route = Method("Notify/Route", pb.RouteRequest, pb.RouteReply)
     # Which of these transactions this Notify database still holds undecided (before a fence row is purged).
     held = Method("Notify/Held", pb.HeldRequest, pb.HeldReply)
-
-
-class Admin:
-    """The service Admin."""
-
-    # Makes a topic. Idempotent; refused when it exists with other settings.
-    create_topic = Method("Admin/CreateTopic", pb.CreateTopicRequest, pb.CreateTopicReply)
