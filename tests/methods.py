@@ -126,6 +126,8 @@ def _nothing(part: Part) -> Any:
         return part.choices[0]
     if part.is_message:
         return made(part.kind)
+    if part.kind is int:
+        return 1  # which each Range has
     return {UUID: UUID(int=0), datetime: None}[part.kind] if part.kind in (UUID, datetime) else part.kind()
 
 

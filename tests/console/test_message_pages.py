@@ -15,7 +15,7 @@ from tests.integration.cli_harness import json_of, store_half
 from tests.integration.client_harness import collecting
 from tests.integration.test_dead_letter_command import bury, processed
 from tests.waiting import until
-from txmsg.administration.schemas import SchemaAdministration
+from txmsg.administration.schemas import register_schema
 from txmsg.cli.connections import asker
 from txmsg.client import Producer
 from txmsg.message import Message
@@ -62,7 +62,7 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     assert "No group reads it yet." in text
     assert "accepts messages" in text.split('id="segment-1"')[1]
     assert "Schemas" not in text
-    SchemaAdministration(asker(shown.broker.address)).register(Topic("page.one", str, version=3))
+    register_schema(asker(shown.broker.address), Topic("page.one", str, version=3))
     text = page(client, "/topics/page.one")
     assert "text/plain" in text.split('id="schema-3"')[1]
     assert escape('"type": "string"') in text

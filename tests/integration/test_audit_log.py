@@ -31,6 +31,7 @@ from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
 from txmsg.administration.halves import HalfDecision, ResumeHalves
 from txmsg.administration.messages import Erasure
+from txmsg.administration.schemas import DeleteSchema, RegisterSchema
 from txmsg.administration.settings import ChangeSetting
 from txmsg.administration.topics import AlterTopic, CreateTopic, DeleteTopic, TopicChange
 from txmsg.broker.audit import OTHERS, REFUSALS_MAX, AuditUpkeep
@@ -44,7 +45,6 @@ from txmsg.wire.v1 import (
     dead_letters_pb2,
     groups_pb2,
     metaq_pb2,
-    schemas_pb2,
 )
 
 CHANGES = {
@@ -66,7 +66,6 @@ select c.group_id, c.queue_id, o, 1, ('00000000-0000-7000-8000-00000000000' || o
 insert into txmsg.broker (id, address, release, schema_revision, expires_at)
 values ('another', '127.0.0.1:1', '0', '0001', now() + interval '1 h');
 """
-_SCHEMA: dict[str, Any] = {"content_type": "application/json", "schema": "{}"}
 _RETRY = "00000000-0000-7000-8000-000000000001.0"
 
 
@@ -106,8 +105,12 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         assert (before["permission"], after["permission"], after["queues"]) == ("rw", "r", 3)
         assert "durability" not in before
 
-        call(broker.address, "Schemas/Register", schemas_pb2.RegisterSchemaRequest(topic="t", version=1, **_SCHEMA))
-        deleted_schema = schemas_pb2.DeleteSchemaRequest(topic="t", version=1, latest=True)
+        call(
+            broker.address,
+            "Schemas/Register",
+            RegisterSchema(topic="t", version=1, content_type="application/json", schema={}),
+        )
+        deleted_schema = DeleteSchema(topic="t", version=1, latest=True)
         assert changes("Schemas/Delete", deleted_schema, "schema.delete", "t") == ({"version": 1}, None)
 
         stopped = groups_pb2.AlterGroupRequest(group="g", stopped=True)

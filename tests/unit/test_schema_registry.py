@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -10,12 +9,10 @@ import pydantic
 import pytest
 
 from txmsg import MisuseError, Topic
-from txmsg.administration.schemas import SchemaAdministration
-from txmsg.typed.registry import latest_before, schema_of
+from txmsg.administration.schemas import SchemaPage, SchemaRegistered, Schemas, register_schema, schemas_of
+from txmsg.typed.registry import SchemaVersion, latest_before, schema_of
 from txmsg.typed.topic import Compatibility
 from txmsg.wire.method import Method
-from txmsg.wire.v1 import schemas_pb2 as pb
-from txmsg.wire.v1.schemas_rpc import Schemas
 
 Fields = list[Any]
 FIRST: Fields = [("id", str), ("note", str)]
@@ -88,30 +85,30 @@ class Registered:
     """A broker's schemas. beaten_by: topics that others register just before we do."""
 
     def __init__(self, *beaten_by: Topic[Any]) -> None:
-        self.kept: list[pb.TopicSchema] = []
+        self.kept: list[SchemaVersion] = []
         self._beaten_by = list(beaten_by)
 
     def keep(self, each: Topic[Any]) -> None:
-        self.kept.append(
-            pb.TopicSchema(
-                topic=each.name,
-                version=each.version,
-                content_type=each.content_type,
-                schema=json.dumps(each.schema()),
-            )
-        )
+        self.kept.append(schema_of(each))
 
     def answer(self, method: Method[Any, Any], request: Any) -> Any:
         assert method is Schemas.register
         if self._beaten_by:
             self.keep(self._beaten_by.pop(0))
         if request.after != max((each.version for each in self.kept), default=0):
-            return pb.RegisterSchemaReply(schemas=self.kept)
-        self.kept.append(pb.TopicSchema(topic=request.topic, version=request.version, schema=request.schema))
-        return pb.RegisterSchemaReply(registered=True)
+            return SchemaRegistered(registered=False, schemas=self.kept)
+        self.kept.append(
+            SchemaVersion(
+                topic=request.topic,
+                version=request.version,
+                content_type=request.content_type,
+                schema=request.schema,
+            )
+        )
+        return SchemaRegistered(registered=True)
 
     def register(self, each: Topic[Any]) -> bool:
-        return SchemaAdministration(self.answer).register(each)
+        return register_schema(self.answer, each)
 
 
 def test_who_is_second_finds_its_version_there() -> None:
@@ -141,8 +138,10 @@ def test_a_list_goes_on_behind_the_last_one_of_a_page() -> None:
         assert method is Schemas.list
         asked.append((request.topic, request.after_topic, request.after_version))
         names = pages[len(asked) - 1]
-        kept = [pb.TopicSchema(topic=name, version=n, schema="{}") for n, name in enumerate(names, start=1)]
-        return pb.ListSchemasReply(schemas=kept, more=len(asked) < len(pages))
+        kept = [
+            SchemaVersion(topic=name, version=n, content_type="", schema={}) for n, name in enumerate(names, start=1)
+        ]
+        return SchemaPage(schemas=kept, more=len(asked) < len(pages))
 
-    assert [each.topic for each in SchemaAdministration(answer).list()] == ["a", "b", "c"]
+    assert [each.topic for each in schemas_of(answer)] == ["a", "b", "c"]
     assert asked == [("", "", 0), ("", "b", 2)]

@@ -1,55 +1,132 @@
-"""Schemas of topics in a Notify database, by the service Schemas of any of its brokers."""
+"""Schemas of the payloads of topics, by version. Clients compare them; a broker keeps what it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
 
 from txmsg.administration.ask import Ask
-from txmsg.typed.registry import SchemaVersion, latest_before
+from txmsg.errors import MisuseError
+from txmsg.typed.registry import SchemaVersion, latest_before, schema_of
 from txmsg.typed.topic import Topic
-from txmsg.wire.schemas import registration, unpack_schemas
-from txmsg.wire.v1 import schemas_pb2 as pb
-from txmsg.wire.v1.schemas_rpc import Schemas
+from txmsg.wire.method import Method
+from txmsg.wire.values import Natural32, Range
+
+Steps: TypeAlias = Generator[tuple[Method[Any, Any], Any], Any, bool]
+
+VERSIONS_MAX: Final = 100
+"""Of a topic."""
+_ATTEMPTS_MAX: Final = 10
 
 
-class SchemaAdministration:
-    """What `txmsg schema` does. Calls block. Raises the errors of errors.py."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaQuery:
+    """The first versions by topic and version after these: of one topic, or of all that the user may see.
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    All versions of a topic are one page.
+    """
 
-    def list(self, topic: str = "") -> Iterator[SchemaVersion]:
-        """The versions of a topic, or of all, by topic and version."""
-        request = pb.ListSchemasRequest(topic=topic)
-        more = True
-        while more:
-            reply = self._ask(Schemas.list, request)
-            yield from (page := unpack_schemas(reply.schemas))
-            if more := reply.more:
-                request = pb.ListSchemasRequest(topic=topic, after_topic=page[-1].topic, after_version=page[-1].version)
+    topic: str = ""
+    after_topic: str = ""
+    """The last one of the page before."""
+    after_version: Natural32 = 0
+    limit: Annotated[int, Range(1, VERSIONS_MAX)] = VERSIONS_MAX
 
-    def check(self, topic: Topic[Any]) -> int | None:
-        """After which version that of the topic can be registered, 0 if it is the first; None: it is there.
 
-        Raises MisuseError with the fields for one that must not be added.
-        """
-        return latest_before(topic, list(self.list(topic.name)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaPage:
+    """Versions by topic and version. more: there is another page."""
 
-    def delete(self, topic: str, version: int, *, also_latest: bool = False, dry_run: bool = False) -> None:
-        """Removes a version, for good. Raises MisuseError for the latest one without also_latest.
+    schemas: Sequence[SchemaVersion]
+    more: bool = False
 
-        dry_run: changes nothing, and raises what it would raise.
-        """
-        request = pb.DeleteSchemaRequest(topic=topic, version=version, latest=also_latest, dry_run=dry_run)
-        self._ask(Schemas.delete, request)
 
-    def register(self, topic: Topic[Any]) -> bool:
-        """Adds the schema of a topic; False: it was there. Raises what `check` raises."""
-        steps = registration(topic)
-        call = next(steps)
-        try:
-            while True:
-                call = steps.send(self._ask(*call))
-        except StopIteration as end:
-            return bool(end.value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterSchema:
+    """A version to be added to a topic, which is created as by a send.
+
+    after: the latest version, with which it was compared; 0: there was none. schema: a JSON Schema.
+    """
+
+    topic: str
+    version: Annotated[int, Range(1, 2**31 - 1)]
+    content_type: str
+    schema: Mapping[str, Any]
+    after: Natural32 = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaRegistered:
+    """registered False: `after` is not the latest version; schemas: those that are there, to be compared with."""
+
+    registered: bool
+    schemas: Sequence[SchemaVersion] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSchema:
+    """A version to be deleted. latest: also if it is the latest one. dry_run: only refuses as the call without it."""
+
+    topic: str
+    version: Annotated[int, Range(1, 2**31 - 1)]
+    latest: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaDeleted:
+    """Nothing more is said of it."""
+
+
+class Schemas:
+    """The service Schemas."""
+
+    list: Final = Method("Schemas/List", SchemaQuery, SchemaPage)
+    register: Final = Method("Schemas/Register", RegisterSchema, SchemaRegistered)
+    delete: Final = Method("Schemas/Delete", DeleteSchema, SchemaDeleted)
+
+
+def schemas_of(ask: Ask, topic: str = "") -> Iterator[SchemaVersion]:
+    """The versions of a topic, or of all, by topic and version."""
+    query, more = SchemaQuery(topic=topic), True
+    while more:
+        page = ask(Schemas.list, query)
+        yield from page.schemas
+        if more := page.more:
+            last = page.schemas[-1]
+            query = SchemaQuery(topic=topic, after_topic=last.topic, after_version=last.version)
+
+
+def register_schema(ask: Ask, topic: Topic[Any]) -> bool:
+    """Adds the schema of a topic; False: it was there. Raises MisuseError for one that must not be added."""
+    steps = registration(topic)
+    call = next(steps)
+    try:
+        while True:
+            call = steps.send(ask(*call))
+    except StopIteration as end:
+        return bool(end.value)
+
+
+def registration(topic: Topic[Any]) -> Steps:
+    """The same, step by step, for who blocks and who awaits: each gives a method and a request, and is sent the reply.
+
+    Returns whether the schema was added. Raises MisuseError for one that must not be added.
+    """
+    new = schema_of(topic)
+    after = 0
+    for _ in range(_ATTEMPTS_MAX):  # others may register the next version meanwhile
+        request = RegisterSchema(
+            topic=new.topic, version=new.version, content_type=new.content_type, schema=new.schema, after=after
+        )
+        reply: SchemaRegistered = yield Schemas.register, request
+        if reply.registered:
+            return True
+        latest = latest_before(topic, reply.schemas)
+        if latest is None:
+            return False
+        after = latest
+    raise MisuseError(
+        f"version {new.version} of topic {topic.name!r} is not registered: others register all the time; try again"
+    )

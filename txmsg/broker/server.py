@@ -18,6 +18,7 @@ from txmsg.administration.cluster import Cluster
 from txmsg.administration.halves import Admin
 from txmsg.administration.messages import Messages as MessageService
 from txmsg.administration.rules import Rules
+from txmsg.administration.schemas import Schemas
 from txmsg.administration.settings import Settings
 from txmsg.administration.topics import Topics
 from txmsg.broker import migrate
@@ -86,7 +87,6 @@ from txmsg.wire.users import AccessWatch
 from txmsg.wire.v1 import (
     dead_letters_rpc,
     groups_rpc,
-    schemas_rpc,
     txmsg_rpc,
 )
 
@@ -262,8 +262,8 @@ class Broker:
                 groups_rpc.Groups: GroupsApi(
                     groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
                 ),
-                schemas_rpc.Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
                 Settings: SettingsApi(self.settings),
+                Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
                 Topics: TopicsApi(self.topics, TopicAdministration(admin_pool), lambda: self.config.retention_s),
             },
             connections_max=connections_allowed(config.connections_max),

@@ -9,6 +9,7 @@ from typing import Any
 from txmsg.administration.access import Access
 from txmsg.administration.ask import Ask, changer
 from txmsg.administration.rules import Rules
+from txmsg.administration.schemas import Schemas
 from txmsg.broker import migrate
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.rules import RulesApi
@@ -20,7 +21,6 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.store.users import Users
 from txmsg.wire.caller import Caller, calling_as
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
-from txmsg.wire.v1.schemas_rpc import Schemas
 
 
 def asker_of_storage(url: str) -> Ask:

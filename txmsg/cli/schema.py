@@ -1,4 +1,4 @@
-"""`txmsg schema`: what the payloads of topics look like, by version."""
+"""`txmsg schema`: what the payloads of topics look like, by version. Asks the service Schemas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from txmsg.administration.schemas import SchemaAdministration
+from txmsg.administration.ask import Ask
+from txmsg.administration.schemas import DeleteSchema, Schemas, register_schema, schemas_of
 from txmsg.app.loading import load, load_topics
 from txmsg.cli.connections import of_database
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -15,9 +16,9 @@ from txmsg.cli.options import Decorator, dry_run_option, json_option, table_opti
 from txmsg.cli.output import json_text, print_dry_run, print_facts, print_rows, say
 from txmsg.errors import MisuseError, printable
 from txmsg.typed.asyncapi import asyncapi as document_of
-from txmsg.typed.registry import SchemaVersion
+from txmsg.typed.registry import SchemaVersion, latest_before
 
-_administered: Decorator = of_database(SchemaAdministration, "schemas")
+_asking: Decorator = of_database(lambda ask: ask, "ask")
 
 
 @click.group()
@@ -33,11 +34,11 @@ def schema() -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema register shop.events:ORDERS",
 )
 @click.argument("name", metavar="MODULE:NAME")
-@_administered
+@_asking
 @json_option
-def register(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None:
+def register(*, name: str, ask: Ask, as_json: bool) -> None:
     """Register the version that a topic declares, if it is compatible with the latest one. Idempotent."""
-    done = [{"topic": t.name, "version": t.version, "registered": schemas.register(t)} for t in load_topics(name)]
+    done = [{"topic": t.name, "version": t.version, "registered": register_schema(ask, t)} for t in load_topics(name)]
     if as_json:
         click.echo(json_text({"topics": done}))
         return
@@ -53,11 +54,11 @@ def register(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema check shop.events:ORDERS",
 )
 @click.argument("name", metavar="MODULE:NAME")
-@_administered
+@_asking
 @json_option
-def check(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None:
+def check(*, name: str, ask: Ask, as_json: bool) -> None:
     """Check whether the version that a topic declares is registered or could be. Exit status 1 if not."""
-    found = [(topic, schemas.check(topic)) for topic in load_topics(name)]
+    found = [(topic, latest_before(topic, list(schemas_of(ask, topic.name)))) for topic in load_topics(name)]
     if as_json:
         click.echo(
             json_text(
@@ -81,12 +82,12 @@ def check(*, name: str, schemas: SchemaAdministration, as_json: bool) -> None:
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema list\n  txmsg schema list order.placed --json",
 )
 @click.argument("topic", default="")
-@_administered
+@_asking
 @json_option
 @table_options
-def list_(*, topic: str, schemas: SchemaAdministration, as_json: bool) -> None:
+def list_(*, topic: str, ask: Ask, as_json: bool) -> None:
     """List the versions that are registered, of all topics or of TOPIC."""
-    found = [_facts(each) for each in schemas.list(topic)]
+    found = [_facts(each) for each in schemas_of(ask, topic)]
     if as_json:
         click.echo(json_text({"schemas": found}))
     elif found:
@@ -98,11 +99,11 @@ def list_(*, topic: str, schemas: SchemaAdministration, as_json: bool) -> None:
 @schema.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg schema show order.placed\n  txmsg schema show order.placed 1")
 @click.argument("topic")
 @click.argument("version", type=click.IntRange(1), required=False)
-@_administered
+@_asking
 @json_option
-def show(*, topic: str, version: int | None, schemas: SchemaAdministration, as_json: bool) -> None:
+def show(*, topic: str, version: int | None, ask: Ask, as_json: bool) -> None:
     """Show the latest version of a topic's schema, or VERSION."""
-    versions = {each.version: each for each in schemas.list(topic)}
+    versions = {each.version: each for each in schemas_of(ask, topic)}
     found = versions.get(version or max(versions, default=0))
     if found is None:
         there = f"there are {', '.join(map(str, versions))}" if versions else "none is registered"
@@ -125,28 +126,27 @@ def show(*, topic: str, version: int | None, schemas: SchemaAdministration, as_j
 @click.argument("version", type=click.IntRange(1))
 @click.option("--latest", is_flag=True, help="Allow deleting the latest version.")
 @dry_run_option
-@_administered
+@_asking
 @yes_option
 @json_option
-def delete(
-    *, topic: str, version: int, latest: bool, dry_run: bool, schemas: SchemaAdministration, yes: bool, as_json: bool
-) -> None:
+def delete(*, topic: str, version: int, latest: bool, dry_run: bool, ask: Ask, yes: bool, as_json: bool) -> None:
     """Delete one version of a topic's schema, for good. Messages are not affected.
 
     An application that declares the version can register it again only if it is above the latest one. Without --latest,
     the latest version is refused: the next one is compared with it.
     """
+    deletion = DeleteSchema(topic=topic, version=version, latest=latest, dry_run=dry_run)
     if dry_run:
-        versions = [each.version for each in schemas.list(topic)]
+        versions = [each.version for each in schemas_of(ask, topic)]
         is_latest = version == max(versions, default=0)
         left = [each for each in versions if each != version]
         print_dry_run({"topic": topic, "version": version, "is_latest": is_latest, "left": left}, as_json=as_json)
-        schemas.delete(topic, version, also_latest=latest, dry_run=True)
+        ask(Schemas.delete, deletion)
         return
     if not yes:
         question = f"delete version {version} of the schema of topic {topic}, for good?"
         click.confirm(printable(question), abort=True, err=as_json)
-    schemas.delete(topic, version, also_latest=latest)
+    ask(Schemas.delete, deletion)
     if as_json:
         click.echo(json_text({"topic": topic, "version": version, "deleted": True}))
     else:
@@ -163,9 +163,9 @@ def delete(
 @click.option(
     "--document-version", "version", metavar="TEXT", default="1.0.0", show_default=True, help="Version in the document."
 )
-@_administered
+@_asking
 @json_option
-def asyncapi(*, app: str, title: str | None, version: str, schemas: SchemaAdministration, as_json: bool) -> None:
+def asyncapi(*, app: str, title: str | None, version: str, ask: Ask, as_json: bool) -> None:
     """Print an AsyncAPI 3.0 document of all topics with a registered schema, in all their versions.
 
     With MODULE:APP: of the topics that this application sends to and receives from. This needs no broker.
@@ -174,7 +174,7 @@ def asyncapi(*, app: str, title: str | None, version: str, schemas: SchemaAdmini
     if app:
         document = load(app).asyncapi(title=title or app, version=version)
     else:
-        document = document_of(schemas.list(), title=title or "txmsg", version=version)
+        document = document_of(schemas_of(ask), title=title or "txmsg", version=version)
     click.echo(json_text(document) if as_json else json.dumps(document, indent=2))
 
 

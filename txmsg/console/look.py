@@ -9,7 +9,6 @@ from urllib.parse import quote, urlencode
 
 from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.schemas import SchemaAdministration
 from txmsg.console.desks import Desk
 from txmsg.console.identity import Identity
 from txmsg.console.logs import Log
@@ -100,10 +99,6 @@ class Look:
     async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
         """Asks the administration of groups and dead letters."""
         return await self.watch.database.run(lambda: work(NotifyAdministration(self.watch.database.ask_from_thread)))
-
-    async def schemas(self, work: Callable[[SchemaAdministration], T]) -> T:
-        """Asks the administration of schemas."""
-        return await self.watch.database.run(lambda: work(SchemaAdministration(self.watch.database.ask_from_thread)))
 
     async def log(self, work: Callable[[LogAccess], T]) -> T:
         """Asks the log that the path names. Raises MisuseError for an unknown one."""

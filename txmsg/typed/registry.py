@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from txmsg.errors import MisuseError
-from txmsg.typed.codecs import Schema
 from txmsg.typed.compatibility import not_read
 from txmsg.typed.topic import Topic
 
@@ -24,7 +23,7 @@ class SchemaVersion:
     topic: str
     version: int
     content_type: str
-    schema: Schema
+    schema: Mapping[str, Any]
     registered_at: datetime | None = None
     registered_by: str | None = None
     event_source: str | None = None
@@ -83,7 +82,7 @@ _WAY_OUT = (
 def _not_read(sent: SchemaVersion, read: SchemaVersion, *, reads_all: bool) -> list[str]:
     if sent.content_type != read.content_type:
         return [f"bodies are sent as {sent.content_type} and read as {read.content_type}"]
-    return not_read(sent.schema, read.schema, reads_all=reads_all)
+    return not_read(dict(sent.schema), dict(read.schema), reads_all=reads_all)
 
 
 def _told(found: Sequence[str]) -> str:

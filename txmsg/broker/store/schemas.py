@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from dataclasses import asdict
 
 from psycopg.rows import class_row
 
 from txmsg.access.rules import ALL_NAMES, Names
+from txmsg.administration.schemas import VERSIONS_MAX, SchemaPage, SchemaQuery
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.creators import creator
 from txmsg.errors import MisuseError, UnknownTopic
-
-VERSIONS_MAX: Final = 100
-"""Of a topic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRow:
-    """A version of a topic's schema. schema: JSON."""
-
-    topic: str
-    version: int
-    content_type: str
-    schema: str
-    registered_at: datetime
-    registered_by: str | None
+from txmsg.typed.registry import SchemaVersion
 
 
 class TopicSchemas:
@@ -38,14 +22,12 @@ class TopicSchemas:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(
-        self, limit: int, *, topic: str = "", after: tuple[str, int] = ("", 0), names: Names = ALL_NAMES
-    ) -> Sequence[SchemaRow]:
-        """The first by topic and version that come after this one: of one topic, or of all among these names."""
-        values = {"topic": topic, "name": after[0], "version": after[1], "limit": limit, **names._asdict()}
-        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SchemaRow)) as cursor:
-            await cursor.execute(_LIST, values)
-            return await cursor.fetchall()
+    async def list(self, query: SchemaQuery, *, names: Names = ALL_NAMES) -> SchemaPage:
+        """A page of the versions, of topics among these names."""
+        async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SchemaVersion)) as cursor:
+            await cursor.execute(_LIST, asdict(query) | names._asdict())
+            found = await cursor.fetchall()
+        return SchemaPage(schemas=found[: query.limit], more=len(found) > query.limit)
 
     async def register(self, topic: str, version: int, content_type: str, schema: str, *, after: int) -> bool:
         """Adds a version if `after` is the latest one. Raises UnknownTopic, and MisuseError for one too many."""
@@ -93,11 +75,11 @@ class TopicSchemas:
 
 
 _LIST = f"""
-select t.name as topic, s.version, s.content_type, s.schema, s.registered_at, s.registered_by
+select t.name as topic, s.version, s.content_type, s.schema::json as schema, s.registered_at, s.registered_by
   from txmsg.topic_schema s join txmsg.topic t on t.id = s.topic_id
  where %(topic)s::text in ('', t.name) and {is_visible("t.name")}
-   and (t.name, s.version) > (%(name)s::text, %(version)s::int)
- order by t.name, s.version limit %(limit)s
+   and (t.name, s.version) > (%(after_topic)s::text, %(after_version)s::int)
+ order by t.name, s.version limit %(limit)s + 1
 """
 _LATEST = "select coalesce(max(version), 0), count(*) from txmsg.topic_schema where topic_id = %s"
 _VERSIONS = "select version from txmsg.topic_schema where topic_id = %s order by version"

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from txmsg.administration.schemas import registration
 from txmsg.client.channel import Brokers, retrying
 from txmsg.typed.topic import Topic
 from txmsg.wire.method import Method
-from txmsg.wire.schemas import registration
 
 
 async def register_schemas(shards: Sequence[Brokers], topics: Sequence[Topic[Any]], *, timeout_s: float) -> None:

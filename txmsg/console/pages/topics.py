@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from txmsg.administration.fields import Setting, settings_of
+from txmsg.administration.schemas import SchemaQuery, Schemas
 from txmsg.administration.topics import (
     AlterTopic,
     CreateTopic,
@@ -48,7 +49,7 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     found = await look.ask(Topics.show, TopicName(topic=topic))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
     groups = sorted(found.groups, key=lambda group: (-group.waiting, -group.dead, group.group))[:_GROUPS_MAX]
-    schemas = await look.schemas(lambda schemas: list(schemas.list(topic)))
+    schemas = (await look.ask(Schemas.list, SchemaQuery(topic=topic))).schemas
     return {
         "topic": found,
         "facts": list(_facts(look, found.settings)),
