@@ -198,6 +198,8 @@ def _given(look: Look, settings: TopicSettings, name: str) -> str:
 
 def _text(value: object) -> str:
     """As the form's fields have it."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:.15g}" if isinstance(value, float) else str(value)
@@ -209,7 +211,7 @@ def _shown(look: Look, name: str, value: Any) -> str:
         return look.t("lists.unlimited")
     if name == "erasable_s":
         return look.t("topics.erasable_for", time=shown_duration(value)) if value else look.t("topics.erasable_no")
-    return look.t(f"topics.journal_{_text(value)}") if name == "journal" else _text(value)
+    return look.t(f"topics.journal_{_text(value)}") if name == "journal" else _text(value) or "–"
 
 
 async def _confirm_delete(look: Look) -> Confirmation:
