@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from tests.methods import made
 from txmsg.administration.cluster import ClusterState, Series
 from txmsg.console.database import Database
 from txmsg.console.desks import Desk
@@ -26,7 +27,7 @@ class EmptyDatabase(Database):
     """Its brokers answer with empty replies."""
 
     async def ask(self, method: Method[Any, Any], request: Any) -> Any:
-        return method.reply()
+        return made(method.reply)
 
 
 def snapshot_of(rates: Series) -> Snapshot:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from txmsg.administration import GroupList, GroupSummary, TopicLag
 from txmsg.administration.cluster import BrokerFigures, ClusterState
+from txmsg.administration.groups import GroupList, GroupQuery, GroupSummary, TopicLag
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicPage, Topics, TopicSettings, TopicSummary
 from txmsg.doctor import brokers, groups
@@ -66,8 +66,8 @@ class Endless(NotifyAdministration):
     def __init__(self) -> None:
         super().__init__(_unasked)
 
-    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
-        return GroupList(groups=[_group(f"after{after}")], producer_groups=[], next="x")
+    def list_groups(self, query: GroupQuery) -> GroupList:
+        return GroupList(groups=[_group(f"after{query.after}")], producer_groups=[], next="x")
 
 
 def test_a_list_of_groups_that_was_cut_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

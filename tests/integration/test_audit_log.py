@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from google.protobuf.message import Message
 
 from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import TIMEOUT_S, json_of, said, store_half
@@ -29,6 +29,7 @@ from txmsg.administration.access import (
 from txmsg.administration.alerts import EndOfSilence, NewSilence, TrialAlert
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
+from txmsg.administration.groups import CheckChange, GroupChange, GroupDeletion, RetryNow, RetrySkip, Seek
 from txmsg.administration.halves import HalfDecision, ResumeHalves
 from txmsg.administration.messages import Erasure
 from txmsg.administration.schemas import DeleteSchema, RegisterSchema
@@ -40,10 +41,10 @@ from txmsg.broker.store.audit import AuditLog, record
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.runtime.start import Start
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
     dead_letters_pb2,
-    groups_pb2,
     metaq_pb2,
 )
 
@@ -113,24 +114,23 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         deleted_schema = DeleteSchema(topic="t", version=1, latest=True)
         assert changes("Schemas/Delete", deleted_schema, "schema.delete", "t") == ({"version": 1}, None)
 
-        stopped = groups_pb2.AlterGroupRequest(group="g", stopped=True)
+        stopped = GroupChange(group="g", stopped=True)
         assert changes("Groups/Alter", stopped, "group.alter", "g") == ({"stopped": False}, {"stopped": True})
-        seek = groups_pb2.SeekRequest(group="g", topic="t", queue=0, latest=True, dry_run=True)
+        seek = Seek(group="g", topic="t", queue=0, to=Start.latest())
         known = entries()
-        call(broker.address, "Groups/Seek", seek)
+        call(broker.address, "Groups/Seek", replace(seek, dry_run=True))
         assert entries() == known
-        seek.dry_run = False
         before, after = changes("Groups/Seek", seek, "group.seek", "g")
         assert (before["next_offsets"], after["next_offsets"]) == ({"0": 0}, {"0": 0})
-        changes("Groups/RetryNow", groups_pb2.RetryNowRequest(group="g", id=_RETRY), "retry.hasten", "g")
-        before, _ = changes("Groups/SkipRetry", groups_pb2.SkipRetryRequest(group="g", id=_RETRY), "retry.skip", "g")
+        changes("Groups/RetryNow", RetryNow(group="g", id=_RETRY), "retry.hasten", "g")
+        before, _ = changes("Groups/SkipRetry", RetrySkip(group="g", id=_RETRY), "retry.skip", "g")
         assert before["retries"] == 1
         which = dead_letters_pb2.DeadLetterFilter(group="g")
         redrive = dead_letters_pb2.RedriveRequest(filter=which, limit=1)
         assert changes("DeadLetters/Redrive", redrive, "dead_letter.redrive", "g")[1]["dead_letters"] == 1
         purge = dead_letters_pb2.PurgeRequest(filter=which, limit=9)
         assert changes("DeadLetters/Purge", purge, "dead_letter.purge", "g")[0] == {"group": "g", "dead_letters": 1}
-        changes("Groups/Delete", groups_pb2.DeleteGroupRequest(group="g", force=True), "group.delete", "g")
+        changes("Groups/Delete", GroupDeletion(group="g", force=True), "group.delete", "g")
 
         connection.execute(
             "insert into txmsg.body_key (transaction_id, n, topic_id, key, expires_at) "
@@ -141,7 +141,7 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         assert changes("Messages/Erase", erase, "message.erase", _RETRY) == (None, {"topic": "t", "messages": 1})
 
         half = store_half(broker)
-        checks = groups_pb2.AlterChecksRequest(group="shop", checks_max=3)
+        checks = CheckChange(group="shop", checks_max=3)
         before, after = changes("Groups/AlterChecks", checks, "group.checks", "shop")
         assert (before, after) == ({"checks_max": None}, {"checks_max": 3})
         connection.execute("update txmsg.half_message set parked_reason = 'planted', next_check_at = null")
@@ -211,7 +211,7 @@ def test_every_method_of_a_log_that_changes_something_is_logged(
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
         with open_log(address) as log:
             fence = metaq_pb2.FenceLogRequest(log_id=log.identity().log_id, generation=2, copy_id=bytes(16))
-        requests: dict[str, tuple[Message, str]] = {
+        requests: dict[str, tuple[object, str]] = {
             "MetaQ/SetTopic": (
                 metaq_pb2.SetLogTopicRequest(
                     topic="t", settings=metaq_pb2.LogTopicSettings(flush="sync", compression="none", retention_s=60)

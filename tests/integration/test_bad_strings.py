@@ -65,6 +65,10 @@ def request_with(kind: Any, path: Path, word: str, *, others: bool) -> Any:
             value = request_with(part.kind, path[1:], word, others=others) if part.is_message else word
         elif part.name in PLAUSIBLE and not part.is_alternative and (others or part.is_required):
             value = str(ID) if part.kind is UUID else PLAUSIBLE[part.name]
+        elif part.is_required and part.is_message:
+            value = request_with(part.kind, ("",), word, others=others)
+        elif part.is_required and part.choices:
+            value = part.choices[0]
         else:
             continue
         values[part.name] = [value] if part.is_list else {word: value} if part.is_map else value

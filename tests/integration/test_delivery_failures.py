@@ -21,6 +21,7 @@ from tests.integration.delivery_harness import (
     receive_only,
 )
 from tests.waiting import until_async
+from txmsg.administration.groups import RetrySkip
 from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
@@ -177,7 +178,8 @@ async def test_retry_skipped_after_a_crash_before_the_cursor_is_written_does_not
             _, second = await receive(delivery, 2)
             await delivery.settle("g", "c", [], [Refusal(second.receipt, "boom", NEVER_S)])
         notify.bury("b1")
-        assert await RetryAdministration(pool).skip("g", UUID(bytes=second.transaction_id), None) == 1
+        skip = RetrySkip(group="g", id=str(UUID(bytes=second.transaction_id)))
+        assert (await RetryAdministration(pool).skip(skip)).skipped == 1
         async with delivering(notify) as delivery:
             assert [message.offset for message in await receive_only(delivery, 1)] == [0]
 

@@ -25,6 +25,7 @@ from tests.integration.delivery_harness import (
     receive_only,
 )
 from tests.waiting import until_async
+from txmsg.administration.groups import Seek
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Line, Refusal
 from txmsg.broker.store.connect import open_pool, session
@@ -508,7 +509,7 @@ async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_
         await settle(delivery, *await receive(delivery, 1))
         (held,) = await receive(delivery, 1)
         (feed,) = delivery._state.groups["g"].feeds.values()
-        await groups.seek("g", "t", None, Start.earliest(), again=False)
+        await groups.seek(Seek(group="g", topic="t", to=Start.earliest()))
         await until_async(lambda: feed.leaving)
         assert await receive(delivery, 1, wait_s=0.3) == []
         await settle(delivery, held)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from tests.integration.delivery_harness import AT_ONCE, Delivered, Notify, T, delivering, each_of, notify_at
-from txmsg.administration import GroupChange
+from txmsg.administration.groups import GroupChange, Seek
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
@@ -68,7 +68,7 @@ class History:
         await self._next_broker()
         await self.add()
         await self.take(1)
-        await self.admin.alter("g", GroupChange(retries_max=1))
+        await self.admin.alter(GroupChange(group="g", retries_max=1))
 
     async def _next_broker(self) -> None:
         self._brokers += 1
@@ -146,7 +146,7 @@ class History:
         number = self.random.randrange(QUEUES)
         kept = 1 + max(offset for queue, offset in self.asked if queue == number)
         to = self.random.randint(0, kept)
-        await self.admin.seek("g", "t", number, Start.offset(to), again=again)
+        await self.admin.seek(Seek(group="g", topic="t", queue=number, to=Start.offset(to), again=again))
         await self.delivery.maintenance.settings_once()
         self.told[-1] += f" of {number} to {to}"
         if again:
@@ -190,7 +190,7 @@ class History:
         self.told.append("the end")
         await self.redrive()
         for _ in range(2):  # all that was asked has happened, and nothing more happens
-            await self.admin.seek("g", "t", None, Start.earliest(), again=False)
+            await self.admin.seek(Seek(group="g", topic="t", to=Start.earliest()))
             await self.delivery.maintenance.settings_once()
             while await self.consume(is_well=True):
                 pass
@@ -203,6 +203,10 @@ async def test_each_message_takes_effect_as_often_as_it_was_asked_to(notify_url:
         await history.play()
 
         assert all(history.counts[what] for what in ("handled", "lost", "failed", "held", "takeover"))
+
+
+def again_at(offset: int) -> Seek:
+    return Seek(group="g", topic="t", queue=0, to=Start.offset(offset), again=True)
 
 
 async def test_places_of_again_are_bounded_and_forgotten_where_they_are_of_no_use(notify_url: str) -> None:
@@ -219,13 +223,13 @@ async def test_places_of_again_are_bounded_and_forgotten_where_they_are_of_no_us
             "from generate_series(3, 1001) g"
         )
         with pytest.raises(MisuseError, match="1000 different offsets"):
-            await history.admin.seek("g", "t", 0, Start.offset(1001), again=True)
-        await history.admin.seek("g", "t", 0, Start.offset(3), again=True)
+            await history.admin.seek(again_at(1001))
+        await history.admin.seek(again_at(3))
         ((starts, generations),) = notify.query("select again_from, again_generations from txmsg.cursor")
         assert (starts, generations[:3], generations[3] > 1000) == ([0, 1, 2, 3], [1, 2, 3], True)
         notify.rotate()
         notify.query("update txmsg.segment set dropping = true where state = 'closed'")
         notify.query("update txmsg.segment_base set base = 1002 where segment = 2")
-        await history.admin.seek("g", "t", 0, Start.offset(1002), again=True)
+        await history.admin.seek(again_at(1002))
         ((starts,),) = notify.query("select again_from from txmsg.cursor")
         assert starts == [3, 1002]

@@ -133,7 +133,7 @@ def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
     assert "is not a duration" in said(*alter, "--retry-delays", "1s soon", status=2)
     assert "give one of them" in said(*alter, "--retry-delays", "1s", "--retry-exponential", "1s..2s", status=2)
     assert "each of at most 7 days" in refused(broker, "alter", "collector", "--retry-delays", "8d")
-    assert "at most 10000 are allowed" in refused(broker, "alter", "collector", "--retries", "10001")
+    assert "must be a whole number from 0 to 10000" in refused(broker, "alter", "collector", "--retries", "10001")
 
 
 def test_a_message_that_fails_dies_after_the_retries_that_were_set_and_is_handled_when_redriven(

@@ -13,14 +13,13 @@ from tests.conftest import PostgresServer
 from tests.integration.client_harness import WAIT_S
 from tests.raw_client import RawClient
 from tests.waiting import until
+from txmsg.administration.groups import GroupName, Groups
 from txmsg.administration.topics import CreateTopic, Topics
 from txmsg.client import Producer
 from txmsg.errors import UnknownGroup
 from txmsg.message import Message
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
-from txmsg.wire.v1.groups_pb2 import ShowGroupRequest
-from txmsg.wire.v1.groups_rpc import Groups
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 SIZE_BYTES = 4 * 1024 * 1024 - 1024
@@ -66,10 +65,10 @@ def received(channel: BlockingChannel, request: pb.ReceiveRequest, count: int) -
 def members_of(channel: BlockingChannel) -> list[str]:
     """Those that have asked for messages."""
     try:
-        shown = channel.call(Groups.show, ShowGroupRequest(group="large"), timeout_s=WAIT_S)
+        shown = channel.call(Groups.show, GroupName(group="large"), timeout_s=WAIT_S)
     except UnknownGroup:
         return []
-    return [member.client_id for member in shown.members]
+    return [member.id for member in shown.members]
 
 
 def test_a_reply_that_the_connection_lost_comes_again_when_the_client_says_so(broker: BrokerProcess) -> None:

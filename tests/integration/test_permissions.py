@@ -35,6 +35,7 @@ from txmsg.administration.access import Access, AlterUser, LimitUser, NewUser, R
 from txmsg.administration.alerts import NewSilence
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import ClientQuery
+from txmsg.administration.groups import GroupName, GroupQuery, RetryQuery
 from txmsg.administration.halves import HalfDecision, HalfQuery, ResumeHalves
 from txmsg.administration.messages import MessageQuery, TraceQuery
 from txmsg.administration.settings import ChangeSetting, SettingHistoryQuery, WatchSettings
@@ -56,7 +57,6 @@ from txmsg.wire.tls import client_context
 from txmsg.wire.users import AccessWatch, WatchAccess
 from txmsg.wire.v1 import (
     dead_letters_pb2,
-    groups_pb2,
     txmsg_pb2,
 )
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -360,8 +360,8 @@ def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> 
     assert ([each.settings.topic for each in topics.topics], topics.next) == (["pages1"], "pages1")
     topics = place.call("pager", "Topics/List", TopicQuery(limit=1, after=topics.next or ""))
     assert ([each.settings.topic for each in topics.topics], topics.next) == (["pages2"], None)
-    groups = place.call("pager", "Groups/List", groups_pb2.ListGroupsRequest(limit=1, after="pages1"))
-    assert ([each.group for each in groups.producer_groups], groups.next) == (["pages2"], "")
+    groups = place.call("pager", "Groups/List", GroupQuery(limit=1, after="pages1"))
+    assert ([each.group for each in groups.producer_groups], groups.next) == (["pages2"], None)
     letters = place.call("pager", "DeadLetters/List", dead_letters_pb2.ListDeadLettersRequest(limit=1))
     assert (list(letters.letters), letters.next) == ([], "")
 
@@ -425,14 +425,14 @@ async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Pla
     )
     await asyncio.to_thread(place.call, "worker", "Notify/Receive", receive)
 
-    async def attached(user: str, **hello: Any) -> tuple[Any, list[Any], list[str]]:
+    async def attached(user: str, **hello: Any) -> tuple[Any, list[Any], list[str | None]]:
         """What operators see of it: its entry, the entries of the group, and the hosts of the group's members."""
         async with Channel(place.broker, token=place.tokens[user], tls=False) as channel:
             frame = txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(client_id="w1", host=user, **hello))
             stream = await channel.stream(Notify.attach, frame, timeout_s=TIMEOUT_S)
             await stream.receive()
             clients = await asyncio.to_thread(place.call, "ops", "Cluster/Clients", ClientQuery())
-            shown = await asyncio.to_thread(place.call, "ops", "Groups/Show", groups_pb2.ShowGroupRequest(group="crew"))
+            shown = await asyncio.to_thread(place.call, "ops", "Groups/Show", GroupName(group="crew"))
             stream.close()
         [own] = [client for client in clients.clients if client.host == user]
         return (
@@ -442,7 +442,7 @@ async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Pla
         )
 
     own, others, hosts = await attached("bare", producer_group="crew")
-    assert (own.producer_group, others, hosts) == (None, [], [""])
+    assert (own.producer_group, others, hosts) == (None, [], [None])
     own, others, hosts = await attached("worker", producer_group="crew", consumer_group="crew")
     assert (own.producer_group, others, hosts) == ("crew", [own], ["worker"])
 
@@ -658,7 +658,7 @@ def test_error_texts_are_shown_to_those_who_may_read_the_topic(place: Place) -> 
     place.call("ops", "Notify/Send", sent)
     transaction_id = UUID(bytes=sent.batches[0].transaction_ids)
     trace = TraceQuery(id=str(transaction_id))
-    request = groups_pb2.ListRetriesRequest(group="other.dead")
+    request = RetryQuery(group="other.dead")
     with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
         connection.execute(_FAILED_ONCE)
         connection.execute(_DIED, [transaction_id])
@@ -682,10 +682,10 @@ def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) 
         [traced] = place.call(user, "Messages/Trace", trace).messages
         assert {group.group for group in traced.groups} == groups
         assert {group.group for group in place.call(user, "Topics/Show", show).groups} == groups
-        listed = place.call(user, "Groups/List", groups_pb2.ListGroupsRequest(contains=".dead", limit=1))
+        listed = place.call(user, "Groups/List", GroupQuery(contains=".dead", limit=1))
         first, *more = sorted(groups)
-        assert ([each.group for each in listed.groups], listed.next) == ([first], first if more else "")
-        rest = place.call(user, "Groups/List", groups_pb2.ListGroupsRequest(contains=".dead", after=listed.next))
+        assert ([each.group for each in listed.groups], listed.next) == ([first], first if more else None)
+        rest = place.call(user, "Groups/List", GroupQuery(contains=".dead", after=listed.next or ""))
         assert {each.group for each in rest.groups} == {"other.dead"}
 
 

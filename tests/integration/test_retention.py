@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.integration.delivery_harness import Notify, delivering, notify_at, offsets, receipts, receive
+from txmsg.administration.groups import Seek
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.retention import Retention
 from txmsg.broker.store import segments as store
@@ -369,8 +370,9 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
         admin = GroupAdministration(pool)
 
         async def waiting() -> tuple[list[tuple[str, int]], dict[int, int]]:
-            (_, lag), (*_, queues) = await admin.list(10), await admin.show("g")
-            return [(group.group, group.waiting) for group in lag], {queue.number: queue.waiting for queue in queues}
+            groups, shown = await admin.list(10), await admin.show("g")
+            waiting = {queue.queue: queue.waiting for queue in shown.queues}
+            return [(group.group, group.waiting) for group in groups], waiting
 
         await notify.add(3)
         async with delivering(notify) as delivery:
@@ -398,5 +400,5 @@ async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_
         await notify.grow(3)
         await notify.add(2)
         assert await waiting() == ([("g", 6)], {0: 2, 1: 2, 2: 2})
-        await admin.seek("g", "t", 2, Start.latest(), again=False)
+        await admin.seek(Seek(group="g", topic="t", queue=2, to=Start.latest()))
         assert await waiting() == ([("g", 4)], {0: 2, 1: 2, 2: 0})

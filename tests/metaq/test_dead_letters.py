@@ -14,7 +14,7 @@ from tests.metaq.consumers import Seen
 from tests.metaq.logs import fill
 from tests.metaq.servers import served
 from tests.waiting import until, until_async
-from txmsg.administration import DeadLetter, DeadLetterFilter
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError, StorageError

@@ -13,7 +13,7 @@ import pytest
 from tests.metaq.consumers import WAIT_S, Seen
 from tests.metaq.unreadable import UNREADABLE, LogOfRecords, append_frames, bodies_before_the_stop
 from tests.waiting import until_async
-from txmsg.administration import DeadLetterFilter
+from txmsg.administration.dead_letters import DeadLetterFilter
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.metaq_contents import _messages
 from txmsg.errors import InvalidMessage, UnreadableMessage

@@ -7,29 +7,29 @@ from typing import Any, NoReturn
 
 import pytest
 
-from txmsg.administration import CheckChange, GroupChange
+from txmsg.administration.groups import CheckChange, GroupChange, Seek
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import ChangeSetting, Settings
 from txmsg.errors import MisuseError
 from txmsg.runtime.start import Start
-from txmsg.wire.method import packed
+from txmsg.wire.method import checked
 
 
 class Asked(Exception):
     """The call got as far as the broker."""
 
 
-def _ask(*asked: Any, **_: Any) -> NoReturn:
-    packed(asked[1])
+def _ask(method: object, request: object) -> NoReturn:
+    checked(request)
     raise Asked
 
 
 _NOTIFY = NotifyAdministration(_ask)
 _CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
-    "retries": ("retries_max", lambda number: _NOTIFY.alter_group("g", GroupChange(retries_max=number))),
-    "checks": ("checks_max", lambda number: _NOTIFY.alter_checks("g", CheckChange(checks_max=number))),
-    "seek": ("queue", lambda number: _NOTIFY.seek("g", "t", Start.latest(), queue=number)),
-    "plan": ("queue", lambda number: _NOTIFY.plan_seek("g", "t", Start.latest(), queue=number)),
+    "retries": ("retries_max", lambda number: _NOTIFY.alter_group(GroupChange(group="g", retries_max=number))),
+    "checks": ("checks_max", lambda number: _NOTIFY.alter_checks(CheckChange(group="g", checks_max=number))),
+    "seek": ("queue", lambda number: _NOTIFY.seek(Seek(group="g", topic="t", to=Start.latest(), queue=number))),
+    "place": ("to.value", lambda number: _NOTIFY.seek(Seek(group="g", topic="t", to=Start("offset", number)))),
     "version": ("version", lambda number: _ask(Settings.change, ChangeSetting(name="s", version=number))),
     "as_of": ("as_of", lambda number: _ask(Settings.change, ChangeSetting(name="s", as_of=number))),
 }

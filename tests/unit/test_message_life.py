@@ -9,7 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from tests.methods import made
-from txmsg.administration import Failure
+from txmsg.administration.dead_letters import Failure
 from txmsg.administration.life import MessageLife, lives_of
 from txmsg.administration.messages import (
     EndedTransaction,

@@ -201,6 +201,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     # Groups.
     "Groups/List": (_group(Action.DESCRIBE, found=True),),
     "Groups/Show": (_group(Action.DESCRIBE, "group"), _topic(Action.READ, optional=True)),
+    "Groups/ShowSettings": (_group(Action.DESCRIBE, "group"),),
     "Groups/Alter": (_group(Action.ADMINISTER, "group"),),
     "Groups/Seek": (_group(Action.ADMINISTER, "group"),),
     "Groups/ListRetries": (_group(Action.DESCRIBE, "group"), _topic(Action.READ, optional=True)),

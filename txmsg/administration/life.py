@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from txmsg.administration import Failure
 from txmsg.administration.ask import Ask
+from txmsg.administration.dead_letters import Failure
 from txmsg.administration.messages import (
     EndedTransaction,
     JournalEntry,

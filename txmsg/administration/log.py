@@ -9,30 +9,30 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple, NoReturn
 
-from txmsg.administration import (
+from txmsg.administration.ask import moment
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterPage, Failure, Selection
+from txmsg.administration.groups import (
     CheckChange,
     CheckSettings,
-    DeadLetter,
-    DeadLetterFilter,
-    DeadLetterPage,
-    Failure,
     GroupChange,
+    GroupDeletion,
     GroupDetails,
     GroupList,
     GroupMember,
+    GroupQuery,
     GroupQueue,
     GroupSettings,
     GroupSummary,
+    RetryQuery,
+    Seek,
     SeekPlan,
-    Selection,
     TopicLag,
 )
-from txmsg.administration.ask import moment
 from txmsg.errors import (
     CorruptLog,
     MisuseError,
@@ -72,8 +72,9 @@ class LogAdministration:
 
     # ---- groups
 
-    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
-        names = sorted(name for name in self._log.groups() if name > after and contains.lower() in name.lower())
+    def list_groups(self, query: GroupQuery) -> GroupList:
+        limit, wanted = query.limit, query.contains.lower()
+        names = sorted(name for name in self._log.groups() if name > query.after and wanted in name.lower())
         groups: list[GroupSummary] = []
         for name in names[:limit]:
             with suppress(UnknownGroup):  # deleted this moment, as that of a broadcasting member that ends
@@ -85,9 +86,6 @@ class LogAdministration:
         summary = self._summary(state)
         return GroupDetails(
             settings=GroupSettings(),
-            created_at=None,
-            paused_s=None,
-            last_error=None,
             waiting=summary.waiting,
             retrying=summary.retrying,
             dead=summary.dead,
@@ -100,31 +98,25 @@ class LogAdministration:
     def show_checks(self, group: str) -> CheckSettings | None:
         return None
 
-    def alter_group(self, group: str, change: GroupChange) -> NoReturn:
+    def alter_group(self, change: GroupChange) -> NoReturn:
         raise MisuseError("groups of a log have no settings: retries are options of each LogConsumer")
 
-    def alter_checks(self, group: str, change: CheckChange) -> NoReturn:
+    def alter_checks(self, change: CheckChange) -> NoReturn:
         raise MisuseError("groups of a log have no half messages to check: producer groups are those of Notify")
 
-    def seek(
-        self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
-    ) -> Sequence[GroupQueue]:
-        if again:
+    def seek(self, seek: Seek) -> SeekPlan:
+        if seek.again:
             raise MisuseError("a log has no generations: --again is for groups of Notify")
-        self._log.group(group)
-        offsets = self._offsets(topic, queue, to)
-        self._log.seek(group, offsets)
-        return [_queue(state) for state in self._log.group(group).queues if state.queue in offsets]
-
-    def plan_seek(self, group: str, topic: str, to: Start, *, queue: int | None = None) -> SeekPlan:
-        state = self._log.group(group)
-        offsets = self._offsets(topic, queue, to)
-        known = {found.queue: found for found in state.queues}
+        known = {found.queue: found for found in self._log.group(seek.group).queues}
+        offsets = self._offsets(seek.topic, seek.queue, seek.to)
+        if not seek.dry_run:
+            self._log.seek(seek.group, offsets)
+            known = {found.queue: found for found in self._log.group(seek.group).queues}
         kept = self._log.ranges([unread for unread in offsets if unread not in known])
         unread = {key: QueueState(key, owner=None, offset=None, kept=found) for key, found in kept.items()}
         return SeekPlan(queues=[_queue((known | unread)[key]) for key in offsets], to=list(offsets.values()))
 
-    def list_retries(self, group: str, *, limit: int, page: str = "") -> NoReturn:
+    def list_retries(self, query: RetryQuery) -> NoReturn:
         raise MisuseError(_NO_RETRIES)
 
     def retry_now(self, group: str, id: str = "") -> NoReturn:
@@ -143,14 +135,15 @@ class LogAdministration:
             raise MisuseError(f"offset {to.value} needs a queue, and topic {topic!r} has {len(queues)}: give --queue")
         return offsets_of(self._log, queues, to)
 
-    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> None:
+    def delete_group(self, deletion: GroupDeletion) -> None:
+        group = deletion.group
         summary = self._summary(self._log.group(group))
-        if (summary.retrying or summary.dead) and not force:
+        if (summary.retrying or summary.dead) and not deletion.force:
             raise MisuseError(
                 f"group {group!r} has {summary.retrying} messages in retry and {summary.dead} dead letters: --force "
                 "deletes it with them"
             )
-        if not dry_run:
+        if not deletion.dry_run:
             self._log.delete_group(group)
         elif summary.members:
             raise MisuseError(f"group {group!r} has {summary.members} members: stop them first")
@@ -160,7 +153,7 @@ class LogAdministration:
         for queue in state.queues:
             topics[queue.queue.topic] = topics.get(queue.queue.topic, 0) + _waiting(queue)
         lags = [
-            TopicLag(topic=topic, waiting=waiting, retrying=None, dead=None)
+            TopicLag(topic=topic, waiting=waiting)
             for topic, waiting in sorted(topics.items())
             if not topic.startswith((RETRIES, DEAD_LETTERS))
         ]
@@ -171,7 +164,6 @@ class LogAdministration:
             retrying=self._left(state, RETRIES + state.group),
             dead=self._left(state, DEAD_LETTERS + state.group),
             topics=lags,
-            created_at=None,
         )
 
     def _left(self, state: GroupState, topic: str) -> int:
@@ -381,7 +373,4 @@ def _queue(state: QueueState) -> GroupQueue:
         begin=state.kept.begin,
         end=state.kept.end,
         waiting=_waiting(state),
-        retrying=None,
-        dead=None,
-        seeking=None,
     )

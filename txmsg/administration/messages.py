@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
 
-from txmsg.administration import Failure
 from txmsg.administration.ask import Ask
+from txmsg.administration.dead_letters import Failure
 from txmsg.errors import MisuseError
 from txmsg.message import datetime_of_us
 from txmsg.runtime.start import Start

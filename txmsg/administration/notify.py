@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
-from txmsg.administration import (
+from txmsg.administration.ask import Ask, moment
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterPage, Selection, failures_of
+from txmsg.administration.groups import (
     CheckChange,
     CheckSettings,
-    DeadLetter,
-    DeadLetterFilter,
-    DeadLetterPage,
     GroupChange,
+    GroupDeletion,
     GroupDetails,
     GroupList,
-    GroupMember,
-    GroupQueue,
+    GroupName,
+    GroupQuery,
+    Groups,
     GroupSettings,
-    GroupSummary,
-    Retry,
+    RetryNow,
     RetryPage,
+    RetryQuery,
+    RetrySkip,
+    Seek,
     SeekPlan,
-    Selection,
-    TopicLag,
-    failures_of,
 )
-from txmsg.administration.ask import Ask, moment, new_request
 from txmsg.errors import UnknownGroup
 from txmsg.message import datetime_of_us, message_id, us_of_datetime
-from txmsg.runtime.start import Start
 from txmsg.wire.codec import unpack_headers
-from txmsg.wire.v1 import dead_letters_pb2, groups_pb2
+from txmsg.wire.v1 import dead_letters_pb2
 from txmsg.wire.v1.dead_letters_rpc import DeadLetters
-from txmsg.wire.v1.groups_rpc import Groups
 
 _BATCH_MAX: Final = 1000
 _BATCHES_PER_S: Final = 2.0
-_CHECKS: Final = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
-_QUEUE: Final = ("topic", "queue", "next_offset", "begin", "end", "waiting", "retrying", "dead", "seeking")
 
 
 class NotifyAdministration:
@@ -51,87 +47,41 @@ class NotifyAdministration:
 
     # ---- groups
 
-    def list_groups(self, limit: int, *, after: str = "", contains: str = "") -> GroupList:
-        request = groups_pb2.ListGroupsRequest(limit=limit, after=after, contains=contains)
-        reply = self._ask(Groups.list, request)
-        return GroupList(
-            groups=[_summary(group) for group in reply.groups],
-            producer_groups=[_checks(settings) for settings in reply.producer_groups],
-            next=reply.next or None,
-        )
+    def list_groups(self, query: GroupQuery) -> GroupList:
+        return self._ask(Groups.list, query)
 
     def show_group(self, group: str) -> GroupDetails:
-        reply = self._ask(Groups.show, groups_pb2.ShowGroupRequest(group=group))
-        queues = _queues(reply.queues)
-        return GroupDetails(
-            settings=_settings(reply.settings),
-            created_at=moment(reply.created_at_us),
-            paused_s=round(reply.paused_s, 1) if reply.paused else None,
-            last_error=reply.last_error or None,
-            waiting=sum(queue.waiting for queue in reply.queues),
-            retrying=sum(queue.retrying for queue in reply.queues),
-            dead=sum(queue.dead for queue in reply.queues),
-            members=[
-                GroupMember(
-                    id=member.client_id,
-                    silent_s=round(member.silent_s, 1),
-                    host=member.host or None,
-                    pid=member.pid or None,
-                    release=member.release or None,
-                    since=moment(member.since_us),
-                )
-                for member in reply.members
-            ],
-            queues=queues,
-        )
+        return self._ask(Groups.show, GroupName(group=group))
 
     def show_checks(self, group: str) -> CheckSettings | None:
-        try:
-            return _checks(self._ask(Groups.show_checks, groups_pb2.ShowChecksRequest(group=group)).settings)
-        except UnknownGroup:
-            return None
+        with suppress(UnknownGroup):
+            return self._ask(Groups.show_checks, GroupName(group=group))
+        return None
 
-    def alter_group(self, group: str, change: GroupChange) -> GroupSettings:
-        request = new_request(groups_pb2.AlterGroupRequest, group=group, **_given(change))
-        return _settings(self._ask(Groups.alter, request).settings)
+    def alter_group(self, change: GroupChange) -> GroupSettings:
+        return self._ask(Groups.alter, change)
 
-    def alter_checks(self, group: str, change: CheckChange) -> CheckSettings:
-        request = new_request(groups_pb2.AlterChecksRequest, group=group, **_given(change))
-        return _checks(self._ask(Groups.alter_checks, request).settings)
+    def alter_checks(self, change: CheckChange) -> CheckSettings:
+        return self._ask(Groups.alter_checks, change)
 
-    def seek(
-        self, group: str, topic: str, to: Start, *, queue: int | None = None, again: bool = False
-    ) -> Sequence[GroupQueue]:
-        request = new_request(
-            groups_pb2.SeekRequest, group=group, topic=topic, queue=queue, again=again, **_destination(to)
-        )
-        return _queues(self._ask(Groups.seek, request).queues)
+    def seek(self, seek: Seek) -> SeekPlan:
+        return self._ask(Groups.seek, seek)
 
-    def plan_seek(self, group: str, topic: str, to: Start, *, queue: int | None = None) -> SeekPlan:
-        request = new_request(
-            groups_pb2.SeekRequest, group=group, topic=topic, queue=queue, dry_run=True, **_destination(to)
-        )
-        reply = self._ask(Groups.seek, request)
-        return SeekPlan(queues=_queues(reply.queues), to=list(reply.to))
-
-    def list_retries(self, group: str, *, limit: int, page: str = "") -> RetryPage:
-        reply = self._ask(Groups.list_retries, groups_pb2.ListRetriesRequest(group=group, limit=limit, after=page))
-        return RetryPage(retries=[_retry(retry) for retry in reply.retries], next=reply.next or None)
+    def list_retries(self, query: RetryQuery) -> RetryPage:
+        return self._ask(Groups.list_retries, query)
 
     def retry_now(self, group: str, id: str = "") -> Iterator[int]:
-        request = groups_pb2.RetryNowRequest(group=group, id=id)
-        while True:
-            reply = self._ask(Groups.retry_now, request)
+        after: str | None = ""
+        while after is not None:
+            reply = self._ask(Groups.retry_now, RetryNow(group=group, id=id, after=after))
             yield reply.retries
-            if not reply.next:
-                return
-            request.after = reply.next
+            after = reply.next
 
     def skip_retry(self, group: str, id: str) -> int:
-        return self._ask(Groups.skip_retry, groups_pb2.SkipRetryRequest(group=group, id=id)).skipped
+        return self._ask(Groups.skip_retry, RetrySkip(group=group, id=id)).skipped
 
-    def delete_group(self, group: str, *, force: bool = False, dry_run: bool = False) -> None:
-        self._ask(Groups.delete, groups_pb2.DeleteGroupRequest(group=group, force=force, dry_run=dry_run))
+    def delete_group(self, deletion: GroupDeletion) -> None:
+        self._ask(Groups.delete, deletion)
 
     # ---- dead letters
 
@@ -163,49 +113,6 @@ class NotifyAdministration:
         request = dead_letters_pb2.PurgeRequest(filter=_filter(selection.which), limit=_BATCH_MAX)
         while purged := self._ask(DeadLetters.purge, request).purged:
             yield purged
-
-
-def _destination(to: Start) -> dict[str, Any]:
-    return {"at_us" if to.kind == "time" else to.kind: to.value if to.kind in {"time", "offset"} else True}
-
-
-def _given(change: GroupChange | CheckChange) -> dict[str, Any]:
-    return {name: value for name, value in asdict(change).items() if value is not None}
-
-
-def _summary(summary: groups_pb2.GroupSummary) -> GroupSummary:
-    return GroupSummary(
-        group=summary.group,
-        members=None,
-        waiting=sum(lag.waiting for lag in summary.topics),
-        retrying=sum(lag.retrying for lag in summary.topics),
-        dead=sum(lag.dead for lag in summary.topics),
-        topics=[
-            TopicLag(topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
-            for lag in summary.topics
-        ],
-        created_at=moment(summary.created_at_us),
-    )
-
-
-def _checks(settings: groups_pb2.CheckSettings) -> CheckSettings:
-    values = {name: getattr(settings, name) for name in _CHECKS}
-    return CheckSettings(group=settings.group, own=list(settings.own), **values)
-
-
-def _settings(settings: groups_pb2.GroupSettings) -> GroupSettings:
-    return GroupSettings(
-        retry_delays_s=list(settings.retry_delays_s) or None,
-        retries=settings.retries_max if settings.HasField("retries_max") else None,
-        poisoned_key=settings.poisoned_key,
-        rate=settings.deliver_rate_max or None,
-        stopped=settings.stopped,
-        orderly=settings.orderly,
-    )
-
-
-def _queues(queues: Sequence[groups_pb2.GroupQueue]) -> list[GroupQueue]:
-    return [GroupQueue(owner=None, **{name: getattr(queue, name) for name in _QUEUE}) for queue in queues]
 
 
 def _filter(which: DeadLetterFilter) -> dead_letters_pb2.DeadLetterFilter:
@@ -242,23 +149,4 @@ def _letter(letter: dead_letters_pb2.DeadLetter) -> DeadLetter:
         body=letter.body,
         is_withheld=letter.withheld,
         failures=failures_of(letter.failures),
-    )
-
-
-def _retry(retry: groups_pb2.Retry) -> Retry:
-    return Retry(
-        id=message_id(UUID(bytes=retry.transaction_id), retry.n),
-        topic=retry.topic,
-        queue=retry.queue,
-        offset=retry.offset,
-        key=retry.key or None,
-        tag=retry.tag or None,
-        ordering_key=retry.ordering_key or None,
-        stored_at=moment(retry.stored_at_us),
-        attempts=retry.attempts,
-        due_at=moment(retry.due_at_us),
-        last_error=retry.last_error or None,
-        failures=failures_of(retry.failures),
-        generation=retry.generation,
-        body_size_bytes=retry.size_bytes,
     )

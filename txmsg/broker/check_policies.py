@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from txmsg.access.rules import Names
-from txmsg.administration import CheckChange
+from txmsg.administration.groups import CheckChange, CheckSettings
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.check_policies import CheckPolicies as Store
@@ -23,7 +23,8 @@ _log = EventLog(__name__)
 
 _LOOK_S = 5.0
 _DAYS_MAX = 366
-_CHECKS_MAX = 1_000_000
+_SECONDS = ("first_check_s", "check_interval_s", "no_client_park_s")
+_OWN = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
 
 
 class GroupChecks:
@@ -85,15 +86,33 @@ class GroupChecks:
             answer_timeout_s=min(self._config.check_timeout_s, interval_s * 0.9),
         )
 
-    async def list(self, limit: int, *, after: str, contains: str, names: Names) -> Sequence[CheckPolicyRow]:
+    def _settings_of(self, row: CheckPolicyRow) -> CheckSettings:
+        try:
+            policy = self.policy_of(row)
+        except ValueError:  # it does not fit the settings of this broker, which goes by its own
+            policy = self.policy_of(CheckPolicyRow(group_name=row.group_name))
+        return CheckSettings(
+            group=row.group_name,
+            first_check_s=policy.first_check_s,
+            check_interval_s=policy.interval_s,
+            checks_max=policy.checks_max,
+            no_client_park_s=policy.no_client_park_s,
+            own=[name for name in _OWN if getattr(row, name) is not None],
+        )
+
+    async def list(self, limit: int, *, after: str, contains: str, names: Names) -> Sequence[CheckSettings]:
         """The settings of the first producer groups by name, after this one and with this in their names.
 
         names: only of these.
         """
-        return await self._admin_store.list(limit, after=after, contains=contains, names=names)
+        rows = await self._admin_store.list(limit, after=after, contains=contains, names=names)
+        return [self._settings_of(row) for row in rows]
 
-    async def show(self, group: str) -> CheckPolicyRow:
+    async def show(self, group: str) -> CheckSettings:
         """The settings of a producer group. Raises UnknownGroup."""
+        return self._settings_of(await self._row(group))
+
+    async def _row(self, group: str) -> CheckPolicyRow:
         row = await self._admin_store.find(group)
         if row is None:
             raise UnknownGroup(
@@ -102,21 +121,20 @@ class GroupChecks:
             )
         return row
 
-    async def alter(self, group: str, change: CheckChange) -> CheckPolicyRow:
+    async def alter(self, change: CheckChange) -> CheckSettings:
         """Changes what is given, all or nothing. Raises UnknownGroup, and MisuseError for invalid values."""
-        row = await self.show(group)
+        group, seconds_max = change.group, _DAYS_MAX * 86_400
+        row = await self._row(group)
         if change.default_checks:
             row = CheckPolicyRow(group_name=group)
-        names = ("first_check_s", "check_interval_s", "checks_max", "no_client_park_s")
-        row = replace(row, **{name: value for name in names if (value := getattr(change, name)) is not None})
-        for name in names:
+        row = replace(row, **{name: value for name in _OWN if (value := getattr(change, name)) is not None})
+        for name in _SECONDS:
             value = getattr(row, name)
-            most = _CHECKS_MAX if name == "checks_max" else _DAYS_MAX * 86_400
-            if value is not None and not 0 <= value <= most:
-                raise MisuseError(f"{name}={value} of producer group {group!r}: give 0 to {most}")
+            if value is not None and not 0 <= value <= seconds_max:
+                raise MisuseError(f"{name}={value} of producer group {group!r}: give 0 to {seconds_max}")
         try:
             self.policy_of(row)
         except ValueError as exc:
             raise MisuseError(f"producer group {group!r} cannot be checked with these settings: {exc}") from exc
         await self._admin_store.set(row)
-        return row
+        return self._settings_of(row)

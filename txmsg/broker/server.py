@@ -15,6 +15,7 @@ from txmsg.administration.access import Access
 from txmsg.administration.alerts import Alerts
 from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
+from txmsg.administration.groups import Groups
 from txmsg.administration.halves import Admin
 from txmsg.administration.messages import Messages as MessageService
 from txmsg.administration.rules import Rules
@@ -86,7 +87,6 @@ from txmsg.wire.server import CLOSING_S_MAX, Server
 from txmsg.wire.users import AccessWatch
 from txmsg.wire.v1 import (
     dead_letters_rpc,
-    groups_rpc,
     txmsg_rpc,
 )
 
@@ -259,9 +259,7 @@ class Broker:
                 Cluster: ClusterApi(Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures),
                 dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
                 MessageService: MessagesApi(Messages(admin_pool), BodyKeys(admin_pool)),
-                groups_rpc.Groups: GroupsApi(
-                    groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients
-                ),
+                Groups: GroupsApi(groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients),
                 Settings: SettingsApi(self.settings),
                 Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
                 Topics: TopicsApi(self.topics, TopicAdministration(admin_pool), lambda: self.config.retention_s),

@@ -12,7 +12,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from txmsg.administration import Administration, DeadLetter, DeadLetterFilter
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter
+from txmsg.administration.interface import Administration
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import TIME, Decorator, dry_run_option, json_option, page_option, table_options, yes_option

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
-from txmsg.administration import (
-    Administration,
+from txmsg.administration.groups import (
     CheckChange,
     GroupChange,
+    GroupDeletion,
+    GroupQuery,
     GroupQueue,
     GroupSettings,
+    PoisonedKey,
+    RetryQuery,
+    Seek,
     SeekPlan,
 )
+from txmsg.administration.interface import Administration
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import (
@@ -63,7 +68,7 @@ def group() -> None:
 @table_options
 def list_(*, limit: int, contains: str, page: str, administration: Administration, as_json: bool) -> None:
     """List consumer groups by name, with their lag."""
-    found = administration.list_groups(limit, after=page, contains=contains)
+    found = administration.list_groups(GroupQuery(limit=limit, after=page, contains=contains))
     if as_json:
         click.echo(json_text(asdict(found)))
         return
@@ -184,15 +189,16 @@ def seek(
     Messages in flight may be redelivered. Retries and dead letters are not affected. Handlers under @idempotent skip
     messages they have handled, unless --again is given. Other groups are not affected. Asks first if it skips messages.
     """
+    seek = Seek(group=name, topic=topic, to=to, queue=queue, again=again)
     if dry_run or not yes:
-        plan = administration.plan_seek(name, topic, to, queue=queue)
+        plan = administration.seek(replace(seek, dry_run=True))
         if dry_run:
             _print_plan(name, plan, as_json=as_json)
             return
         if plan.skipped:
             question = f"skip up to {plan.skipped} messages of {topic} that group {name} has not processed, for good?"
             click.confirm(printable(question), abort=True, err=as_json)
-    queues = administration.seek(name, topic, to, queue=queue, again=again)
+    queues = administration.seek(seek).queues
     if as_json:
         click.echo(json_text({"group": name, "queues": [asdict(state) for state in queues]}))
     else:
@@ -230,7 +236,7 @@ def start(*, name: str, administration: Administration, as_json: bool) -> None:
 
 
 def _stop_or_start(name: str, administration: Administration, *, stopped: bool, as_json: bool) -> None:
-    administration.alter_group(name, GroupChange(stopped=stopped))
+    administration.alter_group(GroupChange(group=name, stopped=stopped))
     if as_json:
         click.echo(json_text({"group": name, "stopped": stopped}))
     else:
@@ -251,7 +257,7 @@ def _stop_or_start(name: str, administration: Administration, *, stopped: bool, 
 @table_options
 def retries(*, name: str, limit: int, page: str, administration: Administration, as_json: bool) -> None:
     """List messages in retry, in the order in which they are due. Notify only."""
-    found = administration.list_retries(name, limit=limit, page=page)
+    found = administration.list_retries(RetryQuery(group=name, limit=limit, after=page))
     if as_json:
         click.echo(json_text({"group": name, **asdict(found)}))
         return
@@ -319,7 +325,8 @@ def create(*, name: str, orderly: str | None, administration: Administration, as
 
     Its start position is set when its first consumer requests messages.
     """
-    settings = _settings(name, administration.alter_group(name, GroupChange(create=True, orderly=_switched(orderly))))
+    change = GroupChange(group=name, create=True, orderly=_switched(orderly))
+    settings = _settings(name, administration.alter_group(change))
     if as_json:
         click.echo(json_text(settings))
     else:
@@ -362,7 +369,7 @@ def alter(
     retry_exponential: str | None,
     retries: int | None,
     default_retries: bool,
-    poisoned_key: str | None,
+    poisoned_key: PoisonedKey | None,
     rate: float | None,
     orderly: str | None,
     default_checks: bool,
@@ -381,6 +388,7 @@ def alter(
     elif retry_exponential is not None:
         delays_s = doubled(retry_exponential)
     change = GroupChange(
+        group=name,
         retry_delays_s=delays_s,
         default_retries=default_retries,
         retries_max=retries,
@@ -388,17 +396,18 @@ def alter(
         deliver_rate_max=rate,
         orderly=_switched(orderly),
     )
-    checks_change = CheckChange(default_checks=default_checks, **checks)  # type: ignore[arg-type]
+    checks_change = CheckChange(group=name, default_checks=default_checks, **checks)  # type: ignore[arg-type]
     if retry_delays is not None and retry_exponential is not None:
         raise click.UsageError("--retry-delays and --retry-exponential say the same: give one of them")
-    if change != GroupChange() and checks_change != CheckChange():
+    changes_group, changes_checks = change != GroupChange(group=name), checks_change != CheckChange(group=name)
+    if changes_group and changes_checks:
         raise click.UsageError("checks are of a producer group, the rest of a consumer group: change one at a time")
-    if checks_change != CheckChange():
-        settings = asdict(administration.alter_checks(name, checks_change))
-    elif delays_s == [] or change == GroupChange():
+    if changes_checks:
+        settings = asdict(administration.alter_checks(checks_change))
+    elif delays_s == [] or not changes_group:
         raise click.UsageError("name what to change, such as --retries")
     else:
-        settings = _settings(name, administration.alter_group(name, change))
+        settings = _settings(name, administration.alter_group(change))
     if as_json:
         click.echo(json_text(settings))
     else:
@@ -439,13 +448,13 @@ def delete(*, name: str, force: bool, dry_run: bool, administration: Administrat
         found = administration.show_group(name)
         counts = {"members": len(found.members), "waiting": found.waiting, "retrying": found.retrying}
         print_dry_run({"group": name, **counts, "dead": found.dead}, as_json=as_json)
-        administration.delete_group(name, force=force, dry_run=True)
+        administration.delete_group(GroupDeletion(group=name, force=force, dry_run=True))
         return
     if not yes:
         found = administration.show_group(name)
         question = f"delete group {name}, which has {found.waiting} messages to read and {found.dead} dead letters"
         click.confirm(f"{question}, for good?", abort=True, err=as_json)
-    administration.delete_group(name, force=force)
+    administration.delete_group(GroupDeletion(group=name, force=force))
     click.echo(json_text({"group": name, "deleted": True}) if as_json else f"group {name} deleted")
 
 
@@ -454,9 +463,9 @@ def _settings(name: str, settings: GroupSettings) -> dict[str, object]:
     return {
         "group": name,
         "retry_delays": delays_s and [shown_duration(delay_s) for delay_s in delays_s],
-        "retries": settings.retries,
+        "retries": settings.retries_max,
         "poisoned_key": settings.poisoned_key,
-        "rate": settings.rate,
+        "rate": settings.deliver_rate_max,
         "stopped": settings.stopped,
         "orderly": settings.orderly,
     }

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from txmsg.administration.groups import GroupChange, Groups
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.hooks import ConsumerHooks
@@ -44,8 +45,6 @@ from txmsg.wire.brokers import shards_of
 from txmsg.wire.codec import SUSPECT_FROM
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
-from txmsg.wire.v1.groups_pb2 import AlterGroupRequest
-from txmsg.wire.v1.groups_rpc import Groups
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 if TYPE_CHECKING:
@@ -276,7 +275,7 @@ class AsyncConsumer(AsyncLifecycle):
     async def _alter_group(self, *, stopped: bool) -> None:
         if self._loop is None or self._closing is not None:
             raise MisuseError(f"the consumer of group {self.group} does not run: start it first")
-        request = AlterGroupRequest(group=self.group, stopped=stopped)
+        request = GroupChange(group=self.group, stopped=stopped)
         calls = [shard.brokers.call(Groups.alter, request, timeout_s=_ALTER_TIMEOUT_S) for shard in self._shards]
         ends = await asyncio.gather(*calls, return_exceptions=True)
         failed = {i: end for i, end in enumerate(ends) if isinstance(end, BaseException)}

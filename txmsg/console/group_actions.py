@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from txmsg.administration import Administration
+from txmsg.administration.groups import GroupDeletion, Seek
+from txmsg.administration.interface import Administration
 from txmsg.console.actions import Confirmation, Field, deletion
 from txmsg.console.forms import as_of_now, int_of
 from txmsg.console.look import Look
@@ -32,8 +33,8 @@ async def confirm_seek(look: Look, ask: Ask, *, has_generations: bool) -> Confir
         raise MisuseError(look.t("groups.reads_nothing", group=group))
     says, given = [look.t("groups.seek_says")], as_of_now(look.values.get("to", "").strip())
     if given:
-        topic, to, queue = _place(look, given)
-        plan = await ask(lambda groups: groups.plan_seek(group, topic, to, queue=queue))
+        seek = _seek(look, given, dry_run=True)
+        plan = await ask(lambda groups: groups.seek(seek))
         says = [
             look.t("groups.seek_plan", skipped=f"{plan.skipped:,}", repeated=f"{plan.repeated:,}", queues=len(plan.to)),
             look.t("groups.seek_running"),
@@ -85,14 +86,21 @@ async def confirm_seek(look: Look, ask: Ask, *, has_generations: bool) -> Confir
 
 async def seek(look: Look, ask: Ask) -> str:
     """Has the group go on there."""
-    group, again = look.path["group"], bool(look.values.get("again"))
-    topic, to, queue = _place(look, look.values.get("to", "").strip())
-    queues = await ask(lambda groups: groups.seek(group, topic, to, queue=queue, again=again))
-    return look.t("groups.sought", group=group, queues=len(queues))
+    seek = _seek(look, look.values.get("to", "").strip())
+    sought = await ask(lambda groups: groups.seek(seek))
+    return look.t("groups.sought", group=seek.group, queues=len(sought.queues))
 
 
-def _place(look: Look, to: str) -> tuple[str, Start, int | None]:
-    return look.values.get("topic", ""), Start.parse(to), int_of(look, "queue")
+def _seek(look: Look, to: str, *, dry_run: bool = False) -> Seek:
+    """As the form says it."""
+    return Seek(
+        group=look.path["group"],
+        topic=look.values.get("topic", ""),
+        to=Start.parse(to),
+        queue=int_of(look, "queue"),
+        again=bool(look.values.get("again")),
+        dry_run=dry_run,
+    )
 
 
 async def confirm_delete(look: Look, ask: Ask) -> Confirmation:
@@ -106,6 +114,6 @@ async def confirm_delete(look: Look, ask: Ask) -> Confirmation:
 
 async def delete(look: Look, ask: Ask) -> str:
     """Deletes the group."""
-    group, force = look.path["group"], bool(look.values.get("force"))
-    await ask(lambda groups: groups.delete_group(group, force=force))
-    return look.t("groups.deleted", group=group)
+    deletion = GroupDeletion(group=look.path["group"], force=bool(look.values.get("force")))
+    await ask(lambda groups: groups.delete_group(deletion))
+    return look.t("groups.deleted", group=deletion.group)

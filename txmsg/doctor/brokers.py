@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Final
 
-from txmsg.administration import GroupSummary
 from txmsg.administration.ask import Ask
 from txmsg.administration.cluster import (
     BrokerFigures,
@@ -24,6 +23,7 @@ from txmsg.administration.cluster import (
     ShowCluster,
 )
 from txmsg.administration.cluster import Cluster as ClusterService
+from txmsg.administration.groups import GroupName, Groups, GroupSummary
 from txmsg.administration.halves import Admin, HalfQuery
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicQuery, Topics
@@ -312,10 +312,8 @@ def unread_groups(cluster: Cluster) -> Iterator[Finding]:
     """Each group with waiting messages has a consumer."""
 
     def members(group: GroupSummary) -> int:
-        asked = (
-            NotifyAdministration(cluster.ask_at(answer.broker.address)) for answer in cluster.answers if answer.figures
-        )
-        return sum(len(administration.show_group(group.group).members) for administration in asked)
+        asked = (cluster.ask_at(answer.broker.address) for answer in cluster.answers if answer.figures)
+        return sum(len(ask(Groups.show, GroupName(group=group.group)).members) for ask in asked)
 
     yield from groups.unread(cluster.groups(), members, of_log="")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.administration import Administration, GroupSummary
+from txmsg.administration.groups import GroupQuery, GroupSummary
+from txmsg.administration.interface import Administration
 from txmsg.doctor.finding import Finding, cut, warning
 
 PAGE: Final = 1000
@@ -30,7 +31,7 @@ def all_groups(administration: Administration) -> Groups:
     found: list[GroupSummary] = []
     after = ""
     for _ in range(_PAGES_MAX):
-        page = administration.list_groups(PAGE, after=after)
+        page = administration.list_groups(GroupQuery(limit=PAGE, after=after))
         found += page.groups
         if page.next is None:
             return Groups(found=found, is_whole=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
+from txmsg.administration.groups import GroupName, Groups, GroupSettings
 from txmsg.client.channel import Brokers
 from txmsg.errors import TxmsgError, UnknownGroup
 from txmsg.logs import EventLog
@@ -14,8 +15,6 @@ from txmsg.rocketmq.codec import group_of
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-from txmsg.wire.v1.groups_pb2 import GroupSettings, ShowGroupRequest
-from txmsg.wire.v1.groups_rpc import Groups
 
 _log = EventLog(__name__)
 
@@ -77,8 +76,7 @@ class Agreements:
             return GroupSettings()
         name = group_of(subscription.group)
         try:
-            request = ShowGroupRequest(group=name, settings_only=True)
-            reply = await self._brokers.ask(Groups.show, request, timeout_s=_TIMEOUT_S)
+            return await self._brokers.ask(Groups.show_settings, GroupName(group=name), timeout_s=_TIMEOUT_S)
         except UnknownGroup:
             return GroupSettings()
         except TxmsgError as exc:  # a client that is told nothing does not start; keys keep their order in any case
@@ -89,13 +87,12 @@ class Agreements:
                 error=exc,
             )
             return GroupSettings()
-        return reply.settings
 
 
 def _retries(group: GroupSettings, language: int) -> pb.RetryPolicy:
     """How often a consumer tries a message, and what it waits in between: as its group says."""
-    attempts_max = group.retries_max + 1 if group.HasField("retries_max") else _ATTEMPTS_MAX
-    delays_s = [math.ceil(delay_s) for delay_s in group.retry_delays_s] or _DELAYS_S  # Python's client cuts fractions
+    attempts_max = _ATTEMPTS_MAX if group.retries_max is None else group.retries_max + 1
+    delays_s = [math.ceil(delay_s) for delay_s in group.retry_delays_s or _DELAYS_S]  # Python's client cuts fractions
     if language == _NODE_JS:
         exponential = pb.ExponentialBackoff(
             initial=Duration(seconds=delays_s[0]), max=Duration(seconds=max(delays_s)), multiplier=2

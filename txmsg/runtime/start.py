@@ -10,6 +10,7 @@ from typing import Final, Literal
 from txmsg.errors import MisuseError, ProtocolError, shown
 from txmsg.message import us_of_datetime
 from txmsg.runtime.durations import time_in
+from txmsg.wire.values import Natural
 
 _OFFSET_MAX: Final = 2**63 - 1
 _AT_US_MAX: Final = 253_402_300_799_000_000  # the year 9999
@@ -23,7 +24,7 @@ class Start:
     """
 
     kind: Literal["earliest", "latest", "time", "offset"]
-    value: int = 0
+    value: Natural = 0
 
     @classmethod
     def earliest(cls) -> Start:

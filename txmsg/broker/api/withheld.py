@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from txmsg.access.permissions import READ_TOPIC
+from txmsg.administration.groups import Retry
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.message import us_of_datetime
 from txmsg.wire.caller import may
@@ -24,6 +26,13 @@ def error_of_any(topics: Iterable[str], text: str) -> str:
     """The same for an error of one of these topics; of any, if none is left."""
     told = (error_of(topic, text) for topic in list(topics) or ["*"])
     return next((each for each in told if each != text), text)
+
+
+def told(retry: Retry) -> Retry:
+    """A retry without the texts of errors that the caller may not read."""
+    topic = retry.topic
+    failures = [replace(each, error=error_of(topic, each.error)) for each in retry.failures]
+    return replace(retry, last_error=error_of(topic, retry.last_error) or None, failures=failures)
 
 
 def failure_of(topic: str, value: Mapping[str, Any]) -> pb.Failure:

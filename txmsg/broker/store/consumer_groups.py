@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from psycopg.rows import class_row
 
+from txmsg.administration.groups import GroupSettings
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, after_session
 from txmsg.broker.store.creators import check_created, creator
@@ -17,18 +18,17 @@ _COLUMNS = "id, name, retry_delays_s, retries_max, poisoned_key, deliver_rate_ma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """A consumer group and its settings. None: the broker's own."""
+class GroupRow(GroupSettings):
+    """A consumer group and its settings. version: rises with each change."""
 
     id: int
     name: str
-    retry_delays_s: list[float] | None
-    retries_max: int | None
-    poisoned_key: str
-    deliver_rate_max: float | None
-    stopped: bool
-    orderly: bool
     version: int
+
+    @property
+    def settings(self) -> GroupSettings:
+        """Its settings alone."""
+        return GroupSettings(**{each.name: getattr(self, each.name) for each in fields(GroupSettings)})
 
 
 async def group_row(conn: Connection, name: str) -> GroupRow | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from txmsg.administration import Failure
+from txmsg.administration.dead_letters import Failure
 
 EXPIRED: Final = "not acknowledged within its visibility timeout"
 

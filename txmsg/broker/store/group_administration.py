@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from psycopg import AsyncConnection
 from psycopg.errors import CheckViolation
-from psycopg.rows import class_row
+from psycopg.rows import kwargs_row
 
 from txmsg.access.rules import ALL_NAMES, Names
-from txmsg.administration import GroupChange
+from txmsg.administration.groups import (
+    GroupChange,
+    GroupDetails,
+    GroupQueue,
+    GroupSettings,
+    GroupSummary,
+    Seek,
+    SeekPlan,
+    TopicLag,
+)
 from txmsg.administration.halves import GroupLag
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
@@ -21,29 +28,12 @@ from txmsg.broker.store.consumer_groups import GroupRow, create_group, group_row
 from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.retries import group_lag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
-from txmsg.message import Offset, QueueId, QueueNumber, datetime_of_us
+from txmsg.message import QueueId, datetime_of_us
 from txmsg.runtime.start import Start
 
-_RETRIES_MAX: Final = 10_000
 _DELAYS_MAX: Final = 1000
 _AGAIN_MAX: Final = 1000  # as the table says
 _DELAY_S_MAX: Final = 7 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupQueueRow:
-    """The position of a group in a queue, by its cursor as written; `begin` and `end` are of what is kept."""
-
-    topic: str
-    number: QueueNumber
-    queue_id: QueueId
-    next_offset: Offset
-    begin: Offset
-    end: Offset
-    waiting: int
-    retrying: int
-    dead: int
-    seeking: bool
 
 
 class GroupAdministration:
@@ -54,43 +44,67 @@ class GroupAdministration:
 
     async def list(
         self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
-    ) -> tuple[Sequence[tuple[str, datetime]], Sequence[GroupLag]]:
-        """The first groups by name among these, after this one and with this in their names.
-
-        Returns when they were made, and their lag.
-        """
+    ) -> Sequence[GroupSummary]:
+        """The first groups by name among these, after this one and with this in their names."""
         async with session(self._pool) as conn:
             cursor = await conn.execute(
                 _LIST, {"after": after, "contains": contains, "limit": limit, **names._asdict()}
             )
             rows = await cursor.fetchall()
             lags = await group_lag(conn, await open_segment(conn), [group_id for group_id, _, _ in rows])
-            return [(name, created_at) for _, name, created_at in rows], lags
+        lags_of: dict[str, list[GroupLag]] = {name: [] for _, name, _ in rows}
+        for lag in lags:
+            lags_of[lag.group].append(lag)
+        return [
+            GroupSummary(
+                group=name,
+                waiting=sum(lag.waiting for lag in lags_of[name]),
+                retrying=sum(lag.retrying for lag in lags_of[name]),
+                dead=sum(lag.dead for lag in lags_of[name]),
+                topics=[
+                    TopicLag(topic=lag.topic, waiting=lag.waiting, retrying=lag.retrying, dead=lag.dead)
+                    for lag in lags_of[name]
+                ],
+                created_at=created_at,
+            )
+            for _, name, created_at in rows
+        ]
 
     async def lag(self) -> Sequence[GroupLag]:
         """How far all groups are behind in each topic, by their cursors as written."""
         async with session(self._pool) as conn:
             return await group_lag(conn, await open_segment(conn))
 
-    async def settings(self, name: str) -> GroupRow:
+    async def settings(self, name: str) -> GroupSettings:
         """The group alone, which takes the same time whatever it has to do. Raises UnknownGroup."""
         async with session(self._pool) as conn:
-            return await _group(conn, name)
+            return (await _group(conn, name)).settings
 
-    async def show(self, name: str) -> tuple[GroupRow, datetime, Sequence[GroupQueueRow]]:
-        """A group, when it was made, and its positions. Raises UnknownGroup."""
+    async def show(self, name: str) -> GroupDetails:
+        """A group, without its members and whether it is paused, which brokers know. Raises UnknownGroup."""
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name)
             cursor = await conn.execute("select created_at from txmsg.consumer_group where id = %s", (group.id,))
             ((created_at,),) = await cursor.fetchall()
-            return group, created_at, await _queues(conn, group.id)
+            queues = list((await _queues(conn, group.id)).values())
+        counts = _counts(queues)
+        return GroupDetails(
+            settings=group.settings,
+            created_at=created_at,
+            waiting=counts["waiting"],
+            retrying=counts["retrying"],
+            dead=counts["dead"],
+            members=(),
+            queues=queues,
+        )
 
-    async def alter(self, name: str, change: GroupChange) -> GroupRow:
+    async def alter(self, change: GroupChange) -> GroupSettings:
         """Changes what is named, all or nothing. Raises UnknownGroup, and MisuseError for what cannot be.
 
         One that is to be created begins, as all do, when its first consumer asks for messages.
         """
-        _check(name, change)
+        _check(change)
+        name = change.group
         async with session(self._pool) as conn, conn.transaction():
             if change.create:
                 await create_group(conn, name, None)
@@ -115,31 +129,32 @@ class GroupAdministration:
             altered = await _group(conn, name)
             before, after = audit.difference(group, altered, "version")
             await audit.record(conn, "group.alter", name, before=before, after=after)
-            return altered
+            return altered.settings
 
-    async def seek(
-        self, name: str, topic: str, number: int | None, to: Start, *, again: bool
-    ) -> Sequence[GroupQueueRow]:
+    async def seek(self, seek: Seek) -> SeekPlan:
         """Tells the brokers that deliver a topic, or one queue of it, to go on elsewhere for a group.
 
         They do so as soon as they see it; what consumers hold then is theirs no more. again: from there on messages
         come under a new generation, now and after later seeks. Raises UnknownGroup, UnknownTopic, and MisuseError for
         what is not kept.
         """
+        name, topic = seek.group, seek.topic
         async with session(self._pool) as conn, conn.transaction():
-            group = await _group(conn, name, lock=True)
-            chosen = await _chosen(conn, group, topic, number)
-            places = await _places(conn, chosen, to)
+            group = await _group(conn, name, lock=not seek.dry_run)
+            chosen = await _chosen(conn, group, topic, seek.queue)
+            places = await _places(conn, chosen, seek.to)
+            if seek.dry_run:
+                return SeekPlan(queues=list(chosen.values()), to=list(places.values()))
             values = {
                 "group": group.id,
                 "queue_ids": list(places),
                 "places": list(places.values()),
-                "begins": [queue.begin for queue in chosen],
+                "begins": [queue.begin for queue in chosen.values()],
             }
             await conn.execute(_ADD_CURSORS, values)
             await conn.execute(_LOCK_CURSORS, values)
             await conn.execute(_SEEK, values)
-            if again:
+            if seek.again:
                 try:
                     await conn.execute(_AGAIN, values)
                 except CheckViolation as exc:
@@ -154,23 +169,15 @@ class GroupAdministration:
                 conn,
                 "group.seek",
                 name,
-                before={"topic": topic, "next_offsets": {queue.number: queue.next_offset for queue in chosen}},
+                before={"topic": topic, "next_offsets": {each.queue: each.next_offset for each in chosen.values()}},
                 after={
                     "topic": topic,
-                    "next_offsets": {queue.number: places[queue.queue_id] for queue in chosen},
-                    "again": again,
+                    "next_offsets": {each.queue: places[queue_id] for queue_id, each in chosen.items()},
+                    "again": seek.again,
                 },
             )
-            return [queue for queue in await _queues(conn, group.id) if queue.queue_id in places]
-
-    async def plan_seek(
-        self, name: str, topic: str, number: int | None, to: Start
-    ) -> Sequence[tuple[GroupQueueRow, Offset]]:
-        """What `seek` would do: each queue as it is, and where it would go on. Raises what `seek` raises."""
-        async with session(self._pool) as conn, conn.transaction():
-            chosen = await _chosen(conn, await _group(conn, name), topic, number)
-            places = await _places(conn, chosen, to)
-            return [(queue, Offset(places[queue.queue_id])) for queue in chosen]
+            queues = await _queues(conn, group.id)
+            return SeekPlan(queues=[queues[queue_id] for queue_id in places], to=list(places.values()))
 
     async def delete(self, name: str, *, force: bool, dry_run: bool = False) -> None:
         """Deletes a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures, but for force.
@@ -179,32 +186,33 @@ class GroupAdministration:
         """
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
-            queues = await _queues(conn, group.id)
-            retrying, dead = sum(queue.retrying for queue in queues), sum(queue.dead for queue in queues)
-            if (retrying or dead) and not force:
+            counts = _counts((await _queues(conn, group.id)).values())
+            if (counts["retrying"] or counts["dead"]) and not force:
                 raise MisuseError(
-                    f"group {name!r} has {retrying} messages in retry and {dead} dead letters: --force deletes it with "
-                    "them"
+                    f"group {name!r} has {counts['retrying']} messages in retry and {counts['dead']} dead letters: "
+                    "--force deletes it with them"
                 )
             if dry_run:
                 return
             await conn.execute("delete from txmsg.consumer_group where id = %s", (group.id,))
             await notify(conn, "groups")
-            waiting = sum(queue.waiting for queue in queues)
-            before = {"waiting": waiting, "retrying": retrying, "dead": dead}
-            await audit.record(conn, "group.delete", name, before=before)
+            await audit.record(conn, "group.delete", name, before=counts)
 
 
-def _check(name: str, change: GroupChange) -> None:
-    delays_s = change.retry_delays_s
+def _counts(queues: Collection[GroupQueue]) -> dict[str, int]:
+    return {
+        "waiting": sum(queue.waiting for queue in queues),
+        "retrying": sum(queue.retrying or 0 for queue in queues),
+        "dead": sum(queue.dead or 0 for queue in queues),
+    }
+
+
+def _check(change: GroupChange) -> None:
+    name, delays_s = change.group, change.retry_delays_s
     if delays_s is not None and not (
         1 <= len(delays_s) <= _DELAYS_MAX and all(0 <= delay_s <= _DELAY_S_MAX for delay_s in delays_s)
     ):
         raise MisuseError(f"retry delays of group {name!r}: give 1 to {_DELAYS_MAX}, each of at most 7 days")
-    if change.retries_max is not None and change.retries_max > _RETRIES_MAX:
-        raise MisuseError(f"{change.retries_max} retries for group {name!r}: at most {_RETRIES_MAX} are allowed")
-    if change.poisoned_key not in (None, "continue", "park"):
-        raise MisuseError(f"poisoned key {change.poisoned_key!r} of group {name!r}: continue or park")
     rate = change.deliver_rate_max
     if rate is not None and not 0 <= rate < 1e9:
         raise MisuseError(f"rate {rate} of group {name!r}: give messages per second, or 0 for unlimited")
@@ -219,12 +227,14 @@ async def _group(conn: AsyncConnection, name: str, *, lock: bool = False) -> Gro
     return group
 
 
-async def _chosen(conn: AsyncConnection, group: GroupRow, topic: str, number: int | None) -> Sequence[GroupQueueRow]:
+async def _chosen(
+    conn: AsyncConnection, group: GroupRow, topic: str, number: int | None
+) -> Mapping[QueueId, GroupQueue]:
     """The queues of a topic, or the one of this number, that a group reads. Raises UnknownTopic, MisuseError."""
-    found = [queue for queue in await _queues(conn, group.id) if queue.topic == topic]
+    found = {queue_id: each for queue_id, each in (await _queues(conn, group.id)).items() if each.topic == topic}
     if not found:
         await _refuse_topic(conn, group.name, topic)
-    chosen = [queue for queue in found if number in (None, queue.number)]
+    chosen = {queue_id: each for queue_id, each in found.items() if number in (None, each.queue)}
     if not chosen:
         raise MisuseError(f"group {group.name!r} reads no queue {number} of topic {topic!r}: it reads {len(found)}")
     return chosen
@@ -239,38 +249,43 @@ async def _refuse_topic(conn: AsyncConnection, name: str, topic: str) -> None:
     raise MisuseError(f"group {name!r} does not read topic {topic!r} yet: its consumers set its start position")
 
 
-async def _queues(conn: AsyncConnection, group: int) -> Sequence[GroupQueueRow]:
+async def _queues(conn: AsyncConnection, group: int) -> Mapping[QueueId, GroupQueue]:
+    """Where a group stands, by its cursors as written; by the name of the topic, and the queue's number."""
     cursor = await conn.execute(
         "select queue_id from txmsg.effective_cursor where group_id = %s order by queue_id", (group,)
     )
     queue_ids = [queue_id for (queue_id,) in await cursor.fetchall()]
     ends = await queue_ends(conn, await open_segment(conn), queue_ids)
-    async with conn.cursor(row_factory=class_row(GroupQueueRow)) as rows:
+    async with conn.cursor(row_factory=kwargs_row(_queue)) as rows:
         await rows.execute(_QUEUES, {"group": group, "ids": list(ends), "ends": list(ends.values())})
-        return await rows.fetchall()
+        return dict(await rows.fetchall())
 
 
-async def _places(conn: AsyncConnection, queues: Sequence[GroupQueueRow], to: Start) -> Mapping[QueueId, int]:
-    """The offset at which each queue (by id) is to go on."""
+def _queue(*, queue_id: QueueId, **columns: Any) -> tuple[QueueId, GroupQueue]:
+    return queue_id, GroupQueue(**columns)
+
+
+async def _places(conn: AsyncConnection, queues: Mapping[QueueId, GroupQueue], to: Start) -> Mapping[QueueId, int]:
+    """The offset at which each queue is to go on."""
     if to.kind == "offset":
         if len(queues) > 1:
-            raise MisuseError(
-                f"offset {to.value} needs a queue, and topic {queues[0].topic!r} has {len(queues)}: give --queue"
-            )
-        (queue,) = queues
+            topic = next(iter(queues.values())).topic
+            raise MisuseError(f"offset {to.value} needs a queue, and topic {topic!r} has {len(queues)}: give --queue")
+        ((queue_id, queue),) = queues.items()
         if not queue.begin <= to.value <= queue.end:
             raise MisuseError(
-                f"offset {to.value} is not kept in queue {queue.number} of topic {queue.topic!r}: give {queue.begin} "
+                f"offset {to.value} is not kept in queue {queue.queue} of topic {queue.topic!r}: give {queue.begin} "
                 f"to {queue.end}"
             )
-        return {queue.queue_id: to.value}
+        return {queue_id: to.value}
     if to.kind == "time":
-        ids = [queue.queue_id for queue in queues]
         at = datetime_of_us(to.value)
-        cursor = await conn.execute("select q, txmsg.offset_at(q, %s) from unnest(%s::int[]) q", (at, ids))
-        found: dict[int, int | None] = dict(await cursor.fetchall())
-        return {queue.queue_id: queue.end if (begin := found[queue.queue_id]) is None else begin for queue in queues}
-    return {queue.queue_id: queue.begin if to.kind == "earliest" else queue.end for queue in queues}
+        cursor = await conn.execute("select q, txmsg.offset_at(q, %s) from unnest(%s::int[]) q", (at, list(queues)))
+        found: dict[QueueId, int | None] = dict(await cursor.fetchall())
+        return {
+            queue_id: queue.end if (begin := found[queue_id]) is None else begin for queue_id, queue in queues.items()
+        }
+    return {queue_id: queue.begin if to.kind == "earliest" else queue.end for queue_id, queue in queues.items()}
 
 
 _LIST = f"""
@@ -280,7 +295,7 @@ select id, name, created_at from txmsg.consumer_group
 """
 
 _QUEUES = """
-select t.name as topic, q.number, c.queue_id, c.next_offset, txmsg.first_kept(c.queue_id) as begin,
+select t.name as topic, q.number as queue, c.queue_id, c.next_offset, txmsg.first_kept(c.queue_id) as begin,
        e.queue_end as end,
        greatest(0, e.queue_end - c.next_offset - (
            select coalesce(sum(upper(r) - lower(r)), 0) from unnest(c.acked) r))::bigint as waiting,

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from psycopg import AsyncConnection
-from psycopg.rows import class_row
+from psycopg.rows import kwargs_row
 
+from txmsg.administration.groups import RetriesDue, RetriesSkipped, Retry, RetryNow, RetryPage, RetryQuery, RetrySkip
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.consumer_groups import group_row
 from txmsg.broker.store.dead_letters import RELEASE, count_as_done
-from txmsg.errors import UnknownGroup
-from txmsg.message import Offset, QueueId, QueueNumber
+from txmsg.broker.store.failures import failure_of
+from txmsg.errors import ProtocolError, UnknownGroup, shown
+from txmsg.message import Offset, QueueId, datetime_of_us, parse_id, us_of_datetime
 
 _BATCH: Final = 1000
+_TOKEN: Final = re.compile(r"(-|\d{1,17})\.(\d{1,9})\.(\d{1,18})")
 
 
-class RetryPlace(NamedTuple):
+class _Place(NamedTuple):
     """Where a retry stands among those of its group, the first due first. due_at None: it waits for its key."""
 
     due_at: datetime | None
     queue_id: QueueId
     queue_offset: Offset
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryShown:
-    """A retry as an operator is shown it. due_at None: when an earlier message of its ordering key is done."""
-
-    queue_id: QueueId
-    queue_offset: Offset
-    topic: str
-    number: QueueNumber
-    transaction_id: UUID
-    n: int
-    key: str | None
-    tag: str | None
-    ordering_key: str | None
-    stored_at: datetime
-    attempt: int
-    due_at: datetime | None
-    last_error: str | None
-    failures: Sequence[Mapping[str, Any]]
-    generation: int
-    size_bytes: int
-
     @property
-    def place(self) -> RetryPlace:
-        """Where a page that ends here is continued."""
-        return RetryPlace(self.due_at, self.queue_id, self.queue_offset)
+    def token(self) -> str:
+        """What names the page that goes on here."""
+        due = "-" if self.due_at is None else us_of_datetime(self.due_at)
+        return f"{due}.{self.queue_id}.{self.queue_offset}"
+
+
+def _place(token: str) -> _Place:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise ProtocolError(f"{shown(token)} is not a page of retries: give the last value of `next`")
+    due_at = None if found[1] == "-" else datetime_of_us(int(found[1]))
+    return _Place(due_at, QueueId(int(found[2])), Offset(int(found[3])))
 
 
 class RetryAdministration:
@@ -62,50 +52,54 @@ class RetryAdministration:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(self, group: str, *, after: RetryPlace | None, limit: int) -> Sequence[RetryShown]:
-        """Up to `limit` retries of a group, the first due first; those that wait for their ordering key at the end."""
-        place = None if after is None else ("infinity" if after.due_at is None else after.due_at, *after[1:])
-        due_at, queue_id, queue_offset = (None, None, None) if place is None else place
+    async def list(self, query: RetryQuery) -> RetryPage:
+        """A page of retries of a group, the first due first; those that wait for their ordering key at the end."""
+        place = _place(query.after) if query.after else None
+        due_at = None if place is None else place.due_at or "infinity"
         async with session(self._pool) as conn:
             values = {
-                "group": await _group_id(conn, group),
+                "group": await _group_id(conn, query.group),
                 "due_at": due_at,
-                "queue_id": queue_id,
-                "queue_offset": queue_offset,
-                "limit": limit,
+                "queue_id": place and place.queue_id,
+                "queue_offset": place and place.queue_offset,
+                "limit": query.limit + 1,
             }
-            async with conn.cursor(row_factory=class_row(RetryShown)) as cursor:
+            async with conn.cursor(row_factory=kwargs_row(_retry)) as cursor:
                 await cursor.execute(_LIST, values)
-                return await cursor.fetchall()
+                found = await cursor.fetchall()
+        end = found[query.limit - 1][0].token if len(found) > query.limit else None
+        return RetryPage(retries=[retry for _, retry in found[: query.limit]], next=end)
 
-    async def now(
-        self, group: str, transaction_id: UUID | None, n: int | None, *, after: RetryPlace | None
-    ) -> tuple[int, RetryPlace | None]:
-        """Makes a batch of retries due at once, of a message, of a transaction, or of all. How many, and its end.
+    async def now(self, which: RetryNow) -> RetriesDue:
+        """Makes a batch of retries due at once, of a message, of a transaction, or of all.
 
         Those that wait for an earlier message of their ordering key are left alone. Batches go through the queues: what
-        fails again meanwhile is behind them, so they come to an end, which None says.
+        fails again meanwhile is behind them, so they come to an end.
         """
+        transaction_id, n = parse_id(which.id) if which.id else (None, None)
+        place = _place(which.after) if which.after else None
         async with session(self._pool) as conn, conn.transaction():
             values = {
-                "group": await _group_id(conn, group),
+                "group": await _group_id(conn, which.group),
                 "id": transaction_id,
                 "n": n,
-                "queue_id": None if after is None else after.queue_id,
-                "queue_offset": None if after is None else after.queue_offset,
+                "queue_id": place and place.queue_id,
+                "queue_offset": place and place.queue_offset,
                 "limit": _BATCH,
             }
             cursor = await conn.execute(_NOW, values)
             due = await cursor.fetchall()
-            end = RetryPlace(None, *max(due)) if len(due) == _BATCH else None
             if due:
-                await audit.record(conn, "retry.hasten", group, after=_which(transaction_id, n) | {"retries": len(due)})
-            return len(due), end
+                after = _which(transaction_id, n) | {"retries": len(due)}
+                await audit.record(conn, "retry.hasten", which.group, after=after)
+        end = _Place(None, *max(due)).token if len(due) == _BATCH else None
+        return RetriesDue(retries=len(due), next=end)
 
-    async def skip(self, group: str, transaction_id: UUID, n: int | None) -> int:
-        """Deletes the retries of a message or a transaction; how many. The next messages of their keys are due."""
+    async def skip(self, which: RetrySkip) -> RetriesSkipped:
+        """Deletes the retries of a message or a transaction. The next messages of their keys are due."""
+        transaction_id, n = parse_id(which.id)
         async with session(self._pool) as conn, conn.transaction():
-            group_id = await _group_id(conn, group)
+            group_id = await _group_id(conn, which.group)
             cursor = await conn.execute(_SKIP, {"group": group_id, "id": transaction_id, "n": n})
             gone = await cursor.fetchall()
             keys = sorted({(queue_id, key) for queue_id, _, key in gone if key is not None})
@@ -115,8 +109,14 @@ class RetryAdministration:
                 queue_ids, names = (list(column) for column in zip(*keys, strict=True))
                 await conn.execute(RELEASE, {"groups": [group_id] * len(keys), "queue_ids": queue_ids, "keys": names})
             if gone:
-                await audit.record(conn, "retry.skip", group, before=_which(transaction_id, n) | {"retries": len(gone)})
-            return len(gone)
+                before = _which(transaction_id, n) | {"retries": len(gone)}
+                await audit.record(conn, "retry.skip", which.group, before=before)
+        return RetriesSkipped(skipped=len(gone))
+
+
+def _retry(*, queue_id: QueueId, failures: Sequence[Mapping[str, Any]], **columns: Any) -> tuple[_Place, Retry]:
+    retry = Retry(failures=[failure_of(each) for each in failures], **columns)
+    return _Place(retry.due_at, queue_id, Offset(retry.offset)), retry
 
 
 def _which(transaction_id: UUID | None, n: int | None) -> dict[str, object]:
@@ -132,9 +132,10 @@ async def _group_id(conn: AsyncConnection, name: str) -> int:
 
 # Python has no infinite time.
 _LIST = """
-select r.queue_id, r.queue_offset, t.name as topic, q.number, r.transaction_id, r.n, r.key, r.tag, r.ordering_key,
-       r.stored_at, r.attempt, case when isfinite(r.due_at) then r.due_at end as due_at, r.last_error, r.failures,
-       r.generation, octet_length(r.body) as size_bytes
+select r.queue_id, r.transaction_id::text || '.' || r.n as id, t.name as topic, q.number as queue,
+       r.queue_offset as "offset", r.key, r.tag, r.ordering_key, r.stored_at, r.attempt as attempts,
+       case when isfinite(r.due_at) then r.due_at end as due_at, r.last_error, r.failures, r.generation,
+       octet_length(r.body) as body_size_bytes
   from (select r.* from txmsg.retry r
          where r.group_id = %(group)s
            and (%(due_at)s::timestamptz is null

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration import DeadLetterFilter, Selection
+from txmsg.administration.dead_letters import DeadLetterFilter, Selection
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.body import shown_body
 from txmsg.console.forms import float_of, names, time_of

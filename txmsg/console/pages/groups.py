@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from txmsg.administration import GroupChange
+from txmsg.administration.groups import (
+    GroupChange,
+    GroupDetails,
+    GroupName,
+    GroupQuery,
+    Groups,
+    PoisonedKey,
+    RetryQuery,
+    RetrySkip,
+)
 from txmsg.console import group_actions
 from txmsg.console.actions import Action, Confirmation, Field, final_act
 from txmsg.console.forms import float_of, int_of
@@ -24,14 +33,14 @@ _QUEUES_MAX: Final = 500
 
 async def _read(look: Look) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
-    found = await look.notify(lambda notify: notify.list_groups(PAGE_MAX, after=after, contains=search))
+    found = await look.ask(Groups.list, GroupQuery(limit=PAGE_MAX, after=after, contains=search))
     return {"groups": found.groups, "producers": found.producer_groups, "next": found.next, "search": search}
 
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
     group, page = look.path["group"], look.values.get("retries", "")
-    found = await look.notify(lambda notify: notify.show_group(group))
-    retries = await look.notify(lambda notify: notify.list_retries(group, limit=_RETRIES_MAX, page=page))
+    found = await _shown(look)
+    retries = await look.ask(Groups.list_retries, RetryQuery(group=group, limit=_RETRIES_MAX, after=page))
     rates = look.snapshot.each_rate("txmsg_group_processed_messages_total") if look.watch.snapshot else {}
     own = [rate for (of, _), rate in rates.items() if of == group]  # none, if there are more groups than figures name
     return {
@@ -42,6 +51,10 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
         "rate": sum(own) if own else None,
         "delays": [shown_duration(delay) for delay in found.settings.retry_delays_s or ()],
     }
+
+
+async def _shown(look: Look) -> GroupDetails:
+    return await look.ask(Groups.show, GroupName(group=look.path["group"]))
 
 
 # ---- stop, start, settings
@@ -56,10 +69,9 @@ async def _confirm_start(look: Look) -> Confirmation:
 
 
 async def _confirm(look: Look, what: str) -> Confirmation:
-    group = look.path["group"]
-    found = await look.notify(lambda notify: notify.show_group(group))
+    found = await _shown(look)
     return Confirmation(
-        title=look.t(f"groups.{what}_title", group=group),
+        title=look.t(f"groups.{what}_title", group=look.path["group"]),
         says=[look.t(f"groups.{what}_says", members=len(found.members), waiting=f"{found.waiting:,}")],
         button=look.t(f"groups.{what}"),
     )
@@ -75,17 +87,16 @@ async def _start(look: Look) -> str:
 
 async def _set_stopped(look: Look, *, stopped: bool) -> str:
     group = look.path["group"]
-    await look.notify(lambda notify: notify.alter_group(group, GroupChange(stopped=stopped)))
+    await look.ask(Groups.alter, GroupChange(group=group, stopped=stopped))
     return look.t("groups.is_stopped" if stopped else "groups.is_started", group=group)
 
 
 async def _confirm_alter(look: Look) -> Confirmation:
-    group = look.path["group"]
-    settings = (await look.notify(lambda notify: notify.show_group(group))).settings
+    settings = (await _shown(look)).settings
     delays = " ".join(shown_duration(delay) for delay in settings.retry_delays_s or ())
-    rate, retries = settings.rate, settings.retries
+    rate, retries = settings.deliver_rate_max, settings.retries_max
     return Confirmation(
-        title=look.t("groups.alter_title", group=group),
+        title=look.t("groups.alter_title", group=look.path["group"]),
         says=[look.t("groups.alter_says")],
         button=look.t("groups.alter"),
         fields=[
@@ -130,14 +141,15 @@ async def _confirm_alter(look: Look) -> Confirmation:
 async def _alter(look: Look) -> str:
     group = look.path["group"]
     change = GroupChange(
+        group=group,
         retry_delays_s=_delays(look) or None,
         default_retries=True,  # what is not typed is the broker's again
         retries_max=int_of(look, "retries"),
-        poisoned_key=look.values.get("poisoned_key"),
+        poisoned_key=cast(PoisonedKey | None, look.values.get("poisoned_key")),  # checked when it is sent
         deliver_rate_max=float_of(look, "rate") or 0.0,
         orderly=look.values["orderly"] == "on" if "orderly" in look.values else None,
     )
-    await look.notify(lambda notify: notify.alter_group(group, change))
+    await look.ask(Groups.alter, change)
     return look.t("groups.altered", group=group)
 
 
@@ -175,7 +187,7 @@ async def _delete(look: Look) -> str:
 
 async def _confirm_retry(look: Look) -> Confirmation:
     group, id_ = look.path["group"], look.values.get("id", "")
-    found = await look.notify(lambda notify: notify.show_group(group))
+    found = await _shown(look)
     says = look.t("groups.retry_one_says", id=id_) if id_ else look.t("groups.retry_says", count=f"{found.retrying:,}")
     return Confirmation(
         title=look.t("groups.retry_title", group=group),
@@ -190,7 +202,7 @@ async def _retry(look: Look) -> str | Operation:
     if id_:
         count = await look.notify(lambda notify: sum(notify.retry_now(group, id_)))
         return look.t("groups.retried", count=count)
-    total = (await look.notify(lambda notify: notify.show_group(group))).retrying
+    total = (await _shown(look)).retrying
     return look.start(look.t("groups.retrying_all", group=group), total, lambda notify: notify.retry_now(group))
 
 
@@ -202,8 +214,8 @@ async def _confirm_skip(look: Look) -> Confirmation:
 
 async def _skip(look: Look) -> str:
     group, id_ = look.path["group"], look.values.get("id", "")
-    skipped = await look.notify(lambda notify: notify.skip_retry(group, id_))
-    return look.t("groups.skipped", count=skipped)
+    found = await look.ask(Groups.skip_retry, RetrySkip(group=group, id=id_))
+    return look.t("groups.skipped", count=found.skipped)
 
 
 VIEWS: Final = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from txmsg.administration.ask import Nothing
 from txmsg.administration.cluster import Cluster, Mirror
+from txmsg.administration.groups import GroupQuery
 from txmsg.console import group_actions
 from txmsg.console.actions import Action, Confirmation
 from txmsg.console.desks import Desk
@@ -69,7 +70,8 @@ async def _read_log(look: Look) -> Mapping[str, Any]:
     state, (topics, next_topics) = await look.log(
         lambda log: (log_state(log), log_topics(log, _PAGE_MAX, after=topics_after, contains=search))
     )
-    groups = await _groups(look)(lambda groups: groups.list_groups(_PAGE_MAX, after=groups_after, contains=search))
+    query = GroupQuery(limit=_PAGE_MAX, after=groups_after, contains=search)
+    groups = await _groups(look)(lambda groups: groups.list_groups(query))
     return {
         "log": look.logs[look.path["log"]],
         "state": state,
