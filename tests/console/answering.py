@@ -19,6 +19,7 @@ import pytest
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, asked_console
 from tests.methods import Part, made, parts_of
+from txmsg.administration.dead_letters import DeadLetters
 from txmsg.administration.groups import Groups
 from txmsg.console.database import Database
 from txmsg.console.desks import Desks
@@ -39,8 +40,6 @@ _VALUES: dict[str, Any] = {
     "after": json.dumps({HOSTILE: [HOSTILE]}),
     "schema": json.dumps({HOSTILE: HOSTILE}),
     "permission": 6,
-    "redriven": 0,  # what goes on until nothing is left
-    "purged": 0,
     "address": "127.0.0.1:1",
 }
 
@@ -78,9 +77,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any] = ho
     async def ask(_: Database, method: Method[Any, Any], __: Any) -> Any:
         asked.append(method.name)
         reply = answer(method.reply)
-        if method is Groups.retry_now:
-            return replace(reply, next=None)  # what goes on until nothing is left
-        return reply
+        ends: dict[object, dict[str, Any]] = {  # what goes on until nothing is left
+            Groups.retry_now: {"next": None},
+            DeadLetters.redrive: {"count": 0},
+            DeadLetters.purge: {"count": 0},
+        }
+        return replace(reply, **ends[method]) if method in ends else reply
 
     async def ask_at(database: Database, _: str, method: Method[Any, Any], request: Any) -> Any:
         return await ask(database, method, request)

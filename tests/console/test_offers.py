@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from txmsg.access.permissions import PERMISSIONS, allows
 from txmsg.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
 from txmsg.access.tokens import new_token
 from txmsg.administration.access import Identity as Told
+from txmsg.administration.dead_letters import DeadLetterPage
 from txmsg.administration.halves import HalfPage
 from txmsg.administration.messages import MessagePage
 from txmsg.console.actions import Action as ConsoleAction
@@ -22,12 +23,11 @@ from txmsg.console.identity import Identity
 from txmsg.console.pages import ACTIONS
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import PermissionDenied
-from txmsg.wire.v1 import dead_letters_pb2
 
 WAIT_S = 60.0
 _WITH_BODIES: dict[type, str] = {
     MessagePage: "messages",
-    dead_letters_pb2.ListDeadLettersReply: "letters",
+    DeadLetterPage: "letters",
     HalfPage: "halves",
 }
 _LOOKS = [Rule("ann", Action.DESCRIBE, kind, "*") for kind in Kind]
@@ -135,12 +135,8 @@ async def test_what_is_withheld_is_said_to_be(path: str, monkeypatch: pytest.Mon
         filled = hostile(reply)
         if (field := _WITH_BODIES.get(reply)) is None:
             return filled
-        if is_dataclass(filled):
-            found = [replace(each, is_withheld=True, body=b"", headers={}) for each in getattr(filled, field)]
-            return replace(filled, **{field: found})  # type: ignore[type-var]  # mypy takes it for a class
-        for each in getattr(filled, field):
-            each.withheld, each.body, each.headers = True, b"", b""
-        return reply.FromString(filled.SerializeToString())
+        found = [replace(each, is_withheld=True, body=b"", headers={}) for each in getattr(filled, field)]
+        return replace(filled, **{field: found})
 
     answering(monkeypatch, withheld)
     async with answered_console() as found:

@@ -29,6 +29,7 @@ from txmsg.administration.access import (
 from txmsg.administration.alerts import EndOfSilence, NewSilence, TrialAlert
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
+from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import CheckChange, GroupChange, GroupDeletion, RetryNow, RetrySkip, Seek
 from txmsg.administration.halves import HalfDecision, ResumeHalves
 from txmsg.administration.messages import Erasure
@@ -44,7 +45,6 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.runtime.start import Start
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import (
-    dead_letters_pb2,
     metaq_pb2,
 )
 
@@ -125,10 +125,10 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         changes("Groups/RetryNow", RetryNow(group="g", id=_RETRY), "retry.hasten", "g")
         before, _ = changes("Groups/SkipRetry", RetrySkip(group="g", id=_RETRY), "retry.skip", "g")
         assert before["retries"] == 1
-        which = dead_letters_pb2.DeadLetterFilter(group="g")
-        redrive = dead_letters_pb2.RedriveRequest(filter=which, limit=1)
+        which = DeadLetterFilter(group="g")
+        redrive = DeadLetterBatch(which=which, limit=1)
         assert changes("DeadLetters/Redrive", redrive, "dead_letter.redrive", "g")[1]["dead_letters"] == 1
-        purge = dead_letters_pb2.PurgeRequest(filter=which, limit=9)
+        purge = DeadLetterBatch(which=which, limit=9)
         assert changes("DeadLetters/Purge", purge, "dead_letter.purge", "g")[0] == {"group": "g", "dead_letters": 1}
         changes("Groups/Delete", GroupDeletion(group="g", force=True), "group.delete", "g")
 

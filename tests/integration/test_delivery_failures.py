@@ -21,11 +21,12 @@ from tests.integration.delivery_harness import (
     receive_only,
 )
 from tests.waiting import until_async
+from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import RetrySkip
 from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
+from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.retry_administration import RetryAdministration
 from txmsg.broker.store.topic_settings import TopicAdministration
@@ -166,7 +167,7 @@ async def test_dead_letter_purged_after_a_crash_before_the_cursor_is_written_doe
         if is_loaded:
             async with delivering(notify) as delivery:
                 assert [message.offset for message in await receive_only(delivery, 1)] == [2]
-        assert await DeadLetters(pool).purge(DeadLetterFilter(), 9) == 2
+        assert (await DeadLetters(pool).purge(DeadLetterBatch(which=DeadLetterFilter()))).count == 2
         async with delivering(notify) as delivery:
             assert [message.offset for message in await receive_only(delivery, 1)] == [2]
 

@@ -25,11 +25,12 @@ from tests.integration.delivery_harness import (
     receive_only,
 )
 from tests.waiting import until_async
+from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import Seek
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Line, Refusal
 from txmsg.broker.store.connect import open_pool, session
-from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
+from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.retries import due_retries
 from txmsg.errors import BrokerUnavailable
@@ -57,6 +58,10 @@ async def settle(delivery: Delivery, *messages: Delivered) -> None:
 
 async def fail(delivery: Delivery, message: Delivered) -> None:
     assert await delivery.settle("g", "c", [], [Refusal(message.receipt, "boom", None)]) == []
+
+
+def _of_group(limit: int) -> DeadLetterBatch:
+    return DeadLetterBatch(which=DeadLetterFilter(group="g"), limit=limit)
 
 
 def retry_rows(notify: Notify) -> list[tuple[Any, ...]]:
@@ -447,15 +452,15 @@ async def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at
         for _ in range(2):
             (head,) = await receive(delivery, 1)
             await fail(delivery, head)
-        assert await dead_letters.redrive(DeadLetterFilter(group="g"), 1) == 1
+        assert (await dead_letters.redrive(_of_group(1))).count == 1
         assert retry_rows(notify) == [(0, 0, False)]
         # As a broker writes that it is done, and sees nothing else of the key.
         await broker.execute("delete from txmsg.retry")
-        redriving = asyncio.create_task(dead_letters.redrive(DeadLetterFilter(group="g"), 1))
+        redriving = asyncio.create_task(dead_letters.redrive(_of_group(1)))
         waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'txmsg.retry'"
         await until_async(lambda: redriving.done() or bool(notify.query(waits)))
         await broker.commit()
-        assert await redriving == 1
+        assert (await redriving).count == 1
         assert retry_rows(notify) == [(1, 0, False)]
 
 
@@ -473,9 +478,9 @@ async def test_what_is_dead_and_tried_again_at_once_is_redriven_all_the_same(not
             "born_at, stored_at) select group_id, queue_id, queue_offset, 1, now(), transaction_id, n, body, "
             "born_at, stored_at from txmsg.dead_letter where queue_offset = 0"
         )
-        assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 2
+        assert (await dead_letters.redrive(_of_group(10))).count == 2
         assert notify.query("select queue_offset, generation from txmsg.retry order by 1") == [(0, 1), (1, 1)]
-        assert await dead_letters.redrive(DeadLetterFilter(group="g"), 10) == 0
+        assert (await dead_letters.redrive(_of_group(10))).count == 0
 
 
 async def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) -> None:

@@ -17,11 +17,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from tests.integration.delivery_harness import AT_ONCE, Delivered, Notify, T, delivering, each_of, notify_at
+from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import GroupChange, Seek
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.dead_letters import DeadLetterFilter, DeadLetters
+from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.client import idempotent
 from txmsg.errors import MisuseError
@@ -163,7 +164,8 @@ class History:
         dead = self.notify.query(
             "select q.number, d.queue_offset from txmsg.dead_letter d join txmsg.queue q on q.id = d.queue_id"
         )
-        assert await self.dead.redrive(DeadLetterFilter(group="g"), 100) == len(dead)
+        redriven = await self.dead.redrive(DeadLetterBatch(which=DeadLetterFilter(group="g")))
+        assert redriven.count == len(dead)
         self.counts["redriven"] += len(dead)
         for number, offset in dead:
             self.asked[number, offset] += 1

@@ -14,7 +14,7 @@ from tests.metaq.consumers import Seen
 from tests.metaq.logs import fill
 from tests.metaq.servers import served
 from tests.waiting import until, until_async
-from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError, StorageError
@@ -80,7 +80,8 @@ def die(access: LogAccess, keys: list[str]) -> None:
 
 def dead_letters(access: LogAccess, **which: Any) -> Sequence[DeadLetter]:
     """The dead letters of the group that are as described."""
-    return LogAdministration(access).list_dead_letters(DeadLetterFilter(group="g", **which), limit=100).letters
+    query = DeadLetterQuery(which=DeadLetterFilter(group="g", **which))
+    return LogAdministration(access).list_dead_letters(query).letters
 
 
 def bodies(access: LogAccess, **which: Any) -> list[str]:
@@ -264,7 +265,7 @@ def test_pages_hold_the_dead_letters_of_all_groups_once_also_when_clocks_go_back
     seen: list[str] = []
     page: str | None = ""
     while page is not None:
-        found = administration.list_dead_letters(DeadLetterFilter(), limit=3, page=page)
+        found = administration.list_dead_letters(DeadLetterQuery(limit=3, after=page))
         seen += [letter.body.decode() for letter in found.letters]
         page = found.next
     assert seen == ["0", "1", "h3000000", "h1000000", "2", "3", "4", "h6000000"]

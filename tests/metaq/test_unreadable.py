@@ -13,7 +13,7 @@ import pytest
 from tests.metaq.consumers import WAIT_S, Seen
 from tests.metaq.unreadable import UNREADABLE, LogOfRecords, append_frames, bodies_before_the_stop
 from tests.waiting import until_async
-from txmsg.administration.dead_letters import DeadLetterFilter
+from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.metaq_contents import _messages
 from txmsg.errors import InvalidMessage, UnreadableMessage
@@ -157,7 +157,7 @@ def test_dead_letters_beside_one_that_cannot_be_read_are_listed_and_dealt_with_u
     administration, of_group = LogAdministration(log), DeadLetterFilter(group="g")
 
     def listed() -> list[int | None]:
-        return [letter.offset for letter in administration.list_dead_letters(of_group, limit=10).letters]
+        return [letter.offset for letter in administration.list_dead_letters(DeadLetterQuery(which=of_group)).letters]
 
     assert listed() == [0, 1, 3, 4]
     dealt = administration.purge(administration.select(of_group))

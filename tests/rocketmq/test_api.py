@@ -24,6 +24,7 @@ from tests.rocketmq.gateway import served_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.access.principal import ANYONE
+from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.administration.groups import Groups, RetryQuery
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers
@@ -47,8 +48,6 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.settings.live import Given
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.method import Method
-from txmsg.wire.v1.dead_letters_pb2 import CountRequest, DeadLetterFilter
-from txmsg.wire.v1.dead_letters_rpc import DeadLetters
 from txmsg.wire.v1.txmsg_pb2 import (
     DeliveredColumns,
     Receipt,
@@ -248,7 +247,7 @@ def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: C
     reply = calls("ForwardMessageToDeadLetterQueue", request, pb.ForwardMessageToDeadLetterQueueResponse)
     assert reply.status.code == pb.OK
     channel = BlockingChannel(calls.broker)
-    wanted = CountRequest(filter=DeadLetterFilter(group="mail", error="after 3 attempts"))
+    wanted = DeadLetterFilter(group="mail", error="after 3 attempts")
     counted = channel.call(DeadLetters.count, wanted, timeout_s=CALL_S_MAX)
     channel.close()
     assert counted.count == 1

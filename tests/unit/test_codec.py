@@ -6,13 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.methods import made
 from txmsg import errors
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterPage
 from txmsg.errors import CorruptLog, InvalidMessage, OffsetOutOfRange, ProtocolError, TxmsgError
 from txmsg.message import message_id, new_transaction_id, parse_id, parse_message_id
 from txmsg.rocketmq.ids import usual_id
 from txmsg.wire.codec import bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids, unpack_headers
 from txmsg.wire.failures import TEXT_LENGTH_MAX, bytes_of_error, error_of_bytes
+from txmsg.wire.headers import readable_headers
 from txmsg.wire.v1.wire_pb2 import CallError
+from txmsg.wire.values import packed, unpacked
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 _CLASSES = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
@@ -31,6 +35,14 @@ def test_no_headers_are_no_bytes() -> None:
 def test_headers_that_cannot_be_read_are_refused() -> None:
     with pytest.raises(ProtocolError, match="headers of 2 bytes"):
         unpack_headers(b"\x0a\xff")
+
+
+def test_headers_of_a_strange_client_do_not_hide_the_page_that_they_are_on() -> None:
+    assert readable_headers(b"\x0a\xff") == {}
+    headers = readable_headers(pack_headers({"a\0": "b\0", "c": "d"}))
+    assert headers == {"a\ufffd": "b\ufffd", "c": "d"}
+    page = DeadLetterPage(letters=[made(DeadLetter, headers=headers)])
+    assert unpacked(DeadLetterPage, packed(page), strict=True) == page
 
 
 @given(st.lists(st.uuids()))

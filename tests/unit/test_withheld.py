@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.methods import made
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterPage
 from txmsg.administration.halves import HalfMessage, HalfPage
 from txmsg.administration.messages import FoundMessage, MessagePage
 from txmsg.cli import connections, half, message
 from txmsg.cli.main import main
 from txmsg.wire.method import Method
-from txmsg.wire.v1 import dead_letters_pb2
 
 ID = UUID("0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")
 _WHICH: dict[str, Any] = {"transaction_id": ID.bytes, "topic": "orders", "withheld": True}
@@ -28,7 +28,7 @@ _REPLIES: dict[str, Any] = {
     "Messages/Find": MessagePage(
         messages=[made(FoundMessage, transaction_id=ID, topic="orders", born_at=_AT, is_withheld=True)]
     ),
-    "DeadLetters/List": dead_letters_pb2.ListDeadLettersReply(letters=[dead_letters_pb2.DeadLetter(**_WHICH)]),
+    "DeadLetters/List": DeadLetterPage(letters=[made(DeadLetter, topic="orders", is_withheld=True)]),
 }
 
 

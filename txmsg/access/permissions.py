@@ -34,7 +34,7 @@ _GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 class Need:
     """A right that a request needs on each name that it has in a field.
 
-    path: the field, as `group`, `filter.group`, `batches[].topic` or `topics[]`. "" for the cluster, and with `found`.
+    path: the field, as `group`, `which.group`, `batches[].topic` or `topics[]`. "" for the cluster, and with `found`.
     when: only if this field of the request is set.
     found: on what the method finds, which the request does not name, or not always. Before the call, a name in `path`
         must be allowed, or if there is none, any name at all; the method leaves out or refuses what is not allowed.
@@ -151,7 +151,7 @@ def _group(action: Action, path: str = "", **kwargs: Any) -> Need:
     return Need(Right(action, Kind.GROUP), path, **kwargs)
 
 
-_BY_ERROR = _topic(Action.READ, "filter.topic", when="filter.error")
+_BY_ERROR = _topic(Action.READ, "which.topic", when="which.error")
 """Whoever is not shown error texts could find them by trying."""
 _OF_GROUP = {
     Action.SEND: RECEIVE_GROUP,  # a member moves what failed there
@@ -212,13 +212,13 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "Groups/AlterChecks": (_group(Action.ADMINISTER, "group"),),
     # Dead letters. Without a group in the filter, a call is for all groups.
     "DeadLetters/List": (
-        _group(Action.DESCRIBE, "filter.group", found=True),
+        _group(Action.DESCRIBE, "which.group", found=True),
         _topic(Action.READ, optional=True),
         _BY_ERROR,
     ),
-    "DeadLetters/Count": (_group(Action.DESCRIBE, "filter.group"), _BY_ERROR),
-    "DeadLetters/Redrive": (_group(Action.ADMINISTER, "filter.group"), _BY_ERROR),
-    "DeadLetters/Purge": (_group(Action.ADMINISTER, "filter.group"), _BY_ERROR),
+    "DeadLetters/Count": (_group(Action.DESCRIBE, "group"), _topic(Action.READ, "topic", when="error")),
+    "DeadLetters/Redrive": (_group(Action.ADMINISTER, "which.group"), _BY_ERROR),
+    "DeadLetters/Purge": (_group(Action.ADMINISTER, "which.group"), _BY_ERROR),
     # Single messages.
     "Messages/Find": (
         _topic(Action.DESCRIBE, "topic", found=True),

@@ -1,21 +1,27 @@
-"""Dead letters: messages that a group could not process."""
+"""Dead letters: messages that a group could not process, for operators to look at, redrive or purge."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Annotated, Final
 
 from txmsg.administration.ask import moment
+from txmsg.wire.method import Method
 from txmsg.wire.v1 import dead_letters_pb2
+from txmsg.wire.values import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why one attempt failed. is_expired: it was not settled within its visibility timeout, rather than refused."""
+    """Why one attempt failed. at: None if it is not known.
+
+    is_expired: it was not settled within its visibility timeout, rather than refused.
+    """
 
     attempt: int
-    at: datetime | None
+    at: datetime | None = None
     error: str
     is_expired: bool = False
 
@@ -42,28 +48,40 @@ class DeadLetter:
     """A message whose retries are used up. headers, body and failures may be empty unless they were asked for."""
 
     id: str
+    """UUID.NUMBER."""
     group: str
     topic: str
-    queue: int | None
-    offset: int | None
-    key: str | None
-    tag: str | None
-    ordering_key: str | None
-    blocks_key: bool
+    queue: int | None = None
+    offset: int | None = None
+    key: str | None = None
+    tag: str | None = None
+    ordering_key: str | None = None
+    blocks_key: bool = False
     """Later messages of its ordering key wait for it."""
-    born_at: datetime | None
-    stored_at: datetime | None
-    died_at: datetime | None
+    born_at: datetime | None = None
+    stored_at: datetime | None = None
+    died_at: datetime | None = None
     attempts: int
     generation: int
     """How often it was redelivered on request."""
-    last_error: str | None
+    last_error: str | None = None
     body_size_bytes: int
-    headers: Mapping[str, str]
-    body: bytes
-    is_withheld: bool
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    is_withheld: bool = False
     """Headers and body were asked for, and left out: the caller may not read the topic."""
-    failures: Sequence[Failure]
+    failures: Sequence[Failure] = ()
+    """The oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterQuery:
+    """A page of dead letters. after: `next` of the page before. whole: with headers, bodies and failures."""
+
+    which: DeadLetterFilter = DeadLetterFilter()
+    limit: Annotated[int, Range(1, 10_000)] = 100
+    after: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +89,7 @@ class DeadLetterPage:
     """Dead letters, the longest dead first. next: what names the page after this one; None for the last one."""
 
     letters: Sequence[DeadLetter]
-    next: str | None
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +98,30 @@ class Selection:
 
     which: DeadLetterFilter
     count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterBatch:
+    """Up to `limit` of these dead letters. Repeated until none is left."""
+
+    which: DeadLetterFilter
+    limit: Annotated[int, Range(1, 1000)] = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLettersDone:
+    """How many dead letters were redriven, or purged. 0: none is left."""
+
+    count: int
+
+
+class DeadLetters:
+    """The service DeadLetters."""
+
+    list: Final = Method("DeadLetters/List", DeadLetterQuery, DeadLetterPage)
+    count: Final = Method("DeadLetters/Count", DeadLetterFilter, Selection)
+    redrive: Final = Method("DeadLetters/Redrive", DeadLetterBatch, DeadLettersDone)
+    purge: Final = Method("DeadLetters/Purge", DeadLetterBatch, DeadLettersDone)
 
 
 def failures_of(failures: Iterable[dead_letters_pb2.Failure]) -> list[Failure]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterPage, Selection
+from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterPage, DeadLetterQuery, Selection
 from txmsg.administration.groups import (
     CheckChange,
     CheckSettings,
@@ -78,10 +78,8 @@ class Administration(Protocol):
 
     # ---- dead letters
 
-    def list_dead_letters(
-        self, which: DeadLetterFilter, *, limit: int, page: str = "", whole: bool = False
-    ) -> DeadLetterPage:
-        """The first page of dead letters, or the one that `page` names. whole: with headers, bodies and failures."""
+    def list_dead_letters(self, query: DeadLetterQuery) -> DeadLetterPage:
+        """A page of dead letters."""
         ...
 
     def select(self, which: DeadLetterFilter) -> Selection:

@@ -15,7 +15,14 @@ from itertools import islice
 from typing import NamedTuple, NoReturn
 
 from txmsg.administration.ask import moment
-from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterPage, Failure, Selection
+from txmsg.administration.dead_letters import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterPage,
+    DeadLetterQuery,
+    Failure,
+    Selection,
+)
 from txmsg.administration.groups import (
     CheckChange,
     CheckSettings,
@@ -174,11 +181,9 @@ class LogAdministration:
 
     # ---- dead letters
 
-    def list_dead_letters(
-        self, which: DeadLetterFilter, *, limit: int, page: str = "", whole: bool = False
-    ) -> DeadLetterPage:
-        after = _rank_of(page) if page else _Rank(0, -1, "")
-        found = list(islice(self._letters(which, after), limit + 1))
+    def list_dead_letters(self, query: DeadLetterQuery) -> DeadLetterPage:
+        limit, after = query.limit, _rank_of(query.after) if query.after else _Rank(0, -1, "")
+        found = list(islice(self._letters(query.which, after), limit + 1))
         following = "{}.{}.{}".format(*found[limit - 1][0]) if len(found) > limit else None
         return DeadLetterPage(letters=[_value(letter) for _, letter in found[:limit]], next=following)
 
@@ -345,7 +350,6 @@ def _value(letter: _Letter) -> DeadLetter:
         key=message.key,
         tag=message.tag,
         ordering_key=message.ordering_key,
-        blocks_key=False,
         born_at=moment(message.born_at_us),
         stored_at=moment(message.stored_at_us),
         died_at=moment(letter.copy.stored_at_us),
@@ -355,8 +359,7 @@ def _value(letter: _Letter) -> DeadLetter:
         body_size_bytes=len(message.body),
         headers=dict(message.headers),
         body=message.body,
-        is_withheld=False,
-        failures=[Failure(attempt=attempt, at=None, error=error) for attempt, error in enumerate(errors, 1)],
+        failures=[Failure(attempt=attempt, error=error) for attempt, error in enumerate(errors, 1)],
     )
 
 

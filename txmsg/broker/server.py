@@ -15,6 +15,7 @@ from txmsg.administration.access import Access
 from txmsg.administration.alerts import Alerts
 from txmsg.administration.audit import Audit
 from txmsg.administration.cluster import Cluster
+from txmsg.administration.dead_letters import DeadLetters
 from txmsg.administration.groups import Groups
 from txmsg.administration.halves import Admin
 from txmsg.administration.messages import Messages as MessageService
@@ -58,7 +59,7 @@ from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
 from txmsg.broker.store.connect import ADMIN_POOL_SIZE_MAX, Pool, open_pool
-from txmsg.broker.store.dead_letters import DeadLetters
+from txmsg.broker.store.dead_letters import DeadLetters as DeadLetterStore
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.incarnation import current_incarnation
@@ -86,7 +87,6 @@ from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server import CLOSING_S_MAX, Server
 from txmsg.wire.users import AccessWatch
 from txmsg.wire.v1 import (
-    dead_letters_rpc,
     txmsg_rpc,
 )
 
@@ -257,7 +257,7 @@ class Broker:
                 Alerts: AlertsApi(admin_pool, self.alerting),
                 Audit: audit_log,
                 Cluster: ClusterApi(Registry(admin_pool), Mirrors(admin_pool), clients, config.broker_id, self.figures),
-                dead_letters_rpc.DeadLetters: DeadLettersApi(DeadLetters(admin_pool)),
+                DeadLetters: DeadLettersApi(DeadLetterStore(admin_pool)),
                 MessageService: MessagesApi(Messages(admin_pool), BodyKeys(admin_pool)),
                 Groups: GroupsApi(groups, RetryAdministration(admin_pool), self.delivery, self.check_policies, clients),
                 Settings: SettingsApi(self.settings),

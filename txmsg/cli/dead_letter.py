@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter
+from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.interface import Administration
 from txmsg.cli.connections import administered
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -70,7 +70,7 @@ def dead_letter() -> None:
 @table_options
 def list_(*, which: DeadLetterFilter, limit: int, page: str, administration: Administration, as_json: bool) -> None:
     """List dead letters, oldest first."""
-    found = administration.list_dead_letters(which, limit=limit, page=page)
+    found = administration.list_dead_letters(DeadLetterQuery(which=which, limit=limit, after=page))
     if as_json:
         click.echo(json_text({"dead_letters": [_values(letter) for letter in found.letters], "next": found.next}))
         return
@@ -98,7 +98,7 @@ def show(*, id_: str, group: str, administration: Administration, as_json: bool)
     ID is a message id, as printed by `txmsg dead-letter list`, or a transaction id.
     """
     which = DeadLetterFilter(id=id_, group=group)
-    found = administration.list_dead_letters(which, limit=_SHOWN_MAX, whole=True)
+    found = administration.list_dead_letters(DeadLetterQuery(which=which, limit=_SHOWN_MAX, whole=True))
     if not found.letters:
         raise MisuseError(f"there is no dead letter {id_}: `txmsg dead-letter list` shows existing ones")
     if as_json:

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from txmsg.errors import ProtocolError
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
-__all__ = ["pack_headers", "unpack_headers"]
+__all__ = ["pack_headers", "readable_headers", "unpack_headers"]
 
 
 def pack_headers(headers: Mapping[str, str]) -> bytes:
@@ -17,6 +17,15 @@ def pack_headers(headers: Mapping[str, str]) -> bytes:
     if not headers:
         return b""
     return pb.Headers(values=dict(headers)).SerializeToString(deterministic=True)
+
+
+def readable_headers(data: bytes | None) -> Mapping[str, str]:
+    """Headers for operators, as far as they can be read: one message of a strange client must not hide the others."""
+    try:
+        headers = unpack_headers(data)
+    except ProtocolError:
+        return {}
+    return {name.replace("\0", "\ufffd"): value.replace("\0", "\ufffd") for name, value in headers.items()}
 
 
 def unpack_headers(data: bytes | None) -> Mapping[str, str]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from txmsg.access.permissions import READ_TOPIC
+from txmsg.administration.dead_letters import DeadLetter
 from txmsg.administration.groups import Retry
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.message import us_of_datetime
 from txmsg.wire.caller import may
 from txmsg.wire.v1 import dead_letters_pb2 as pb
+
+MessageT = TypeVar("MessageT", Retry, DeadLetter)
 
 
 def error_of(topic: str, text: str | None) -> str:
@@ -28,11 +31,11 @@ def error_of_any(topics: Iterable[str], text: str) -> str:
     return next((each for each in told if each != text), text)
 
 
-def told(retry: Retry) -> Retry:
-    """A retry without the texts of errors that the caller may not read."""
-    topic = retry.topic
-    failures = [replace(each, error=error_of(topic, each.error)) for each in retry.failures]
-    return replace(retry, last_error=error_of(topic, retry.last_error) or None, failures=failures)
+def told(message: MessageT) -> MessageT:
+    """A message that failed, without the texts of errors that the caller may not read."""
+    topic = message.topic
+    failures = [replace(each, error=error_of(topic, each.error)) for each in message.failures]
+    return replace(message, last_error=error_of(topic, message.last_error) or None, failures=failures)
 
 
 def failure_of(topic: str, value: Mapping[str, Any]) -> pb.Failure:

@@ -2,91 +2,118 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from psycopg.rows import class_row
+from psycopg.rows import class_row, kwargs_row
 
 from txmsg.access.rules import ALL_NAMES, Names
+from txmsg.administration.dead_letters import (
+    DeadLetter,
+    DeadLetterBatch,
+    DeadLetterFilter,
+    DeadLetterPage,
+    DeadLetterQuery,
+    DeadLettersDone,
+    Selection,
+)
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.body_keys import opened
 from txmsg.broker.store.connect import Connection, Pool, session
-from txmsg.message import Offset, QueueId, QueueNumber
+from txmsg.broker.store.failures import failure_of
+from txmsg.errors import ProtocolError, shown
+from txmsg.message import Offset, QueueId, datetime_of_us, message_id, parse_id, us_of_datetime
+from txmsg.wire.headers import readable_headers
+
+_LIST_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
+_TOKEN: Final = re.compile(r"(\d{1,17})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterFilter:
-    """Which dead letters: all that is said must hold; what is None may be anything.
+class _Found:
+    """A dead letter with its place in pages, and what is encrypted of it. more: it is not the last one."""
 
-    since: died at or after. until: died before. error: in the last error, whatever the case of its letters.
-    """
-
-    group: str | None = None
-    topic: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    error: str | None = None
-    transaction_id: UUID | None = None
-    n: int | None = None
-    key: str | None = None
-
-    def parameters(self) -> dict[str, Any]:
-        """Its fields by name, for the statements below."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def in_words(self) -> dict[str, object]:
-        """What is asked for, for the audit log."""
-        return {name: value for name, value in self.parameters().items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a page ends: the last dead letter on it, in the order of pages."""
-
-    died_at: datetime
+    letter: DeadLetter
     group_id: int
     queue_id: QueueId
-    queue_offset: Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterRow:
-    """A dead letter as an operator is shown it. Headers, body and failures are empty unless they were asked for."""
-
-    group_id: int
-    queue_id: QueueId
-    queue_offset: Offset
-    group_name: str
-    topic: str
-    number: QueueNumber
     transaction_id: UUID
     n: int
-    key: str | None
-    tag: str | None
-    ordering_key: str | None
     headers: bytes | None
     body: bytes
-    size_bytes: int
-    born_at: datetime
-    stored_at: datetime
-    died_at: datetime
-    attempts: int
-    last_error: str | None
-    failures: Sequence[Mapping[str, Any]]
-    generation: int
-    blocks_key: bool
     more: bool
 
     @property
-    def place(self) -> Place:
-        """Where a page that ends here is continued."""
-        return Place(
-            died_at=self.died_at, group_id=self.group_id, queue_id=self.queue_id, queue_offset=self.queue_offset
-        )
+    def topic(self) -> str:
+        """Its topic."""
+        return self.letter.topic
+
+    @property
+    def whole(self) -> DeadLetter:
+        """With headers and body."""
+        return replace(self.letter, headers=readable_headers(self.headers), body=self.body)
+
+    @property
+    def token(self) -> str:
+        """What names the page that goes on here."""
+        assert self.letter.died_at is not None
+        return f"{us_of_datetime(self.letter.died_at)}.{self.group_id}.{self.queue_id}.{self.letter.offset}"
+
+
+def _found(
+    *,
+    group_id: int,
+    queue_id: QueueId,
+    transaction_id: UUID,
+    n: int,
+    headers: bytes | None,
+    body: bytes,
+    failures: Sequence[Mapping[str, Any]],
+    more: bool,
+    **columns: Any,
+) -> _Found:
+    letter = DeadLetter(id=message_id(transaction_id, n), failures=[failure_of(each) for each in failures], **columns)
+    return _Found(
+        letter=letter,
+        group_id=group_id,
+        queue_id=queue_id,
+        transaction_id=transaction_id,
+        n=n,
+        headers=headers,
+        body=body,
+        more=more,
+    )
+
+
+def _place(token: str) -> dict[str, Any]:
+    """Where a page begins, for the statement."""
+    if not token:
+        return dict.fromkeys(("after_died_at", "after_group_id", "after_queue_id", "after_queue_offset"))
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise ProtocolError(f"{shown(token)} is not a page of dead letters: give the last value of `next`")
+    died_at_us, group_id, queue_id, offset = map(int, found.groups())
+    return {
+        "after_died_at": datetime_of_us(died_at_us),
+        "after_group_id": group_id,
+        "after_queue_id": queue_id,
+        "after_queue_offset": offset,
+    }
+
+
+def _parameters(which: DeadLetterFilter) -> dict[str, Any]:
+    """For the statements below. None: anything. Raises InvalidMessage for an id that is none."""
+    said = {name: value or None for name, value in asdict(which).items() if name != "id"}
+    transaction_id, n = parse_id(which.id) if which.id else (None, None)
+    return said | {"transaction_id": transaction_id, "n": n}
+
+
+def _in_words(which: DeadLetterFilter) -> dict[str, object]:
+    """What is asked for, for the audit log."""
+    return {name: value for name, value in _parameters(which).items() if value is not None}
 
 
 class _RedrivenRow(NamedTuple):
@@ -104,41 +131,26 @@ class DeadLetters:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def list(
-        self,
-        which: DeadLetterFilter,
-        *,
-        after: Place | None,
-        limit: int,
-        with_bodies: bool,
-        size_bytes_max: int,
-        groups: Names = ALL_NAMES,
-    ) -> Sequence[DeadLetterRow]:
-        """Up to `limit`, the longest dead first, as many as begin within size_bytes_max of bodies and headers.
-
-        groups: only of these. `more` of a row: it is not the last one.
-        """
-        place = {name: getattr(after, name, None) for name in ("died_at", "group_id", "queue_id", "queue_offset")}
+    async def list(self, query: DeadLetterQuery, *, groups: Names = ALL_NAMES) -> DeadLetterPage:
+        """A page of dead letters, as many as begin within 16 MiB of bodies and headers. groups: only of these."""
+        values = _parameters(query.which) | _place(query.after) | groups._asdict()
+        values |= {"limit": query.limit + 1, "whole": query.whole, "size_bytes_max": _LIST_SIZE_BYTES_MAX}
         async with session(self._pool) as connection:
-            async with connection.cursor(row_factory=class_row(DeadLetterRow)) as cursor:
-                await cursor.execute(
-                    _LIST,
-                    which.parameters()
-                    | {f"after_{name}": value for name, value in place.items()}
-                    | {"limit": limit + 1, "with_bodies": with_bodies, "size_bytes_max": size_bytes_max}
-                    | groups._asdict(),
-                )
-                return await opened(connection, (await cursor.fetchall())[:limit])
+            async with connection.cursor(row_factory=kwargs_row(_found)) as cursor:
+                await cursor.execute(_LIST, values)
+                found = await opened(connection, (await cursor.fetchall())[: query.limit])
+        end = found[-1].token if found and found[-1].more else None
+        return DeadLetterPage(letters=[each.whole for each in found], next=end)
 
-    async def count(self, which: DeadLetterFilter) -> tuple[int, datetime]:
-        """How many there are, and when that was by the database's clock."""
+    async def count(self, which: DeadLetterFilter) -> Selection:
+        """How many there are: those that have died until now, by the database's clock."""
         async with session(self._pool) as connection:
-            cursor = await connection.execute(_COUNT, which.parameters())
+            cursor = await connection.execute(_COUNT, _parameters(which))
             ((count, at),) = await cursor.fetchall()
-        return count, at
+        return Selection(which=replace(which, until=min(which.until or at, at)), count=count)
 
-    async def redrive(self, which: DeadLetterFilter, limit: int) -> int:
-        """Makes retries of up to `limit`, queue by queue in the order of offsets; how many. 0: none is left.
+    async def redrive(self, batch: DeadLetterBatch) -> DeadLettersDone:
+        """Makes retries of them, queue by queue in the order of offsets.
 
         They are due at once, with no attempt yet and the next generation of their queue, so that the inbox takes them
         for new.
@@ -146,7 +158,7 @@ class DeadLetters:
         """
         async with session(self._pool) as connection, connection.transaction():
             async with connection.cursor(row_factory=class_row(_RedrivenRow)) as cursor:
-                await cursor.execute(_REDRIVE, which.parameters() | {"limit": limit})
+                await cursor.execute(_REDRIVE, _parameters(batch.which) | {"limit": batch.limit})
                 redriven = await cursor.fetchall()
             ordered = [retry for retry in redriven if retry.ordering_key is not None]
             if ordered:
@@ -160,14 +172,14 @@ class DeadLetters:
                 # A statement of its own: it must see which heads went while that one waited.
                 await connection.execute(_REDRIVEN_HEADS_ARE_DUE, places)
             if redriven:
-                redriven_of = which.in_words() | {"dead_letters": len(redriven)}
-                await audit.record(connection, "dead_letter.redrive", which.group or "", after=redriven_of)
-        return len(redriven)
+                after = _in_words(batch.which) | {"dead_letters": len(redriven)}
+                await audit.record(connection, "dead_letter.redrive", batch.which.group, after=after)
+        return DeadLettersDone(count=len(redriven))
 
-    async def purge(self, which: DeadLetterFilter, limit: int) -> int:
-        """Deletes up to `limit` for good; how many. The next messages of keys that were blocked are due at once."""
+    async def purge(self, batch: DeadLetterBatch) -> DeadLettersDone:
+        """Deletes them for good. The next messages of keys that were blocked are due at once."""
         async with session(self._pool) as connection, connection.transaction():
-            cursor = await connection.execute(_PURGE, which.parameters() | {"limit": limit})
+            cursor = await connection.execute(_PURGE, _parameters(batch.which) | {"limit": batch.limit})
             gone = await cursor.fetchall()
             blocked = sorted({(group, queue_id, key) for group, queue_id, _, key, blocks_key in gone if blocks_key})
             await count_as_done(connection, [(group, queue_id, offset) for group, queue_id, offset, *_ in gone])
@@ -176,9 +188,9 @@ class DeadLetters:
                 groups, queue_ids, keys = (list(column) for column in zip(*blocked, strict=True))
                 await connection.execute(RELEASE, {"groups": groups, "queue_ids": queue_ids, "keys": keys})
             if gone:
-                purged = which.in_words() | {"dead_letters": len(gone)}
-                await audit.record(connection, "dead_letter.purge", which.group or "", before=purged)
-        return len(gone)
+                before = _in_words(batch.which) | {"dead_letters": len(gone)}
+                await audit.record(connection, "dead_letter.purge", batch.which.group, before=before)
+        return DeadLettersDone(count=len(gone))
 
 
 async def count_as_done(connection: Connection, gone: Collection[tuple[int, QueueId, Offset]]) -> None:
@@ -223,10 +235,10 @@ _WHICH = """
 _LIST = f"""
 with found as materialized (
     select d.group_id, d.queue_id, d.queue_offset, d.transaction_id, d.n, d.key, d.tag, d.ordering_key,
-           case when %(with_bodies)s then d.headers end as headers,
-           case when %(with_bodies)s then d.body else '' end as body, octet_length(d.body) as size_bytes,
+           case when %(whole)s then d.headers end as headers,
+           case when %(whole)s then d.body else '' end as body, octet_length(d.body) as body_size_bytes,
            d.born_at, d.stored_at, d.died_at, d.attempts, d.last_error,
-           case when %(with_bodies)s then d.failures else '[]' end as failures, d.generation, d.blocks_key
+           case when %(whole)s then d.failures else '[]' end as failures, d.generation, d.blocks_key
       from txmsg.dead_letter d
      where {_WHICH}
        and d.group_id = any (array(select id from txmsg.consumer_group where {is_visible("name")}))
@@ -241,9 +253,9 @@ with found as materialized (
            row_number() over w < count(*) over () as more
       from found f window w as (order by f.died_at, f.group_id, f.queue_id, f.queue_offset)
 )
-select s.group_id, s.queue_id, s.queue_offset, g.name as group_name, t.name as topic, q.number,
-       s.transaction_id, s.n, s.key, s.tag, s.ordering_key, s.headers, s.body, s.size_bytes, s.born_at, s.stored_at,
-       s.died_at, s.attempts, s.last_error, s.failures, s.generation, s.blocks_key, s.more
+select s.group_id, s.queue_id, s.queue_offset as "offset", g.name as "group", t.name as topic, q.number as queue,
+       s.transaction_id, s.n, s.key, s.tag, s.ordering_key, s.headers, s.body, s.body_size_bytes, s.born_at,
+       s.stored_at, s.died_at, s.attempts, s.last_error, s.failures, s.generation, s.blocks_key, s.more
   from sized s
   join txmsg.consumer_group g on g.id = s.group_id
   join txmsg.queue q on q.id = s.queue_id

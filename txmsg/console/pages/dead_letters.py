@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration.dead_letters import DeadLetterFilter, Selection
+from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterQuery, DeadLetters, Selection
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.body import shown_body
 from txmsg.console.forms import float_of, names, time_of
@@ -31,7 +31,7 @@ def _given(look: Look) -> dict[str, str]:
 
 async def _read(look: Look) -> Mapping[str, Any]:
     which, page = _which(look), look.values.get("page", "")
-    found = await look.notify(lambda notify: notify.list_dead_letters(which, limit=PAGE_MAX, page=page))
+    found = await look.ask(DeadLetters.list, DeadLetterQuery(which=which, limit=PAGE_MAX, after=page))
     given = _given(look)
     of_all = {"group": ""} | given  # without a group, it is for all of them
     return {"letters": found.letters, "next": found.next, "given": given, "of_all": of_all}
@@ -40,7 +40,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
 async def _read_one(look: Look) -> Mapping[str, Any]:
     group, id_ = look.path["group"], look.path["id"]
     which = DeadLetterFilter(group=group, id=id_)
-    found = await look.notify(lambda notify: notify.list_dead_letters(which, limit=1, whole=True))
+    found = await look.ask(DeadLetters.list, DeadLetterQuery(which=which, limit=1, whole=True))
     if not found.letters:
         raise MisuseError(look.t("dead_letters.gone", id=id_, group=group))
     letter = found.letters[0]
@@ -54,7 +54,7 @@ async def _select(look: Look) -> Selection:
     which = _which(look)
     if which == DeadLetterFilter():
         raise MisuseError(look.t("dead_letters.which_one"))
-    return await look.notify(lambda notify: notify.select(which))
+    return await look.ask(DeadLetters.count, which)
 
 
 def _filter_fields(look: Look, selection: Selection) -> list[Field]:

@@ -24,35 +24,13 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n txmsg/wire/v1/dead_letters.proto\x12\x08txmsg.v1\"|\n\x10\x44\x65\x61\x64LetterFilter\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08since_us\x18\x03 \x01(\x12\x12\x10\n\x08until_us\x18\x04 \x01(\x12\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\n\n\x02id\x18\x06 \x01(\t\x12\x0b\n\x03key\x18\x07 \x01(\t\"I\n\x07\x46\x61ilure\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\r\n\x05\x61t_us\x18\x02 \x01(\x12\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07\x65xpired\x18\x04 \x01(\x08\"\x92\x03\n\nDeadLetter\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x16\n\x0etransaction_id\x18\x05 \x01(\x0c\x12\t\n\x01n\x18\x06 \x01(\r\x12\x0b\n\x03key\x18\x07 \x01(\t\x12\x0b\n\x03tag\x18\x08 \x01(\t\x12\x14\n\x0cordering_key\x18\t \x01(\t\x12\x0f\n\x07headers\x18\n \x01(\x0c\x12\x0c\n\x04\x62ody\x18\x0b \x01(\x0c\x12\x12\n\nborn_at_us\x18\x0c \x01(\x12\x12\x14\n\x0cstored_at_us\x18\r \x01(\x12\x12\x12\n\ndied_at_us\x18\x0e \x01(\x12\x12\x10\n\x08\x61ttempts\x18\x0f \x01(\r\x12\x12\n\nlast_error\x18\x10 \x01(\t\x12#\n\x08\x66\x61ilures\x18\x11 \x03(\x0b\x32\x11.txmsg.v1.Failure\x12\x12\n\ngeneration\x18\x12 \x01(\r\x12\x12\n\nblocks_key\x18\x13 \x01(\x08\x12\x12\n\nsize_bytes\x18\x14 \x01(\x04\x12\x10\n\x08withheld\x18\x15 \x01(\x08\"w\n\x16ListDeadLettersRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.txmsg.v1.DeadLetterFilter\x12\r\n\x05limit\x18\x02 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x13\n\x0bwith_bodies\x18\x04 \x01(\x08\"K\n\x14ListDeadLettersReply\x12%\n\x07letters\x18\x01 \x03(\x0b\x32\x14.txmsg.v1.DeadLetter\x12\x0c\n\x04next\x18\x02 \x01(\t\":\n\x0c\x43ountRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.txmsg.v1.DeadLetterFilter\"-\n\nCountReply\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\x10\n\x08\x61s_of_us\x18\x02 \x01(\x12\"K\n\x0eRedriveRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.txmsg.v1.DeadLetterFilter\x12\r\n\x05limit\x18\x02 \x01(\r\" \n\x0cRedriveReply\x12\x10\n\x08redriven\x18\x01 \x01(\r\"I\n\x0cPurgeRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.txmsg.v1.DeadLetterFilter\x12\r\n\x05limit\x18\x02 \x01(\r\"\x1c\n\nPurgeReply\x12\x0e\n\x06purged\x18\x01 \x01(\r2\x82\x02\n\x0b\x44\x65\x61\x64Letters\x12H\n\x04List\x12 .txmsg.v1.ListDeadLettersRequest\x1a\x1e.txmsg.v1.ListDeadLettersReply\x12\x35\n\x05\x43ount\x12\x16.txmsg.v1.CountRequest\x1a\x14.txmsg.v1.CountReply\x12;\n\x07Redrive\x12\x18.txmsg.v1.RedriveRequest\x1a\x16.txmsg.v1.RedriveReply\x12\x35\n\x05Purge\x12\x16.txmsg.v1.PurgeRequest\x1a\x14.txmsg.v1.PurgeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n txmsg/wire/v1/dead_letters.proto\x12\x08txmsg.v1\"I\n\x07\x46\x61ilure\x12\x0f\n\x07\x61ttempt\x18\x01 \x01(\r\x12\r\n\x05\x61t_us\x18\x02 \x01(\x12\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07\x65xpired\x18\x04 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'txmsg.wire.v1.dead_letters_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DEADLETTERFILTER']._serialized_start=46
-  _globals['_DEADLETTERFILTER']._serialized_end=170
-  _globals['_FAILURE']._serialized_start=172
-  _globals['_FAILURE']._serialized_end=245
-  _globals['_DEADLETTER']._serialized_start=248
-  _globals['_DEADLETTER']._serialized_end=650
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=652
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=771
-  _globals['_LISTDEADLETTERSREPLY']._serialized_start=773
-  _globals['_LISTDEADLETTERSREPLY']._serialized_end=848
-  _globals['_COUNTREQUEST']._serialized_start=850
-  _globals['_COUNTREQUEST']._serialized_end=908
-  _globals['_COUNTREPLY']._serialized_start=910
-  _globals['_COUNTREPLY']._serialized_end=955
-  _globals['_REDRIVEREQUEST']._serialized_start=957
-  _globals['_REDRIVEREQUEST']._serialized_end=1032
-  _globals['_REDRIVEREPLY']._serialized_start=1034
-  _globals['_REDRIVEREPLY']._serialized_end=1066
-  _globals['_PURGEREQUEST']._serialized_start=1068
-  _globals['_PURGEREQUEST']._serialized_end=1141
-  _globals['_PURGEREPLY']._serialized_start=1143
-  _globals['_PURGEREPLY']._serialized_end=1171
-  _globals['_DEADLETTERS']._serialized_start=1174
-  _globals['_DEADLETTERS']._serialized_end=1432
+  _globals['_FAILURE']._serialized_start=46
+  _globals['_FAILURE']._serialized_end=119
 # @@protoc_insertion_point(module_scope)
