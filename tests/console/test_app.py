@@ -290,10 +290,10 @@ async def test_also_an_answer_to_an_unexpected_failure_has_the_headers(
 async def test_an_action_of_unknown_outcome_is_not_said_to_be_undone(
     client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(*_: object) -> None:
+    async def ask(*_: object) -> None:
         raise OutcomeUnknown("no answer came")
 
-    monkeypatch.setattr(Database, "run", run)
+    monkeypatch.setattr(Database, "ask", ask)
     answer = await client.post("/notify/groups/g/stop", headers={"Sec-Fetch-Site": "same-origin"})
     assert "no answer came" in answer.text
     assert "It is not known whether this was done" in answer.text
