@@ -467,6 +467,11 @@ def datetime_of_us(us: int) -> datetime:
         raise InvalidMessage(f"{us} microseconds since 1970 are not in the years 1 to 9999") from exc
 
 
+def moment(us: int) -> datetime | None:
+    """Microseconds since 1970, which are 0 where nothing is known, as a datetime in UTC."""
+    return datetime_of_us(us) if us else None
+
+
 def us_of_datetime(moment: datetime) -> int:
     """The inverse of `datetime_of_us`."""
     return (moment - _EPOCH) // timedelta(microseconds=1)

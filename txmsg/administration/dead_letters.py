@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final
 
-from txmsg.administration.ask import moment
 from txmsg.wire.method import Method
-from txmsg.wire.v1 import dead_letters_pb2
 from txmsg.wire.values import Range
 
 
@@ -122,11 +120,3 @@ class DeadLetters:
     count: Final = Method("DeadLetters/Count", DeadLetterFilter, Selection)
     redrive: Final = Method("DeadLetters/Redrive", DeadLetterBatch, DeadLettersDone)
     purge: Final = Method("DeadLetters/Purge", DeadLetterBatch, DeadLettersDone)
-
-
-def failures_of(failures: Iterable[dead_letters_pb2.Failure]) -> list[Failure]:
-    """Why attempts failed, as a broker tells it."""
-    return [
-        Failure(attempt=each.attempt, at=moment(each.at_us), error=each.error, is_expired=each.expired)
-        for each in failures
-    ]

@@ -14,7 +14,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple, NoReturn
 
-from txmsg.administration.ask import moment
 from txmsg.administration.dead_letters import (
     DeadLetter,
     DeadLetterFilter,
@@ -50,7 +49,7 @@ from txmsg.errors import (
     shown,
 )
 from txmsg.logs import EventLog
-from txmsg.message import ReceivedMessage, now_us, parse_id, us_of_datetime
+from txmsg.message import ReceivedMessage, moment, now_us, parse_id, us_of_datetime
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
 from txmsg.metaq.interface import (
     DEAD_LETTERS,

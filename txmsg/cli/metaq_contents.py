@@ -17,9 +17,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from txmsg.cli.connections import LogDirectory, log_option, token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import START, json_option
-from txmsg.cli.output import json_text, moment, say, seconds
+from txmsg.cli.output import json_text, say, seconds
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
-from txmsg.message import ReceivedMessage
+from txmsg.message import ReceivedMessage, moment
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Header
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups

@@ -7,7 +7,8 @@ import click
 from txmsg.cli.connections import log_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
-from txmsg.cli.output import json_text, moment, print_rows, say, seconds
+from txmsg.cli.output import json_text, print_rows, say, seconds
+from txmsg.message import moment
 from txmsg.metaq.location import open_log
 
 _SHOWN_MAX = 1000

@@ -16,18 +16,12 @@ from rich.text import Text
 
 from txmsg.cli.options import COLUMNS, WIDE, asked
 from txmsg.errors import printable
-from txmsg.message import datetime_of_us
 from txmsg.wire.headers import unpack_headers
 
 _BODY_SHOWN_BYTES: Final = 2000
 _GAP: Final = 2
 """Between columns."""
 _TITLES: Final = {"id": "Message", "transaction": "Transaction"}
-
-
-def moment(us: int) -> datetime | None:
-    """Microseconds since 1970 as a time in UTC; None for 0."""
-    return datetime_of_us(us) if us else None
 
 
 def seconds(at: datetime | None) -> str | None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from txmsg.access.permissions import READ_TOPIC
 from txmsg.administration.dead_letters import DeadLetter
 from txmsg.administration.groups import Retry
 from txmsg.broker.store.failures import EXPIRED
-from txmsg.message import us_of_datetime
 from txmsg.wire.caller import may
-from txmsg.wire.v1 import dead_letters_pb2 as pb
 
 MessageT = TypeVar("MessageT", Retry, DeadLetter)
 
@@ -36,14 +33,3 @@ def told(message: MessageT) -> MessageT:
     topic = message.topic
     failures = [replace(each, error=error_of(topic, each.error)) for each in message.failures]
     return replace(message, last_error=error_of(topic, message.last_error) or None, failures=failures)
-
-
-def failure_of(topic: str, value: Mapping[str, Any]) -> pb.Failure:
-    """One of the reasons that a retry or a dead letter of this topic keeps."""
-    at = value.get("at")
-    return pb.Failure(
-        attempt=value.get("attempt", 0),
-        at_us=us_of_datetime(datetime.fromisoformat(at)) if at else 0,
-        error=error_of(topic, value.get("error")),
-        expired=value.get("error") == EXPIRED,
-    )
