@@ -16,7 +16,9 @@ from txmsg.broker import migrate
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND_S_MAX = 60.0
 _NEXT_REVISION = """
--- Adds a column to tables that brokers write all the time, and lets those of the release before run on.
+-- Adds a setting of topics, and a column to tables that brokers write all the time, and lets those of the release
+-- before run on.
+alter table txmsg.topic add column body_size_bytes_max int check (body_size_bytes_max > 0);
 alter table txmsg.message add column of_the_next_release int not null default 0;
 alter table txmsg.half_message add column of_the_next_release int not null default 0;
 alter table txmsg.cursor add column of_the_next_release int not null default 0;
@@ -38,7 +40,18 @@ class Release:
 
     def run(self, *args: str) -> str:
         """What `txmsg ARGS` of this release prints; fails with what it says when its exit status is not 0."""
-        done = subprocess.run(
+        done = self._done(*args)
+        assert done.returncode == 0, f"txmsg {' '.join(args)} of {self.path}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def refused(self, *args: str) -> str:
+        """What it says when its exit status is 1; fails with any other."""
+        done = self._done(*args)
+        assert done.returncode == 1, f"txmsg {' '.join(args)} of {self.path}: {done.stdout}{done.stderr}"
+        return done.stderr
+
+    def _done(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-m", "txmsg.cli.main", *args],
             env=self.environment,
             capture_output=True,
@@ -46,8 +59,6 @@ class Release:
             check=False,
             timeout=_COMMAND_S_MAX,
         )
-        assert done.returncode == 0, f"txmsg {' '.join(args)} of {self.path}: {done.stdout}{done.stderr}"
-        return done.stdout
 
 
 NOW = Release(_ROOT)
@@ -66,10 +77,19 @@ def next_release(directory: Path, *, version: str, revision: str) -> Release:
     _replace(package / "__init__.py", r'__version__ = "[^"]+"', f'__version__ = "{version}"')
     _replace(package / "broker" / "migrate.py", r"REVISIONS = .+", f"REVISIONS = {(*migrate.REVISIONS, revision)}")
     write_next_revision(package / "broker" / "migrations", revision=revision)
+    _add_a_setting(package / "administration" / "topics.py")
     metadata = directory / f"txmsg-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: txmsg\nVersion: {version}\n")
     return Release(directory)
+
+
+def _add_a_setting(values: Path) -> None:
+    """The setting of a topic that is the example of CONTRIBUTING.md."""
+    shown = "    body_size_bytes_max: int | None = None"
+    changed = '    body_size_bytes_max: QueueCount | None = setting("Largest body that is accepted.")'
+    _replace(values, r"    queues: int\n    write_queues: int", rf"{shown}\n    queues: int\n    write_queues: int")
+    _replace(values, r"(    queues: QueueCount \| None = setting\(\"Total.+)", rf"{changed}\n\1")
 
 
 def _replace(path: Path, pattern: str, replacement: str) -> None:

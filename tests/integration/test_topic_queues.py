@@ -25,7 +25,7 @@ from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import MisuseError, TopicClosed, UnknownTopic
 from txmsg.message import QUEUES_MAX, Message, MessageId
-from txmsg.wire.values import packed
+from txmsg.wire.method import checked
 
 
 async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:
@@ -54,8 +54,8 @@ async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_
     async with notify_at(notify_url) as notify:
         await notify.ensure("t")
         for count in (0, QUEUES_MAX + 1):
-            with pytest.raises(MisuseError, match=f"change.queues={count} must be .* from 1 to {QUEUES_MAX}"):
-                packed(AlterTopic(topic="t", change=TopicChange(queues=count)))
+            with pytest.raises(MisuseError, match=f"change.queues={count} .* from 1 to {QUEUES_MAX}"):
+                checked(AlterTopic(topic="t", change=TopicChange(queues=count)))
         with pytest.raises(UnknownTopic, match="nowhere"):
             await notify.grow(2, "nowhere")
 

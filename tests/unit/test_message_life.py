@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from tests.methods import made
@@ -45,11 +45,13 @@ def stored(**others: Any) -> FoundMessage:
         "half_stored_at": at(0),
         "stored_at": at(9),
     }
-    return cast(FoundMessage, made(FoundMessage, **(fields | others)))
+    found: FoundMessage = made(FoundMessage, **fields | others)
+    return found
 
 
 def in_group(state: str = "waiting", **others: Any) -> LifeInGroup:
-    return cast(LifeInGroup, made(LifeInGroup, group="mail", state=state, **others))
+    life: LifeInGroup = made(LifeInGroup, group="mail", state=state, **others)
+    return life
 
 
 def life(

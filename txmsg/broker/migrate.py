@@ -216,6 +216,7 @@ class _TablesHeld(Exception):
 def _upgrade_once(url: str) -> str:
     with _connect(url, answer_s_max=math.inf) as connection:
         connection.execute("select pg_advisory_xact_lock(%s, 0)", (_UPGRADE_LOCK,))
+        connection.execute("create schema if not exists txmsg")  # which a standby refuses, also when all is up to date
         revision = _revision(connection)
         if _is_newer(revision):
             raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")

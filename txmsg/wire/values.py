@@ -47,7 +47,11 @@ class _Wrong(Exception):
         self.path: list[str] = []
 
     def __str__(self) -> str:
-        return f"{'.'.join(reversed(self.path))}={_shown(self.value)} {self.reason}".removeprefix("=")
+        return f"{self.where}={_shown(self.value)} {self.reason}".removeprefix("=")
+
+    @property
+    def where(self) -> str:
+        return ".".join(reversed(self.path))
 
 
 def _shown(value: object) -> str:
@@ -67,7 +71,7 @@ def check(value: object) -> None:
     try:
         _read(type(value), json.loads(packed(value)), strict=True)
     except _Wrong as exc:
-        raise MisuseError(str(exc)) from None
+        raise MisuseError(f"{exc.where}={_shown(exc.value)} is not possible: it {exc.reason}") from None
     except UnicodeEncodeError as exc:
         raise MisuseError(f"{shown(exc.object)} contains half of a surrogate pair, which is not a character") from None
 
@@ -116,6 +120,8 @@ def _read(kind: Any, value: Any, strict: bool, bounds: Range = _INT64) -> Any:
     if kind is int:
         is_in = type(value) is int and bounds.least <= value <= bounds.most
         return _check(is_in, value, f"must be a whole number from {bounds.least} to {bounds.most}")
+    if kind is str and not strict:
+        return _check(isinstance(value, str), value, "must be a text")  # what is shown may have come from elsewhere
     if kind in _SCALARS:
         return _SCALARS[kind](value)
     if (generic := get_origin(kind)) is not None:
@@ -139,7 +145,7 @@ def _items(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) ->
 
 def _named(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) -> dict[str, Any]:
     _check(isinstance(value, dict), value, "must be an object")
-    return {_text(name): _within(name, arguments[1], each, strict, bounds) for name, each in value.items()}
+    return {_read(str, name, strict): _within(name, arguments[1], each, strict, bounds) for name, each in value.items()}
 
 
 def _dataclass(kind: type, value: Any, strict: bool) -> Any:

@@ -20,6 +20,7 @@ from txmsg.checker.policy import ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
 from txmsg.message import ReceivedMessage, TransactionId, us_of_datetime
 from txmsg.wire.codec import unpack_headers
+from txmsg.wire.headers import readable_headers
 
 
 class _ClaimedRow(NamedTuple):
@@ -181,7 +182,7 @@ class Halves:
 def _half(row: Any) -> HalfMessage:
     values = row._asdict()
     del values["more"]
-    return HalfMessage(**values | {"headers": unpack_headers(row.headers)})
+    return HalfMessage(**values | {"headers": readable_headers(row.headers)})
 
 
 _PRODUCERS = "select id, group_name, fence_id from txmsg.producer"

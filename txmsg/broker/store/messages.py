@@ -27,7 +27,7 @@ from txmsg.broker.store.failures import failure_of
 from txmsg.broker.store.journal import entries_of
 from txmsg.errors import UnknownTopic
 from txmsg.message import Offset, QueueId
-from txmsg.wire.headers import unpack_headers
+from txmsg.wire.headers import readable_headers
 
 _ENTRIES_MAX = 10_000
 
@@ -148,7 +148,7 @@ def _located(row: Any) -> Located:
         del values[name]
     # Not renamed in the statement: its `order by queue` would sort by the number, and the limit cuts off by the id.
     values |= {"queue": row.number, "offset": row.queue_offset}
-    values |= {"headers": unpack_headers(row.headers), "decided_by": _DECIDERS.get(row.decided_by)}
+    values |= {"headers": readable_headers(row.headers), "decided_by": _DECIDERS.get(row.decided_by)}
     return Located(FoundMessage(**values), row.queue_id, row.journal_since)
 
 
