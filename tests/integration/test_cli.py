@@ -63,7 +63,7 @@ def test_help_names_the_variable_that_stands_for_an_option(command: str, variabl
 
 
 def test_unknown_command_is_answered_with_the_known_ones() -> None:
-    assert "no command 'brokr': choose one of acl, agent, alert, audit, broker, capture, cert, cluster, " in txmsg(
+    assert "no command 'brokr': choose one of acl, agent, alert, audit, broker, cert, cluster, " in txmsg(
         "brokr", status=2
     )
 
