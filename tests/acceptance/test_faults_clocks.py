@@ -120,8 +120,8 @@ async def test_the_age_of_a_message_is_by_the_database_whatever_the_sender_says(
 def test_no_part_of_a_broker_asks_the_machine_what_time_it_is() -> None:
     """A broker's clock may be wrong: it measures spans by the monotonic clock, and compares times in the database.
 
-    But for what it only tells people: since when a client is attached, the time of an alert that is a test, and what its
-    clock says, which `txmsg doctor` compares.
+    But for what it only tells people: since when a client is attached, the time of an alert that is a test, and what
+    its clock says, which `txmsg doctor` compares.
     """
     package = Path(txmsg.__file__).parent
     askers = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
