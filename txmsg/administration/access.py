@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from txmsg.access.keys import KeyFile, NewAccessKey
 from txmsg.access.rules import Rule
-from txmsg.administration.ask import Ask
+from txmsg.administration.ask import Ask, Nothing
 from txmsg.wire.method import Method
 from txmsg.wire.values import Range
 
@@ -165,11 +165,6 @@ class DeleteUser:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserDeleted:
-    """It is."""
-
-
 class Access:
     """The service Access, but for its method Watch."""
 
@@ -183,7 +178,7 @@ class Access:
     create_access_key: Final = Method("Access/CreateAccessKey", CreateAccessKey, UserDetails)
     revoke: Final = Method("Access/Revoke", Revoke, UserDetails)
     limit_user: Final = Method("Access/LimitUser", LimitUser, UserDetails)
-    delete_user: Final = Method("Access/DeleteUser", DeleteUser, UserDeleted)
+    delete_user: Final = Method("Access/DeleteUser", DeleteUser, Nothing)
 
 
 def user_of(ask: Ask, name: str) -> UserDetails:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
+from txmsg.administration.ask import Nothing
 from txmsg.administration.dead_letters import Failure
 from txmsg.runtime.start import Start
 from txmsg.wire.method import Method
@@ -227,11 +228,6 @@ class GroupDeletion:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDeleted:
-    """It is, or would be."""
-
-
 # ---- retries
 
 
@@ -322,6 +318,6 @@ class Groups:
     list_retries: Final = Method("Groups/ListRetries", RetryQuery, RetryPage)
     retry_now: Final = Method("Groups/RetryNow", RetryNow, RetriesDue)
     skip_retry: Final = Method("Groups/SkipRetry", RetrySkip, RetriesSkipped)
-    delete: Final = Method("Groups/Delete", GroupDeletion, GroupDeleted)
+    delete: Final = Method("Groups/Delete", GroupDeletion, Nothing)
     show_checks: Final = Method("Groups/ShowChecks", GroupName, CheckSettings)
     alter_checks: Final = Method("Groups/AlterChecks", CheckChange, CheckSettings)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
-from txmsg.administration.ask import Ask
+from txmsg.administration.ask import Ask, Nothing
 from txmsg.errors import MisuseError
 from txmsg.typed.registry import SchemaVersion, latest_before, schema_of
 from txmsg.typed.topic import Topic
@@ -74,17 +74,12 @@ class DeleteSchema:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaDeleted:
-    """Nothing more is said of it."""
-
-
 class Schemas:
     """The service Schemas."""
 
     list: Final = Method("Schemas/List", SchemaQuery, SchemaPage)
     register: Final = Method("Schemas/Register", RegisterSchema, SchemaRegistered)
-    delete: Final = Method("Schemas/Delete", DeleteSchema, SchemaDeleted)
+    delete: Final = Method("Schemas/Delete", DeleteSchema, Nothing)
 
 
 def schemas_of(ask: Ask, topic: str = "") -> Iterator[SchemaVersion]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
+from txmsg.administration.ask import Nothing
 from txmsg.administration.fields import setting
 from txmsg.message import QUEUES_MAX
 from txmsg.wire.method import Method
@@ -207,11 +208,6 @@ class DeleteTopic:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDeleted:
-    """Nothing more is said of it."""
-
-
 class Topics:
     """The service Topics. `settings` counts nothing, which takes `show` long in a topic of many messages."""
 
@@ -220,4 +216,4 @@ class Topics:
     show: Final = Method("Topics/Show", TopicName, TopicDetails)
     settings: Final = Method("Topics/Settings", TopicName, TopicSettings)
     alter: Final = Method("Topics/Alter", AlterTopic, TopicSettings)
-    delete: Final = Method("Topics/Delete", DeleteTopic, TopicDeleted)
+    delete: Final = Method("Topics/Delete", DeleteTopic, Nothing)

@@ -23,12 +23,12 @@ from txmsg.administration.access import (
     NewUser,
     Revoke,
     RotateToken,
-    UserDeleted,
     UserDetails,
     UserPage,
     UserQuery,
     WhoAmI,
 )
+from txmsg.administration.ask import Nothing
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.store.users import ROLES_MAX, Users
 from txmsg.errors import MisuseError, shown
@@ -114,10 +114,10 @@ class AccessApi:
         await self._take()
         return user
 
-    async def delete_user(self, request: DeleteUser) -> UserDeleted:
+    async def delete_user(self, request: DeleteUser) -> Nothing:
         await self._users.delete(request.name)
         await self._take()
-        return UserDeleted()
+        return Nothing()
 
     @with_call  # so that a call that waits ends when its rule is taken away
     async def watch(self, request: WatchAccess, _: ServerCall[WatchAccess, WatchedAccess]) -> WatchedAccess:

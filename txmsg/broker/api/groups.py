@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from txmsg.access.permissions import DESCRIBE_GROUP
+from txmsg.administration.ask import Nothing
 from txmsg.administration.groups import (
     CheckChange,
     CheckSettings,
     GroupChange,
-    GroupDeleted,
     GroupDeletion,
     GroupDetails,
     GroupList,
@@ -127,7 +127,7 @@ class GroupsApi:
         check_name("group", which.group)
         return await self._retries.skip(which)
 
-    async def delete(self, deletion: GroupDeletion) -> GroupDeleted:
+    async def delete(self, deletion: GroupDeletion) -> Nothing:
         name = check_name("group", deletion.group)
         members = self._presence.members_of(name)
         if members and not deletion.force:
@@ -137,7 +137,7 @@ class GroupsApi:
                 "consumers first, which would recreate it"
             )
         await self._groups.delete(name, force=deletion.force, dry_run=deletion.dry_run)
-        return GroupDeleted()
+        return Nothing()
 
     async def show_checks(self, which: GroupName) -> CheckSettings:
         return await self._checks.show(check_name("group", which.group))

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from txmsg.access.permissions import DESCRIBE_TOPIC
+from txmsg.administration.ask import Nothing
 from txmsg.administration.schemas import (
     DeleteSchema,
     RegisterSchema,
-    SchemaDeleted,
     SchemaPage,
     SchemaQuery,
     SchemaRegistered,
@@ -46,10 +46,10 @@ class SchemasApi:
         there = await self._schemas.list(SchemaQuery(topic=topic))
         return SchemaRegistered(registered=False, schemas=there.schemas)
 
-    async def delete(self, request: DeleteSchema) -> SchemaDeleted:
+    async def delete(self, request: DeleteSchema) -> Nothing:
         topic = check_name("topic", request.topic)
         await self._schemas.delete(topic, request.version, also_latest=request.latest, dry_run=request.dry_run)
-        return SchemaDeleted()
+        return Nothing()
 
 
 def _checked(request: RegisterSchema) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
+from txmsg.administration.ask import Nothing
 from txmsg.administration.topics import (
     AlterTopic,
     CreatedTopic,
     CreateTopic,
     DeleteTopic,
-    TopicDeleted,
     TopicDetails,
     TopicName,
     TopicPage,
@@ -47,6 +47,6 @@ class TopicsApi:
     async def alter(self, request: AlterTopic) -> TopicSettings:
         return await self._topics.alter(request.topic, request.change)
 
-    async def delete(self, request: DeleteTopic) -> TopicDeleted:
+    async def delete(self, request: DeleteTopic) -> Nothing:
         await self._topics.delete(request.topic, force=request.force, dry_run=request.dry_run)
-        return TopicDeleted()
+        return Nothing()
