@@ -18,10 +18,11 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import Dialect, ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
+from txmsg.checker.fence.engines import sync_session_of
 from txmsg.client.flows.sql_text import Kind, first_word, steps
 from txmsg.errors import MisuseError, OutcomeUnknown, shown
 
@@ -313,7 +314,8 @@ def check_session(owner: str, session: object, kind: type[Session | AsyncSession
             f"{owner} got {shown(session)} of type {type(session).__name__}: give a Session to a Producer, an "
             "AsyncSession to an AsyncProducer; of a scoped_session, what calling it returns"
         )
-    if isinstance(session.bind, Connection | AsyncConnection):
+    # Not its own: in SQLAlchemy 2.0 an AsyncSession whose sync_session_class finds the engines has none.
+    if isinstance(sync_session_of(session).bind, Connection):
         raise MisuseError(
             "the session is bound to a connection, whose transaction may go on after session.commit(): "
             "bind it to an engine"
