@@ -49,7 +49,9 @@ CHANGES = (
     "config unset broker.retention_s --yes",
     "alert silence rule=x --for 1h --reason test",
     "cluster resume {broker}",
-    "topic delete made --yes",
+    "topic alter made --permission none",
+    "group create extra",
+    "group delete extra --yes",
 )
 
 
