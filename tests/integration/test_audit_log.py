@@ -26,7 +26,8 @@ from txmsg.administration.access import (
     Revoke,
     RotateToken,
 )
-from txmsg.administration.alerts import EndOfSilence, NewSilence, TrialAlert
+from txmsg.administration.alerts import EndOfSilence, NewSilence
+from txmsg.administration.ask import Nothing
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import BrokerId
 from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
@@ -153,7 +154,7 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
         number = str(connection.execute("select coalesce(max(id), 0) + 1 from txmsg.alert_silence").fetchall()[0][0])
         assert changes("Alerts/Silence", silence, "alert.silence", number)[1]["created_by"] == "ada"
         changes("Alerts/Unsilence", EndOfSilence(id=int(number)), "alert.unsilence", number)
-        changes("Alerts/Test", TrialAlert(), "alert.test", "")
+        changes("Alerts/Test", Nothing(), "alert.test", "")
 
         drain, resume = BrokerId(broker="another"), BrokerId(broker="another")
         changes("Cluster/Drain", drain, "broker.drain", "another")

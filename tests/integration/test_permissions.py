@@ -32,8 +32,9 @@ from tests.wire.certificates import Authority
 from txmsg.access.permissions import PERMISSIONS
 from txmsg.access.rules import RIGHTS, Kind, Rule, parse_rule
 from txmsg.access.tokens import new_token
-from txmsg.administration.access import Access, AlterUser, LimitUser, NewUser, Revoke, WhoAmI
+from txmsg.administration.access import Access, AlterUser, LimitUser, NewUser, Revoke
 from txmsg.administration.alerts import NewSilence
+from txmsg.administration.ask import Nothing
 from txmsg.administration.audit import AuditQuery
 from txmsg.administration.cluster import ClientQuery
 from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter, DeadLetterQuery
@@ -454,7 +455,7 @@ async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(plac
         known = await channel.call(AccessWatch.watch, WatchAccess(), timeout_s=TIMEOUT_S)
         request = WatchAccess(version=known.version, wait_ms=60_000)
         watching = asyncio.create_task(channel.call(AccessWatch.watch, request, timeout_s=TIMEOUT_S))
-        await channel.call(Access.who_am_i, WhoAmI(), timeout_s=TIMEOUT_S)  # the broker has both
+        await channel.call(Access.who_am_i, Nothing(), timeout_s=TIMEOUT_S)  # the broker has both
         rule = rule_of("follower", "read cluster")
         await asyncio.to_thread(place.call, "ops", "Rules/Deny", rule)
         with pytest.raises(PermissionDenied, match="follower may not read cluster"):

@@ -51,11 +51,6 @@ class UserDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhoAmI:
-    """A request for who the connection is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """Who a connection is. authentication: whether the server requires it; if not, everybody may do everything.
 
@@ -168,7 +163,7 @@ class DeleteUser:
 class Access:
     """The service Access, but for its method Watch."""
 
-    who_am_i: Final = Method("Access/WhoAmI", WhoAmI, Identity)
+    who_am_i: Final = Method("Access/WhoAmI", Nothing, Identity)
     list_users: Final = Method("Access/ListUsers", UserQuery, UserPage)
     create_user: Final = Method("Access/CreateUser", NewUser, IssuedToken)
     """Not idempotent."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
+from txmsg.administration.ask import Nothing
 from txmsg.metrics.rules import Severity
 from txmsg.wire.method import Method
 from txmsg.wire.values import Natural, Range
@@ -73,11 +74,6 @@ class AlertReceiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlertsNow:
-    """A request for what is going on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertList:
     """All that is going on: firing alerts first, then pending ones; the silences that hold; receivers by name."""
 
@@ -128,11 +124,6 @@ class SilenceEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialAlert:
-    """A request to tell each receiver of the broker of an alert that is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcomes:
     """By the name of each receiver what went wrong; None: it was told."""
 
@@ -142,9 +133,9 @@ class TrialOutcomes:
 class Alerts:
     """The service Alerts."""
 
-    list: Final = Method("Alerts/List", AlertsNow, AlertList)
+    list: Final = Method("Alerts/List", Nothing, AlertList)
     history: Final = Method("Alerts/History", AlertHistoryQuery, AlertHistory)
     silence: Final = Method("Alerts/Silence", NewSilence, Silence)
     """Not idempotent."""
     unsilence: Final = Method("Alerts/Unsilence", EndOfSilence, SilenceEnded)
-    test: Final = Method("Alerts/Test", TrialAlert, TrialOutcomes)
+    test: Final = Method("Alerts/Test", Nothing, TrialOutcomes)

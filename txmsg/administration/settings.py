@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final
 
+from txmsg.administration.ask import Nothing
 from txmsg.wire.method import Method
 from txmsg.wire.values import Natural, Range
 
@@ -32,11 +33,6 @@ class SettingChange:
     version: int
     changed_at: datetime
     changed_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowSettings:
-    """A request for what the broker that is asked uses, and all that is set at run time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +100,7 @@ class WatchedSettings:
 class Settings:
     """The service Settings."""
 
-    show: Final = Method("Settings/Show", ShowSettings, SettingsInUse)
+    show: Final = Method("Settings/Show", Nothing, SettingsInUse)
     change: Final = Method("Settings/Change", ChangeSetting, SettingChange)
     """Not idempotent without a version."""
     history: Final = Method("Settings/History", SettingHistoryQuery, SettingHistory)

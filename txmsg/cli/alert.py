@@ -11,12 +11,10 @@ from txmsg.administration.alerts import (
     ActiveAlert,
     AlertHistoryQuery,
     Alerts,
-    AlertsNow,
     EndOfSilence,
     NewSilence,
-    TrialAlert,
 )
-from txmsg.administration.ask import changer
+from txmsg.administration.ask import Nothing, changer
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import duration, json_option, table_options
@@ -38,7 +36,7 @@ def alert() -> None:
 @json_option
 def list_(*, broker: str, as_json: bool) -> None:
     """List firing and pending alerts, silences, and notifications that receivers have not accepted."""
-    found = ask_broker(broker, Alerts.list, AlertsNow())
+    found = ask_broker(broker, Alerts.list, Nothing())
     if as_json:
         click.echo(json_text(asdict(found)))
         return
@@ -142,7 +140,7 @@ def unsilence(*, broker: str, silence_id: int, as_json: bool) -> None:
 @json_option
 def test(*, broker: str, as_json: bool) -> None:
     """Send a test notification to each receiver. Exit status 1 if one of them fails."""
-    outcomes = ask_broker(broker, Alerts.test, TrialAlert()).receivers
+    outcomes = ask_broker(broker, Alerts.test, Nothing()).receivers
     if as_json:
         click.echo(json.dumps({"receivers": dict(outcomes)}))
     elif outcomes:

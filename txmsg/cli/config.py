@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import click
 
-from txmsg.administration.ask import changer
-from txmsg.administration.settings import ChangeSetting, SettingChange, SettingHistoryQuery, ShowSettings
+from txmsg.administration.ask import Nothing, changer
+from txmsg.administration.settings import ChangeSetting, SettingChange, SettingHistoryQuery
 from txmsg.administration.settings import Settings as Service
 from txmsg.cli.connections import ask_broker, broker_option
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -117,7 +117,7 @@ def show(*, names: tuple[str, ...], with_defaults: bool, broker: str, as_json: b
     for name in names:
         if name.partition(".")[0] in ELSEWHERE:
             raise unknown(name, ())
-    reply = ask_broker(broker, Service.show, ShowSettings())
+    reply = ask_broker(broker, Service.show, Nothing())
     used = [
         each
         for each in reply.used
@@ -240,7 +240,7 @@ def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool =
     catalogue = settings_of(config_of(scope), scope) if scope in CONFIGS else ()
     loses = next((each.loses for each in catalogue if each.full_name == plain), "")
     if loses:
-        used = ask_broker(broker, Service.show, ShowSettings()).used
+        used = ask_broker(broker, Service.show, Nothing()).used
         now = next((each.value for each in used if each.name == plain), "not known")
         click.echo(f"{plain} is {now} now. {loses}", err=err)
     if loses or always:

@@ -22,10 +22,9 @@ from txmsg.administration.access import (
     RotateToken,
     UserDetails,
     UserQuery,
-    WhoAmI,
     user_of,
 )
-from txmsg.administration.ask import Ask
+from txmsg.administration.ask import Ask, Nothing
 from txmsg.cli.access_key import access_key
 from txmsg.cli.connections import ask_broker, broker_option, database_option
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -269,7 +268,7 @@ def delete(*, name: str, ask: Ask, yes: bool, as_json: bool) -> None:
 @json_option
 def whoami(*, broker: str, as_json: bool) -> None:
     """Show the user that the broker has authenticated."""
-    identity = ask_broker(broker, Access.who_am_i, WhoAmI())
+    identity = ask_broker(broker, Access.who_am_i, Nothing())
     may = sorted({f"{rule.action} {rule.resource}" for rule in identity.rules})
     values = {**asdict(identity), "rules": may}
     if as_json:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from txmsg.access.rules import ADMIN, Rights
 from txmsg.access.tokens import is_token
-from txmsg.administration.access import Access, WhoAmI
+from txmsg.administration.access import Access
+from txmsg.administration.ask import Nothing
 from txmsg.console.database import Database
 from txmsg.errors import Unauthenticated
 
@@ -29,7 +30,7 @@ async def who_am_i(database: Database) -> Identity | None:
     """To whom the token of its connections belongs; None if its brokers ask for none."""
     if not is_token(database.token):
         raise Unauthenticated("this is not a token of txmsg")
-    reply = await database.ask(Access.who_am_i, WhoAmI())
+    reply = await database.ask(Access.who_am_i, Nothing())
     if not reply.authentication:
         return None
     return Identity(name=reply.name, roles=frozenset(reply.roles), rights=Rights(reply.rules))

@@ -12,7 +12,8 @@ from typing import Final
 
 from txmsg.access.rules import ADMIN
 from txmsg.access.tokens import is_token
-from txmsg.administration.access import Access, Identity, WhoAmI
+from txmsg.administration.access import Access, Identity
+from txmsg.administration.ask import Nothing
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.wire.channel import Channel
@@ -85,7 +86,7 @@ def asking(brokers: Sequence[str]) -> Ask:
         for address in brokers:
             try:
                 async with Channel(address, token=token) as channel:
-                    return await channel.call(Access.who_am_i, WhoAmI(), timeout_s=_ANSWER_S_MAX)
+                    return await channel.call(Access.who_am_i, Nothing(), timeout_s=_ANSWER_S_MAX)
             except BrokerUnavailable as exc:
                 failed = exc
         assert failed is not None

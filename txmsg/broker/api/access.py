@@ -26,7 +26,6 @@ from txmsg.administration.access import (
     UserDetails,
     UserPage,
     UserQuery,
-    WhoAmI,
 )
 from txmsg.administration.ask import Nothing
 from txmsg.broker.access import LiveAccess
@@ -49,7 +48,7 @@ class AccessApi:
         self._live = live
 
     @with_call
-    async def who_am_i(self, _: WhoAmI, call: ServerCall[WhoAmI, Identity]) -> Identity:
+    async def who_am_i(self, _: Nothing, call: ServerCall[Nothing, Identity]) -> Identity:
         principal = call.connection.principal
         expires_at = principal.expires_at
         return Identity(

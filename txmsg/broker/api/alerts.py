@@ -11,14 +11,13 @@ from txmsg.administration.alerts import (
     AlertHistoryQuery,
     AlertList,
     AlertReceiver,
-    AlertsNow,
     EndOfSilence,
     NewSilence,
     Silence,
     SilenceEnded,
-    TrialAlert,
     TrialOutcomes,
 )
+from txmsg.administration.ask import Nothing
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.alerts.states import check_matchers, fits
 from txmsg.broker.store import alerts as store
@@ -38,7 +37,7 @@ class AlertsApi:
         self._pool = pool
         self._alerting = alerting
 
-    async def list(self, _: AlertsNow) -> AlertList:
+    async def list(self, _: Nothing) -> AlertList:
         async with session(self._pool) as conn:
             alerts, silences = await store.listed(conn), await store.silences(conn)
             waiting = {each.name: each for each in await store.waiting(conn)}
@@ -74,7 +73,7 @@ class AlertsApi:
                 await audit.record(conn, "alert.unsilence", str(end.id))
             return SilenceEnded(held=held)
 
-    async def test(self, _: TrialAlert) -> TrialOutcomes:
+    async def test(self, _: Nothing) -> TrialOutcomes:
         outcomes = await self._alerting.test()
         async with session(self._pool) as conn:
             await audit.record(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from txmsg.access.permissions import DESCRIBE_CLUSTER
+from txmsg.administration.ask import Nothing
 from txmsg.administration.settings import (
     ChangeSetting,
     SettingChange,
     SettingHistory,
     SettingHistoryQuery,
     SettingsInUse,
-    ShowSettings,
     WatchedSettings,
     WatchSettings,
 )
@@ -27,7 +27,7 @@ class SettingsApi:
     def __init__(self, settings: RunTimeSettings) -> None:
         self._settings = settings
 
-    async def show(self, _: ShowSettings) -> SettingsInUse:
+    async def show(self, _: Nothing) -> SettingsInUse:
         return SettingsInUse(
             broker=self._settings.config.broker_id,
             used=self._settings.used(),

@@ -11,13 +11,12 @@ from txmsg.administration.alerts import (
     AlertHistoryQuery,
     AlertList,
     Alerts,
-    AlertsNow,
     AlertState,
     EndOfSilence,
     NewSilence,
     Silence,
 )
-from txmsg.administration.ask import changer
+from txmsg.administration.ask import Nothing, changer
 from txmsg.broker.alerts.states import RULE, check_matchers, fits
 from txmsg.console.actions import Action, Confirmation, Field
 from txmsg.console.look import Look
@@ -31,7 +30,7 @@ _SILENCE_FOR: Final = "2h"
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    found = await look.ask(Alerts.list, AlertsNow())
+    found = await look.ask(Alerts.list, Nothing())
     over = await look.ask(Alerts.history, AlertHistoryQuery(limit=_HISTORY))
     return {
         "alerts": [(each, "\n".join(_matchers_of(each))) for each in found.alerts[:_ROWS]],
@@ -72,7 +71,7 @@ async def _confirm_silence(look: Look) -> Confirmation:
         except MisuseError as exc:
             says.append(str(exc))  # not raised: what was typed stays
         else:
-            found = await look.ask(Alerts.list, AlertsNow())
+            found = await look.ask(Alerts.list, Nothing())
             says.append(look.t("alerts.silence_fits", count=_count_fitting(found, matchers)))
     return Confirmation(
         title=look.t("alerts.silence_title"),
@@ -122,7 +121,7 @@ async def _silence(look: Look) -> str:
 
 async def _held(look: Look) -> tuple[Silence, AlertList]:
     number = int(look.path["silence"])
-    found = await look.ask(Alerts.list, AlertsNow())
+    found = await look.ask(Alerts.list, Nothing())
     silence = next((each for each in found.silences if each.id == number), None)
     if silence is None:
         raise MisuseError(look.t("alerts.no_silence", id=number))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from txmsg.administration.ask import changer
+from txmsg.administration.ask import Nothing, changer
 from txmsg.administration.settings import (
     ChangeSetting,
     SettingChange,
     SettingHistoryQuery,
     Settings,
     SettingsInUse,
-    ShowSettings,
 )
 from txmsg.broker.config import BrokerConfig
 from txmsg.console.actions import Action, Confirmation, Field
@@ -25,7 +24,7 @@ _CATALOGUE: Final[Mapping[str, Setting]] = {each.full_name: each for each in set
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
-    found = await look.ask(Settings.show, ShowSettings())
+    found = await look.ask(Settings.show, Nothing())
     stored = {each.name: each for each in found.stored}
     used = {each.name: each for each in found.used}
     wanted = look.values.get("q", "").strip().lower()
@@ -47,7 +46,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
 
 async def _read_one(look: Look) -> Mapping[str, Any]:
     name = look.path["name"]
-    found, changes = await look.ask(Settings.show, ShowSettings()), await _history(look, name)
+    found, changes = await look.ask(Settings.show, Nothing()), await _history(look, name)
     return {
         "name": name,
         "setting": _CATALOGUE.get(name.partition("@")[0]),
@@ -68,7 +67,7 @@ def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
 async def _version(look: Look) -> tuple[SettingsInUse, str]:
     """What holds, and the version that a change is made for: that of when its dialog was opened."""
     name = look.path["name"]
-    found, changes = await look.ask(Settings.show, ShowSettings()), await _history(look, name)
+    found, changes = await look.ask(Settings.show, Nothing()), await _history(look, name)
     return found, look.values.get("version") or str(changes[0].version if changes else 0)
 
 
