@@ -45,7 +45,7 @@ class Release:
         return done.stdout
 
     def refused(self, *args: str) -> str:
-        """What it says when its exit status is 1; fails with any other."""
+        """Return what `txmsg ARGS` writes to stderr. Fails unless its exit status is 1."""
         done = self._done(*args)
         assert done.returncode == 1, f"txmsg {' '.join(args)} of {self.path}: {done.stdout}{done.stderr}"
         return done.stderr

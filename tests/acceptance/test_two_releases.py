@@ -62,7 +62,7 @@ def following(tmp_path: Path) -> Release:
 
 @pytest.fixture(params=["the broker is of the next release", "the command is of the next release"])
 def sides(request: pytest.FixtureRequest, following: Release) -> tuple[Release, Release]:
-    """Of which release the broker is, and the command."""
+    """Return the release of the broker and the release of the command."""
     return (following, NOW) if request.param.startswith("the broker") else (NOW, following)
 
 
@@ -76,7 +76,7 @@ def broker(
         yield broker
 
 
-def test_each_read_and_a_change_of_each_kind_work_between_releases(
+def test_commands_that_read_and_change_work_with_a_broker_of_another_release(
     broker: BrokerProcess, sides: tuple[Release, Release]
 ) -> None:
     command, address = sides[1], broker.address
@@ -94,7 +94,7 @@ def test_each_read_and_a_change_of_each_kind_work_between_releases(
     assert ("body_size_bytes_max" in json.dumps(settings)) == (command is not NOW)
 
 
-def test_a_setting_that_the_broker_does_not_know_is_refused_and_one_that_it_knows_is_set(
+def test_a_setting_of_the_next_release_is_refused_by_an_old_broker_and_kept_by_an_old_command(
     broker: BrokerProcess, sides: tuple[Release, Release], following: Release
 ) -> None:
     address = ("--broker", broker.address)

@@ -67,7 +67,7 @@ class Standing:
         self._calm_since_s = math.inf
 
     def calm(self) -> None:
-        """There are no more faults: what has stood is counted from the beginning, by the shorter bound."""
+        """Count all standstills from now on, by the shorter bound: faults are over."""
         self._calm_since_s = self._counted_s
 
     def miss(self, now: float) -> None:
@@ -96,7 +96,7 @@ class Standing:
                 self.longest[what] = stand
 
     def over(self, more_s: float = 0.0) -> list[Standstill]:
-        """What stood for longer than its bound and more_s, the longest first."""
+        """Return the standstills that exceed their bound by more than more_s, the longest first."""
         return [stand for stand in self.worst() if stand.over_s > more_s]
 
     def worst(self) -> list[Standstill]:

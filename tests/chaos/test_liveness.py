@@ -36,7 +36,7 @@ def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> 
     assert standing.worst() == [Standstill("a at 1", 1.0 + 2.0, 50.0)]
 
 
-def test_what_waits_for_dead_consumers_may_stand_longer() -> None:
+def test_ordered_topics_have_a_longer_bound_while_there_are_faults() -> None:
     standing = Standing()
     for now in range(130):
         standing.look(
@@ -45,7 +45,7 @@ def test_what_waits_for_dead_consumers_may_stand_longer() -> None:
     assert standing.over() == [Standstill("ordered at 1", 129.0, 129.0, LIVE_ORDERED_S)]
 
 
-def test_without_faults_what_is_ordered_has_the_bound_of_all_others() -> None:
+def test_ordered_topics_have_the_usual_bound_after_the_faults() -> None:
     standing = Standing()
     for now in range(142):
         standing.look([Waiting("ordered", "1", is_ordered=True), Waiting("other", str(now // 30))], float(now))

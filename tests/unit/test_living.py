@@ -1,4 +1,4 @@
-"""What is in memory can be asked for beside objects that refuse to tell their class."""
+"""`living` finds objects by class even if other objects in memory raise when asked for theirs."""
 
 from __future__ import annotations
 

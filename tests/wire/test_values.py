@@ -131,7 +131,7 @@ _ID = "0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01"
         ('{"name":null}', "name=None must be a text"),
     ],
 )
-def test_what_a_field_cannot_have_is_refused_by_its_name(told: str, says: str) -> None:
+def test_an_invalid_value_is_refused_with_the_path_of_its_field(told: str, says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
         unpacked(Outer, told.encode(), strict=True)
 
@@ -158,7 +158,7 @@ def test_a_nul_is_refused_as_in_a_name() -> None:
         (Outer(name="a", at=datetime(2026, 5, 1)), "must be a time with its zone"),
     ],
 )
-def test_who_sends_what_a_field_cannot_have_is_told_before(value: Outer, says: str) -> None:
+def test_an_invalid_request_is_refused_before_it_is_sent(value: Outer, says: str) -> None:
     with pytest.raises(MisuseError, match=says):
         check(value)
 
@@ -201,7 +201,7 @@ def test_no_error_shows_a_secret(told: str) -> None:
     assert SECRET not in str(refused.value)
 
 
-def test_who_sends_a_secret_that_cannot_be_is_not_shown_it() -> None:
+def test_the_error_of_an_invalid_secret_does_not_show_it() -> None:
     with pytest.raises(MisuseError, match=r"kept.text='\(a secret\)' is not possible: it contains a NUL") as refused:
         check(Keeper(kept=Kept(name="", text=f"{SECRET}\0")))
     assert SECRET not in str(refused.value)
