@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -12,10 +10,12 @@ import pytest
 
 from tests.integration.cli_harness import json_of, said
 from tests.metaq.servers import MetaQProcess
-from tests.mirror.checks import WAIT_S_MAX, kill_at_any_moment, require_equal
+from tests.mirror.checks import WAIT_S_MAX, require_equal
+from tests.mirror.conftest import QUEUES, NewTailer
 from tests.mirror.load import Load
-from tests.mirror.rows import lose_messages, make_queues, payload_of, store, written
+from tests.mirror.rows import make_queues, payload_of, store, written
 from tests.mirror.tailer_process import TailerProcess
+from tests.mirror.test_each_log import EachLog
 from tests.small_disk import fill, read_only, small_disk
 from tests.waiting import until
 from txmsg.broker import migrate
@@ -27,50 +27,16 @@ from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader
 from txmsg.verifier.compare import verify
 
-QUEUES = 3
 MIB = 1024 * 1024
 
-NewTailer = Callable[..., TailerProcess]
-
 
 @pytest.fixture
-def url(notify_url: str) -> Iterator[str]:
-    """A Notify database with the topic `trade`; its mirror is dropped in the end, for a slot holds a database."""
-    make_queues(notify_url, "trade", QUEUES)
-    yield notify_url
-    said("tailer", "drop", "--storage", notify_url, "--yes")
+def log(where: Path) -> Path:
+    return where
 
 
-@pytest.fixture
-def load(url: str, seed: int) -> Load:
-    return Load(url, "trade", QUEUES, seed=seed)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def new_tailer(url: str, log: Path, tmp_path: Path) -> Iterator[NewTailer]:
-    """Makes tailers of the database into the log, which are not started yet. After `url`: they are gone before it."""
-    with ExitStack() as stack:
-
-        def make(storage: str = url, root: Path | str = log, name: str = "tailer") -> TailerProcess:
-            return stack.enter_context(TailerProcess(storage, root, said=tmp_path / f"{name}.said"))
-
-        yield make
-
-
-@pytest.fixture
-def tailer(new_tailer: NewTailer) -> TailerProcess:
-    return new_tailer()
-
-
-def test_killed_at_any_moment_under_load_it_mirrors_all(url: str, log: Path, load: Load, tailer: TailerProcess) -> None:
-    kill_at_any_moment(tailer, load)
-    require_equal(url, log, load.count)
-    tailer.stop()
+class TestDirectory(EachLog):
+    pass
 
 
 def test_a_dropped_slot_and_an_emptied_log_are_made_good_from_the_table(
@@ -148,29 +114,6 @@ def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone_until
     assert json_of("tailer", "status", "--storage", url)["generation"] == 2
 
 
-def test_what_retention_dropped_while_the_tailer_was_away_is_a_counted_hole(
-    url: str, log: Path, load: Load, tailer: TailerProcess
-) -> None:
-    load.write(20)
-    tailer.start()
-    require_equal(url, log, load.count)
-    tailer.kill()
-
-    mirrored = dict(load.ends)
-    load.write(40)
-    lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
-    said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
-    lose_messages(url)
-    before = load.count
-    load.write(20, segment=2)
-    tailer.start()
-
-    report = require_equal(url, log, load.count - before)
-    assert report.in_holes == sum(lost.values()) > 0
-    assert report.log_only == sum(mirrored.values())
-    assert f"({lost[0]} messages) were dropped from the table before they were mirrored" in tailer.said
-
-
 def test_of_two_tailers_one_works_and_the_other_takes_over(
     url: str, log: Path, load: Load, tailer: TailerProcess, new_tailer: NewTailer
 ) -> None:
@@ -225,7 +168,7 @@ def test_a_crash_of_postgres_is_sat_out(tmp_path: Path, new_tailer: NewTailer) -
         migrate.upgrade(url)
         make_queues(url, "trade", QUEUES)
         load = Load(url, "trade", QUEUES, seed=7)
-        tailer = new_tailer(url)
+        tailer = new_tailer(storage=url)
         tailer.start()
         pid = tailer.pid
         with load.going_on():
@@ -242,7 +185,7 @@ def test_a_crash_of_postgres_is_sat_out(tmp_path: Path, new_tailer: NewTailer) -
 def test_a_full_disk_and_a_read_only_one_are_said_and_lose_nothing(url: str, load: Load, new_tailer: NewTailer) -> None:
     with small_disk(32 * MIB) as disk:
         log = disk / "log"
-        tailer = new_tailer(root=log)
+        tailer = new_tailer(into=log)
         tailer.start()
         load.write(20)
         require_equal(url, log, load.count)
@@ -267,7 +210,7 @@ def test_a_tailer_that_finds_its_messages_appended_by_another_looks_where_the_lo
 ) -> None:
     """At a server, as by a tailer that was paused, has lost its turn, and goes on with what it had taken."""
     with MetaQProcess(log, log=tmp_path / "server.log") as server:
-        tailer = new_tailer(root=server.address)
+        tailer = new_tailer(into=server.address)
         load.write(20)
         tailer.start()
         require_equal(url, log, load.count)
@@ -288,7 +231,7 @@ def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(
     url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
 ) -> None:
     with MetaQProcess(log, log=tmp_path / "server.log") as server:
-        tailer = new_tailer(root=server.address)
+        tailer = new_tailer(into=server.address)
         tailer.start()
         with load.going_on():
             for with_tailer in (False, True):

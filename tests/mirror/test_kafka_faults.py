@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 
 import psycopg
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.integration.cli_harness import json_of, said
+from tests.integration.cli_harness import json_of
 from tests.kafka.copies import copy_records
 from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
-from tests.mirror.checks import WAIT_S_MAX, kill_at_any_moment, require_equal
+from tests.mirror.checks import WAIT_S_MAX, require_equal
+from tests.mirror.conftest import QUEUES, NewTailer
 from tests.mirror.load import Load
-from tests.mirror.rows import lose_messages, make_queues, store, written
+from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
+from tests.mirror.test_each_log import EachLog
 from tests.waiting import until
 from txmsg.message import QueueNumber
 from txmsg.metaq.kafka.names import MIRROR
@@ -30,44 +29,12 @@ from txmsg.verifier.compare import verify
 
 pytestmark = pytest.mark.long
 
-QUEUES = 3
 ANSWER_S_MAX = 30.0
-
-NewTailer = Callable[..., TailerProcess]
 
 
 @pytest.fixture
 def where(kafka: Kafka, kafka_prefix: str) -> str:
     return f"{kafka.address}/{kafka_prefix}"
-
-
-@pytest.fixture
-def url(notify_url: str) -> Iterator[str]:
-    """A Notify database with the topic `trade`; its mirror is dropped in the end, for a slot holds a database."""
-    make_queues(notify_url, "trade", QUEUES)
-    yield notify_url
-    said("tailer", "drop", "--storage", notify_url, "--yes")
-
-
-@pytest.fixture
-def load(url: str, seed: int) -> Load:
-    return Load(url, "trade", QUEUES, seed=seed)
-
-
-@pytest.fixture
-def new_tailer(url: str, where: str, tmp_path: Path) -> Iterator[NewTailer]:
-    """Makes tailers of the database, which are not started yet."""
-    with ExitStack() as stack:
-
-        def make(*options: str, into: str = where, name: str = "tailer") -> TailerProcess:
-            return stack.enter_context(TailerProcess(url, into, *options, said=tmp_path / f"{name}.said"))
-
-        yield make
-
-
-@pytest.fixture
-def tailer(new_tailer: NewTailer) -> TailerProcess:
-    return new_tailer()
 
 
 def end_sessions(url: str) -> None:
@@ -94,12 +61,8 @@ def stops_of(url: str) -> dict[tuple[str, int], str]:
 # ---- whatever happens to the tailer
 
 
-def test_killed_at_any_moment_under_load_it_mirrors_all(
-    url: str, where: str, load: Load, tailer: TailerProcess
-) -> None:
-    kill_at_any_moment(tailer, load)
-    require_equal(url, where, load.count)
-    tailer.stop()
+class TestKafka(EachLog):
+    pass
 
 
 def test_a_tailer_that_was_paused_while_another_went_on_writes_nothing_and_stands_by(
@@ -226,29 +189,6 @@ def test_a_name_that_kafka_refuses_and_a_message_too_large_for_its_topic_stop_th
     report = verify(url, where, topics=["trade"], wait_s=WAIT_S_MAX)
     assert report.is_equal
     assert report.messages == load.count
-    tailer.stop()
-
-
-def test_offsets_that_the_table_lost_before_they_were_mirrored_are_a_gap(
-    url: str, where: str, load: Load, tailer: TailerProcess
-) -> None:
-    load.write(20)
-    tailer.start()
-    require_equal(url, where, load.count)
-    tailer.kill()
-    mirrored = dict(load.ends)
-    load.write(40)
-    lost = {queue: end - mirrored[queue] for queue, end in load.ends.items()}
-    said("tailer", "drop", "--storage", url, "--yes")  # else retention would wait for the mirror, and the slot have all
-    lose_messages(url)
-    before = load.count
-    tailer.start()  # once with nothing to write behind the gap
-    tailer.stop()
-    load.write(20, segment=2)
-    tailer.start()
-    report = require_equal(url, where, load.count - before)
-    assert report.in_holes == sum(lost.values()) > 0
-    assert len(re.findall("dropped from the table before they were mirrored", tailer.said)) == QUEUES
     tailer.stop()
 
 

@@ -1,0 +1,53 @@
+"""A Notify database, load on it, and tailers that mirror it, into a directory unless a module says where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_harness import said
+from tests.mirror.load import Load
+from tests.mirror.rows import make_queues
+from tests.mirror.tailer_process import TailerProcess
+
+QUEUES = 3
+
+NewTailer = Callable[..., TailerProcess]
+
+
+@pytest.fixture
+def url(notify_url: str) -> Iterator[str]:
+    """A Notify database with the topic `trade`; its mirror is dropped in the end, for a slot holds a database."""
+    make_queues(notify_url, "trade", QUEUES)
+    yield notify_url
+    said("tailer", "drop", "--storage", notify_url, "--yes")
+
+
+@pytest.fixture
+def load(url: str, seed: int) -> Load:
+    return Load(url, "trade", QUEUES, seed=seed)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path | str:
+    """What tailers write to: a directory, or an address."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def new_tailer(url: str, where: Path | str, tmp_path: Path) -> Iterator[NewTailer]:
+    """Makes tailers of the database, which are not started yet. After `url`: they are gone before it."""
+    with ExitStack() as stack:
+
+        def make(*options: str, storage: str = url, into: Path | str = where, name: str = "tailer") -> TailerProcess:
+            return stack.enter_context(TailerProcess(storage, into, *options, said=tmp_path / f"{name}.said"))
+
+        yield make
+
+
+@pytest.fixture
+def tailer(new_tailer: NewTailer) -> TailerProcess:
+    return new_tailer()
