@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -83,7 +84,14 @@ class _Costs:
 
 def _places(of_thread: int) -> Iterator[str]:
     """Where a thread is, if it still runs. Keeps no frame: what it refers to would live until the next look."""
-    if frame := sys._current_frames().get(of_thread):
+    # A collection within _current_frames that frees a threading.local waits for a lock that this thread holds, and no
+    # thread runs any more (Python 3.11).
+    gc.disable()
+    try:
+        frames = sys._current_frames()
+    finally:
+        gc.enable()
+    if frame := frames.get(of_thread):
         yield _place(frame)
 
 

@@ -218,7 +218,8 @@ def test_decisions_and_lists_can_be_had_as_json(start_broker: StartBroker) -> No
     ids = [half["transaction_id"] for page in pages for half in page["halves"]]
     assert ids == [half["transaction_id"] for half in json.loads(said("half", "list", *where))["halves"]]
     assert len(ids) > 1
-    committed = json.loads(said("half", "commit", first, *where, answer="y\n"))
+    told = said("half", "commit", first, *where, answer="y\n")
+    committed = json.loads(told.removeprefix(" y\n"))  # up to click 8.3, its tests echo the answer here
     assert committed == {"transaction_id": first, "outcome": "committed"}
     dropped = json.loads(said("half", "rollback", second, *where, "--yes"))
     assert dropped == {"transaction_id": second, "outcome": "rolled back"}
