@@ -29,7 +29,7 @@ from txmsg.app.processes import HandlerProcessDied, Processes
 from txmsg.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.failures import Reject, Retry, RetryAfter
-from txmsg.errors import MisuseError
+from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.runtime.reason import text_of
 from txmsg.runtime.user_function import in_handler
@@ -103,7 +103,7 @@ def test_what_overrides_a_dependency_stands_in_for_it_wherever_it_is_asked_for()
     assert seen[1] == ("k", "session of other", "other", __name__, 3)
 
 
-def unknown(message: ReceivedMessage, amount: int) -> None: ...
+def unknown(message: ReceivedMessage, amount: complex) -> None: ...
 def bare(message: ReceivedMessage, amount) -> None: ...  # type: ignore[no-untyped-def]
 def mixed(session: Annotated[str, Depends(opened_async)]) -> None: ...
 def circle(of: Annotated[str, Depends(lambda: None)], me: Annotated[str, Depends(handle)]) -> None: ...
@@ -586,15 +586,82 @@ def test_a_dict_is_a_payload_where_payloads_are_dicts() -> None:
     assert seen == [{"a": 1}]
 
 
-@pytest.mark.parametrize("topic", ["order", Topic("order", str)])
-def test_payloads_of_another_type_are_refused_at_once(topic: Any) -> None:
+def test_payloads_of_another_type_than_the_topics_are_refused_at_once() -> None:
     def of_order(order: Order) -> None: ...
 
     def of_message(message: ReceivedMessage[Order]) -> None: ...
 
     for handler in (of_order, of_message):
-        with pytest.raises(MisuseError, match=r"annotate it with ReceivedMessage(, str)?, logging"):
-            Txmsg(group="g").subscribe(topic)(handler)
+        with pytest.raises(MisuseError, match=r"annotate it with ReceivedMessage, str, logging"):
+            Txmsg(group="g").subscribe(Topic("order", str))(handler)
+
+
+def of_order(order: Order) -> None:
+    seen.append(order)
+
+
+def of_message(message: ReceivedMessage[Order]) -> None:
+    seen.append(message.payload)
+
+
+def of_field(price: int, note: str = "none") -> None:
+    seen.append((price, note))
+
+
+async def of_field_and_message(message: ReceivedMessage, log: logging.Logger, *, price: int) -> None:
+    seen.append((message.key, log.name, price))
+
+
+@pytest.mark.parametrize("runs_in", ["threads", "processes"])
+@pytest.mark.parametrize("handler", [of_order, of_message, of_field])
+async def test_handler_of_a_named_topic_says_its_payload_by_annotations(handler: Any, runs_in: Any) -> None:
+    [handling] = handlings(handler, runs_in=runs_in)
+    assert isinstance(handling.topic, Topic)
+    message = handling.topic.received(ReceivedMessage("order", b'{"price": 7, "n": 7, "more": 1}'))
+    try:
+        await asyncio.to_thread(handling.handle, message)
+    finally:
+        await handling.close()
+    if runs_in == "threads":
+        assert seen == [(7, "none")] if handler is of_field else [Order(7)]
+
+
+async def test_fields_stand_beside_message_and_logger_and_replace_defaults() -> None:
+    [handling] = handlings(of_field_and_message)
+    topic = handling.topic
+    assert isinstance(topic, Topic)
+    await handling.handle(topic.received(ReceivedMessage("order", b'{"price": 1}', key="k")))
+    [other] = handlings(of_field)
+    other.handle(topic_of(other).received(ReceivedMessage("order", b'{"price": 2, "note": "x"}')))
+    assert seen == [("k", __name__, 1), (2, "x")]
+
+
+def test_handler_with_the_message_and_a_default_asks_for_no_payload() -> None:
+    def take(message: ReceivedMessage, retries: int = 3) -> None:
+        seen.append(retries)
+
+    [handling] = handlings(take)
+    assert handling.topic == "order"
+    handling.handle(ReceivedMessage("order", b"no JSON"))
+    assert seen == [3]
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]", b"{}", b'{"price": "7"}', b'{"price": true}'])
+def test_message_without_the_fields_is_invalid(body: bytes) -> None:
+    [handling] = handlings(of_field)
+    with pytest.raises(InvalidMessage, match=r"the body of this message of topic 'order' is not a valid fields of of_"):
+        topic_of(handling).received(ReceivedMessage("order", body))
+
+
+def handlings(handler: Any, **options: Any) -> list[Handling]:
+    app = Txmsg(group="g")
+    app.subscribe("order", **options)(handler)
+    return [Handling(each, {}) for each in app.subscriptions]
+
+
+def topic_of(handling: Handling) -> Topic[Any]:
+    assert isinstance(handling.topic, Topic)
+    return handling.topic
 
 
 # ---- what must not be acknowledged

@@ -1,6 +1,7 @@
 """Applications: handlers declared in one place, with what they depend on, and run together. Built on consumers.
 
 application    `Txmsg`: the subscriptions, producers and hooks of a process, started and stopped together
+database       what an application's transactions are in: sessions, answers to checks, tables
 router         `Router`: subscriptions of a module, to be included in an application
 dependencies   what a handler's parameters are, and where their values come from
 handling       a subscription as the handler of a consumer: middleware, rate, batches, processes

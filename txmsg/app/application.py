@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from txmsg.app.database import Database, DatabaseChoice
 from txmsg.app.handling import Handling
 from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
 from txmsg.app.router import Router, Subscription
@@ -18,8 +19,11 @@ from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.channel import Brokers
+from txmsg.client.flows.body import Key
+from txmsg.client.outbox.options import WhenAway
 from txmsg.client.producer import Producer
 from txmsg.client.sending.schemas import register_schemas
+from txmsg.client.transactional import Build, SessionDecorator, transactional_message
 from txmsg.consumer.lifecycle import CLOSE_TIMEOUT_S_MAX
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import renew_in_children
@@ -34,6 +38,7 @@ from txmsg.runtime.user_function import check_takes, in_handler
 from txmsg.typed.asyncapi import Operation, asyncapi
 from txmsg.typed.registry import schema_of
 from txmsg.typed.topic import Topic
+from txmsg.typed.topic import name_of as name_of_topic
 from txmsg.wire.brokers import shards_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
@@ -60,7 +65,9 @@ class Txmsg(Router):
     `app.run()` runs it until SIGINT or SIGTERM; `txmsg worker MODULE:app` runs it in several processes. `async with
     app` runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without a loop.
 
-    brokers: as for `Consumer`. group: of subscriptions that name none. sends: topics that it sends to: their schemas
+    brokers: as for `Consumer`. group: of subscriptions that name none, and of the messages that `transactional_message`
+    sends. database: the Engine or AsyncEngine of the business database, or a sessionmaker or async_sessionmaker that is
+    bound to one; txmsg's tables are created in it where they are missing. sends: topics that it sends to: their schemas
     are registered at each start, which fails if one is not compatible or no broker answers; its AsyncAPI document
     contains them. visibility_timeout_s, tls, token, tracing, encryption: as for `Consumer`. close_timeout_s: how long
     handlers may take when it ends.
@@ -74,6 +81,7 @@ class Txmsg(Router):
         brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
         group: str | None = None,
+        database: DatabaseChoice | None = None,
         sends: Sequence[Topic[Any]] = (),
         visibility_timeout_s: Seconds = 60.0,
         close_timeout_s: Seconds = 30.0,
@@ -99,6 +107,8 @@ class Txmsg(Router):
         """Handlers at once of each subscription from the next start on, if it is not to be as they say."""
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """What stands in for functions of Depends from the next start on, by the function: for tests."""
+        self._database = None if database is None else Database(database)
+        self._own_producer: Producer | AsyncProducer | None = None
         self._options: dict[str, Any] = {"tls": tls, "token": token, "tracing": tracing}
         self._visibility_timeout_s = visibility_timeout_s
         self._encryption = encryption
@@ -180,6 +190,46 @@ class Txmsg(Router):
         self._producers.append(made)
         return made
 
+    def transactional_message(
+        self,
+        topic: str | Topic[Any],
+        *,
+        key: Key = None,
+        ordering_key: Key = None,
+        tag: str | None = None,
+        message: Build = None,
+        when_away: WhenAway = "raise",
+    ) -> SessionDecorator[Any]:
+        """Decorates a function whose message is delivered if and only if its transaction in `database=` commits.
+
+        The function's first parameter is a session, which callers leave out; it is `async def` where the database has
+        an AsyncEngine, else `def`. It may be called before the application starts. The parameters are those of
+        `txmsg.transactional_message`, and so are the errors of calls. Raises MisuseError for an application without
+        `database=` or `group=`.
+        """
+        if callable(topic):
+            raise MisuseError('@app.transactional_message is used without a topic: write it with ("topic")')
+        database = self._database
+        if database is None or self.group is None:
+            raise MisuseError(
+                f"@app.transactional_message({shown(name_of_topic(topic))}) needs the database and the group of the "
+                "application: write Txmsg(..., group=..., database=engine)"
+            )
+        if self._own_producer is None:
+            make = self.async_producer if database.is_async else self.producer
+            self._own_producer = make(self.group, check_listener=database.listener())
+        decorate: Any = transactional_message(
+            self._own_producer,
+            topic=topic,
+            key=key,
+            ordering_key=ordering_key,
+            tag=tag,
+            session=database.session,
+            message=message,
+            when_away=when_away,
+        )
+        return lambda function: database.ready_for(decorate(function))
+
     def _of_producers(self) -> dict[str, Any]:
         return {**self._options, "encryption": Outgoing(self._on_send, self._encryption)}
 
@@ -244,11 +294,14 @@ class Txmsg(Router):
             threads = DaemonThreads(1, name="txmsg-hooks")
             stack.callback(threads.shutdown)
             for producer in self._producers:
-                producer._reopen(self.brokers)  # before the hooks, which may send
+                if not producer._is_in_use(self.brokers):  # by a call before the start
+                    producer._reopen(self.brokers)  # before the hooks, which may send
                 stack.push_async_callback(_closed, producer, threads)
             for hook in self._hooks:
                 await stack.enter_async_context(entered(hook(), threads))
-            for producer in self._producers:  # after the hooks, which may create the tables of their listeners
+            if self._database is not None:
+                await self._database.create_tables_by(threads)
+            for producer in self._producers:  # after the tables of their listeners, which hooks may create, too
                 await stack.enter_async_context(entered(producer, threads))
             await self._register()
             for handling in handlings:
@@ -290,7 +343,7 @@ class Txmsg(Router):
             encryption=self._encryption,
             **self._options,
         )
-        consumer.subscribe(of.typed or of.topic, of.tag, retry=of.retry)(handling.handle)
+        consumer.subscribe(handling.topic, of.tag, retry=of.retry)(handling.handle)
         return consumer
 
     async def close(self) -> None:

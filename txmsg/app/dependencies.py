@@ -2,6 +2,7 @@
 
 A parameter says it by its annotation: the message, its payload, a logger, or `Annotated[T, Depends(f)]`: what `f`
 returns, or yields for the time of the call. `f` has parameters of the same kinds. FastAPI's Depends is taken as ours.
+Where the topic is a name, the annotations say what its payloads are: one model, or fields of a JSON object.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
 from txmsg.errors import MisuseError, shown
 from txmsg.logs import logger_of_application
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished, finished_async, name_of
+from txmsg.typed.codecs import is_model
+from txmsg.typed.fields import fields_type, is_field
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
 """What stands in for a dependency, by the dependency: for tests."""
@@ -51,6 +54,13 @@ class _Source(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class _Field:
+    """One field of the payload, a JSON object."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Call:
     """A function with the source of each of its parameters."""
 
@@ -59,7 +69,7 @@ class _Call:
     """The function, or where that yields, what makes a context manager of it."""
     kind: str
     """Of the function: "def", "async def", "yield" or "async yield"."""
-    sources: Mapping[str, _Source | _Call]
+    sources: Mapping[str, _Source | _Field | _Call]
     logger: logging.Logger
 
 
@@ -67,8 +77,8 @@ class Injected:
     """A handler whose parameters are filled from a message, or from a list of them.
 
     is_batch: it is called with lists. given: how many arguments it gets before those, such as a session. payload_type:
-    of the messages, if their topic knows one. overrides: what stands in for dependencies. Raises MisuseError for a
-    parameter of which its annotation does not say what it is.
+    of the messages, if their topic knows one; otherwise the annotations decide. overrides: what stands in for
+    dependencies. Raises MisuseError for a parameter of which its annotation does not say what it is.
     """
 
     def __init__(
@@ -80,9 +90,10 @@ class Injected:
         payload_type: type | None = None,
         overrides: Overrides = NO_OVERRIDES,
     ) -> None:
-        self.payload_type = payload_type
         self._is_batch = is_batch
         self._given = given
+        self.payload_type = payload_type or self._annotated_payload(handler)
+        """Of the messages; None: none of the parameters asks for a payload."""
         self._overrides = overrides
         self.overridden: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Those of the overrides that this handler asks for."""
@@ -93,6 +104,21 @@ class Injected:
 
     # ---- reading it
 
+    def _annotated_payload(self, handler: Callable[..., Any]) -> type | None:
+        """What the payloads are by the handler's parameters: their model, or an object with fields of their names."""
+        fields: dict[str, tuple[Any, bool]] = {}
+        for name, parameter, annotation in _parameters(handler, self._given):
+            wanted = self._item_of(_bare(annotation))
+            if get_origin(wanted) is ReceivedMessage:
+                [wanted] = get_args(wanted)
+            if is_model(wanted):
+                model: type = wanted
+                return model
+            if _dependency_in(annotation) is None and not self._is_batch and is_field(annotation):
+                fields[name] = annotation, parameter.default is parameter.empty
+        is_asked_for = any(is_required for _, is_required in fields.values())
+        return fields_type(name_of(handler), fields) if is_asked_for else None
+
     def _plan(self, function: Callable[..., Any], above: tuple[Callable[..., Any], ...]) -> _Call:
         if function in above:
             raise MisuseError(f"{name_of(function)} depends on itself: take one of the two Depends out")
@@ -100,10 +126,10 @@ class Injected:
         kind = _kind_of(function)
         if not above and kind.endswith("yield"):
             raise MisuseError(f"the handler {name_of(function)} is a generator, whose body would never run: no yield")
-        sources: dict[str, _Source | _Call] = {}
+        sources: dict[str, _Source | _Field | _Call] = {}
         for name, parameter, annotation in _parameters(function, 0 if above else self._given):
             source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
-            if isinstance(source, _Source):
+            if isinstance(source, _Source | _Field):
                 sources[name] = source
             elif source is not None:
                 if source in self._overrides:
@@ -125,13 +151,12 @@ class Injected:
         annotation: Any,
         *,
         is_first: bool,
-    ) -> _Source | Callable[..., Any] | None:
+    ) -> _Source | _Field | Callable[..., Any] | None:
         """Its source; a function is one that it depends on; None: its default stays."""
         dependency = _dependency_in(annotation)
         if dependency is not None:
             return dependency
-        if get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
+        annotation = _bare(annotation)
         if annotation is logging.Logger:
             return _Source.LOGGER
         wanted = self._item_of(annotation)
@@ -139,6 +164,8 @@ class Injected:
             return _Source.MESSAGE
         if self._is_payload(wanted):
             return _Source.PAYLOAD
+        if is_typeddict(self.payload_type) and name in get_type_hints(self.payload_type):
+            return _Field(name)
         if parameter.default is not parameter.empty:
             return None
         wanted_types = (
@@ -222,6 +249,7 @@ def _called(
     values = {
         name: _called(source, [message], known, entered) if isinstance(source, _Call) else _value(source, message, call)
         for name, source in call.sources.items()
+        if not _is_left_out(source, message)
     }
     result = call.call(*given, **values)
     if call.kind == "yield":
@@ -242,7 +270,7 @@ async def _called_async(
     for name, source in call.sources.items():
         if isinstance(source, _Call):
             values[name] = await _called_async(source, [message], known, entered)
-        else:
+        elif not _is_left_out(source, message):
             values[name] = _value(source, message, call)
     result = call.call(*given, **values)
     match call.kind:
@@ -258,8 +286,15 @@ async def _called_async(
     return result
 
 
-def _value(source: _Source, message: Any, call: _Call) -> Any:
+def _is_left_out(source: _Source | _Field | _Call, message: Any) -> bool:
+    """Whether the payload lacks the field, so that the parameter's default stays."""
+    return isinstance(source, _Field) and source.name not in message.payload
+
+
+def _value(source: _Source | _Field, message: Any, call: _Call) -> Any:
     match source:
+        case _Field(name):
+            return message.payload[name]
         case _Source.MESSAGE:
             return message
         case _Source.PAYLOAD:
@@ -326,7 +361,14 @@ def _hints(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dic
         ) from exc
 
 
-def _takes_message_by_place(function: Callable[..., Any], given: int, sources: Sequence[_Source | _Call]) -> bool:
+def _bare(annotation: Any) -> Any:
+    """The type in Annotated."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _takes_message_by_place(
+    function: Callable[..., Any], given: int, sources: Sequence[_Source | _Field | _Call]
+) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
     if not sources:  # as a wrapper that passes on what it gets
         return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from txmsg.app.batches import Batches
-from txmsg.app.dependencies import Overrides
+from txmsg.app.dependencies import Injected, Overrides
 from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
 from txmsg.app.router import Middleware, Subscription, injected_of
@@ -17,6 +17,7 @@ from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction, is_coroutine
+from txmsg.typed.topic import Topic
 
 Handle = Callable[[ReceivedMessage], Any]
 
@@ -30,19 +31,21 @@ class Handling:
         self._processes: Processes | None = None
         self._threads: DaemonThreads | None = None
         self._closed = threading.Event()
+        injected = injected_of(subscription, overrides)
+        self.topic = subscription.typed or _annotated(subscription.topic, injected.payload_type)
+        """The topic with the type of its payloads, if the handler asks for them."""
         self.concurrency = subscription.concurrency * (subscription.batch or 1)
         pace = None if subscription.rate is None else Pace(subscription.rate)
-        handle = self._innermost(overrides, pace)
+        handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
             handle = _paced(handle, pace, self._closed)
         if subscription.middleware:
             handle = _within(handle, subscription.middleware)
         self.handle = handle
 
-    def _innermost(self, overrides: Overrides, pace: Pace | None) -> Handle:
+    def _innermost(self, injected: Injected, pace: Pace | None) -> Handle:
         subscription = self.of
         handler = subscription.handler
-        injected = injected_of(subscription, overrides)
         if isinstance(handler, GroupHandler):
             assert subscription.group is not None, "the application has completed it"
             bound = handler.bound(subscription.group)
@@ -63,7 +66,7 @@ class Handling:
             )
             return self._batches.add
         if subscription.runs_in == "processes":
-            self._processes = Processes(handler, injected.payload_type, injected.overridden)
+            self._processes = Processes(handler, subscription.payload_type, injected.overridden)
             return self._processes
         return handler if injected.is_plain else call
 
@@ -76,6 +79,10 @@ class Handling:
             self._threads.shutdown()
         if self._processes is not None:
             await asyncio.to_thread(self._processes.close)
+
+
+def _annotated(topic: str, payload_type: type | None) -> Topic[Any] | str:
+    return topic if payload_type is None else Topic(topic, payload_type)
 
 
 def _paced(handle: Handle, pace: Pace, closed: threading.Event) -> Handle:

@@ -53,6 +53,11 @@ class Subscription:
     middleware: tuple[Middleware, ...] = ()
     """Of the routers that it was included by, the outermost one first."""
 
+    @property
+    def payload_type(self) -> type | None:
+        """Of the topic; None: the annotations of the handler say it."""
+        return None if self.typed is None else self.typed.payload_type
+
 
 class Router:
     """Subscriptions of a module, which an application runs after `app.include(router)`.
@@ -82,8 +87,9 @@ class Router:
         """Decorates a handler, def or async def, and returns it unchanged, so that tests can call it.
 
         The annotations of its parameters decide what they get: the message (ReceivedMessage, or a first parameter
-        without annotation), a logging.Logger, `Annotated[T, Depends(f)]`, or with a `Topic` the payload (the type of
-        its payloads).
+        without annotation), a logging.Logger, `Annotated[T, Depends(f)]`, or the payload: with a `Topic` by the type of
+        its payloads; with a name one pydantic model, dataclass or msgspec struct, or fields of a JSON object by the
+        names of the parameters, such as `order_id: int`. A message without them becomes a dead letter at once.
 
         group: the consumer group; one handler per group and topic. concurrency: handlers at once in each process.
         tag, retry, start: as for `Consumer`. batch: the handler gets lists of up to so many messages:
@@ -190,6 +196,6 @@ def _injected(handler: Callable[..., Any], subscription: Subscription, overrides
         inner,
         given=given,
         is_batch=subscription.batch is not None,
-        payload_type=None if subscription.typed is None else subscription.typed.payload_type,
+        payload_type=subscription.payload_type,
         overrides=overrides,
     )

@@ -124,6 +124,12 @@ class AsyncProducer:
         self._outbox = OutboxState()
         self._relaying: asyncio.Task[None] | None = None
 
+    def _is_in_use(self, brokers: str | Sequence[str | Sequence[str]] | None) -> bool:
+        """Whether it has started with these brokers, is not closed, and neither is its loop."""
+        loop = self._loop
+        is_started = self._sender is not None and not self._closed and loop is not None and not loop.is_closed()
+        return is_started and self._addresses == shards_of(brokers)
+
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._addresses = shards_of(brokers)

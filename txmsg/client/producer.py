@@ -110,6 +110,10 @@ class Producer:
         self._closed = False
         self._starting = threading.Lock()
 
+    def _is_in_use(self, brokers: str | Sequence[str | Sequence[str]] | None) -> bool:
+        """Whether it has started with these brokers, and is not closed."""
+        return self._thread is not None and not self._closed and self._core._is_in_use(brokers)
+
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._core._reopen(brokers)

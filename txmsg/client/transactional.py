@@ -42,7 +42,7 @@ Owner = TypeVar("Owner")
 Build = Callable[..., Message | Sequence[Message] | bytes] | None
 
 
-class _SessionDecorator(Protocol[S_co]):
+class SessionDecorator(Protocol[S_co]):
     """Takes the session parameter away: callers do not give it. S is the session, or the connection."""
 
     @overload
@@ -87,7 +87,7 @@ def transactional_message(
     session: Callable[[], AbstractContextManager[S_co]],
     message: Build = None,
     when_away: WhenAway = "raise",
-) -> _SessionDecorator[S_co]: ...
+) -> SessionDecorator[S_co]: ...
 @overload
 def transactional_message(
     producer: AsyncProducer,
@@ -110,7 +110,7 @@ def transactional_message(
     tag: str | None = None,
     session: FenceStore[S_co],
     message: Build = None,
-) -> _SessionDecorator[S_co]: ...
+) -> SessionDecorator[S_co]: ...
 @overload
 def transactional_message(
     producer: AsyncProducer,

@@ -11,9 +11,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast, is_typeddict
 
 from txmsg.errors import MisuseError, shown
+from txmsg.typed.fields import Fields
 from txmsg.typed.text import NOT_JSON, json_of, why_not_json
 
 P = TypeVar("P")
@@ -31,6 +32,8 @@ class Codec(ABC, Generic[P]):
 
     def __init__(self, payload_type: type[P]) -> None:
         self.payload_type = payload_type
+        self.made_as: type = payload_type
+        """The class of payloads."""
 
     @abstractmethod
     def encode(self, payload: P) -> bytes:
@@ -142,6 +145,33 @@ class DictCodec(Codec[dict[str, Any]]):
         return True
 
 
+class FieldsCodec(DictCodec):
+    """A TypedDict: a JSON object with fields of these types. Further ones in a body are passed over."""
+
+    def __init__(self, payload_type: Any) -> None:
+        super().__init__(payload_type)
+        self.made_as = dict
+        self._of = Fields(payload_type)
+
+    def encode(self, payload: dict[str, Any]) -> bytes:
+        body = super().encode(payload)
+        self.decode(body)
+        return body
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        return self._of.read(super().decode(body))
+
+    @property
+    def fields(self) -> Collection[str]:
+        return self._of.names
+
+    def schema(self) -> Schema:
+        return self._of.schema()
+
+    def is_made_of(self, names: Collection[str]) -> bool:
+        return self._of.are_in(names)
+
+
 class PydanticCodec(Codec[P]):
     """A pydantic model, or a dataclass of pydantic, as JSON by alias."""
 
@@ -224,6 +254,14 @@ class MsgspecCodec(Codec[P]):
         return self._schema
 
 
+def is_model(payload_type: Any) -> bool:
+    """Whether it is a pydantic model, a dataclass or a msgspec struct."""
+    return isinstance(payload_type, type) and (
+        dataclasses.is_dataclass(payload_type)
+        or any(hasattr(payload_type, name) for name in ("__pydantic_fields__", "__struct_fields__"))
+    )
+
+
 def codec_of(payload_type: type[P]) -> Codec[P]:
     """The codec of payloads of this type. Raises MisuseError for a type that has none."""
     codec: Codec[Any]
@@ -234,16 +272,15 @@ def codec_of(payload_type: type[P]) -> Codec[P]:
             codec = StrCodec(str)
         elif payload_type is dict:
             codec = DictCodec(dict)
-        elif isinstance(payload_type, type) and hasattr(payload_type, "__pydantic_fields__"):
-            codec = PydanticCodec(payload_type)
-        elif isinstance(payload_type, type) and (
-            dataclasses.is_dataclass(payload_type) or hasattr(payload_type, "__struct_fields__")
-        ):
-            codec = MsgspecCodec(payload_type)
+        elif is_typeddict(payload_type):
+            codec = FieldsCodec(payload_type)
+        elif is_model(payload_type):
+            is_pydantics = hasattr(payload_type, "__pydantic_fields__")
+            codec = PydanticCodec(payload_type) if is_pydantics else MsgspecCodec(payload_type)
         else:
             raise MisuseError(
                 f"{shown(payload_type)} is not a type of payloads: give a pydantic model, a dataclass, a msgspec "
-                "struct, dict, str or bytes"
+                "struct, a TypedDict, dict, str or bytes"
             )
     except (TypeError, NameError) as exc:  # of an annotation that cannot be resolved, or that has no JSON
         raise MisuseError(f"payloads of type {payload_type.__name__} have no JSON: {exc}") from exc

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterable
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Final
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Final
 from uuid import UUID
 
 _INT_KEY_MAX: Final = 10**100
@@ -15,7 +19,9 @@ NOT_JSON: Final = (TypeError, ValueError, RecursionError)
 
 
 def json_of(value: object) -> bytes:
-    """JSON in UTF-8. UUID, Decimal, datetime, date and time become strings. NaN and infinities are refused."""
+    """JSON in UTF-8. UUID, Decimal, Path, datetime, date and time become strings, and enums their values; dataclasses,
+    pydantic models and msgspec structs become objects. NaN and infinities are refused.
+    """
     return _ENCODER.encode(value).encode()
 
 
@@ -50,12 +56,27 @@ def named_type(kind: type) -> str:
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, UUID | Decimal):
-        return str(value)
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
+def _plain(value: Any) -> object:
+    match value:
+        case UUID() | Decimal() | PurePath():
+            return str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Enum():
+            return value.value
+    if hasattr(value, "model_dump"):  # a model of pydantic
+        return value.model_dump(mode="json", by_alias=True)
+    if not isinstance(value, type) and (names := _field_names(value)) is not None:
+        return {name: getattr(value, name) for name in names}
     raise TypeError(f"there is no JSON for {type(value).__name__}")
+
+
+def _field_names(value: Any) -> Iterable[str] | None:
+    """Of a dataclass, or of a struct of msgspec."""
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    names: Iterable[str] | None = getattr(value, "__struct_fields__", None)
+    return names
 
 
 _ENCODER: Final = json.JSONEncoder(default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -25,8 +25,8 @@ KeyOfPayload = str | Callable[[P], object] | None
 class Topic(Generic[P]):
     """A topic whose messages carry payloads of one type. Use it instead of its name to send and to subscribe.
 
-    payload_type: a pydantic model, a dataclass or a msgspec struct (JSON objects in messages), dict (any JSON object),
-    str or bytes. Dataclasses and structs need the package msgspec.
+    payload_type: a pydantic model, a dataclass, a msgspec struct or a TypedDict (JSON objects in messages), dict (any
+    JSON object), str or bytes. Dataclasses and structs need the package msgspec.
     key, ordering_key: of messages: the name of a field, or a function of the payload.
     version: of the payload's schema, from 1 on; raise it when the type changes. It is sent with each message.
     compatibility: with the latest version, checked when this one is registered: "backward" (this version reads messages
@@ -108,7 +108,7 @@ class Topic(Generic[P]):
         first_check_after: timedelta | None = None,
     ) -> Message:
         """A message with this payload; the other parameters are those of `Message`. Raises InvalidMessage, too."""
-        if not isinstance(payload, self.payload_type):
+        if not isinstance(payload, self._codec.made_as):
             raise InvalidMessage(
                 f"the payload for topic {self.name!r} is {shown(payload)}, not {named_type(self.payload_type)}: "
                 "give the type that its Topic was made with"
