@@ -254,7 +254,7 @@ async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_
             await notify.add(1, topic=topic)
         for group, topic in (("deleted", "t"), ("reads-gone", "gone"), ("other", "t")):
             assert await receive(delivery, 1, group=group, topics=[(topic, "*")], visibility_timeout_s=2)
-        notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity' where name = 'gone'")
+        notify.query("update txmsg.topic set permission = 0, write_changed_at = '2020-01-01' where name = 'gone'")
         await TopicAdministration(notify.topics._pool).delete("gone", force=True)
         await GroupAdministration(notify.topics._pool).delete("deleted", force=True)
         (again,) = await receive(delivery, 1, group="other")
@@ -267,7 +267,7 @@ async def test_deleting_a_topic_waits_for_a_broker_that_writes_failures_of_it(no
         await notify.add(1)
         await receive(delivery, 1, wait_s=0)
         (queue_id,) = await notify.queue_ids()
-        notify.query("update txmsg.topic set permission = 0, write_changed_at = '-infinity'")
+        notify.query("update txmsg.topic set permission = 0, write_changed_at = '2020-01-01'")
         async with await psycopg.AsyncConnection.connect(notify_url) as writer:
             await writer.execute("select from txmsg.queue_lease where queue_id = %s for share", [queue_id])
             deleting = asyncio.create_task(TopicAdministration(notify.topics._pool).delete("t", force=True))

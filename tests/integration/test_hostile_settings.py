@@ -104,8 +104,8 @@ async def test_each_kind_of_session_sets_what_it_relies_on(notify_url: str) -> N
         "tailer": {"lock_timeout": "30s", "statement_timeout": "5min", "idle_session_timeout": "1min"},
     }
     for kind, found_settings in settings.items():
-        pinned = {name: value for name, value in PINNED.items() if name in known}
-        assert found_settings == {**pinned, **own.get(kind, {})}, kind
+        expected = {**PINNED, **own.get(kind, {})}
+        assert found_settings == {name: value for name, value in expected.items() if name in known}, kind
 
 
 def test_no_other_module_connects_to_postgresql() -> None:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import asyncpg
 import pymysql
 from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,7 +32,8 @@ from txmsg.tables import create_tables
 
 _AT_ONCE = 8  # races
 _SETTLED_S_MAX = 60.0
-_ERRORS = (SQLAlchemyError, pymysql.err.Error)  # a raw one: from setting the level of a connection that was killed
+# Raw ones: from setting the level of a connection that was killed, and from a commit on one that is being terminated.
+_ERRORS = (SQLAlchemyError, pymysql.err.Error, asyncpg.InternalClientError)
 
 
 class Ending(StrEnum):
