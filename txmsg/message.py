@@ -101,6 +101,8 @@ _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH_2000_US: Final = 946_684_800_000_000
+"""From 1970 to 2000, from which PostgreSQL counts. Names of times by its count end in `_2000_us`."""
 
 
 class TransactionState(enum.Enum):

@@ -23,14 +23,13 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, TxmsgError
-from txmsg.message import QueueId
+from txmsg.message import EPOCH_2000_US, QueueId
 from txmsg.runtime.backoff import Backoff
 
 T = [("t", "*")]
 NEVER_S = 3000.0
 LEASE_TTL_S = 60.0
 """A broker that stands still for some seconds, on a busy machine, keeps its leases: `bury` ends those of a dead one."""
-EPOCH_2000_US = 946_684_800_000_000
 AT_ONCE = Backoff(delays_s=(0.0,))
 
 

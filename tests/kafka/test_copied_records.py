@@ -15,8 +15,8 @@ from tests.kafka.copies import copy_records
 from tests.kafka_server import Kafka, create_topic
 from tests.metaq.consumers import Seen
 from tests.waiting import until
-from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
-from txmsg.message import Message, QueueNumber, now_us
+from txmsg.binlog.rows import Batch, Row
+from txmsg.message import EPOCH_2000_US, Message, QueueNumber, now_us
 from txmsg.metaq import LogConsumer, LogProducer, LogQueue, open_log, read_arrow
 from txmsg.metaq.interface import Range
 from txmsg.mirror.kafka_sink import KafkaSink

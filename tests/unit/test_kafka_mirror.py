@@ -16,11 +16,11 @@ from tests.mirror.rows import Stored, written
 from txmsg.binlog.comparing import Compared, compare
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.mirrors import Position
-from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
+from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
-from txmsg.message import QueueId, QueueNumber
+from txmsg.message import EPOCH_2000_US, QueueId, QueueNumber
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address

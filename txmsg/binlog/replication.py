@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 from psycopg import pq, sql
 
-from txmsg.binlog.rows import EPOCH_2000_US
+from txmsg.message import EPOCH_2000_US
 from txmsg.postgres import KEEPALIVES, connect
 
 _DATA, _KEEPALIVE = b"wk"

@@ -31,9 +31,6 @@ COLUMNS: Final = {
 }
 """What is mirrored, by name and the number of its type. In the order of the table, for pgoutput keeps to that."""
 
-EPOCH_2000_US: Final = 946_684_800_000_000
-"""PostgreSQL counts from 2000, messages from 1970."""
-
 
 class Row(NamedTuple):
     """A message. Texts are in UTF-8, and b"" is none; times are in us since 2000."""

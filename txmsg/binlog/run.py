@@ -21,7 +21,7 @@ from txmsg.binlog.progress import Progress
 from txmsg.binlog.reading import Reading
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import Verdict
-from txmsg.binlog.rows import EPOCH_2000_US, check_relation, inserted_row
+from txmsg.binlog.rows import check_relation, inserted_row
 from txmsg.binlog.sink import REFUSALS, Sink
 from txmsg.binlog.slot import Slots, end_holder, wal_end, wal_flushed
 from txmsg.binlog.stops import Stops
@@ -29,6 +29,7 @@ from txmsg.binlog.table import TableQueue
 from txmsg.binlog.under_way import Queue, UnderWay
 from txmsg.errors import MirrorDiverged
 from txmsg.logs import EventLog
+from txmsg.message import EPOCH_2000_US
 
 _log = EventLog(__name__)
 

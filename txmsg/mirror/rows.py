@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from txmsg.binlog.rows import EPOCH_2000_US, Batch, Row
+from txmsg.binlog.rows import Batch, Row
+from txmsg.message import EPOCH_2000_US
 from txmsg.metaq.format.frame import Columns
 
 if TYPE_CHECKING:

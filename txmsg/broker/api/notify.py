@@ -18,7 +18,14 @@ from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
 from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
-from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, QueueId, TransactionId, TransactionState, check_name
+from txmsg.message import (
+    EPOCH_2000_US,
+    MESSAGES_PER_TRANSACTION_MAX,
+    QueueId,
+    TransactionId,
+    TransactionState,
+    check_name,
+)
 from txmsg.runtime.start import Start, start_of_wire
 from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
@@ -34,7 +41,6 @@ _MESSAGES_MAX = 10_000
 _VISIBILITY_TIMEOUT_S = (1.0, 12 * 3600.0)
 _CLIENT_ID_LENGTH_MAX = 200
 _FENCES_MAX = 100
-_EPOCH_2000_US = 946_684_800_000_000  # PostgreSQL counts from 2000, txmsg from 1970
 _STATES = {
     pb.CheckAnswer.COMMIT: TransactionState.COMMIT,
     pb.CheckAnswer.ROLLBACK: TransactionState.ROLLBACK,
@@ -490,8 +496,8 @@ def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
         key=[key or "" for key in keys] if any(keys) else None,
         tag=[tag or "" for tag in tags] if any(tags) else None,
         headers=[packed or b"" for packed in headers] if any(headers) else None,
-        born_at_us=[us + _EPOCH_2000_US for us in born_at],
-        stored_at_us=[us + _EPOCH_2000_US for us in stored_at],
+        born_at_us=[us + EPOCH_2000_US for us in born_at],
+        stored_at_us=[us + EPOCH_2000_US for us in stored_at],
         attempt=handout.attempts,
         ordering_key=[key or "" for key in ordering_keys] if any(ordering_keys) else None,
         generation=handout.generations if handout.generations and any(handout.generations) else None,

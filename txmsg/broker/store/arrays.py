@@ -16,6 +16,8 @@ from psycopg.abc import AdaptContext
 from psycopg.adapt import Buffer, Dumper
 from psycopg.pq import Format
 
+from txmsg.message import EPOCH_2000_US
+
 _HEAD = Struct(">iiIii")
 _EMPTY_HEAD = Struct(">iiI")
 _LENGTH = Struct(">i")
@@ -25,7 +27,6 @@ _INT8 = Struct(">iq")
 _SMALLINT = Struct(">ih")
 _MOMENT = Struct(">iq")
 _UUID_LENGTH = _LENGTH.pack(16)
-_2000_US = 946_684_800_000_000  # PostgreSQL counts microseconds from 2000, Unix from 1970
 
 
 class Array:
@@ -154,14 +155,16 @@ def moment_array(times_us: Sequence[int]) -> Array:
     """timestamptz[] from microseconds since 1970."""
     if not times_us:
         return _NO_MOMENTS
-    return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - _2000_US) for us in times_us]))
+    return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - EPOCH_2000_US) for us in times_us]))
 
 
 def optional_moment_array(times_us: Sequence[int]) -> Array:
     """timestamptz[] from microseconds since 1970; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
     if not any(times_us):
         return _NO_MOMENTS
-    return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - _2000_US) if us else _NULL for us in times_us]))
+    return _MomentArray(
+        len(times_us), b"".join([_MOMENT.pack(8, us - EPOCH_2000_US) if us else _NULL for us in times_us])
+    )
 
 
 def _with_lengths(values: Sequence[bytes]) -> bytes:
