@@ -47,7 +47,7 @@ def test_a_transaction_is_told_from_begin_to_commit(database: psycopg.Connection
     assert isinstance(begin, pg.Begin)
     assert isinstance(commit, pg.Commit)
     assert begin.final_lsn == commit.commit_lsn < commit.end_lsn
-    assert begin.committed_at == commit.committed_at > 0
+    assert begin.committed_at_2000_us == commit.committed_at_2000_us > 0
     assert isinstance(relation, pg.Relation)
     assert (relation.schema, relation.name, relation.replica_identity) == ("public", "trade", "d")
     assert [(each.name, each.type_oid, each.is_key) for each in relation.columns] == [

@@ -32,7 +32,7 @@ class Begin:
     """A transaction that has committed begins: its changes follow, then Commit."""
 
     final_lsn: int
-    committed_at: int
+    committed_at_2000_us: int
     xid: int
 
 
@@ -42,7 +42,7 @@ class Commit:
 
     commit_lsn: int
     end_lsn: int
-    committed_at: int
+    committed_at_2000_us: int
 
 
 @dataclass(frozen=True, slots=True)

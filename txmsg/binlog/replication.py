@@ -130,8 +130,8 @@ class ReplicationStream:
 
     def _heard(self, message: bytes) -> None:
         self._heard_at, self._asked = time.monotonic(), False
-        (sent_at,) = _SENT_AT.unpack_from(message)
-        self.server_ahead_us = sent_at + EPOCH_2000_US - time.time_ns() // 1000
+        (sent_at_2000_us,) = _SENT_AT.unpack_from(message)
+        self.server_ahead_us = sent_at_2000_us + EPOCH_2000_US - time.time_ns() // 1000
 
     def _take_keepalive(self, message: bytes) -> None:
         if message[0] != _KEEPALIVE:
@@ -156,9 +156,9 @@ class ReplicationStream:
             self._tell()
 
     def _tell(self, *, wants_reply: bool = False) -> None:
-        now_us = time.time_ns() // 1000 - EPOCH_2000_US
+        now_2000_us = time.time_ns() // 1000 - EPOCH_2000_US
         at = self.confirmed
-        self._pgconn.put_copy_data(_STATUS.pack(b"r", at, at, at, now_us, wants_reply))
+        self._pgconn.put_copy_data(_STATUS.pack(b"r", at, at, at, now_2000_us, wants_reply))
         while self._pgconn.flush():
             if not self._writable.poll(_SILENCE_S_MAX * 1000):
                 raise psycopg.OperationalError("the server takes no status")

@@ -33,7 +33,7 @@ COLUMNS: Final = {
 
 
 class Row(NamedTuple):
-    """A message. Texts are in UTF-8, and b"" is none; times are in us since 2000."""
+    """A message. Texts are in UTF-8, and b"" is none. _2000_us: microseconds since 2000-01-01, as in `EPOCH_2000_US`."""
 
     transaction_id: bytes
     n: int
@@ -41,8 +41,8 @@ class Row(NamedTuple):
     tag: bytes
     headers: bytes
     body: bytes
-    born_at: int
-    stored_at: int
+    born_at_2000_us: int
+    stored_at_2000_us: int
     ordering_key: bytes
 
 
@@ -98,7 +98,7 @@ def inserted_row(data: bytes) -> Placed:
                 start = at + 5
                 at = start + _LENGTH_AFTER_KIND.unpack_from(data, at)[0]
                 values.append(data[start:at])
-        born_at, stored_at = _INSERT_TIMES.unpack_from(data, at)
+        born_at_2000_us, stored_at_2000_us = _INSERT_TIMES.unpack_from(data, at)
         if data[at + 26] == _NULL:
             ordering_key, size = b"", at + 27
         else:
@@ -110,7 +110,11 @@ def inserted_row(data: bytes) -> Placed:
             f"a row of {len(data)} bytes in the replication stream is not of {_COUNT} binary columns, or is cut off"
         )
     key, tag, headers, body = values
-    return queue_id, offset, _row((transaction_id, n, key, tag, headers, body, born_at, stored_at, ordering_key))
+    return (
+        queue_id,
+        offset,
+        _row((transaction_id, n, key, tag, headers, body, born_at_2000_us, stored_at_2000_us, ordering_key)),
+    )
 
 
 def copied_row(data: bytes) -> Placed:
@@ -127,7 +131,7 @@ def copied_row(data: bytes) -> Placed:
             else:
                 values.append(data[at : at + length])
                 at += length
-        born_at, stored_at = _COPY_TIMES.unpack_from(data, at)
+        born_at_2000_us, stored_at_2000_us = _COPY_TIMES.unpack_from(data, at)
         (length,) = _LENGTH.unpack_from(data, at + 24)
     except struct.error as exc:
         raise ProtocolError(f"a copied row of {len(data)} bytes cannot be read: {exc}") from exc
@@ -135,4 +139,8 @@ def copied_row(data: bytes) -> Placed:
     if count != _COUNT or len(ordering_key) != max(0, length):
         raise ProtocolError(f"a copied row of {len(data)} bytes is not of {_COUNT} columns, or is cut off")
     key, tag, headers, body = values
-    return queue_id, offset, _row((transaction_id, n, key, tag, headers, body, born_at, stored_at, ordering_key))
+    return (
+        queue_id,
+        offset,
+        _row((transaction_id, n, key, tag, headers, body, born_at_2000_us, stored_at_2000_us, ordering_key)),
+    )

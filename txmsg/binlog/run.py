@@ -258,7 +258,7 @@ class MirrorRun:
             case Commit() as commit:
                 self._in_transaction = False
                 self._taken_end = commit.end_lsn
-                self._committed_at_us = commit.committed_at + EPOCH_2000_US
+                self._committed_at_us = commit.committed_at_2000_us + EPOCH_2000_US
             case Relation() as relation:
                 self._relations[relation.id] = relation
                 if (relation.schema, relation.name) == ("txmsg", "message"):

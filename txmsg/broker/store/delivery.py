@@ -35,7 +35,10 @@ assert _INT8 is not None
 assert _BYTEA is not None
 _RAW_LOADERS = ((adapters.types["timestamptz"].oid, _INT8), (adapters.types["uuid"].oid, _BYTEA))
 
-MESSAGE_COLUMNS = sql.SQL("queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at, ordering_key")
+MESSAGE_COLUMNS = sql.SQL(", ").join(
+    sql.Identifier("queue_offset" if name == "offset" else name.removesuffix("_2000_us")) for name in Row._fields
+)
+"""Those of a `Row`, in its order."""
 
 
 def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from txmsg.message import Offset, QueueId
 
 
 class Row(NamedTuple):
-    """A message as read. Times are PostgreSQL's, in microseconds since 2000."""
+    """A message as read. _2000_us: microseconds since 2000-01-01, as in `EPOCH_2000_US`."""
 
     offset: Offset
     transaction_id: bytes
@@ -19,8 +19,8 @@ class Row(NamedTuple):
     tag: str | None
     headers: bytes | None
     body: bytes
-    born_at: int
-    stored_at: int
+    born_at_2000_us: int
+    stored_at_2000_us: int
     ordering_key: str | None
 
 
