@@ -1,117 +1,92 @@
-"""The messages of a request as columns, from the producer's request to the statement that stores them.
+"""The columns of a message, declared once: of a producer's request, and of the statement that stores it.
 
-Knows neither the wire nor the database: client and broker each convert it once.
+Knows neither the wire nor the database. The wire's columns have the same names, and client and broker each convert a
+request once (txmsg.wire.columns); what is declared here also says how the broker makes arrays of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NamedTuple, TypeVar
 
 from txmsg.message import QueueId
 
 T = TypeVar("T")
 
 
+class Column(NamedTuple):
+    """One of the columns of a message."""
+
+    name: str
+    array: str
+    """The type in PostgreSQL of the array that holds it."""
+    default: Any
+    """The value of a message that gives none. None: each message gives one."""
+    is_null: bool
+    """Whether the default is null in the database."""
+
+
+def _of(array: str, default: str | bytes | int | None = None, *, is_null: bool = False) -> dict[str, Any]:
+    return {"array": array, "default": default, "is_null": is_null}
+
+
 @dataclass(slots=True)
 class Columns:
-    """Messages as columns of one length. ids: 16 bytes each; "", b"" and 0 are none; times in us since 1970.
+    """Messages as columns of one length. Those with a default may be empty: no message has another value.
 
-    n, key, tag, headers, ordering_key, deliver_at_us, deliver_after_us and first_check_ms may be empty: no message has
-    a value. A delayed message has one of deliver_at_us and deliver_after_us. queue and producer are the broker's: ids
-    of its database.
+    transaction_id: 16 bytes each. born_at_us, deliver_at_us: microseconds since 1970. A delayed message has one of
+    deliver_at_us and deliver_after_us. queue and producer are the broker's: ids of its database.
     """
 
-    ids: list[bytes] = field(default_factory=list)
-    n: list[int] = field(default_factory=list)
-    queue: list[QueueId] = field(default_factory=list)
-    producer: list[int] = field(default_factory=list)
-    key: list[str] = field(default_factory=list)
-    tag: list[str] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
-    body: list[bytes] = field(default_factory=list)
-    born_at_us: list[int] = field(default_factory=list)
-    ordering_key: list[str] = field(default_factory=list)
-    deliver_at_us: list[int] = field(default_factory=list)
-    deliver_after_us: list[int] = field(default_factory=list)
-    first_check_ms: list[int] = field(default_factory=list)
+    transaction_id: list[bytes] = field(default_factory=list, metadata=_of("uuid[]"))
+    n: list[int] = field(default_factory=list, metadata=_of("smallint[]", 0))
+    queue: list[QueueId] = field(default_factory=list, metadata=_of("int[]"))
+    producer: list[int] = field(default_factory=list, metadata=_of("int[]"))
+    key: list[str] = field(default_factory=list, metadata=_of("text[]", "", is_null=True))
+    tag: list[str] = field(default_factory=list, metadata=_of("text[]", "", is_null=True))
+    headers: list[bytes] = field(default_factory=list, metadata=_of("bytea[]", b"", is_null=True))
+    body: list[bytes] = field(default_factory=list, metadata=_of("bytea[]"))
+    born_at_us: list[int] = field(default_factory=list, metadata=_of("timestamptz[]"))
+    ordering_key: list[str] = field(default_factory=list, metadata=_of("text[]", "", is_null=True))
+    deliver_at_us: list[int] = field(default_factory=list, metadata=_of("timestamptz[]", 0, is_null=True))
+    deliver_after_us: list[int] = field(default_factory=list, metadata=_of("bigint[]", 0, is_null=True))
+    first_check_ms: list[int] = field(default_factory=list, metadata=_of("int[]", 0, is_null=True))
 
     def fill(self) -> None:
         """Brings the columns that end before the last row to the length of all."""
-        count = len(self.ids)
-        if self.n:
-            _fill(self.n, count, 0)
-        if self.key:
-            _fill(self.key, count, "")
-        if self.tag:
-            _fill(self.tag, count, "")
-        if self.headers:
-            _fill(self.headers, count, b"")
-        if self.ordering_key:
-            _fill(self.ordering_key, count, "")
-        if self.deliver_at_us:
-            _fill(self.deliver_at_us, count, 0)
-        if self.deliver_after_us:
-            _fill(self.deliver_after_us, count, 0)
-        if self.first_check_ms:
-            _fill(self.first_check_ms, count, 0)
+        count = len(self.transaction_id)
+        for name, default in _DEFAULTS:
+            if column := getattr(self, name):
+                _fill(column, count, default)
 
     def extend(self, other: Columns) -> None:
         """Appends the rows of `other`, which stays as it is."""
-        count = len(self.ids)
-        self.ids += other.ids
-        self.queue += other.queue
-        self.producer += other.producer
-        self.body += other.body
-        self.born_at_us += other.born_at_us
-        if other.n:
-            _fill(self.n, count, 0)
-            self.n += other.n
-        if other.key:
-            _fill(self.key, count, "")
-            self.key += other.key
-        if other.tag:
-            _fill(self.tag, count, "")
-            self.tag += other.tag
-        if other.headers:
-            _fill(self.headers, count, b"")
-            self.headers += other.headers
-        if other.ordering_key:
-            _fill(self.ordering_key, count, "")
-            self.ordering_key += other.ordering_key
-        if other.deliver_at_us:
-            _fill(self.deliver_at_us, count, 0)
-            self.deliver_at_us += other.deliver_at_us
-        if other.deliver_after_us:
-            _fill(self.deliver_after_us, count, 0)
-            self.deliver_after_us += other.deliver_after_us
-        if other.first_check_ms:
-            _fill(self.first_check_ms, count, 0)
-            self.first_check_ms += other.first_check_ms
+        count = len(self.transaction_id)
+        for name in _REQUIRED:
+            getattr(self, name).extend(getattr(other, name))
+        for name, default in _DEFAULTS:
+            if added := getattr(other, name):
+                column = getattr(self, name)
+                _fill(column, count, default)
+                column += added
         self.fill()
 
     def only(self, ids: set[bytes]) -> Columns:
         """The rows of these transactions, in order."""
-        rows = [row for row, id_bytes in enumerate(self.ids) if id_bytes in ids]
+        rows = [row for row, id_bytes in enumerate(self.transaction_id) if id_bytes in ids]
+        kept = Columns()
+        for column in COLUMNS:
+            if values := getattr(self, column.name):
+                setattr(kept, column.name, [values[row] for row in rows])
+        return kept
 
-        def of(column: list[T]) -> list[T]:
-            return [column[row] for row in rows] if column else []
 
-        return Columns(
-            ids=of(self.ids),
-            n=of(self.n),
-            queue=of(self.queue),
-            producer=of(self.producer),
-            key=of(self.key),
-            tag=of(self.tag),
-            headers=of(self.headers),
-            body=of(self.body),
-            born_at_us=of(self.born_at_us),
-            ordering_key=of(self.ordering_key),
-            deliver_at_us=of(self.deliver_at_us),
-            deliver_after_us=of(self.deliver_after_us),
-            first_check_ms=of(self.first_check_ms),
-        )
+COLUMNS: Final = tuple(Column(each.name, **each.metadata) for each in fields(Columns))
+"""The columns of a message, in the order of the batch function's parameters."""
+SENT: Final = tuple((each.name, each.default is None) for each in COLUMNS if each.name not in {"queue", "producer"})
+"""Those that a producer fills, and whether it must fill them."""
+_REQUIRED: Final = [column.name for column in COLUMNS if column.default is None]
+_DEFAULTS: Final = [(column.name, column.default) for column in COLUMNS if column.default is not None]
 
 
 def put(column: list[T], row: int, value: T, none: T) -> None:

@@ -24,7 +24,7 @@ def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, produce
     """One message per queue named, under new ids unless given."""
     count = len(queues)
     return Columns(
-        ids=ids or [new_transaction_id_bytes() for _ in queues],
+        transaction_id=ids or [new_transaction_id_bytes() for _ in queues],
         n=[0] * count,
         queue=[QueueId(queue) for queue in queues],
         producer=[producer] * count,

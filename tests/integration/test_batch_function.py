@@ -20,17 +20,19 @@ async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
     half = db.columns(3)
     assert (await db.apply(Batch(half=half))).ends == {}
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
-    applied = await db.apply(Batch(commit=half.ids[:2], rollback=half.ids[2:]))
+    applied = await db.apply(Batch(commit=half.transaction_id[:2], rollback=half.transaction_id[2:]))
     assert applied.problems == {}
     assert sum(applied.ends.values()) == 2
-    assert {row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")} == set(half.ids[:2])
+    assert {row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")} == set(
+        half.transaction_id[:2]
+    )
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
 async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
-    committed, rolled_back = half.ids
+    committed, rolled_back = half.transaction_id
     for _ in range(2):
         assert (await db.apply(Batch(commit=[committed], rollback=[rolled_back]))).problems == {}
     refused = await db.apply(Batch(commit=[rolled_back], rollback=[committed]))
@@ -46,13 +48,13 @@ async def test_an_unknown_transaction_is_expired_never_guessed(db: Notify) -> No
 async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) -> None:
     half = db.columns(3)
     await db.apply(Batch(half=half))
-    committed, rolled_back, asked = half.ids
+    committed, rolled_back, asked = half.transaction_id
     ends = Batch(commit=[committed], rollback=[rolled_back], check=[asked])
-    ends.groups = dict.fromkeys(half.ids, "stranger")
+    ends.groups = dict.fromkeys(half.transaction_id, "stranger")
     ends.decided_by = decided_by = {committed: DecidedBy.PERSON, rolled_back: DecidedBy.PERSON}
     checks = await db.rows("select transaction_id, next_check_at from txmsg.half_message order by 1")
     foreign = await db.apply(ends)
-    assert foreign.problems == dict.fromkeys(half.ids, "expired")
+    assert foreign.problems == dict.fromkeys(half.transaction_id, "expired")
     assert foreign.ends == {}
     assert await db.rows("select transaction_id, next_check_at from txmsg.half_message order by 1") == checks
     assert await db.rows("select count(*) from txmsg.rolled_back") == [(0,)]
@@ -73,8 +75,8 @@ async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) 
 async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.ids[:1], rollback=half.ids[1:]))
-    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.ids, "resolved")
+    await db.apply(Batch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
+    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.transaction_id, "resolved")
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
@@ -86,7 +88,7 @@ async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(
         await other.execute(
             "insert into txmsg.message (segment, queue, queue_offset, transaction_id, n, body, born_at) "
             "values (1, 1, 0, %s, 0, '', now())",
-            (half.ids[0].hex(),),
+            (half.transaction_id[0].hex(),),
         )
         late = asyncio.create_task(db.apply(Batch(half=half)))
         async with await AsyncConnection.connect(db.url, autocommit=True) as watcher:
@@ -97,7 +99,7 @@ async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(
                 if await cursor.fetchone() == (1,):
                     break
         await other.commit()
-    assert (await late).problems == {half.ids[0]: "resolved"}
+    assert (await late).problems == {half.transaction_id[0]: "resolved"}
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
@@ -105,9 +107,9 @@ async def test_the_same_half_again_is_one_half_and_another_content_is_refused(db
     half = db.columns(2)
     await db.apply(Batch(half=half))
     assert (await db.apply(Batch(half=half))).problems == {}
-    other = db.columns(2, ids=half.ids)
+    other = db.columns(2, ids=half.transaction_id)
     other.body[1] = b"another"
-    assert (await db.apply(Batch(half=other))).problems == {half.ids[1]: "other"}
+    assert (await db.apply(Batch(half=other))).problems == {half.transaction_id[1]: "other"}
     assert await db.rows("select distinct body from txmsg.half_message") == [(b"body",)]
 
 
@@ -116,27 +118,29 @@ async def test_a_repeated_plain_send_is_stored_once(db: Notify) -> None:
     await db.apply(Batch(plain=plain))
     assert (await db.apply(Batch(plain=plain))).problems == {}
     plain.body[0] = b"another"
-    assert (await db.apply(Batch(plain=plain))).problems == {plain.ids[0]: "other"}
+    assert (await db.apply(Batch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
     assert await db.rows("select count(*) from txmsg.message") == [(3,)]
 
 
 async def test_a_plain_message_under_the_id_of_a_transaction_is_refused(db: Notify) -> None:
     half, plain = db.columns(2), db.columns(1)
-    undecided, rolled_back = half.ids
+    undecided, rolled_back = half.transaction_id
     await db.apply(Batch(half=half))
     await db.apply(Batch(rollback=[rolled_back]))
     plain.extend(half)
     assert (await db.apply(Batch(plain=plain))).problems == {undecided: "other", rolled_back: "other"}
-    assert [row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")] == plain.ids[:1]
+    assert [row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")] == plain.transaction_id[
+        :1
+    ]
 
 
 async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify) -> None:
     plain, half = db.columns(2), db.columns(2)
     for columns in (plain, half):
-        columns.extend(columns.only({columns.ids[0]}))
+        columns.extend(columns.only({columns.transaction_id[0]}))
         columns.body[2] = b"another"
     applied = await db.apply(Batch(plain=plain, half=half))
-    assert applied.problems == {plain.ids[0]: "other", half.ids[0]: "other"}
+    assert applied.problems == {plain.transaction_id[0]: "other", half.transaction_id[0]: "other"}
     assert await db.rows("select body from txmsg.message") == [(b"body",)] * 2
     assert await db.rows("select body from txmsg.half_message") == [(b"body",)] * 2
 
@@ -144,7 +148,7 @@ async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify)
 async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> None:
     first = db.columns(1)
     await db.apply(Batch(plain=first))
-    more = db.columns(2, ids=first.ids * 2)
+    more = db.columns(2, ids=first.transaction_id * 2)
     more.n[1] = 1
     assert (await db.apply(Batch(plain=more))).problems == {}
     assert await db.rows("select n from txmsg.message order by n") == [(0,), (1,)]
@@ -162,7 +166,7 @@ async def test_a_repeat_that_differs_in_anything_is_another_content(db: Notify, 
     for columns in (plain, half):
         getattr(columns, column)[0] = {"headers": b"h", "queue": elsewhere[0]}.get(column, "other")
     applied = await db.apply(Batch(plain=plain, half=half))
-    assert applied.problems == {plain.ids[0]: "other", half.ids[0]: "other"}
+    assert applied.problems == {plain.transaction_id[0]: "other", half.transaction_id[0]: "other"}
 
 
 async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) -> None:
@@ -177,7 +181,7 @@ async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) ->
 async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
     half, plain = db.columns(9), db.columns(9)
     await db.apply(Batch(half=half))
-    batch = Batch(plain=plain, commit=half.ids)
+    batch = Batch(plain=plain, commit=half.transaction_id)
     ends = (await db.apply(batch)).ends
     assert sum(ends.values()) == 18
     assert (await db.apply(batch)).ends == ends, "a broker whose answer was lost would not deliver them at once"
@@ -188,9 +192,9 @@ async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     half.queue = [db.queues[0]] * 2
     await db.apply(Batch(half=half))
     await db.connection.execute("update txmsg.half_message set next_check_at = next_check_at + interval '1 h'")
-    await db.apply(Batch(check=half.ids[:1]))
+    await db.apply(Batch(check=half.transaction_id[:1]))
     due = await db.rows("select transaction_id from txmsg.half_message where next_check_at < now() + interval '1 s'")
-    assert [row[0].bytes for row in due] == half.ids[:1]
+    assert [row[0].bytes for row in due] == half.transaction_id[:1]
 
 
 async def test_a_segment_that_is_not_open_is_refused_and_nothing_is_stored(db: Notify) -> None:
@@ -203,12 +207,12 @@ async def test_a_segment_that_is_not_open_is_refused_and_nothing_is_stored(db: N
 async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
     half = db.columns(8)
     await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.ids[:4], rollback=half.ids[4:6]))
+    await db.apply(Batch(commit=half.transaction_id[:4], rollback=half.transaction_id[4:6]))
     assert await db.rows("select txmsg.rotate(1)") == [(2,)]
     assert await db.rows("select txmsg.rotate(1)") == [(2,)], "a second broker that rotates changes nothing"
-    await db.apply(Batch(commit=half.ids[6:]), segment=2, previous=1)
-    again = await db.apply(Batch(half=half, commit=[], rollback=half.ids[:1]), segment=2, previous=1)
-    assert again.problems[half.ids[0]] in ("resolved", "conflict")
+    await db.apply(Batch(commit=half.transaction_id[6:]), segment=2, previous=1)
+    again = await db.apply(Batch(half=half, commit=[], rollback=half.transaction_id[:1]), segment=2, previous=1)
+    assert again.problems[half.transaction_id[0]] in ("resolved", "conflict")
     assert len(again.problems) == 8
     await db.assert_dense()
 
@@ -229,8 +233,8 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
             order = list(range(200))
             for _ in range(5):
                 rng.shuffle(order)
-                copies = half.only({half.ids[row] for row in order[:100]})
-                ends = [half.ids[row] for row in order[100:150]]
+                copies = half.only({half.transaction_id[row] for row in order[:100]})
+                ends = [half.transaction_id[row] for row in order[100:150]]
                 outcome = Batch(commit=ends) if turn % 2 else Batch(rollback=ends)
                 await apply(connection, Batch(half=copies), segment=1, previous=0, first_check_s=6)
                 await apply(connection, outcome, segment=1, previous=0, first_check_s=6)

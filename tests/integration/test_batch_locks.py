@@ -73,7 +73,7 @@ def _crossing(queues: list[int], rounds: int) -> tuple[Columns, Columns]:
     up = [queue for each in range(rounds) for queue in (queues[each % len(queues)], queues[-1 - each % len(queues)])]
     forth, back = columns_of(up), columns_of(up[::-1])
     for columns in (forth, back):
-        columns.ids = [columns.ids[place - place % 2] for place in range(len(up))]
+        columns.transaction_id = [columns.transaction_id[place - place % 2] for place in range(len(up))]
         columns.n = [place % 2 for place in range(len(up))]
     return forth, back
 
@@ -92,8 +92,8 @@ async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: N
             await write(one, Batch(half=forth))
             await write(two, Batch(half=back))
             await holder.execute(f"select {middle}".encode())
-            up = Batch(plain=columns_of(queues), commit=sorted(set(forth.ids)))
-            down = Batch(plain=columns_of(queues[::-1]), commit=sorted(set(back.ids), reverse=True))
+            up = Batch(plain=columns_of(queues), commit=sorted(set(forth.transaction_id)))
+            down = Batch(plain=columns_of(queues[::-1]), commit=sorted(set(back.transaction_id), reverse=True))
             writing = asyncio.gather(write(one, up), write(two, down))  # a deadlock is an error, 40P01
             await until_rows(
                 db.connection, "select from pg_locks where locktype = 'advisory' and not granted having count(*) = 2"
@@ -108,7 +108,7 @@ async def test_copies_of_halves_in_opposite_orders_do_not_deadlock(db: Notify) -
     async with writer_session(db.url) as one, writer_session(db.url) as two:
         for _ in range(30):
             half = columns_of([1] * 500)
-            back = columns_of([1] * 500, ids=half.ids[::-1])
+            back = columns_of([1] * 500, ids=half.transaction_id[::-1])
             await asyncio.gather(write(one, Batch(half=half)), write(two, Batch(half=back)))
     assert await db.rows("select count(*) from txmsg.half_message") == [(30 * 500,)]
 
@@ -133,7 +133,7 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     async with await AsyncConnection.connect(db.url) as other:
         await other.execute(
             f"select count(*) from {apply_batch(commit='%s::uuid[]')}".encode(),
-            ([transaction_id.hex() for transaction_id in half.ids],),
+            ([transaction_id.hex() for transaction_id in half.transaction_id],),
         )  # not committed: its locks can be counted
         (count,) = await db.rows(f"select count(*) from pg_locks where pid = {other.info.backend_pid}")
         assert _LOCKS_MAX < count[0] < _LOCKS_MAX + 100, "the queues' locks, the rotation's, and those on tables"
@@ -181,7 +181,7 @@ async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_
             for segment in (3, 4):  # senders go on, and so do rotations and new segments
                 half = db.columns(20)
                 await write(sender, Batch(half=half, plain=db.columns(20)), segment=segment)
-                await write(sender, Batch(commit=half.ids), segment=segment)
+                await write(sender, Batch(commit=half.transaction_id), segment=segment)
                 await db.connection.execute(f"select txmsg.rotate({segment})")
                 await db.connection.execute("select txmsg.add_segment()")
             assert not detaching.done(), "the reader was to be open all the while"

@@ -57,7 +57,7 @@ async def _buffers(
     await cursor.execute(
         _CALL,
         (
-            uuid_array(half.ids),
+            uuid_array(half.transaction_id),
             smallint_array(half.n),
             int4_array(half.queue),
             int4_array(half.producer),
@@ -67,7 +67,7 @@ async def _buffers(
             uuid_array(commit),
             uuid_array(rollback),
             text_array([group] * len([*commit, *rollback])),
-            uuid_array(plain.ids),
+            uuid_array(plain.transaction_id),
             smallint_array(plain.n),
             int4_array(plain.queue),
             bytea_array(plain.body),
@@ -89,19 +89,19 @@ async def _measured(db: Notify) -> dict[str, int]:
             half, plain = db.columns(_BATCH), db.columns(_BATCH)
             counted = {
                 "halves": await _buffers(connection, half=half),
-                "commits": await _buffers(connection, commit=half.ids),
+                "commits": await _buffers(connection, commit=half.transaction_id),
                 "plain messages": await _buffers(connection, plain=plain),
             }
             half = db.columns(_BATCH)
             await _buffers(connection, half=half)
-            counted["commits of a group"] = await _buffers(connection, commit=half.ids, group="shop")
+            counted["commits of a group"] = await _buffers(connection, commit=half.transaction_id, group="shop")
             half = db.columns(_BATCH)
             half.queue = [db.queues[row // 2 % 4] for row in range(_BATCH)]
             half.ordering_key = [f"{key}" for key in [uuid4() for _ in range(_BATCH // 2)] for _ in range(2)]
             counted |= {
                 "ordered halves": await _buffers(connection, half=half),
-                "commits that are held back": await _buffers(connection, commit=half.ids[1::2]),
-                "rollbacks that free others": await _buffers(connection, rollback=half.ids[0::2]),
+                "commits that are held back": await _buffers(connection, commit=half.transaction_id[1::2]),
+                "rollbacks that free others": await _buffers(connection, rollback=half.transaction_id[0::2]),
             }
         return counted
 
@@ -117,9 +117,9 @@ async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statist
         await db.connection.execute("analyze txmsg.half_message")  # which is empty, so it says
         for _ in range(_DEAD // _ROWS_MAX + 1):
             half = db.columns(_ROWS_MAX)
-            half.ordering_key[::4] = [f"{uuid4()}" for _ in half.ids[::4]]
+            half.ordering_key[::4] = [f"{uuid4()}" for _ in half.transaction_id[::4]]
             await db.apply(Batch(half=half))
-            await db.apply(Batch(commit=half.ids))
+            await db.apply(Batch(commit=half.transaction_id))
         await db.connection.execute("vacuum txmsg.half_message")
         await db.connection.execute("analyze txmsg.half_message")
         (size,) = await db.rows(

@@ -101,7 +101,7 @@ async def store_delayed(db: Database) -> None:
     at_a_time.deliver_at_us = [time.time_ns() // 1000 + round(WAIT_S * 1_000_000)]
     for columns in (delayed, at_a_time):
         await db.apply(Batch(plain=columns))
-        await db.apply(Batch(half=replace(columns, ids=[new_transaction_id_bytes()])))
+        await db.apply(Batch(half=replace(columns, transaction_id=[new_transaction_id_bytes()])))
 
 
 DELAYED_IN = (

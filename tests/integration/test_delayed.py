@@ -60,7 +60,7 @@ async def _release(db: Notify, *, rows_max: int = 1000, size_bytes_max: int = 2*
 async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(db: Notify) -> None:
     plain, half = _delayed(db, 5), _delayed(db, 5)
     await db.apply(Batch(half=half))
-    applied = await db.apply(Batch(plain=plain, commit=half.ids))
+    applied = await db.apply(Batch(plain=plain, commit=half.transaction_id))
     assert (applied.ends, applied.problems) == ({}, {})
     assert applied.deliver_at_us == min(plain.deliver_at_us)
     assert (await _release(db)).count == 0
@@ -71,8 +71,8 @@ async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(
     assert await db.rows("select count(*) from txmsg.scheduled") == [(0,)]
     stored = await db.rows("select transaction_id, half_stored_at is not null, decided_by from txmsg.message")
     assert {(row[0].bytes, *row[1:]) for row in stored} == {
-        *((transaction_id, False, 0) for transaction_id in plain.ids),
-        *((transaction_id, True, 1) for transaction_id in half.ids),
+        *((transaction_id, False, 0) for transaction_id in plain.transaction_id),
+        *((transaction_id, True, 1) for transaction_id in half.transaction_id),
     }
     await db.assert_dense()
 
@@ -88,7 +88,7 @@ async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Noti
     half.born_at_us = [time.time_ns() // 1000] * 2
     assert (await db.apply(Batch(half=half))).problems == {}
     assert await db.rows("select deliver_at from txmsg.half_message order by transaction_id") == stored
-    await db.apply(Batch(plain=plain, commit=half.ids))
+    await db.apply(Batch(plain=plain, commit=half.transaction_id))
     in_s = "select extract(epoch from deliver_at - now())::float8 from txmsg.scheduled"
     assert all(_HOUR_S - 300 < row[0] <= _HOUR_S for row in await db.rows(in_s))
     assert len(await db.rows(in_s)) == 4
@@ -99,13 +99,13 @@ async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Noti
     other.deliver_after_us = [_HOUR_S * 1_000_000]
     await db.apply(Batch(half=other))
     other.deliver_after_us = [2 * _HOUR_S * 1_000_000]
-    assert (await db.apply(Batch(half=other))).problems == {other.ids[0]: "other"}
+    assert (await db.apply(Batch(half=other))).problems == {other.transaction_id[0]: "other"}
 
 
 async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: Notify) -> None:
     half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
     await db.apply(Batch(half=half))
-    applied = await db.apply(Batch(commit=half.ids, plain=plain))
+    applied = await db.apply(Batch(commit=half.transaction_id, plain=plain))
     assert (sum(applied.ends.values()), applied.deliver_at_us) == (6, None)
 
 
@@ -124,19 +124,21 @@ async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db:
     assert (by_count.count, by_count.more) == (2, True)
     assert (await _release(db)).count == 1
     stored = await db.rows("select transaction_id from txmsg.message order by queue_offset")
-    assert [row[0].bytes for row in stored] == plain.ids[::-1]
+    assert [row[0].bytes for row in stored] == plain.transaction_id[::-1]
 
 
 async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_committed(db: Notify) -> None:
     plain, half = _delayed(db, 2), _delayed(db, 2)
     await db.apply(Batch(half=half))
-    await db.apply(Batch(plain=plain, commit=half.ids))
-    again = await db.apply(Batch(plain=plain, commit=half.ids))
+    await db.apply(Batch(plain=plain, commit=half.transaction_id))
+    again = await db.apply(Batch(plain=plain, commit=half.transaction_id))
     assert (again.problems, again.deliver_at_us) == ({}, None)
-    assert (await db.apply(Batch(rollback=half.ids))).problems == dict.fromkeys(half.ids, "conflict")
-    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.ids, "resolved")
+    assert (await db.apply(Batch(rollback=half.transaction_id))).problems == dict.fromkeys(
+        half.transaction_id, "conflict"
+    )
+    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.transaction_id, "resolved")
     plain.body[0] = b"another"
-    assert (await db.apply(Batch(plain=plain))).problems == {plain.ids[0]: "other"}
+    assert (await db.apply(Batch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
     assert await db.rows("select count(*) from txmsg.scheduled") == [(4,)]
 
@@ -184,12 +186,19 @@ async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> 
 async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) -> None:
     half, plain, due, undecided = _delayed(db, 1), _delayed(db, 1), _delayed(db, 1, in_s=-1), _delayed(db, 1)
     pair = _delayed(db, 2)
-    pair.ids[1], pair.n[1], pair.queue[1] = pair.ids[0], 1, pair.queue[0]
+    pair.transaction_id[1], pair.n[1], pair.queue[1] = pair.transaction_id[0], 1, pair.queue[0]
     for columns in (half, undecided, pair):
         await db.apply(Batch(half=columns))
-    await db.apply(Batch(plain=plain, commit=[half.ids[0], pair.ids[0]]))
+    await db.apply(Batch(plain=plain, commit=[half.transaction_id[0], pair.transaction_id[0]]))
     await db.apply(Batch(plain=due))
-    named = [*half.ids, *plain.ids, *due.ids, *undecided.ids, pair.ids[1], new_transaction_id().bytes]
+    named = [
+        *half.transaction_id,
+        *plain.transaction_id,
+        *due.transaction_id,
+        *undecided.transaction_id,
+        pair.transaction_id[1],
+        new_transaction_id().bytes,
+    ]
     said = ["recalled", "recalled", "entered", "undecided", "recalled", "unknown"]
     async with open_pool(db.url) as pool:
         scheduled = Scheduled(pool, _Segment(db))
@@ -200,20 +209,20 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
             assert list(await scheduled.recall(ids, [0, 0, 0, 0, 1, 0])) == said
     await _pass(db)
     assert (await _release(db)).count == 1, "the other message of the pair"
-    assert (await db.apply(Batch(plain=plain))).problems == {plain.ids[0]: "other"}
-    committed = [half.ids[0], pair.ids[0]]
+    assert (await db.apply(Batch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
+    committed = [half.transaction_id[0], pair.transaction_id[0]]
     for place in (1, 0), (2, 1):
         late_copy = await db.apply(Batch(half=half), segment=place[0], previous=place[1])
-        assert late_copy.problems == {half.ids[0]: "resolved"}
+        assert late_copy.problems == {half.transaction_id[0]: "resolved"}
         again = await db.apply(Batch(commit=committed), segment=place[0], previous=place[1])
         assert again.problems == {}, "its outcome stays commit"
         against = await db.apply(Batch(rollback=committed), segment=place[0], previous=place[1])
         assert against.problems == dict.fromkeys(committed, "conflict")
         await db.connection.execute("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
         await db.connection.execute("select txmsg.add_segment()")
-    assert (await db.apply(Batch(commit=half.ids, rollback=plain.ids), segment=3, previous=2)).problems == (
-        dict.fromkeys(half.ids + plain.ids, "expired")
-    )
+    assert (
+        await db.apply(Batch(commit=half.transaction_id, rollback=plain.transaction_id), segment=3, previous=2)
+    ).problems == (dict.fromkeys(half.transaction_id + plain.transaction_id, "expired"))
     assert await db.rows("select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)") == []
 
 

@@ -48,11 +48,11 @@ async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -
     fast = await topic_of(db, "async")
     half = columns_of([fast, fast, db.queues[0]])
     await db.apply(Batch(half=half))
-    assert await level_of(db, commit=half.ids[:2]) == "off"
-    assert await level_of(db, commit=[], rollback=half.ids[:1]) == "off"
-    assert await level_of(db, commit=half.ids[1:]) == "local"
-    assert await level_of(db, commit=half.ids[:2], rollback=half.ids[2:]) == "local"
-    assert await level_of(db, commit=half.ids[2:]) == "local"
+    assert await level_of(db, commit=half.transaction_id[:2]) == "off"
+    assert await level_of(db, commit=[], rollback=half.transaction_id[:1]) == "off"
+    assert await level_of(db, commit=half.transaction_id[1:]) == "local"
+    assert await level_of(db, commit=half.transaction_id[:2], rollback=half.transaction_id[2:]) == "local"
+    assert await level_of(db, commit=half.transaction_id[2:]) == "local"
 
 
 async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db: Notify) -> None:
@@ -62,7 +62,7 @@ async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db
     for batch in (
         Batch(plain=columns_of([safe])),
         Batch(half=columns_of([safe, db.queues[0]])),
-        Batch(plain=columns_of([safe]), commit=half.ids),
+        Batch(plain=columns_of([safe]), commit=half.transaction_id),
     ):
         with pytest.raises(Unreplicated, match="no synchronous standby is attached"):
             await db.apply(batch)
@@ -74,13 +74,13 @@ async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify
     """Of its transaction there is no half any more; its first answer may have been that nobody knows."""
     half = columns_of([db.queues[0], db.queues[1]])
     await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.ids))
+    await db.apply(Batch(commit=half.transaction_id))
     await db.connection.execute("update txmsg.topic set durability = 'replicated'")
-    for ids in (half.ids[:1], half.ids[1:]):
+    for ids in (half.transaction_id[:1], half.transaction_id[1:]):
         with pytest.raises(psycopg.DatabaseError) as refused:
             await level_of(db, commit=ids)
         assert refused.value.sqlstate == "TX004"
-    plain = columns_of([db.queues[0]], ids=half.ids[:1])
+    plain = columns_of([db.queues[0]], ids=half.transaction_id[:1])
     with pytest.raises(Unreplicated):
         await db.apply(Batch(plain=plain))
 

@@ -94,11 +94,13 @@ async def rotate(db: Notify) -> None:
 async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as_others(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     both = columns_of([queue, db.queues[0]])
-    both.ids[1], both.n[1] = both.ids[0], 1
+    both.transaction_id[1], both.n[1] = both.transaction_id[0], 1
     gone, plain = columns_of([queue]), columns_of([queue, queue])
     await db.apply(Batch(half=both))
     await db.apply(Batch(half=gone))
-    assert (await db.apply(Batch(commit=both.ids[:1], rollback=gone.ids, plain=plain))).ends[queue] == 3
+    assert (await db.apply(Batch(commit=both.transaction_id[:1], rollback=gone.transaction_id, plain=plain))).ends[
+        queue
+    ] == 3
     assert await offsets_of(db, queue) == [(-1, 0), (-1, 1), (-1, 2)]
     assert await offsets_of(db, db.queues[0]) == [(1, 0)]
     for segment, previous in ((1, 0), (2, 1)):
@@ -106,10 +108,10 @@ async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as
         async def repeated(batch: Batch, segment: int = segment, previous: int = previous) -> set[object]:
             return set((await db.apply(batch, segment=segment, previous=previous)).problems.values())
 
-        assert await repeated(Batch(commit=both.ids[:1], plain=plain)) == set()
-        assert await repeated(Batch(commit=gone.ids, rollback=both.ids[:1])) == {"conflict"}
+        assert await repeated(Batch(commit=both.transaction_id[:1], plain=plain)) == set()
+        assert await repeated(Batch(commit=gone.transaction_id, rollback=both.transaction_id[:1])) == {"conflict"}
         assert await repeated(Batch(half=both)) == {"resolved"}
-        other = columns_of([queue, queue], ids=plain.ids)
+        other = columns_of([queue, queue], ids=plain.transaction_id)
         other.body = [b"other", b"other"]
         assert await repeated(Batch(plain=other)) == {"other"}
         assert len(await offsets_of(db, queue)) == 3
@@ -156,14 +158,23 @@ async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(
 async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_remembered(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     memory_only, gone, both = columns_of([queue]), columns_of([queue]), columns_of([queue, db.queues[0]])
-    both.ids[1], both.n[1] = both.ids[0], 1
+    both.transaction_id[1], both.n[1] = both.transaction_id[0], 1
     waiting = columns_of([queue])
     for half in (memory_only, gone, both, waiting):
         await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=[memory_only.ids[0], both.ids[0]], rollback=gone.ids))
+    await db.apply(Batch(commit=[memory_only.transaction_id[0], both.transaction_id[0]], rollback=gone.transaction_id))
     crash(db.url)
-    again = await db.apply(Batch(commit=[memory_only.ids[0], both.ids[0], gone.ids[0], waiting.ids[0]]))
-    assert again.problems == {memory_only.ids[0]: "expired", gone.ids[0]: "conflict"}
+    again = await db.apply(
+        Batch(
+            commit=[
+                memory_only.transaction_id[0],
+                both.transaction_id[0],
+                gone.transaction_id[0],
+                waiting.transaction_id[0],
+            ]
+        )
+    )
+    assert again.problems == {memory_only.transaction_id[0]: "expired", gone.transaction_id[0]: "conflict"}
     assert await offsets_of(db, queue) == [(-1, LIFE)], "what was undecided is delivered"
 
 

@@ -44,14 +44,14 @@ async def held_back(db: Notify) -> set[bytes]:
 
 async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "b", "")
-    first, second, third, other_key, without_key = half.ids
+    first, second, third, other_key, without_key = half.transaction_id
     await db.apply(Batch(half=half))
     applied = await db.apply(Batch(commit=[third, second, other_key, without_key]))
     assert applied.problems == {}
     assert set(await in_queues(db)) == {other_key, without_key}
     assert await held_back(db) == {second, third}
     await db.apply(Batch(commit=[first]))
-    assert [each for each in await in_queues(db) if each in half.ids[:3]] == [first, second, third]
+    assert [each for each in await in_queues(db) if each in half.transaction_id[:3]] == [first, second, third]
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
     await db.assert_dense()
 
@@ -59,44 +59,54 @@ async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notif
 async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "a")
     await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.ids[1:2]))
-    await db.apply(Batch(commit=half.ids[3:]))
-    applied = await db.apply(Batch(rollback=half.ids[:1]))
+    await db.apply(Batch(commit=half.transaction_id[1:2]))
+    await db.apply(Batch(commit=half.transaction_id[3:]))
+    applied = await db.apply(Batch(rollback=half.transaction_id[:1]))
     assert sum(applied.ends.values()) == 1, "its broker is not told that a queue has grown"
-    assert await in_queues(db) == half.ids[1:2]
-    assert await held_back(db) == {half.ids[3]}
-    await db.apply(Batch(rollback=half.ids[2:3]))
-    assert await in_queues(db) == [half.ids[1], half.ids[3]]
+    assert await in_queues(db) == half.transaction_id[1:2]
+    assert await held_back(db) == {half.transaction_id[3]}
+    await db.apply(Batch(rollback=half.transaction_id[2:3]))
+    assert await in_queues(db) == [half.transaction_id[1], half.transaction_id[3]]
 
 
 async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(db: Notify) -> None:
     half = ordered(db, *["a"] * 6)
-    half.ids.sort(reverse=True)  # the order of ids is not theirs
+    half.transaction_id.sort(reverse=True)  # the order of ids is not theirs
     await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=[half.ids[5], half.ids[3], half.ids[2]], rollback=[half.ids[0], half.ids[4]]))
+    await db.apply(
+        Batch(
+            commit=[half.transaction_id[5], half.transaction_id[3], half.transaction_id[2]],
+            rollback=[half.transaction_id[0], half.transaction_id[4]],
+        )
+    )
     assert await in_queues(db) == []
-    await db.apply(Batch(commit=[half.ids[1]]))
-    assert await in_queues(db) == [half.ids[1], half.ids[2], half.ids[3], half.ids[5]]
+    await db.apply(Batch(commit=[half.transaction_id[1]]))
+    assert await in_queues(db) == [
+        half.transaction_id[1],
+        half.transaction_id[2],
+        half.transaction_id[3],
+        half.transaction_id[5],
+    ]
 
 
 async def test_halves_of_several_batches_keep_the_order_in_which_they_were_stored(db: Notify) -> None:
     halves = [ordered(db, "a") for _ in range(5)]
     for half in reversed(halves):
         await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=[half.ids[0] for half in halves]))
-    assert await in_queues(db) == [half.ids[0] for half in reversed(halves)]
+    await db.apply(Batch(commit=[half.transaction_id[0] for half in halves]))
+    assert await in_queues(db) == [half.transaction_id[0] for half in reversed(halves)]
 
 
 async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(db: Notify) -> None:
     """A request and its copy: its messages are numbered by one of them, not partly by each."""
     for copies in range(2, 8):
         half = ordered(db, *["a"] * 5)
-        half.ids, half.n = half.ids[:1] * 5, [*range(5)]
+        half.transaction_id, half.n = half.transaction_id[:1] * 5, [*range(5)]
         twice = half
         for _ in range(copies - 1):
             twice = joined(twice, half)
         await db.apply(Batch(half=twice))
-        await db.apply(Batch(commit=half.ids[:1]))
+        await db.apply(Batch(commit=half.transaction_id[:1]))
     rows = await db.rows("select n from txmsg.message order by queue_offset")
     assert [n for (n,) in rows] == [*range(5)] * 6
 
@@ -104,7 +114,7 @@ async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(d
 async def test_a_commit_that_waits_is_final(db: Notify) -> None:
     half = ordered(db, "a", "a")
     await db.apply(Batch(half=half))
-    waits = half.ids[1]
+    waits = half.transaction_id[1]
     for _ in range(2):
         assert (await db.apply(Batch(commit=[waits]))).problems == {}
     assert (await db.apply(Batch(rollback=[waits]))).problems == {waits: "conflict"}
@@ -112,7 +122,7 @@ async def test_a_commit_that_waits_is_final(db: Notify) -> None:
     assert await held_back(db) == {waits}
     await db.apply(Batch(check=[waits]))
     checked = await db.rows("select transaction_id from txmsg.half_message where next_check_at is not null")
-    assert [row[0].bytes for row in checked] == half.ids[:1], "what is decided is not asked about any more"
+    assert [row[0].bytes for row in checked] == half.transaction_id[:1], "what is decided is not asked about any more"
 
 
 async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify) -> None:
@@ -120,34 +130,38 @@ async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify
     await db.apply(Batch(half=half))
     await db.apply(Batch(plain=plain))
     await db.apply(Batch(plain=other))
-    assert await in_queues(db) == other.ids
+    assert await in_queues(db) == other.transaction_id
     assert (await db.apply(Batch(plain=plain))).problems == {}
-    changed = plain.only({plain.ids[0]})
+    changed = plain.only({plain.transaction_id[0]})
     changed.body = [b"another"]
-    assert (await db.apply(Batch(plain=changed))).problems == {plain.ids[0]: "other"}
+    assert (await db.apply(Batch(plain=changed))).problems == {plain.transaction_id[0]: "other"}
     late = ordered(db, "a")
-    await db.apply(Batch(commit=half.ids[:1], plain=late))
-    assert [each for each in await in_queues(db) if each not in other.ids] == half.ids[:1]
-    await db.apply(Batch(rollback=half.ids[1:]))
-    assert [each for each in await in_queues(db) if each not in other.ids] == [half.ids[0], *plain.ids, *late.ids]
+    await db.apply(Batch(commit=half.transaction_id[:1], plain=late))
+    assert [each for each in await in_queues(db) if each not in other.transaction_id] == half.transaction_id[:1]
+    await db.apply(Batch(rollback=half.transaction_id[1:]))
+    assert [each for each in await in_queues(db) if each not in other.transaction_id] == [
+        half.transaction_id[0],
+        *plain.transaction_id,
+        *late.transaction_id,
+    ]
     stored = await db.rows("select transaction_id, decided_by, half_stored_at is null from txmsg.message")
-    assert {(row[0].bytes, *row[1:]) for row in stored if row[0].bytes != half.ids[0]} == {
-        (each, 0, True) for each in [*plain.ids, *late.ids, *other.ids]
+    assert {(row[0].bytes, *row[1:]) for row in stored if row[0].bytes != half.transaction_id[0]} == {
+        (each, 0, True) for each in [*plain.transaction_id, *late.transaction_id, *other.transaction_id]
     }
 
 
 async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify) -> None:
     first, both = ordered(db, "a"), ordered(db, "b", "a", "")
-    both.ids, both.n = [both.ids[0]] * 3, [0, 1, 2]
+    both.transaction_id, both.n = [both.transaction_id[0]] * 3, [0, 1, 2]
     await db.apply(Batch(half=first))
     await db.apply(Batch(half=both))
-    assert (await db.apply(Batch(commit=both.ids[:1]))).problems == {}
+    assert (await db.apply(Batch(commit=both.transaction_id[:1]))).problems == {}
     assert await db.rows("select n from txmsg.message order by n") == [(0,), (2,)]
     # A late copy finds some of its rows gone and one waiting: it removes what it has stored, not that.
-    assert (await db.apply(Batch(half=both))).problems == {both.ids[0]: "resolved"}
+    assert (await db.apply(Batch(half=both))).problems == {both.transaction_id[0]: "resolved"}
     assert await db.rows("select n from txmsg.half_message where decided") == [(1,)]
-    assert (await db.apply(Batch(rollback=both.ids[:1]))).problems == {both.ids[0]: "conflict"}
-    await db.apply(Batch(rollback=first.ids))
+    assert (await db.apply(Batch(rollback=both.transaction_id[:1]))).problems == {both.transaction_id[0]: "conflict"}
+    await db.apply(Batch(rollback=first.transaction_id))
     assert await db.rows("select n from txmsg.message order by n") == [(0,), (1,), (2,)]
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
@@ -155,15 +169,20 @@ async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify)
 async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
     half = ordered(db, "a", "a", "", "")
     await db.apply(Batch(half=half))
-    by_check, by_person, by_client = half.ids[1], half.ids[2], half.ids[3]
+    by_check, by_person, by_client = half.transaction_id[1], half.transaction_id[2], half.transaction_id[3]
     await db.apply(
         Batch(
             commit=[by_check, by_person, by_client], decided_by={by_check: DecidedBy.CHECK, by_person: DecidedBy.PERSON}
         )
     )
-    await db.apply(Batch(commit=half.ids[:1]))
+    await db.apply(Batch(commit=half.transaction_id[:1]))
     stored = await db.rows("select transaction_id, decided_by from txmsg.message")
-    assert {row[0].bytes: row[1] for row in stored} == {half.ids[0]: 1, by_check: 2, by_person: 3, by_client: 1}
+    assert {row[0].bytes: row[1] for row in stored} == {
+        half.transaction_id[0]: 1,
+        by_check: 2,
+        by_person: 3,
+        by_client: 1,
+    }
 
 
 # ---- many wait
@@ -177,9 +196,9 @@ async def _waiting(db: Notify, count: int) -> tuple[bytes, list[bytes]]:
     for _ in range(count // 4000):
         half = ordered(db, *["a"] * 4000)
         await db.apply(Batch(half=half))
-        await db.apply(Batch(commit=half.ids))
-        waiting += half.ids
-    return head.ids[0], waiting
+        await db.apply(Batch(commit=half.transaction_id))
+        waiting += half.transaction_id
+    return head.transaction_id[0], waiting
 
 
 async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> None:
@@ -190,8 +209,10 @@ async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> No
     assert applied.more == [waiting[moved - 1]]
     late = ordered(db, "a")
     await db.apply(Batch(half=late))
-    assert (await db.apply(Batch(commit=late.ids, check=applied.more))).more == []
-    assert await in_queues(db) == [head, *waiting, *late.ids], "the last one overtook those that waited still"
+    assert (await db.apply(Batch(commit=late.transaction_id, check=applied.more))).more == []
+    assert await in_queues(db) == [head, *waiting, *late.transaction_id], (
+        "the last one overtook those that waited still"
+    )
 
 
 async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> None:
@@ -208,7 +229,7 @@ async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify
     head, _ = await _waiting(db, 12_000)
     held = ordered(db, "b", "b", "c")
     await db.apply(Batch(half=held))
-    await db.apply(Batch(commit=held.ids[1:]))
+    await db.apply(Batch(commit=held.transaction_id[1:]))
 
     class Segment:
         open, previous = 1, 0
@@ -252,13 +273,13 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
 
             for _ in range(25):
                 half = ordered(db, *rng.choices(keys, k=rng.randint(1, 8)))
-                for row in range(1, len(half.ids)):
+                for row in range(1, len(half.transaction_id)):
                     if rng.random() < 0.3:  # several messages of one transaction
-                        half.ids[row], half.n[row] = half.ids[row - 1], half.n[row - 1] + 1
+                        half.transaction_id[row], half.n[row] = half.transaction_id[row - 1], half.n[row - 1] + 1
                 await write(Batch(half=half))
                 if rng.random() < 0.2:
                     await write(Batch(half=half))
-                left.extend(dict.fromkeys(half.ids))
+                left.extend(dict.fromkeys(half.transaction_id))
                 rng.shuffle(left)
                 ends = [left.pop() for _ in range(min(len(left), rng.randint(0, 9)))]
                 rollback = [end for end in ends if rng.random() < 0.2]

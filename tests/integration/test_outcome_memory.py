@@ -140,7 +140,7 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
     scheduled.deliver_at_us = [2 * scheduled.born_at_us[0]]
     for half in (undecided, held_back, scheduled):
         await db.apply(Batch(half=half))
-    committed = [*held_back.ids, *scheduled.ids]
+    committed = [*held_back.transaction_id, *scheduled.transaction_id]
     assert (await db.apply(Batch(commit=committed))).problems == {}
     await db.connection.execute("update txmsg.topic set permission = 0, write_changed_at = now() - interval '1 h'")
     async with open_pool(db.url) as pool:
@@ -152,9 +152,9 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
         await topics.delete("orders", force=True)
     for table in ("half_message", "scheduled", "queue"):
         assert await db.rows(f"select count(*) from txmsg.{table}") == [(0,)]
-    assert (await db.apply(Batch(commit=committed, rollback=undecided.ids))).problems == {}
-    against = await db.apply(Batch(commit=undecided.ids, rollback=committed))
-    assert against.problems == dict.fromkeys([*undecided.ids, *committed], "conflict")
+    assert (await db.apply(Batch(commit=committed, rollback=undecided.transaction_id))).problems == {}
+    against = await db.apply(Batch(commit=undecided.transaction_id, rollback=committed))
+    assert against.problems == dict.fromkeys([*undecided.transaction_id, *committed], "conflict")
 
 
 # ---- how long the memory is
@@ -164,7 +164,7 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
     config = BrokerConfig(storage=db.url, segment_size_bytes=1, outcome_memory_s=600)
     half = db.columns(2)
     await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.ids[:1], rollback=half.ids[1:]))
+    await db.apply(Batch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
     async with open_pool(db.url) as pool:
         clock = [1000.0]
         brokers = [Segments(pool, config, lambda: clock[0]) for _ in range(3)]
@@ -190,8 +190,10 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         assert await look() == 2, "one rotation, though three brokers found that it is time"
         await opened(300)
         assert await look() == 2
-        remembered = await db.apply(Batch(commit=half.ids[1:], rollback=half.ids[:1]), segment=2, previous=1)
-        assert remembered.problems == dict.fromkeys(half.ids, "conflict")
+        remembered = await db.apply(
+            Batch(commit=half.transaction_id[1:], rollback=half.transaction_id[:1]), segment=2, previous=1
+        )
+        assert remembered.problems == dict.fromkeys(half.transaction_id, "conflict")
         await db.apply(Batch(plain=db.columns(1)), segment=2, previous=1)
         assert await look() == 2
         await opened(601)

@@ -321,7 +321,11 @@ async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_a
     async def send(sender: PreparedConnection, segment: int) -> None:
         nonlocal sent
         plain = Columns(
-            ids=[new_transaction_id_bytes()], queue=[QueueId(queue)], producer=[0], body=[b"x"], born_at_us=[1]
+            transaction_id=[new_transaction_id_bytes()],
+            queue=[QueueId(queue)],
+            producer=[0],
+            body=[b"x"],
+            born_at_us=[1],
         )
         applied = await apply(sender, Batch(plain=plain), segment=segment, previous=segment - 1, first_check_s=6)
         assert applied.problems == {}

@@ -78,7 +78,7 @@ async def test_two_copies_at_one_moment_that_name_different_queues_are_one_messa
                 plain_body="array['body'::bytea]",
                 plain_born_at="array[now()]",
             )
-            other.execute(f"select {call}".encode(), {"ids": [copy.ids[0].hex()], "queues": [db.queues[0]]})
+            other.execute(f"select {call}".encode(), {"ids": [copy.transaction_id[0].hex()], "queues": [db.queues[0]]})
             writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
             async with asyncio.timeout(60):
                 while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
@@ -108,7 +108,8 @@ async def test_copies_that_cross_each_other_into_other_queues_are_repeated_until
     """The one deadlock that is left: two messages come twice at one moment, and their copies' queues cross."""
     one, two, three, four = db.queues
     forth = columns_of([one, two])
-    back = columns_of([four, three], ids=forth.ids)  # a batch inserts queue by queue, so the second message first
+    # A batch inserts queue by queue, so the second message first.
+    back = columns_of([four, three], ids=forth.transaction_id)
     config = BrokerConfig(storage=notify_url)
     with psycopg.connect(notify_url, autocommit=True) as holder:
         holder.execute((_WAIT_BEFORE_THE_SECOND % (two, four)).encode())

@@ -36,7 +36,7 @@ async def test_a_poison_item_fails_alone_in_a_batch(notify_url: str) -> None:
         plain = columns_of([queue] * 100)
         plain.key[-1] = "poison\0"  # the service refuses it; the database does, too
         problems = await writer.write(Batch(plain=plain), 100)
-        assert problems == {plain.ids[-1]: FAILED}
+        assert problems == {plain.transaction_id[-1]: FAILED}
         assert ends == {queue: 99}
 
 

@@ -57,7 +57,7 @@ def _poisoned(queue: int, poison: list[tuple[str, Any]]) -> tuple[Columns, set[b
     rows = random.Random(5).sample(range(_FULL), len(poison))
     for row, (column, value) in zip(rows, poison, strict=True):
         getattr(columns, column)[row] = value
-    return columns, {columns.ids[row] for row in rows}
+    return columns, {columns.transaction_id[row] for row in rows}
 
 
 async def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(
@@ -100,7 +100,7 @@ async def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_u
         stored = columns_of([queue] * 3 * share)
         stored.key[some] = _UNCOMPRESSED
         assert await writer.write(Batch(half=stored), 1) == {}
-        commit, rollback, check = (stored.ids[start : start + share] for start in range(0, 3 * share, share))
+        commit, rollback, check = (stored.transaction_id[start : start + share] for start in range(0, 3 * share, share))
         refused = [rollback[some], check[some]]
         with psycopg.connect(notify_url) as connection:
             connection.execute(_REFUSE.replace("%s", ", ".join(f"'{UUID(bytes=each)}'" for each in refused)).encode())
@@ -109,7 +109,7 @@ async def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_u
         batch = Batch(half=half, plain=plain, commit=commit, rollback=rollback, check=check)
         assert len(batch) == _FULL
         calls.clear()
-        culprits = [half.ids[some], plain.ids[some], commit[some], *refused]
+        culprits = [half.transaction_id[some], plain.transaction_id[some], commit[some], *refused]
         assert await writer.write(batch, 1) == dict.fromkeys(culprits, FAILED)
         assert len(calls) <= _calls_max(len(culprits))
     stored_halves = share // 2 - 1

@@ -79,7 +79,7 @@ class Scene:
             ]
             if rows:
                 columns = Columns(
-                    ids=[each for each, _ in rows],
+                    transaction_id=[each for each, _ in rows],
                     n=[n for _, n in rows],
                     body=[self.bodies[UUID(bytes=each), n] for each, n in rows],
                     born_at_us=[self._born_at_us] * len(rows),

@@ -39,7 +39,7 @@ def columns(draw: st.DrawFn) -> Columns:
     """A few rows, with and without each of the columns that may be empty."""
     count = draw(st.integers(0, 3))
     made = Columns(
-        ids=[bytes([draw(st.integers(0, 3))]) * 16 for _ in range(count)],
+        transaction_id=[bytes([draw(st.integers(0, 3))]) * 16 for _ in range(count)],
         queue=[QueueId(draw(st.integers(1, 3))) for _ in range(count)],
         producer=[1] * count,
         body=[draw(st.binary(max_size=2)) for _ in range(count)],
@@ -53,7 +53,9 @@ def columns(draw: st.DrawFn) -> Columns:
 
 def rows(of: Columns) -> list[tuple[object, ...]]:
     """The messages one by one."""
-    filled = [getattr(of, each.name) or [NONE[each.name]] * len(of.ids) for each in fields(of) if of.ids]
+    filled = [
+        getattr(of, each.name) or [NONE[each.name]] * len(of.transaction_id) for each in fields(of) if of.transaction_id
+    ]
     return list(zip(*filled, strict=True))
 
 
@@ -73,7 +75,7 @@ def test_the_rows_of_some_transactions_keep_their_values_and_order(of: Columns, 
 
 
 def test_a_column_filled_by_few_messages_is_as_long_as_the_others() -> None:
-    made = Columns(ids=[bytes(16)] * 4)
+    made = Columns(transaction_id=[bytes(16)] * 4)
     put(made.key, 1, "b", "")
     put(made.key, 2, "c", "")
     made.fill()
@@ -85,6 +87,6 @@ def test_a_column_filled_by_few_messages_is_as_long_as_the_others() -> None:
 def test_an_empty_column_is_stored_as_one_without_values(of: Columns) -> None:
     full = deepcopy(of)
     for name, none in NONE.items():
-        setattr(full, name, getattr(of, name) or [none] * len(of.ids))
+        setattr(full, name, getattr(of, name) or [none] * len(of.transaction_id))
     for sparse, written_out in ((Batch(half=of), Batch(half=full)), (Batch(plain=of), Batch(plain=full))):
         assert _parameters(sparse) == _parameters(written_out)

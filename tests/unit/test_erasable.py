@@ -56,14 +56,14 @@ def bodies_of(keys: MemoryKeys, now: float = 100.0) -> ErasableBodies:
 
 def a_batch(count: int = 1, body: bytes = b"secret", **columns: Any) -> Columns:
     ids = [new_transaction_id_bytes() for _ in range(count)]
-    return Columns(ids=ids, body=[body] * count, born_at_us=[1] * count, **columns)
+    return Columns(transaction_id=ids, body=[body] * count, born_at_us=[1] * count, **columns)
 
 
 def handout(batch: Columns, topic: str = "t") -> MessageBatch:
-    headers = batch.headers or [b""] * len(batch.ids)
+    headers = batch.headers or [b""] * len(batch.transaction_id)
     rows = [
         Row(offset, id_bytes, 0, None, None, packed or None, body, 0, 0, None)  # type: ignore[arg-type]
-        for offset, (id_bytes, packed, body) in enumerate(zip(batch.ids, headers, batch.body, strict=True))
+        for offset, (id_bytes, packed, body) in enumerate(zip(batch.transaction_id, headers, batch.body, strict=True))
     ]
     attempts = [offset + 1 for offset in range(len(rows))]
     receipt = Receipt(1, 5, 2, [row.offset for row in rows])
@@ -120,16 +120,16 @@ async def test_a_key_of_a_delayed_message_is_kept_from_when_it_is_due(keys: Memo
 
 async def test_a_late_copy_of_an_erased_message_is_refused(keys: MemoryKeys) -> None:
     batch = a_batch(2)
-    keys.keys[batch.ids[0], 0] = None
+    keys.keys[batch.transaction_id[0], 0] = None
     refused = await bodies_of(keys).seal(ERASABLE, batch)
-    assert {id_bytes: type(error) for id_bytes, error in refused.items()} == {batch.ids[0]: DuplicateId}
+    assert {id_bytes: type(error) for id_bytes, error in refused.items()} == {batch.transaction_id[0]: DuplicateId}
 
 
 async def test_what_is_erased_or_damaged_is_left_out_and_the_rest_handed_out(keys: MemoryKeys) -> None:
     batch = a_batch(4)
     await bodies_of(keys).seal(ERASABLE, batch)
-    keys.keys[batch.ids[0], 0] = None  # erased
-    del keys.keys[batch.ids[1], 0]  # expired
+    keys.keys[batch.transaction_id[0], 0] = None  # erased
+    del keys.keys[batch.transaction_id[1], 0]  # expired
     batch.body[3] = batch.body[3][:-1]
     bodies = bodies_of(keys)
     (opened,), acks, (refusal,) = await bodies.opened([handout(batch)])

@@ -43,7 +43,7 @@ class Stored(ClosedService):
         denied: Mapping[str, TxmsgError] = {},
     ) -> Problems:
         self.stored_in += [topic for topic, _ in batches if topic not in denied]
-        return {batch.ids[0]: denied[topic] for topic, batch in batches if topic in denied}
+        return {batch.transaction_id[0]: denied[topic] for topic, batch in batches if topic in denied}
 
 
 class NoOtherBroker(Routes):

@@ -33,7 +33,7 @@ COLUMNS: Final = {
 
 
 class Row(NamedTuple):
-    """A message. Texts are in UTF-8, and b"" is none. _2000_us: microseconds since 2000-01-01, as in `EPOCH_2000_US`."""
+    """A message. Texts are in UTF-8, and b"" is none. _2000_us: microseconds since 2000, as in `EPOCH_2000_US`."""
 
     transaction_id: bytes
     n: int

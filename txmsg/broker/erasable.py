@@ -55,18 +55,19 @@ class ErasableBodies:
 
         Raises BrokerUnavailable. A key that no message comes for expires as others do.
         """
-        if topic.erasable_s is None or self._monotonic() < topic.seals_at or not batch.ids:
+        if topic.erasable_s is None or self._monotonic() < topic.seals_at or not batch.transaction_id:
             return {}
-        ns = batch.n or [0] * len(batch.ids)
-        kept_s = [topic.erasable_s] * len(batch.ids)
+        ids = batch.transaction_id
+        ns = batch.n or [0] * len(ids)
+        kept_s = [topic.erasable_s] * len(ids)
         if any(batch.deliver_at_us):
             now = now_us()
             kept_s = [topic.erasable_s + max(0, at - now) / 1_000_000 for at in batch.deliver_at_us]
         if any(batch.deliver_after_us):
             kept_s = [kept + after / 1_000_000 for kept, after in zip(kept_s, batch.deliver_after_us, strict=True)]
-        keys = await self._keys.obtain(topic.id, batch.ids, ns, new_keys(len(batch.ids)), kept_s)
+        keys = await self._keys.obtain(topic.id, ids, ns, new_keys(len(ids)), kept_s)
         erased: dict[bytes, TxmsgError] = {}
-        for row, (transaction_id, n) in enumerate(zip(batch.ids, ns, strict=True)):
+        for row, (transaction_id, n) in enumerate(zip(ids, ns, strict=True)):
             key = keys[transaction_id, n]
             if key is None:
                 erased[transaction_id] = DuplicateId(
@@ -75,7 +76,7 @@ class ErasableBodies:
                 )
             else:
                 batch.body[row] = seal(key, batch.body[row])
-        batch.headers = [headers + SEALED for headers in batch.headers or [b""] * len(batch.ids)]
+        batch.headers = [headers + SEALED for headers in batch.headers or [b""] * len(ids)]
         return erased
 
     async def opened(

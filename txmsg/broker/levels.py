@@ -52,7 +52,7 @@ class Levels:
         found = {
             transaction_id
             for columns in (batch.half, batch.plain)
-            for transaction_id, queue in zip(columns.ids, columns.queue, strict=True)
+            for transaction_id, queue in zip(columns.transaction_id, columns.queue, strict=True)
             if queue in queues
         }
         if ends := batch.ends():

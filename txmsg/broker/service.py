@@ -18,7 +18,7 @@ from txmsg.broker.levels import LeveledWriter
 from txmsg.broker.store.batch import Batch, DecidedBy, Problem
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
-from txmsg.columns import Columns
+from txmsg.columns import SENT, Columns
 from txmsg.erasable import SEALED_HEADER
 from txmsg.errors import (
     BrokerUnavailable,
@@ -132,24 +132,24 @@ class NotifyService:
         refused = {**missing, **denied}
         for topic, batch in batches:
             if topic in refused:
-                problems.update(dict.fromkeys(batch.ids, refused[topic]))
+                problems.update(dict.fromkeys(batch.transaction_id, refused[topic]))
             else:
                 await self._add(columns, topic, batch, producer, problems)
         if half:
             problems |= _incomplete(columns)
         if problems:
-            columns = columns.only(set(columns.ids) - problems.keys())
+            columns = columns.only(set(columns.transaction_id) - problems.keys())
         size_bytes = sum(map(len, columns.body))
-        if size_bytes > REQUEST_SIZE_BYTES_MAX and len(columns.ids) > 1:  # one has the limit of its own
+        if size_bytes > REQUEST_SIZE_BYTES_MAX and len(columns.transaction_id) > 1:  # one has the limit of its own
             raise MessageTooLarge(
                 f"{size_bytes} bytes of bodies in one request: at most {REQUEST_SIZE_BYTES_MAX} fit, send several"
             )
-        size_bytes += 100 * len(columns.ids)
+        size_bytes += 100 * len(columns.transaction_id)
         if half:
             stored = await self.half_writer.write(Batch(half=columns, incarnation=incarnation), size_bytes)
         else:
             stored = await self.writer.write(Batch(plain=columns, incarnation=incarnation), size_bytes)
-        problems |= _errors_of(stored, columns.ids)
+        problems |= _errors_of(stored, columns.transaction_id)
         self.counts.refuse(problems)
         return problems
 
@@ -157,38 +157,27 @@ class NotifyService:
         self, columns: Columns, topic_name: str, batch: Columns, producer: int, problems: dict[bytes, TxmsgError]
     ) -> None:
         """Appends the messages of a topic to `columns`; adds what cannot be stored to `problems`."""
-        count = len(batch.ids)
-        for name in (
-            "n",
-            "key",
-            "tag",
-            "headers",
-            "ordering_key",
-            "deliver_at_us",
-            "deliver_after_us",
-            "first_check_ms",
-        ):
-            column = getattr(batch, name)
-            if column and len(column) != count:
-                raise InvalidMessage(f"column {name} has {len(column)} entries for {count} messages")
-        if len(batch.body) != count or len(batch.born_at_us) != count:
-            raise InvalidMessage(f"columns body and born_at_us must have {count} entries, as there are ids")
+        count = len(batch.transaction_id)
+        for name, is_required in SENT:
+            length = len(getattr(batch, name))
+            if length != count and (is_required or length):
+                raise InvalidMessage(f"column {name} has {length} entries for {count} messages")
         try:
             topic = self.topics.known(topic_name) or await self.topics.ensure(topic_name)
             await self.admission.admit(topic, count)
         except (UnknownTopic, InvalidMessage, TopicClosed, PermissionDenied, Overloaded) as exc:
-            problems.update(dict.fromkeys(batch.ids, exc))
+            problems.update(dict.fromkeys(batch.transaction_id, exc))
             return
         if rows := _doubtful(batch, self.body_size_bytes_max):
             problems.update(_invalid(topic_name, batch, rows, self.body_size_bytes_max))
         if topic.message_type != ANY_TYPE:
             problems.update(_of_other_types(topic, batch, is_half=bool(producer)))
         if topic.erasable_s is not None and self.bodies is not None:
-            batch = batch.only(set(batch.ids) - problems.keys())
+            batch = batch.only(set(batch.transaction_id) - problems.keys())
             problems.update(await self.bodies.seal(topic, batch))
         columns.extend(batch)
         columns.queue += self._queues(topic, batch)
-        columns.producer += [producer] * len(batch.ids)
+        columns.producer += [producer] * len(batch.transaction_id)
 
     def _queues(self, topic: Topic, batch: Columns) -> list[QueueId]:
         """The queue of each message. An ordering key has one queue; others enter queues that this broker delivers.
@@ -198,10 +187,10 @@ class NotifyService:
         all_queues = topic.queue_ids[: topic.write_queues]
         own = self.own_queues(topic) if self.own_queues is not None else ()
         queues = own or all_queues
-        chosen = [queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(queues)] for transaction_id in batch.ids]
+        chosen = [queues[(id_bytes[-2] << 8 | id_bytes[-1]) % len(queues)] for id_bytes in batch.transaction_id]
         for due_us in (batch.deliver_at_us, batch.deliver_after_us):
             # It may become due on another broker, when only the lock of its queue tells a repeat from the first copy.
-            for row, (transaction_id, is_delayed) in enumerate(zip(batch.ids, due_us, strict=False)):
+            for row, (transaction_id, is_delayed) in enumerate(zip(batch.transaction_id, due_us, strict=False)):
                 if is_delayed:
                     chosen[row] = all_queues[(transaction_id[-2] << 8 | transaction_id[-1]) % len(all_queues)]
         for row, ordering_key in enumerate(batch.ordering_key):
@@ -288,7 +277,7 @@ def _doubtful(batch: Columns, body_size_bytes_max: int) -> Sequence[int]:
     """The rows that need a closer check: those with headers, or all, if something is wrong in any of the others."""
     if _all_valid_but_headers(batch, body_size_bytes_max):
         return [row for row, packed in enumerate(batch.headers) if packed]
-    return range(len(batch.ids))
+    return range(len(batch.transaction_id))
 
 
 def _all_valid_but_headers(batch: Columns, body_size_bytes_max: int) -> bool:
@@ -346,14 +335,14 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
             check_delay(topic, deliver_at_us - now_us())
             check_delay(topic, deliver_after_us)
         except TxmsgError as exc:
-            problems[batch.ids[row]] = exc
+            problems[batch.transaction_id[row]] = exc
     return problems
 
 
 def _of_other_types(topic: Topic, batch: Columns, *, is_half: bool) -> dict[bytes, TxmsgError]:
     """The transactions with messages of another type than the topic takes."""
     problems: dict[bytes, TxmsgError] = {}
-    for row, transaction_id in enumerate(batch.ids):
+    for row, transaction_id in enumerate(batch.transaction_id):
         found = type_of_message(
             is_half=is_half,
             ordering_key=batch.ordering_key[row] if batch.ordering_key else "",
@@ -372,7 +361,7 @@ def _incomplete(columns: Columns) -> dict[bytes, TxmsgError]:
     if not any(columns.n):
         return {}
     numbers: defaultdict[bytes, set[int]] = defaultdict(set)
-    for transaction_id, n in zip(columns.ids, columns.n, strict=True):
+    for transaction_id, n in zip(columns.transaction_id, columns.n, strict=True):
         numbers[transaction_id].add(n)
     return {
         transaction_id: InvalidMessage(

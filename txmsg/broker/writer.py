@@ -254,7 +254,7 @@ class Writer:
         sent: set[bytes] = set()
         while self._waiting:
             work = self._waiting[0]
-            ends, plain = work.batch.ends(), work.batch.plain.ids
+            ends, plain = work.batch.ends(), work.batch.plain.transaction_id
             full = items + work.items > items_max or size_bytes + work.size_bytes > config.batch_size_bytes_max
             if works and (full or not ended.isdisjoint(ends) or not sent.isdisjoint(plain)):
                 break
@@ -292,8 +292,9 @@ class Writer:
             self.counts.items.observe(len(batch))
             self.counts.seconds.observe(time.monotonic() - begun_at)
         problems = applied.problems
-        self.counts.halves += sum(id not in problems for id in batch.half.ids) if problems else len(batch.half.ids)
-        self.counts.plain += sum(id not in problems for id in batch.plain.ids) if problems else len(batch.plain.ids)
+        halves, plain = batch.half.transaction_id, batch.plain.transaction_id
+        self.counts.halves += sum(id not in problems for id in halves) if problems else len(halves)
+        self.counts.plain += sum(id not in problems for id in plain) if problems else len(plain)
         for work in works:
             if not work.done.done():
                 work.done.set_result(applied.problems)

@@ -211,7 +211,7 @@ class NotifyApi:
                 (
                     batch.topic,
                     Columns(
-                        ids=slices_of_ids(batch.transaction_ids),
+                        transaction_id=slices_of_ids(batch.transaction_ids),
                         n=list(batch.n),
                         key=list(batch.key),
                         tag=list(batch.tag),

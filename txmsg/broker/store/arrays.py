@@ -136,6 +136,13 @@ def int4_array(values: Sequence[int]) -> Array:
     return _IntArray(len(values), b"".join(map(packed.__getitem__, values)))
 
 
+def optional_int4_array(values: Sequence[int]) -> Array:
+    """int[]; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
+    if not any(values):
+        return _NO_INTS
+    return _IntArray(len(values), b"".join([_INT.pack(4, value) if value else _NULL for value in values]))
+
+
 def optional_int8_array(values: Sequence[int]) -> Array:
     """bigint[]; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
     if not any(values):

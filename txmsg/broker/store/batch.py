@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from psycopg import DatabaseError
@@ -17,6 +18,7 @@ from txmsg.broker.store.arrays import (
     int4_array,
     moment_array,
     optional_bytea_array,
+    optional_int4_array,
     optional_int8_array,
     optional_moment_array,
     smallint_array,
@@ -25,7 +27,7 @@ from txmsg.broker.store.arrays import (
 )
 from txmsg.broker.store.prepared import PreparedConnection, Statement
 from txmsg.broker.store.standbys import await_standbys
-from txmsg.columns import Columns
+from txmsg.columns import COLUMNS, Column, Columns
 from txmsg.errors import TxmsgError
 
 STALE_SEGMENT = "TX001"
@@ -76,10 +78,10 @@ class Batch:
         """Adds what `other` holds, which is of no other incarnation."""
         assert None in {self.incarnation, other.incarnation} or self.incarnation == other.incarnation
         self.incarnation = self.incarnation or other.incarnation
-        if other.half.ids:
+        if other.half.transaction_id:
             self.half = self.half if self.half is not _NO_COLUMNS else Columns()
             self.half.extend(other.half)
-        if other.plain.ids:
+        if other.plain.transaction_id:
             self.plain = self.plain if self.plain is not _NO_COLUMNS else Columns()
             self.plain.extend(other.plain)
         self.commit += other.commit
@@ -94,7 +96,7 @@ class Batch:
 
     def ids(self) -> set[bytes]:
         """All transactions in the batch."""
-        return {*self.half.ids, *self.plain.ids, *self.commit, *self.rollback, *self.check}
+        return {*self.half.transaction_id, *self.plain.transaction_id, *self.commit, *self.rollback, *self.check}
 
     def only(self, ids: set[bytes]) -> Batch:
         """The part of the batch that concerns these transactions."""
@@ -110,7 +112,8 @@ class Batch:
         )
 
     def __len__(self) -> int:
-        return len(self.half.ids) + len(self.plain.ids) + len(self.commit) + len(self.rollback) + len(self.check)
+        messages = len(self.half.transaction_id) + len(self.plain.transaction_id)
+        return messages + len(self.commit) + len(self.rollback) + len(self.check)
 
 
 Problem = str | TxmsgError
@@ -224,21 +227,21 @@ async def apply(
 
 def _parameters(batch: Batch) -> list[bytes]:
     """The columns of a batch in binary. Those of a kind of which it has none were made once."""
-    half = [array.data for array in _half_arrays(batch.half)] if batch.half.ids else _NO_HALF
+    half = [array.data for array in _arrays(batch.half, COLUMNS)] if batch.half.transaction_id else _NO_HALF
     ends = [array.data for array in _end_arrays(batch)] if batch.commit or batch.rollback or batch.check else _NO_ENDS
-    plain = [array.data for array in _plain_arrays(batch.plain)] if batch.plain.ids else _NO_PLAIN
+    plain = [array.data for array in _arrays(batch.plain, _OF_PLAIN)] if batch.plain.transaction_id else _NO_PLAIN
     return half + ends + plain
 
 
-def _half_arrays(half: Columns) -> list[Array]:
-    return [
-        uuid_array(half.ids),
-        smallint_array(half.n or [0] * len(half.ids)),
-        int4_array(half.queue),
-        int4_array(half.producer),
-        *_content(half),
-        int4_array(half.first_check_ms if any(half.first_check_ms) else []),
-    ]
+def _arrays(columns: Columns, of: Sequence[Column]) -> list[Array]:
+    count = len(columns.transaction_id)
+    arrays: list[Array] = []
+    for name, array, default, is_null in of:
+        values = getattr(columns, name)
+        if not values and count and default is not None and not is_null:
+            values = [default] * count
+        arrays.append(_ARRAYS[array, is_null](values))
+    return arrays
 
 
 def _end_arrays(batch: Batch) -> list[Array]:
@@ -256,31 +259,23 @@ def _end_arrays(batch: Batch) -> list[Array]:
     ]
 
 
-def _plain_arrays(plain: Columns) -> list[Array]:
-    return [
-        uuid_array(plain.ids),
-        smallint_array(plain.n or [0] * len(plain.ids)),
-        int4_array(plain.queue),
-        *_content(plain),
-    ]
-
-
-def _content(columns: Columns) -> list[Array]:
-    return [
-        text_array(columns.key),
-        text_array(columns.tag),
-        optional_bytea_array(columns.headers),
-        bytea_array(columns.body),
-        moment_array(columns.born_at_us),
-        text_array(columns.ordering_key),
-        optional_moment_array(columns.deliver_at_us),
-        optional_int8_array(columns.deliver_after_us),
-    ]
-
-
 _INT = struct.Struct(">i")
 _FLOAT = struct.Struct(">d")
-_EMPTY = (_half_arrays(_NO_COLUMNS), _end_arrays(Batch()), _plain_arrays(_NO_COLUMNS))
+_ARRAYS: dict[tuple[str, bool], Callable[[Any], Array]] = {
+    ("uuid[]", False): uuid_array,
+    ("smallint[]", False): smallint_array,
+    ("int[]", False): int4_array,
+    ("int[]", True): optional_int4_array,
+    ("bigint[]", True): optional_int8_array,
+    ("text[]", True): text_array,
+    ("bytea[]", False): bytea_array,
+    ("bytea[]", True): optional_bytea_array,
+    ("timestamptz[]", False): moment_array,
+    ("timestamptz[]", True): optional_moment_array,
+}
+"""By the array's type, and whether its elements may be null."""
+_OF_PLAIN = tuple(column for column in COLUMNS if column.name not in {"producer", "first_check_ms"})
+_EMPTY = (_arrays(_NO_COLUMNS, COLUMNS), _end_arrays(Batch()), _arrays(_NO_COLUMNS, _OF_PLAIN))
 _NO_HALF, _NO_ENDS, _NO_PLAIN = ([array.data for array in arrays] for arrays in _EMPTY)
 _OIDS = (2950, 23, 23, 701, *[array.oid for arrays in _EMPTY for array in arrays])  # uuid, int, int, float8
 _CALL = Statement(

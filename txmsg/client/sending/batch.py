@@ -205,8 +205,8 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             columns = by_topic.get(message.topic)
             if columns is None:
                 columns = by_topic[message.topic] = Columns()
-            row = len(columns.ids)
-            columns.ids.append(entry.transaction_id)
+            row = len(columns.transaction_id)
+            columns.transaction_id.append(entry.transaction_id)
             columns.body.append(message.body)
             columns.born_at_us.append(entry.born_at_us)
             if n:
@@ -228,7 +228,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
     return [
         MessageColumns(
             topic=topic,
-            transaction_ids=b"".join(columns.ids),
+            transaction_ids=b"".join(columns.transaction_id),
             n=columns.n or None,
             body=columns.body,
             key=columns.key or None,
