@@ -83,8 +83,10 @@ class Columns:
 
 COLUMNS: Final = tuple(Column(each.name, **each.metadata) for each in fields(Columns))
 """The columns of a message, in the order of the batch function's parameters."""
-SENT: Final = tuple((each.name, each.default is None) for each in COLUMNS if each.name not in {"queue", "producer"})
-"""Those that a producer fills, and whether it must fill them."""
+OF_PLAIN: Final = tuple(each for each in COLUMNS if each.name not in {"producer", "first_check_ms"})
+"""Those of messages without a transaction, which are not checked."""
+OF_BROKER: Final = frozenset({"queue", "producer"})
+"""Names of those that the broker fills."""
 _REQUIRED: Final = [column.name for column in COLUMNS if column.default is None]
 _DEFAULTS: Final = [(column.name, column.default) for column in COLUMNS if column.default is not None]
 

@@ -110,7 +110,7 @@ class Audit:
         with self._lock:
             self.acknowledged |= {(ack.queue_id, offset) for ack in acks for offset in ack.offset} - expired
             for batch in reply.batches:
-                ids = batch.transaction_ids
+                ids = batch.transaction_id
                 for n, offset in enumerate(batch.receipt.offset):
                     queue_id, epoch = batch.receipt.queue_id, batch.receipt.epoch
                     arrival = Arrival(address, queue_id, epoch, offset, ids[16 * n : 16 * n + 16])

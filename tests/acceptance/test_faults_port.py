@@ -185,7 +185,7 @@ def test_requests_that_swell_side_by_side_are_cut_off_before_they_take_the_memor
 def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_cut_off(broker: BrokerProcess) -> None:
     items = 600
     ids = b"".join(number.to_bytes(16) for number in range(items))
-    refused = pb.MessageColumns(topic="no name", transaction_ids=ids, body=[b""] * items, born_at_us=[0] * items)
+    refused = pb.MessageColumns(topic="no name", transaction_id=ids, body=[b""] * items, born_at_us=[0] * items)
     request = pb.SendRequest(group="g", batches=[refused]).SerializeToString()
     process = psutil.Process(broker.pid)
     with neighbour(broker.address) as good, RawClient(broker.address) as client:

@@ -159,7 +159,7 @@ def _columns(draw: DrawFn, ids: Sequence[bytes]) -> pb.MessageColumns:
 
     return pb.MessageColumns(
         topic=draw(_FIELDS["topic"]),
-        transaction_ids=b"".join(column(st.sampled_from(ids), absent=False)),
+        transaction_id=b"".join(column(st.sampled_from(ids), absent=False)),
         n=column(st.sampled_from([0, 0, 0, 1, 2, 999, 1000, 2**32 - 1])),
         body=column(_BODY, absent=False),
         key=column(_mostly(st.sampled_from(["", "k"]), _TEXT)),

@@ -52,7 +52,7 @@ def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"
     transaction_id = new_transaction_id()
     batch = pb.MessageColumns(
         topic="order.placed",
-        transaction_ids=transaction_id.bytes * count,
+        transaction_id=transaction_id.bytes * count,
         n=range(count),
         body=[body] * count,
         key=["k1"] * count,

@@ -33,14 +33,14 @@ _REFUSED: list[tuple[str, Message | bytes, str, str]] = [
     ("Notify/Send", pb.SendRequest(group=_LONG, half=True), "invalid_name", "1000000"),
     (
         "Notify/Send",
-        pb.SendRequest(batches=[pb.MessageColumns(topic="t", transaction_ids=_MANY, body=[b""] * (len(_MANY) // 16))]),
+        pb.SendRequest(batches=[pb.MessageColumns(topic="t", transaction_id=_MANY, body=[b""] * (len(_MANY) // 16))]),
         "invalid_message",
         "4097 items",
     ),
     (
         "Notify/Send",
         pb.SendRequest(
-            batches=[pb.MessageColumns(topic="t", transaction_ids=3 * _ID, body=3 * [_LARGE], born_at_us=[0, 0, 0])]
+            batches=[pb.MessageColumns(topic="t", transaction_id=3 * _ID, body=3 * [_LARGE], born_at_us=[0, 0, 0])]
         ),
         "message_too_large",
         "9437184 bytes of bodies",
@@ -89,7 +89,7 @@ def ask(client: RawClient, method: str, request: Message | bytes) -> bytes:
 def send_halves(client: RawClient, rows: list[tuple[bytes, int, bytes]], topic: str = "t") -> pb.SendReply:
     ids, places, bodies = zip(*rows, strict=True)
     columns = pb.MessageColumns(
-        topic=topic, transaction_ids=b"".join(ids), n=places, body=bodies, born_at_us=[0] * len(rows)
+        topic=topic, transaction_id=b"".join(ids), n=places, body=bodies, born_at_us=[0] * len(rows)
     )
     return pb.SendReply.FromString(ask(client, "Notify/Send", pb.SendRequest(group="g", half=True, batches=[columns])))
 
@@ -148,7 +148,7 @@ def test_headers_and_tags_that_are_invalid_are_refused_and_their_neighbours_stor
     carried = pb.Headers(values={"h": "1"}).SerializeToString()
     columns = pb.MessageColumns(
         topic="t",
-        transaction_ids=b"".join(ids),
+        transaction_id=b"".join(ids),
         body=[b""] * 5,
         born_at_us=[0] * 5,
         tag=["", "new", "", "new", bad_tag],

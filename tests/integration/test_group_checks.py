@@ -100,7 +100,7 @@ def test_a_half_that_asks_for_it_is_first_checked_later_or_sooner_than_its_group
 
 def test_a_half_of_a_client_that_asks_for_more_than_is_allowed_is_refused(broker: BrokerProcess) -> None:
     columns = MessageColumns(
-        topic="t", transaction_ids=bytes(16), body=[b"x"], born_at_us=[0], first_check_ms=[86_400_001]
+        topic="t", transaction_id=bytes(16), body=[b"x"], born_at_us=[0], first_check_ms=[86_400_001]
     )
     with BlockingChannel(broker.address) as channel:
         half = SendRequest(group="shop", half=True, batches=[columns])

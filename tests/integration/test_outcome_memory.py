@@ -38,7 +38,7 @@ class Client:
     def halves(self, ids: Sequence[bytes]) -> dict[bytes, str]:
         columns = pb.MessageColumns(
             topic="orders",
-            transaction_ids=b"".join(ids),
+            transaction_id=b"".join(ids),
             body=[b"body"] * len(ids),
             born_at_us=[1_700_000_000_000_000] * len(ids),
         )

@@ -287,7 +287,7 @@ def half_of(place: Place, user: str, group: str, topic: str) -> bytes:
     transaction_id = new_transaction_id().bytes
     batch = txmsg_pb2.MessageColumns(
         topic=topic,
-        transaction_ids=transaction_id,
+        transaction_id=transaction_id,
         body=[b"secret"],
         headers=[txmsg_pb2.Headers(values={"h": "secret"}).SerializeToString()],
         born_at_us=[1_700_000_000_000_000],
@@ -391,7 +391,7 @@ def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(place: Pla
     transaction_id = new_transaction_id().bytes
     batch = txmsg_pb2.MessageColumns(
         topic=MINE,
-        transaction_ids=transaction_id,
+        transaction_id=transaction_id,
         body=[b"later"],
         born_at_us=[1_700_000_000_000_000],
         deliver_at_us=[now_us() + 3_600_000_000],
@@ -506,7 +506,7 @@ def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(plac
         batches = [plain_to(topic).batches[0] for topic in ("made1", *new)]
         errors = place.call("maker", "Notify/Send", txmsg_pb2.SendRequest(batches=batches)).errors
         assert {(error.transaction_id, error.code) for error in errors} == {
-            (batch.transaction_ids, "permission_denied") for batch in batches[1:]
+            (batch.transaction_id, "permission_denied") for batch in batches[1:]
         }
     audited = place.call("ops", "Audit/List", AuditQuery(who="maker")).entries
     assert {(entry.action, entry.target) for entry in audited} == {
@@ -658,7 +658,7 @@ def test_error_texts_are_shown_to_those_who_may_read_the_topic(place: Place) -> 
     assert found("reader", MINE) == 2
     sent = plain_to(MINE)
     place.call("ops", "Notify/Send", sent)
-    transaction_id = UUID(bytes=sent.batches[0].transaction_ids)
+    transaction_id = UUID(bytes=sent.batches[0].transaction_id)
     trace = TraceQuery(id=str(transaction_id))
     request = RetryQuery(group="other.dead")
     with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
@@ -678,7 +678,7 @@ def test_error_texts_are_shown_to_those_who_may_read_the_topic(place: Place) -> 
 def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) -> None:
     sent = plain_to("other.found")
     place.call("ops", "Notify/Send", sent)
-    trace = TraceQuery(id=str(UUID(bytes=sent.batches[0].transaction_ids)))
+    trace = TraceQuery(id=str(UUID(bytes=sent.batches[0].transaction_id)))
     show = TopicName(topic="other.found")
     for user, groups in (("ops", {"mine.dead", "other.dead"}), (OTHER, {"other.dead"})):
         [traced] = place.call(user, "Messages/Trace", trace).messages
@@ -763,7 +763,7 @@ def plain_to(topic: str) -> txmsg_pb2.SendRequest:
         batches=[
             txmsg_pb2.MessageColumns(
                 topic=topic,
-                transaction_ids=new_transaction_id().bytes,
+                transaction_id=new_transaction_id().bytes,
                 body=[b""],
                 born_at_us=[1_700_000_000_000_000],
             )

@@ -117,7 +117,7 @@ def kinds(topic: str) -> dict[str, pb.SendRequest]:
             half=kind == "transaction",
             batches=[
                 pb.MessageColumns(
-                    topic=topic, transaction_ids=new_transaction_id().bytes, body=[b"1"], born_at_us=[1], **columns
+                    topic=topic, transaction_id=new_transaction_id().bytes, body=[b"1"], born_at_us=[1], **columns
                 )
             ],
         )

@@ -43,7 +43,7 @@ def send(channel: BlockingChannel, asked: Sequence[str]) -> dict[str, str]:
     """A message to each topic; the code of each that was refused, by topic."""
     ids = {new_transaction_id().bytes: each for each in asked}
     batches = [
-        pb.MessageColumns(topic=topic, transaction_ids=each, body=[b""], born_at_us=[0]) for each, topic in ids.items()
+        pb.MessageColumns(topic=topic, transaction_id=each, body=[b""], born_at_us=[0]) for each, topic in ids.items()
     ]
     reply = channel.call(Notify.send, pb.SendRequest(group="g", batches=batches), timeout_s=TIMEOUT_S)
     return {ids[each.transaction_id]: each.code for each in reply.errors}

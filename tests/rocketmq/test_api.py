@@ -679,7 +679,7 @@ class Together(AnsweredBrokers):
             columns = DeliveredColumns(
                 topic="orders",
                 receipt=receipt,
-                transaction_ids=bytes(16),
+                transaction_id=bytes(16),
                 body=[b"x"],
                 born_at_us=[1],
                 stored_at_us=[1],

@@ -85,7 +85,7 @@ class Three(AnsweredBrokers):
                     DeliveredColumns(
                         topic="orders",
                         receipt=Receipt(queue_id=1, token=1, epoch=1, offset=range(3)),
-                        transaction_ids=bytes(3 * 16),
+                        transaction_id=bytes(3 * 16),
                         body=[b"x"] * 3,
                         born_at_us=[1] * 3,
                         stored_at_us=[1] * 3,

@@ -33,7 +33,7 @@ def id_of(number: int) -> bytes:
 def test_columns_that_are_empty_for_all_are_left_out() -> None:
     [columns] = columns_of([SendEntry(id_of(i), [Message("t", b"b%d" % i)], None) for i in range(3)])
     assert columns.topic == "t"
-    assert columns.transaction_ids == id_of(0) + id_of(1) + id_of(2)
+    assert columns.transaction_id == id_of(0) + id_of(1) + id_of(2)
     assert list(columns.body) == [b"b0", b"b1", b"b2"]
     assert len(columns.born_at_us) == 3
     assert (len(columns.n), len(columns.key), len(columns.tag), len(columns.headers)) == (0, 0, 0, 0)
@@ -62,7 +62,7 @@ def test_a_transaction_of_several_topics_keeps_its_numbering() -> None:
     of_a, of_b = columns_of([entry])
     assert (list(of_a.n), list(of_a.body)) == ([0, 2], [b"0", b"2"])
     assert (list(of_b.n), list(of_b.body)) == ([1], [b"1"])
-    assert of_b.transaction_ids == id_of(1)
+    assert of_b.transaction_id == id_of(1)
 
 
 def test_one_transaction_must_fit_a_request() -> None:

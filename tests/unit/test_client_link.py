@@ -127,7 +127,7 @@ def columns(*offsets: int, hand: Hand = HAND, attempt: int = 1, body: bytes = b"
     return pb.DeliveredColumns(
         topic="t",
         receipt=hand.receipt(offsets),
-        transaction_ids=bytes(16 * count),
+        transaction_id=bytes(16 * count),
         body=[body] * count,
         born_at_us=[0] * count,
         stored_at_us=[0] * count,

@@ -91,7 +91,7 @@ def refuse(code: str) -> Step:
 
 def fail_item(place: int, code: str, reply: type[Any]) -> Step:
     async def step(request: Any, script: Script) -> Any:
-        ids = request.batches[0].transaction_ids if isinstance(request, pb.SendRequest) else request.commit
+        ids = request.batches[0].transaction_id if isinstance(request, pb.SendRequest) else request.commit
         error = pb.ItemError(transaction_id=ids[16 * place : 16 * place + 16], code=code, text="told so")
         return reply(shard=SHARD, errors=[error]) if reply is pb.SendReply else reply(errors=[error])
 
@@ -149,7 +149,7 @@ both_kinds = pytest.mark.parametrize("kind", [scripted, threaded])
 
 
 def ids_sent(script: Script) -> list[bytes]:
-    return [request.batches[0].transaction_ids for request in script.sends]
+    return [request.batches[0].transaction_id for request in script.sends]
 
 
 @both_kinds

@@ -52,7 +52,7 @@ class Shard(Script):
         self.steps.extend([step] * 1000)
 
     def ids(self) -> list[bytes]:
-        return [request.batches[0].transaction_ids for request in self.sends]
+        return [request.batches[0].transaction_id for request in self.sends]
 
 
 @asynccontextmanager

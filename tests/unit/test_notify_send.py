@@ -105,7 +105,7 @@ async def send(sending: Sending, *topics: str, half: bool = False) -> tuple[Stor
         stopping=asyncio.Event(),
     )
     batches = [
-        pb.MessageColumns(topic=topic, transaction_ids=bytes([place] * 16), body=[b""])
+        pb.MessageColumns(topic=topic, transaction_id=bytes([place] * 16), body=[b""])
         for place, topic in enumerate(topics)
     ]
     answering.set(sending)

@@ -18,7 +18,7 @@ from txmsg.broker.levels import LeveledWriter
 from txmsg.broker.store.batch import Batch, DecidedBy, Problem
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
-from txmsg.columns import SENT, Columns
+from txmsg.columns import COLUMNS, OF_BROKER, Columns
 from txmsg.erasable import SEALED_HEADER
 from txmsg.errors import (
     BrokerUnavailable,
@@ -59,6 +59,7 @@ _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may
 _DELAY_US_MAX = DELAY_MAX // timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 _NO_TEXT: list[str] = []
+_SENT = [(column.name, column.default is None) for column in COLUMNS if column.name not in OF_BROKER]
 
 Problems = Mapping[bytes, TxmsgError]
 
@@ -158,7 +159,7 @@ class NotifyService:
     ) -> None:
         """Appends the messages of a topic to `columns`; adds what cannot be stored to `problems`."""
         count = len(batch.transaction_id)
-        for name, is_required in SENT:
+        for name, is_required in _SENT:
             length = len(getattr(batch, name))
             if length != count and (is_required or length):
                 raise InvalidMessage(f"column {name} has {length} entries for {count} messages")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from txmsg.access.permissions import CHECK_GROUP, SEND_GROUP, SEND_TOPIC
@@ -14,9 +14,9 @@ from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import NotifyService
 from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.rows import Row
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
-from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
 from txmsg.message import (
     EPOCH_2000_US,
@@ -29,9 +29,11 @@ from txmsg.message import (
 from txmsg.runtime.start import Start, start_of_wire
 from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
+from txmsg.wire.columns import columns_of
 from txmsg.wire.server_call import ServerCall, with_call
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
+T = TypeVar("T")
 Attached = ServerCall[pb.ClientFrame, pb.BrokerFrame]
 Receiving = ServerCall[pb.ReceiveRequest, pb.ReceiveReply]
 
@@ -207,25 +209,7 @@ class NotifyApi:
             group=request.group,
             fence_id=request.fence_id,
             half=request.half,
-            batches=[
-                (
-                    batch.topic,
-                    Columns(
-                        transaction_id=slices_of_ids(batch.transaction_ids),
-                        n=list(batch.n),
-                        key=list(batch.key),
-                        tag=list(batch.tag),
-                        headers=list(batch.headers),
-                        body=list(batch.body),
-                        born_at_us=list(batch.born_at_us),
-                        ordering_key=list(batch.ordering_key),
-                        deliver_at_us=list(batch.deliver_at_us),
-                        deliver_after_us=list(batch.deliver_after_us),
-                        first_check_ms=list(batch.first_check_ms) if request.half else [],
-                    ),
-                )
-                for batch in request.batches
-            ],
+            batches=[(batch.topic, columns_of(batch, is_half=request.half)) for batch in request.batches],
             denied={topic: error for topic, error in denied.items() if error is not None},
         )
         return pb.SendReply(shard=self._shard, errors=_item_errors(problems))
@@ -485,24 +469,29 @@ def _receipt_pb(receipt: Receipt) -> pb.Receipt:
 
 
 def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
-    _, ids, n, keys, tags, headers, bodies, born_at, stored_at, ordering_keys = zip(*handout.rows, strict=True)
+    columns: Any = Row._make(zip(*handout.rows, strict=True))
     return pb.DeliveredColumns(
         topic=handout.topic,
         queue=handout.queue,
         receipt=_receipt_pb(handout.receipt),
-        transaction_ids=b"".join(ids),
-        n=n if any(n) else None,
-        body=bodies,
-        key=[key or "" for key in keys] if any(keys) else None,
-        tag=[tag or "" for tag in tags] if any(tags) else None,
-        headers=[packed or b"" for packed in headers] if any(headers) else None,
-        born_at_us=[us + EPOCH_2000_US for us in born_at],
-        stored_at_us=[us + EPOCH_2000_US for us in stored_at],
+        transaction_id=b"".join(columns.transaction_id),
+        n=columns.n if any(columns.n) else None,
+        body=columns.body,
+        key=_given(columns.key, ""),
+        tag=_given(columns.tag, ""),
+        headers=_given(columns.headers, b""),
+        born_at_us=[us + EPOCH_2000_US for us in columns.born_at_2000_us],
+        stored_at_us=[us + EPOCH_2000_US for us in columns.stored_at_2000_us],
         attempt=handout.attempts,
-        ordering_key=[key or "" for key in ordering_keys] if any(ordering_keys) else None,
+        ordering_key=_given(columns.ordering_key, ""),
         generation=handout.generations if handout.generations and any(handout.generations) else None,
         losses=handout.losses if handout.losses and any(handout.losses) else None,
     )
+
+
+def _given(column: Sequence[T | None], none: T) -> list[T] | None:
+    """A column as the protocol has it: `none` in place of None, or left out."""
+    return [value or none for value in column] if any(column) else None
 
 
 def _check(half: DueHalf, shard: bytes) -> pb.Check:

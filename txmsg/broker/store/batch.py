@@ -27,7 +27,7 @@ from txmsg.broker.store.arrays import (
 )
 from txmsg.broker.store.prepared import PreparedConnection, Statement
 from txmsg.broker.store.standbys import await_standbys
-from txmsg.columns import COLUMNS, Column, Columns
+from txmsg.columns import COLUMNS, OF_PLAIN, Column, Columns
 from txmsg.errors import TxmsgError
 
 STALE_SEGMENT = "TX001"
@@ -229,7 +229,7 @@ def _parameters(batch: Batch) -> list[bytes]:
     """The columns of a batch in binary. Those of a kind of which it has none were made once."""
     half = [array.data for array in _arrays(batch.half, COLUMNS)] if batch.half.transaction_id else _NO_HALF
     ends = [array.data for array in _end_arrays(batch)] if batch.commit or batch.rollback or batch.check else _NO_ENDS
-    plain = [array.data for array in _arrays(batch.plain, _OF_PLAIN)] if batch.plain.transaction_id else _NO_PLAIN
+    plain = [array.data for array in _arrays(batch.plain, OF_PLAIN)] if batch.plain.transaction_id else _NO_PLAIN
     return half + ends + plain
 
 
@@ -274,8 +274,7 @@ _ARRAYS: dict[tuple[str, bool], Callable[[Any], Array]] = {
     ("timestamptz[]", True): optional_moment_array,
 }
 """By the array's type, and whether its elements may be null."""
-_OF_PLAIN = tuple(column for column in COLUMNS if column.name not in {"producer", "first_check_ms"})
-_EMPTY = (_arrays(_NO_COLUMNS, COLUMNS), _end_arrays(Batch()), _arrays(_NO_COLUMNS, _OF_PLAIN))
+_EMPTY = (_arrays(_NO_COLUMNS, COLUMNS), _end_arrays(Batch()), _arrays(_NO_COLUMNS, OF_PLAIN))
 _NO_HALF, _NO_ENDS, _NO_PLAIN = ([array.data for array in arrays] for arrays in _EMPTY)
 _OIDS = (2950, 23, 23, 701, *[array.oid for arrays in _EMPTY for array in arrays])  # uuid, int, int, float8
 _CALL = Statement(

@@ -30,7 +30,7 @@ def delivered(columns: DeliveredColumns) -> tuple[list[ReceivedMessage], dict[in
         repeat(columns.queue),
         columns.receipt.offset,
         columns.attempt or repeat(1),
-        slices_of_ids(columns.transaction_ids),
+        slices_of_ids(columns.transaction_id),
         columns.n or repeat(0),
         columns.born_at_us,
         columns.stored_at_us,
@@ -53,7 +53,7 @@ def _check_columns(columns: DeliveredColumns) -> None:
         *(columns.attempt, columns.ordering_key, columns.generation, columns.losses),
     )
     if (
-        len(columns.transaction_ids) != 16 * count
+        len(columns.transaction_id) != 16 * count
         or any(len(column) != count for column in full)
         or any(len(column) not in (0, count) for column in sparse)
     ):

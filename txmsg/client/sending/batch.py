@@ -23,6 +23,7 @@ from txmsg.errors import (
 )
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionState, now_us
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
+from txmsg.wire.columns import packed_columns
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
 
 if TYPE_CHECKING:
@@ -225,23 +226,7 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
                 put(columns.first_check_ms, row, message.first_check_ms, 0)
     for columns in by_topic.values():
         columns.fill()
-    return [
-        MessageColumns(
-            topic=topic,
-            transaction_ids=b"".join(columns.transaction_id),
-            n=columns.n or None,
-            body=columns.body,
-            key=columns.key or None,
-            tag=columns.tag or None,
-            headers=columns.headers or None,
-            born_at_us=columns.born_at_us,
-            ordering_key=columns.ordering_key or None,
-            deliver_at_us=columns.deliver_at_us or None,
-            deliver_after_us=columns.deliver_after_us or None,
-            first_check_ms=columns.first_check_ms or None,
-        )
-        for topic, columns in by_topic.items()
-    ]
+    return [packed_columns(topic, columns) for topic, columns in by_topic.items()]
 
 
 def _put_delay(columns: Columns, row: int, message: Message, born_at_us: int) -> None:

@@ -166,7 +166,7 @@ def _attempts(stage: SecureStage) -> list[Attempt]:
     def call_as(user: str, method: Any, request: Any) -> None:
         _call(stage.channel(user=user), method, request)
 
-    message = txmsg_pb2.MessageColumns(topic=TOPIC, transaction_ids=bytes(16), body=[b"{}"], born_at_us=[0])
+    message = txmsg_pb2.MessageColumns(topic=TOPIC, transaction_id=bytes(16), body=[b"{}"], born_at_us=[0])
     forged = txmsg_pb2.SendRequest(group="forger", batches=[message])
     stolen = txmsg_pb2.ReceiveRequest(
         group=GROUPS[1], client_id="thief", subscriptions=[txmsg_pb2.Subscription(topic=TOPIC, tags="*")]

@@ -8,9 +8,9 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class MessageColumns(_message.Message):
-    __slots__ = ("topic", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "ordering_key", "deliver_at_us", "first_check_ms", "deliver_after_us")
+    __slots__ = ("topic", "transaction_id", "n", "body", "key", "tag", "headers", "born_at_us", "ordering_key", "deliver_at_us", "first_check_ms", "deliver_after_us")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
-    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -22,7 +22,7 @@ class MessageColumns(_message.Message):
     FIRST_CHECK_MS_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AFTER_US_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    transaction_ids: bytes
+    transaction_id: bytes
     n: _containers.RepeatedScalarFieldContainer[int]
     body: _containers.RepeatedScalarFieldContainer[bytes]
     key: _containers.RepeatedScalarFieldContainer[str]
@@ -33,7 +33,7 @@ class MessageColumns(_message.Message):
     deliver_at_us: _containers.RepeatedScalarFieldContainer[int]
     first_check_ms: _containers.RepeatedScalarFieldContainer[int]
     deliver_after_us: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., deliver_at_us: _Optional[_Iterable[int]] = ..., first_check_ms: _Optional[_Iterable[int]] = ..., deliver_after_us: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., deliver_at_us: _Optional[_Iterable[int]] = ..., first_check_ms: _Optional[_Iterable[int]] = ..., deliver_after_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Headers(_message.Message):
     __slots__ = ("values",)
@@ -205,11 +205,11 @@ class ReceiveRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_timeout_ms: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ..., start: _Optional[str] = ..., held: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., line: _Optional[int] = ..., received: _Optional[int] = ..., call: _Optional[int] = ..., max_bytes: _Optional[int] = ..., exact: bool = ..., runs: bool = ..., free: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., isolates: bool = ..., alone: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Receipt, _Mapping]]] = ...) -> None: ...
 
 class DeliveredColumns(_message.Message):
-    __slots__ = ("topic", "queue", "receipt", "transaction_ids", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation", "losses")
+    __slots__ = ("topic", "queue", "receipt", "transaction_id", "n", "body", "key", "tag", "headers", "born_at_us", "stored_at_us", "attempt", "ordering_key", "generation", "losses")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -224,7 +224,7 @@ class DeliveredColumns(_message.Message):
     topic: str
     queue: int
     receipt: Receipt
-    transaction_ids: bytes
+    transaction_id: bytes
     n: _containers.RepeatedScalarFieldContainer[int]
     body: _containers.RepeatedScalarFieldContainer[bytes]
     key: _containers.RepeatedScalarFieldContainer[str]
@@ -236,7 +236,7 @@ class DeliveredColumns(_message.Message):
     ordering_key: _containers.RepeatedScalarFieldContainer[str]
     generation: _containers.RepeatedScalarFieldContainer[int]
     losses: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_ids: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., generation: _Optional[_Iterable[int]] = ..., losses: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., transaction_id: _Optional[bytes] = ..., n: _Optional[_Iterable[int]] = ..., body: _Optional[_Iterable[bytes]] = ..., key: _Optional[_Iterable[str]] = ..., tag: _Optional[_Iterable[str]] = ..., headers: _Optional[_Iterable[bytes]] = ..., born_at_us: _Optional[_Iterable[int]] = ..., stored_at_us: _Optional[_Iterable[int]] = ..., attempt: _Optional[_Iterable[int]] = ..., ordering_key: _Optional[_Iterable[str]] = ..., generation: _Optional[_Iterable[int]] = ..., losses: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
     __slots__ = ("batches", "expired", "pause", "awaited")
