@@ -123,7 +123,7 @@ def rate_of(work: Callable[[], Work], expected: int) -> float:
 
 def append(log: LogAccess, count: int) -> Work:
     """Batches that are encoded already."""
-    columns = Columns([_BODY] * CALL_COUNT, [time.time_ns() // 1000], bytes(16 * CALL_COUNT), keys=_KEYS)
+    columns = Columns([_BODY] * CALL_COUNT, [time.time_ns() // 1000], bytes(16 * CALL_COUNT), key=_KEYS)
     batch = Append("appended", 0, encode(columns))
     for _ in range(count // CALL_COUNT):
         log.append([batch])

@@ -146,7 +146,7 @@ def compare_with_one_queue(case: Case, seconds: float, turns: int) -> Compared:
 
 def redis_rate(case: Case, appendfsync: str, seconds: float) -> float | None:
     """Messages per second into a stream, in pipelines of the case's calls; None without a redis-server."""
-    bodies = columns_of(case).bodies
+    bodies = columns_of(case).body
     with redis_streams("--appendfsync", appendfsync) as client:
         if client is None:
             return None

@@ -116,7 +116,7 @@ def redis_rate(messages: int) -> float | None:
     with redis_streams("--appendfsync", "no") as client:
         if client is None:
             return None
-        xadd(client, columns_of(case).bodies, messages // case.count)
+        xadd(client, columns_of(case).body, messages // case.count)
         count, after = 0, "-"
         began_at = time.perf_counter()
         while found := client.xrange("stream", min=after, count=XRANGE_COUNT):

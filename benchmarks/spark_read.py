@@ -43,12 +43,12 @@ def fill(root: Path, count: int) -> None:
             base, queue = number // QUEUES * BATCH, number % QUEUES
             stored_at_us = [FIRST_STORED_AT_US + (number * BATCH + each) * 1000 for each in range(BATCH)]
             columns = Columns(
-                bodies=[b"%0*d" % (BODY_SIZE_BYTES, base + each) for each in range(BATCH)],
+                body=[b"%0*d" % (BODY_SIZE_BYTES, base + each) for each in range(BATCH)],
                 stored_at_us=stored_at_us,
                 born_at_us=stored_at_us,
-                transaction_ids=b"".join(new_transaction_id_bytes() for _ in range(BATCH)),
-                keys=[f"order-{number}-{each}" for each in range(BATCH)],
-                tags=["created", "paid"] * (BATCH // 2),
+                transaction_id=b"".join(new_transaction_id_bytes() for _ in range(BATCH)),
+                key=[f"order-{number}-{each}" for each in range(BATCH)],
+                tag=["created", "paid"] * (BATCH // 2),
             )
             appends.append(Append("trade", queue, encode(columns), base))
             if len(appends) == 100 or number == count // BATCH - 1:

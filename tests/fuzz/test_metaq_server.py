@@ -78,7 +78,7 @@ def _batches(draw: DrawFn) -> tuple[pb.AppendBatch, bytes]:
     columns = Columns(
         draw(st.lists(st.binary(max_size=30), min_size=count, max_size=count)),
         draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
-        keys=["k", "", "ü", "k"][:count],
+        key=["k", "", "ü", "k"][:count],
         headers=[b"", b"\n\x06\n\x01a\x12\x01b", b"", b""][:count],
     )
     payload = encode(columns, draw(st.sampled_from(Compression)))

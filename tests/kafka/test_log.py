@@ -44,7 +44,7 @@ def mirror(kafka: Kafka, name: str, counts: list[int], *, begin: int = 0, partit
     for count in counts:
         producer.begin_transaction()
         columns = Columns([b"%d" % each for each in range(offset, offset + abs(count))], [NOW_US + 1_000_000 * offset])
-        columns.transaction_ids = b"".join(new_transaction_id_bytes() for _ in columns.bodies)
+        columns.transaction_id = b"".join(new_transaction_id_bytes() for _ in columns.body)
         for record in records_of(columns, name, partition, offset):
             producer.produce(
                 name, record.value, record.key, partition, timestamp=record.timestamp_ms, headers=record.headers

@@ -43,12 +43,12 @@ class Twins:
             made = {
                 queue: _columns(queue, self._ends.get(queue, 0), (count + half) // 2) for queue, count in counts.items()
             }
-            made = {queue: columns for queue, columns in made.items() if columns.bodies}
+            made = {queue: columns for queue, columns in made.items() if columns.body}
             self._transaction(made)
             with Log(self.directory) as log:
                 log.append([Append(queue.topic, queue.queue, encode(columns)) for queue, columns in made.items()])
             for queue, columns in made.items():
-                self._ends[queue] = self._ends.get(queue, 0) + len(columns.bodies)
+                self._ends[queue] = self._ends.get(queue, 0) + len(columns.body)
 
     def _transaction(self, made: Mapping[LogQueue, Columns], *, aborted: bool = False) -> None:
         producer = self._producer
@@ -75,13 +75,13 @@ def _columns(queue: LogQueue, first: int, count: int) -> Columns:
     """Messages of which some have a key, some a tag, some headers: a minute between each and the next."""
     offsets = range(first, first + count)
     return Columns(
-        bodies=[f"{queue.topic}/{queue.queue}/{offset}".encode() for offset in offsets],
+        body=[f"{queue.topic}/{queue.queue}/{offset}".encode() for offset in offsets],
         stored_at_us=[STORED_AT_US + offset * 60_000_000 for offset in offsets],
         born_at_us=[STORED_AT_US + offset * 60_000_000 - 3_000 for offset in offsets],
-        transaction_ids=b"".join(offset.to_bytes(16, "big") for offset in offsets),
+        transaction_id=b"".join(offset.to_bytes(16, "big") for offset in offsets),
         n=[0] * count,
-        keys=["" if offset % 3 else f"key-{offset}" for offset in offsets],
-        tags=["" if offset % 2 else "paid" for offset in offsets],
-        ordering_keys=["" if offset % 4 else f"order-{offset}" for offset in offsets],
+        key=["" if offset % 3 else f"key-{offset}" for offset in offsets],
+        tag=["" if offset % 2 else "paid" for offset in offsets],
+        ordering_key=["" if offset % 4 else f"order-{offset}" for offset in offsets],
         headers=[b"" if offset % 5 else pack_headers({"trace": str(offset), "txmsg-id": "mine"}) for offset in offsets],
     )

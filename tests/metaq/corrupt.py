@@ -73,7 +73,7 @@ def _write(root: Path, log_id: int, letter: str) -> Messages:
             for key in QUEUES:
                 count = 1 + (number + key[1]) % 3
                 bodies = [f"{letter}{key[0]}/{key[1]}/{ends[key] + each}".encode() * 4 for each in range(count)]
-                columns = Columns(bodies, [1000 + number], keys=[f"k{number}"] * count)
+                columns = Columns(bodies, [1000 + number], key=[f"k{number}"] * count)
                 compression = Compression.ZSTD if number % 4 == 3 else Compression.NONE
                 log.append([Append(*key, encode(columns, compression), ends[key])])
                 for body in bodies:

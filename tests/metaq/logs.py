@@ -43,7 +43,7 @@ def append(log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1
     """Appends a batch at the queue's end, wherever the log is; returns the offset after it."""
     at = LogQueue(topic, queue)
     offset = log.ranges([at])[at].end
-    columns = Columns(bodies(topic, queue, offset, count), [at_us], tags=tags or [])
+    columns = Columns(bodies(topic, queue, offset, count), [at_us], tag=tags or [])
     assert log.append([Append(topic, queue, encode(columns))]) == [offset]
     return offset + count
 

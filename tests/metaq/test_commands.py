@@ -22,7 +22,7 @@ from txmsg.metaq.store.log import Append, Log
 def root(tmp_path: Path) -> Path:
     with Log(tmp_path) as log:
         fill(log, "trade", 0, [2, 3])
-        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], keys=["k", ""], tags=["paid", "new"])
+        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], key=["k", ""], tag=["paid", "new"])
         log.append([Append("trade", 1, encode(tagged)), Append("user", 0, hole(7, 5))])
     return tmp_path
 

@@ -108,7 +108,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
 async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for _ in range(2):
-            tagged = Columns([b""] * 4, [1], tags=["a", "b", "", "c"])
+            tagged = Columns([b""] * 4, [1], tag=["a", "b", "", "c"])
             log.append([Append("t", 0, encode(tagged)), Append("t", 1, encode(Columns([b""] * 9, [1])))])
         seen = Seen()
         consumer = AsyncLogConsumer(tmp_path, "g")

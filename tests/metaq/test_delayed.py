@@ -197,7 +197,7 @@ def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
 
 @pytest.mark.parametrize("compression", list(Compression))
 def test_a_batch_is_moved_as_it_was(bench: Bench, compression: Compression) -> None:
-    columns = Columns([b"x" * 1000, b"y"], [1], bytes(range(32)), born_at_us=[3, 4], keys=["k", ""], tags=["", "t"])
+    columns = Columns([b"x" * 1000, b"y"], [1], bytes(range(32)), born_at_us=[3, 4], key=["k", ""], tag=["", "t"])
     bench.log.append([Append("t", 3, encode(columns, compression), due_at_us=bench.clock.us + 1)])
     bench.run(1)
     one, two = messages_of(bench.root, "t", 3)
@@ -206,7 +206,7 @@ def test_a_batch_is_moved_as_it_was(bench: Bench, compression: Compression) -> N
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    payload = encode(Columns([b"body"], [7], keys=["k"]))
+    payload = encode(Columns([b"body"], [7], key=["k"]))
     assert Entry.unpack(Entry(5, Batch("t", 9, payload)).pack(), 7) == Entry(5, Batch("t", 9, payload))
 
 

@@ -164,7 +164,7 @@ def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: 
 
 def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
     with Log(disk / "log", LogConfig(file_size_bytes_max=1000)) as log:
-        log.append([Append("t", 0, encode(Columns([b"x"] * 5, [1], keys=["a", "b"] * 2 + ["a"])))] * 10)
+        log.append([Append("t", 0, encode(Columns([b"x"] * 5, [1], key=["a", "b"] * 2 + ["a"])))] * 10)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     try:
         with pytest.raises(

@@ -39,7 +39,7 @@ def append_of(queue: int, ids: list[UUID], *, stored_s: int, n: list[int] | None
     columns = Columns(
         [each.hex.encode() for each in ids],
         [stored_s * 1_000_000],
-        transaction_ids=b"".join(each.bytes for each in ids),
+        transaction_id=b"".join(each.bytes for each in ids),
         n=n or [],
     )
     return Append("t", queue, encode(columns, **kwargs))  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def test_a_server_refuses_to_go_on_in_another_topic(log: LogAccess) -> None:
 
 def test_the_command_finds_by_id_and_by_key(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as access:
-        columns = Columns([b"paid"], [AT_S * 1_000_000], transaction_ids=EARLY.bytes, keys=["42"])
+        columns = Columns([b"paid"], [AT_S * 1_000_000], transaction_id=EARLY.bytes, key=["42"])
         access.append([Append("t", 0, encode(columns))])
 
     def find(*words: str) -> tuple[int, str]:

@@ -107,10 +107,10 @@ def keyed(tmp_path: Path) -> Iterator[LogAccess]:
     with open_log(tmp_path, append=True) as access:
         access.append(
             [
-                Append("k", 0, encode(Columns([b""] * 3, [10], keys=["x", "wanted", ""]))),
+                Append("k", 0, encode(Columns([b""] * 3, [10], key=["x", "wanted", ""]))),
                 Append("k", 0, hole(5, 10)),
-                Append("k", 0, encode(Columns([b""] * 2, [20], keys=["", "wanted"]))),
-                Append("k", 1, encode(Columns([b""], [30], keys=["wanted"]))),
+                Append("k", 0, encode(Columns([b""] * 2, [20], key=["", "wanted"]))),
+                Append("k", 1, encode(Columns([b""], [30], key=["wanted"]))),
             ]
         )
         yield access

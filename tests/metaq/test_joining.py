@@ -31,14 +31,14 @@ def _batches(draw: st.DrawFn) -> list[FrameBatch]:
     for _ in range(draw(st.integers(0, 6))):
         count = draw(st.integers(1, 4))
         columns = Columns(
-            bodies=draw(st.lists(st.binary(max_size=40), min_size=count, max_size=count)),
+            body=draw(st.lists(st.binary(max_size=40), min_size=count, max_size=count)),
             stored_at_us=draw(_one_of_each(_MOMENTS, count)) or [draw(_MOMENTS)],
-            transaction_ids=draw(st.just(b"") | st.binary(min_size=16 * count, max_size=16 * count)),
+            transaction_id=draw(st.just(b"") | st.binary(min_size=16 * count, max_size=16 * count)),
             n=draw(_one_of_each(st.integers(0, 999), count)),
             born_at_us=draw(_one_of_each(_MOMENTS, count)),
-            keys=draw(_one_of_each(_TEXTS, count)),
-            tags=draw(_one_of_each(_TEXTS, count)),
-            ordering_keys=draw(_one_of_each(_TEXTS, count)),
+            key=draw(_one_of_each(_TEXTS, count)),
+            tag=draw(_one_of_each(_TEXTS, count)),
+            ordering_key=draw(_one_of_each(_TEXTS, count)),
             headers=draw(_one_of_each(st.binary(max_size=9), count)),
         )
         skip = draw(st.integers(0, count - 1)) if not found else 0

@@ -24,7 +24,7 @@ KEYS = ["a", "b", "ключ", "a", "x" * 512]
 
 
 def batch(topic: str, queue: int, keys: list[str], compression: Compression = Compression.NONE) -> Append:
-    return Append(topic, queue, encode(Columns([b""] * len(keys), [1], keys=keys), compression))
+    return Append(topic, queue, encode(Columns([b""] * len(keys), [1], key=keys), compression))
 
 
 def found(log: Path | LogReader, topic: str, key: str, count_max: int = 100) -> list[tuple[int | None, int | None]]:

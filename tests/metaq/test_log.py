@@ -38,20 +38,20 @@ def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:
 def test_every_column_comes_back_as_it_was(tmp_path: Path, compression: Compression) -> None:
     ids = [new_transaction_id_bytes() for _ in range(3)]
     columns = Columns(
-        bodies=[b"a" * 100, b"", b"c\0\xff"],
+        body=[b"a" * 100, b"", b"c\0\xff"],
         stored_at_us=[30, 10, 20],
-        transaction_ids=b"".join(ids),
+        transaction_id=b"".join(ids),
         n=[0, 1, 999],
         born_at_us=[1, 2, 3],
-        keys=["k", "", "ключ"],
-        tags=["", "created", ""],
-        ordering_keys=["o1", "o2", ""],
+        key=["k", "", "ключ"],
+        tag=["", "created", ""],
+        ordering_key=["o1", "o2", ""],
     )
     with Log(tmp_path) as log:
         log.append([Append("t", 7, encode(columns, compression))])
         [found] = LogReader(tmp_path).queue("t", 7).fetch(0)
     arrow = found.to_arrow()
-    assert arrow["body"].to_pylist() == columns.bodies
+    assert arrow["body"].to_pylist() == columns.body
     assert arrow["key"].to_pylist() == ["k", None, "ключ"]
     assert arrow["ordering_key"].to_pylist() == ["o1", "o2", None]
     assert arrow["headers"].to_pylist() == [None, None, None]
@@ -276,10 +276,10 @@ def test_a_file_of_cells_that_is_empty_yet_is_none(tmp_path: Path) -> None:
 def test_what_does_not_fit_a_frame_is_refused() -> None:
     with pytest.raises(MessageTooLarge, match="0 messages"):
         encode(Columns([], [1]))
-    with pytest.raises(ValueError, match="column KEY has 1 entries"):
-        encode(Columns([b"a", b"b"], [1], keys=["x"]))
+    with pytest.raises(ValueError, match="column key has 1 entries"):
+        encode(Columns([b"a", b"b"], [1], key=["x"]))
     with pytest.raises(ValueError, match="TRANSACTION_ID"):
-        encode(Columns([b"a", b"b"], [1], transaction_ids=bytes(16)))
+        encode(Columns([b"a", b"b"], [1], transaction_id=bytes(16)))
 
 
 def test_a_queue_whose_first_cell_is_about_to_be_written_is_empty(tmp_path: Path) -> None:

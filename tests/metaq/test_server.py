@@ -104,7 +104,7 @@ def log(address: str) -> Iterator[RemoteLog]:
 
 
 def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
-    compressed = encode(Columns([b"x" * 5000] * 3, [1, 2, 3], keys=["a", "", "b"]), Compression.ZSTD)
+    compressed = encode(Columns([b"x" * 5000] * 3, [1, 2, 3], key=["a", "", "b"]), Compression.ZSTD)
     assert log.append([batch("disk", 7, 0, 5), Append("disk", 7, compressed, 5)]) == [0, 5]
     [fetched] = log.fetch({LogQueue("disk", 7): 0})
     on_disk = LogReader(root)
@@ -201,7 +201,7 @@ def test_what_topics_ask_for_is_kept_and_told(log: RemoteLog, root: Path) -> Non
 
 def test_messages_are_found_by_key_and_offsets_by_time(log: RemoteLog) -> None:
     columns = Columns(
-        [b"1", b"2", b"3"], [10, 20, 30], transaction_ids=bytes(range(48)), keys=["k", "", "k"], tags=["", "", "t"]
+        [b"1", b"2", b"3"], [10, 20, 30], transaction_id=bytes(range(48)), key=["k", "", "k"], tag=["", "", "t"]
     )
     log.append([Append("found", 2, encode(columns)), Append("found", 2, encode(Columns([b"4"], [40])))])
     first, third = log.find("found", "k")
@@ -321,7 +321,7 @@ def test_one_bad_append_spoils_no_other_that_comes_with_it(log: RemoteLog, root:
 
 def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path) -> None:
     """Each is wrong in one thing, under a checksum that is right."""
-    good = encode(Columns([b"one", b"two"], [5], keys=["a", "bc"]))
+    good = encode(Columns([b"one", b"two"], [5], key=["a", "bc"]))
     raw = bytes(good.parts[0])
     from google_crc32c import value as crc32c
 

@@ -30,9 +30,7 @@ _BODY = b"x" * 50_000
 
 
 def _append(*bodies: bytes, topic: str = "t", queue: int = 0) -> Append:
-    return Append(
-        topic, queue, encode(Columns(bodies=bodies, stored_at_us=[1], transaction_ids=b"i" * 16 * len(bodies)))
-    )
+    return Append(topic, queue, encode(Columns(body=bodies, stored_at_us=[1], transaction_id=b"i" * 16 * len(bodies))))
 
 
 def _waiting(spool: Spool) -> list[Append]:

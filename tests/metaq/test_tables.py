@@ -45,14 +45,14 @@ def _filled(log: LogAccess) -> None:
         for first in range(0, PER_QUEUE, 4):
             rows = range(first, first + 4)
             columns = Columns(
-                bodies=[b"\xff\x00" if row == 7 else f"body {row}".encode() for row in rows],
+                body=[b"\xff\x00" if row == 7 else f"body {row}".encode() for row in rows],
                 stored_at_us=[
                     us_of_datetime(MIDNIGHT + timedelta(minutes=row - 20, microseconds=queue)) for row in rows
                 ],
-                transaction_ids=b"".join(new_transaction_id_bytes() for _ in rows),
+                transaction_id=b"".join(new_transaction_id_bytes() for _ in rows),
                 n=[row % 2 * 11 for row in rows],
-                keys=[f"k{row}" for row in rows],
-                tags=["paid" if row % 2 else "" for row in rows],
+                key=[f"k{row}" for row in rows],
+                tag=["paid" if row % 2 else "" for row in rows],
             )
             log.append([Append("trade", queue, encode(columns, Compression.LZ4))])
     LogProducer(log).send(Message("told", b"{}", key="1", headers={"b": "2", "a": "1"}))

@@ -33,7 +33,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     root = tmp_path / "log"
     with Log(root) as log:
         fill(log, "trade", 0, [2, 3])
-        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], keys=["k", ""], tags=["paid", "new"])
+        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], key=["k", ""], tag=["paid", "new"])
         log.append([Append("trade", 1, encode(tagged)), Append("user", 0, hole(7, 5)), batch("user", 0, 7, 1)])
     if request.param == "directory":
         yield str(root)

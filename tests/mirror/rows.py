@@ -137,13 +137,13 @@ def payload_of(rows: Sequence[Stored], compression: Compression = Compression.NO
 
 def _columns(rows: Sequence[Stored]) -> Columns:
     return Columns(
-        bodies=[row.body for row in rows],
+        body=[row.body for row in rows],
         stored_at_us=[row.stored_at_us for row in rows],
-        transaction_ids=b"".join(row.id_bytes for row in rows),
+        transaction_id=b"".join(row.id_bytes for row in rows),
         n=[row.n for row in rows],
         born_at_us=[row.born_at_us for row in rows],
-        keys=[row.key or "" for row in rows],
-        tags=[row.tag or "" for row in rows],
-        ordering_keys=[row.ordering_key or "" for row in rows],
+        key=[row.key or "" for row in rows],
+        tag=[row.tag or "" for row in rows],
+        ordering_key=[row.ordering_key or "" for row in rows],
         headers=[row.headers or b"" for row in rows],
     )

@@ -32,14 +32,14 @@ Headers = list[tuple[str, str | bytes | None]] | None
 def _written(topic: str, number: int) -> list[tuple[bytes | None, bytes | None, int, Headers]]:
     """Key, value, timestamp in ms and headers of records that a mirror and a producer write to this partition."""
     columns = Columns(
-        bodies=[b"plain", b"ordered", b"", b"both", b"exactly"],
+        body=[b"plain", b"ordered", b"", b"both", b"exactly"],
         stored_at_us=[_STORED_AT_US] * 4 + [_STORED_AT_US // 1000 * 1000],
         born_at_us=[_STORED_AT_US - 7] * 4 + [_STORED_AT_US // 1000 * 1000],
-        transaction_ids=bytes(16 * 5),
+        transaction_id=bytes(16 * 5),
         n=[0] * 5,
-        keys=["", "", "k", "käse", ""],
-        tags=["", "paid", "", "x", ""],
-        ordering_keys=["", "order-1", "", "order-2", ""],
+        key=["", "", "k", "käse", ""],
+        tag=["", "paid", "", "x", ""],
+        ordering_key=["", "order-1", "", "order-2", ""],
         headers=[
             b"",
             pack_headers({"trace": "1", "a": "2"}),

@@ -165,13 +165,13 @@ def test_an_error_is_told_by_its_text_and_not_by_all_that_led_to_it(tmp_path: Pa
 
 def test_missing_and_odd_columns_come_as_they_are(tmp_path: Path) -> None:
     columns = Columns(
-        bodies=[b"", b"\0\xff", b"x"],
+        body=[b"", b"\0\xff", b"x"],
         stored_at_us=[30, 10, 20],
-        transaction_ids=b"".join(new_transaction_id_bytes() for _ in range(3)),
+        transaction_id=b"".join(new_transaction_id_bytes() for _ in range(3)),
         born_at_us=[-1, 0, 2**53],
-        keys=["", "ключ", "k"],
-        tags=["a", "", ""],
-        ordering_keys=["", "", "o"],
+        key=["", "ключ", "k"],
+        tag=["a", "", ""],
+        ordering_key=["", "", "o"],
         headers=[pack_headers({"a": "1", "b": ""}), b"", b"\xff\xff no headers"],
     )
     with Log(tmp_path) as log:

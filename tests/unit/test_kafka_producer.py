@@ -43,8 +43,8 @@ def test_messages_come_as_columns_and_stand_where_the_log_says(acks: Acks | None
     places = LogProducer(log, queues=1, acks=acks).send_many(messages)
     assert places == [Place("t", 0, 7), Place("u", 0, 7), Place("t", 0, 8)]
     of_t, of_u = log.batches
-    assert (of_t.topic, of_t.columns.bodies, of_t.columns.keys) == ("t", [b"a", b"c"], ["k", ""])
-    assert of_u.columns.bodies == [b"b"]
+    assert (of_t.topic, of_t.columns.body, of_t.columns.key) == ("t", [b"a", b"c"], ["k", ""])
+    assert of_u.columns.body == [b"b"]
     assert log.acks == [acks]
 
 

@@ -65,14 +65,14 @@ def messages(draw: st.DrawFn) -> ReceivedMessage:
 
 def columns(message: ReceivedMessage) -> Columns:
     return Columns(
-        bodies=[message.body],
+        body=[message.body],
         stored_at_us=[message.stored_at_us],
-        transaction_ids=message.id_bytes,
+        transaction_id=message.id_bytes,
         n=[message.n],
         born_at_us=[message.born_at_us],
-        keys=[message.key or ""],
-        tags=[message.tag or ""],
-        ordering_keys=[message.ordering_key or ""],
+        key=[message.key or ""],
+        tag=[message.tag or ""],
+        ordering_key=[message.ordering_key or ""],
         headers=[pack_headers(message.headers)],
     )
 
@@ -91,10 +91,8 @@ def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compress
     def joined(name: str) -> list[Any]:
         return [value for of in each for value in getattr(of, name)]
 
-    names = [field.name for field in fields(Columns) if field.name != "transaction_ids"]
-    whole = Columns(
-        **{name: joined(name) for name in names}, transaction_ids=b"".join(of.transaction_ids for of in each)
-    )
+    names = [field.name for field in fields(Columns) if field.name != "transaction_id"]
+    whole = Columns(**{name: joined(name) for name in names}, transaction_id=b"".join(of.transaction_id for of in each))
     assert list(records_of(unpacked(encode(whole, compression)), "t", 3)) == list(records_of(whole, "t", 3))
 
 
@@ -185,9 +183,9 @@ def test_a_record_has_what_people_of_kafka_look_for() -> None:
             [1_700_000_000_000_123],
             2 * ID,
             n=[0, 1],
-            keys=["user 1", "user 2"],
-            ordering_keys=["", "region"],
-            tags=["paid", ""],
+            key=["user 1", "user 2"],
+            ordering_key=["", "region"],
+            tag=["paid", ""],
             headers=[b"", pack_headers({"source": "shop"})],
         ),
         "shop.t",
@@ -272,7 +270,7 @@ def test_a_timestamp_that_is_no_time_is_named_unless_txmsg_says_the_time(timesta
 def test_a_batch_ends_before_a_record_that_cannot_be_read(
     *, bad: int, are_alike: bool, header: tuple[str, bytes] | None, timestamp_ms: int
 ) -> None:
-    made = Columns([b"%d" % at for at in range(6)], [5000], 6 * ID, tags=[] if are_alike else ["", "a"] * 3)
+    made = Columns([b"%d" % at for at in range(6)], [5000], 6 * ID, tag=[] if are_alike else ["", "a"] * 3)
     records = list(records_of(made, "t", 3))
     spoilt = [pair for pair in records[bad].headers if header is None or pair[0] != header[0]]
     spoilt += [] if header is None else [header]
@@ -285,9 +283,7 @@ def test_a_batch_ends_before_a_record_that_cannot_be_read(
         batch = RecordBatch.of("t", 3, read_back)
         assert (batch.base_offset, batch.end_offset, len(batch)) == (0, bad, bad)
         assert batch.size_bytes == sum(200 + 1 for _ in range(bad))
-        assert (
-            batch.to_arrow()["body"].to_pylist() == [message.body for message in batch.messages()] == made.bodies[:bad]
-        )
+        assert batch.to_arrow()["body"].to_pylist() == [message.body for message in batch.messages()] == made.body[:bad]
     if bad < 5:
         assert RecordBatch.of("t", 3, read_back[bad + 1 :]).base_offset == bad + 1
 

@@ -235,11 +235,11 @@ class Source:
         count = len(block.records)
         key = self._ordering_key(block.stream.path)
         columns = Columns(
-            bodies=block.records.bodies,
+            body=block.records.bodies,
             stored_at_us=[now_us()],
-            transaction_ids=ids_of(block.stream.id, block.base, block.records.ends),
-            ordering_keys=[key] * count,
-            tags=[self.config.tag] * count if self.config.tag else (),
+            transaction_id=ids_of(block.stream.id, block.base, block.records.ends),
+            ordering_key=[key] * count,
+            tag=[self.config.tag] * count if self.config.tag else (),
         )
         queue = crc32c(key.encode()) % self.config.queues
         return Append(self.config.topic, queue, encode(columns, self._compression))

@@ -167,7 +167,7 @@ def _stand(batch: ColumnsFor, first: int) -> Iterator[Place]:
     """Where the messages of a batch stand, of which the log has told the first offset."""
     is_delayed = batch.due_at_us is not None
     number = first if is_delayed and first >= 0 else None
-    for place in range(len(batch.columns.bodies)):
+    for place in range(len(batch.columns.body)):
         offset = NOT_YET if is_delayed or first < 0 else first + place
         yield Place(batch.topic, batch.queue, offset, number)
 
@@ -199,12 +199,12 @@ def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
 def _columns(messages: Sequence[Message], now: int, *, is_delayed: bool) -> Columns:
     """Columns of messages, each with a new id. Delayed ones are stored when they are due, so they say their birth."""
     return Columns(
-        bodies=[message.body for message in messages],
+        body=[message.body for message in messages],
         stored_at_us=[now],
         born_at_us=[now] * len(messages) if is_delayed else (),
-        transaction_ids=b"".join(new_transaction_id_bytes() for _ in messages),
-        keys=[message.key or "" for message in messages],
-        tags=[message.tag or "" for message in messages],
-        ordering_keys=[message.ordering_key or "" for message in messages],
+        transaction_id=b"".join(new_transaction_id_bytes() for _ in messages),
+        key=[message.key or "" for message in messages],
+        tag=[message.tag or "" for message in messages],
+        ordering_key=[message.ordering_key or "" for message in messages],
         headers=[pack_headers(message.headers) for message in messages],
     )

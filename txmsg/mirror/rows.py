@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txmsg.binlog.rows import Batch, Row
 from txmsg.message import EPOCH_2000_US
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 def columns_of(rows: Sequence[Row]) -> Columns:
     """What a log stores of them."""
-    ids, n, keys, tags, headers, bodies, born_at, stored_at, ordering_keys = zip(*rows, strict=True)
+    columns: Any = Row._make(zip(*rows, strict=True))
     return Columns(
-        bodies=bodies,
-        stored_at_us=[us + EPOCH_2000_US for us in stored_at],
-        transaction_ids=b"".join(ids),
-        n=n,
-        born_at_us=[us + EPOCH_2000_US for us in born_at],
-        keys=_texts(keys),
-        tags=_texts(tags),
-        headers=headers,
-        ordering_keys=_texts(ordering_keys),
+        body=columns.body,
+        stored_at_us=[us + EPOCH_2000_US for us in columns.stored_at_2000_us],
+        transaction_id=b"".join(columns.transaction_id),
+        n=columns.n,
+        born_at_us=[us + EPOCH_2000_US for us in columns.born_at_2000_us],
+        key=_texts(columns.key),
+        tag=_texts(columns.tag),
+        ordering_key=_texts(columns.ordering_key),
+        headers=columns.headers,
     )
 
 

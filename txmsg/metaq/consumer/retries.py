@@ -117,14 +117,14 @@ def _columns(
     messages: Sequence[ReceivedMessage], stored_at_us: Sequence[int], headers: Sequence[Mapping[str, str]]
 ) -> Columns:
     return Columns(
-        bodies=[message.body for message in messages],
+        body=[message.body for message in messages],
         stored_at_us=stored_at_us,
-        transaction_ids=b"".join(message.id_bytes for message in messages),
+        transaction_id=b"".join(message.id_bytes for message in messages),
         n=[message.n for message in messages],
         born_at_us=[message.born_at_us for message in messages],
-        keys=[message.key or "" for message in messages],
-        tags=[message.tag or "" for message in messages],
-        ordering_keys=[message.ordering_key or "" for message in messages],
+        key=[message.key or "" for message in messages],
+        tag=[message.tag or "" for message in messages],
+        ordering_key=[message.ordering_key or "" for message in messages],
         headers=[pack_headers(pairs) for pairs in headers],
     )
 

@@ -45,8 +45,8 @@ SCHEMA: Final = pa.schema(
 _STORED = [field.name for field in SCHEMA if field.name not in {"offset", "born_at", "stored_at"}]
 _COUNT_COMMON = 1024
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
-_COLUMNS = [(name, name.upper(), SCHEMA.field(name).type, name != "body") for name in _STORED]
-_MAY_BE_UNREADABLE: Final = (Column.BORN_AT | Column.STORED_AT | Column.HEADERS).value
+_COLUMNS = [(name, SCHEMA.field(name).type, name != "body") for name in _STORED]
+_MAY_BE_UNREADABLE: Final = (Column.BORN_AT_US | Column.STORED_AT_US | Column.HEADERS).value
 _PIECE_SIZE_BYTES: Final = 8 * 1024 * 1024
 _JOINED_MIN: Final = 8
 """Joining costs as much as this many batches by themselves."""
@@ -185,16 +185,16 @@ class FrameBatch:
         buffers = payload_of(header, self.stored)
         offsets = pa.py_buffer(np.arange(header.base_offset, header.base_offset + count))
         arrays = [pa.Array.from_buffers(_INT64, count, [None, offsets])]
-        for name, stored_name, kind, optional in _COLUMNS:
-            found = buffers.get(stored_name)
+        for name, kind, optional in _COLUMNS:
+            found = buffers.get(name)
             if found is None:
                 arrays.append(_absent(name, count))
             elif len(found) == 1:
                 arrays.append(pa.Array.from_buffers(kind, count, [None, *found]))
             else:
                 arrays.append(pa.Array.from_buffers(kind, count, [_present(found[0]) if optional else None, *found]))
-        stored_at = _moments(buffers.get("STORED_AT"), count, header.first_stored_at_us)
-        born_at = buffers.get("BORN_AT")
+        stored_at = _moments(buffers.get("stored_at_us"), count, header.first_stored_at_us)
+        born_at = buffers.get("born_at_us")
         arrays += (_moments(born_at, count, 0) if born_at else stored_at, stored_at)
         batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         if self.skip or self.left:
@@ -205,17 +205,17 @@ class FrameBatch:
         header = self.header
         count = header.count
         buffers = payload_of(header, self.stored)
-        headers, ids = buffers.get("HEADERS"), buffers.get("TRANSACTION_ID")
-        n, born_at, stored_at = buffers.get("N"), buffers.get("BORN_AT"), buffers.get("STORED_AT")
+        headers, ids = buffers.get("headers"), buffers.get("transaction_id")
+        n, born_at, stored_at = buffers.get("n"), buffers.get("born_at_us"), buffers.get("stored_at_us")
         has_times = self._is_stored_well and (not born_at or _are_times(np.frombuffer(born_at[0], np.int64)))
         if not has_times and len(self) and (error := self.unreadable()) is not None:
             return self._up_to(error, wanted)
         stored_at_us = _numbers(stored_at, np.int64) if stored_at else [header.first_stored_at_us] * count
         rows = zip(  # in the order of ReceivedMessage's fields: a million of them are made in a second
             repeat(header.topic),
-            _values(buffers["BODY"]),
-            _texts(buffers.get("KEY")),
-            _texts(buffers.get("TAG")),
+            _values(buffers["body"]),
+            _texts(buffers.get("key")),
+            _texts(buffers.get("tag")),
             self._unpacked(_values(headers)) if headers else repeat(_NO_HEADERS),
             repeat(header.queue),
             range(header.base_offset, header.base_offset + count),
@@ -224,7 +224,7 @@ class FrameBatch:
             _numbers(n, np.int16) if n else repeat(0),
             _numbers(born_at, np.int64) if born_at else stored_at_us,
             stored_at_us,
-            _texts(buffers.get("ORDERING_KEY")),
+            _texts(buffers.get("ordering_key")),
             repeat(0),
             repeat(None),
         )
@@ -259,15 +259,15 @@ class FrameBatch:
             return None
         buffers = payload_of(header, self.stored)
         errors: list[UnreadableMessage] = []
-        for name in ("STORED_AT", "BORN_AT"):
+        for name in ("stored_at_us", "born_at_us"):
             if found := buffers.get(name):
                 times = np.frombuffer(found[0], np.int64)[self.skip : header.count - self.left]
                 if len(times) and not _are_times(times):
                     row = next(row for row, us in enumerate(times.tolist(), self.skip) if not is_time(us))
                     errors.append(self._unreadable(row, strange_time(int(times[row - self.skip]))))
-        if "STORED_AT" not in buffers and not self._is_stored_well:
+        if "stored_at_us" not in buffers and not self._is_stored_well:
             errors.append(self._unreadable(self.skip, strange_time(header.first_stored_at_us)))
-        if headers := buffers.get("HEADERS"):
+        if headers := buffers.get("headers"):
             try:
                 deque(islice(self._unpacked(_values(headers)), header.count - self.left), maxlen=0)
             except UnreadableMessage as exc:
@@ -289,7 +289,7 @@ class FrameBatch:
         if at < 0:  # as is nearly always so
             return None
         buffers = payload_of(header, self.stored)
-        numbers = _numbers(buffers["N"], np.int16) if "N" in buffers else [0] * header.count
+        numbers = _numbers(buffers["n"], np.int16) if "n" in buffers else [0] * header.count
         while at >= 0:
             row, rest = divmod(at, size)  # a match across two ids is no message's
             if rest == 0 and numbers[row] == n and row < header.count - self.left:
@@ -302,14 +302,12 @@ class FrameBatch:
         found = self.to_arrow().slice(0, end_offset - self.base_offset)
         values = {name: found[name].to_pylist() for name in _STORED}
         return Columns(
-            bodies=values["body"],
+            body=values["body"],
             stored_at_us=found["stored_at"].cast(_INT64).to_pylist(),
-            transaction_ids=b"".join(id_bytes or bytes(16) for id_bytes in values["transaction_id"]),
+            transaction_id=b"".join(id_bytes or bytes(16) for id_bytes in values["transaction_id"]),
             n=values["n"],
             born_at_us=found["born_at"].cast(_INT64).to_pylist(),
-            keys=[key or "" for key in values["key"]],
-            tags=[tag or "" for tag in values["tag"]],
-            ordering_keys=[ordering_key or "" for ordering_key in values["ordering_key"]],
+            **{name: [text or "" for text in values[name]] for name in ("key", "tag", "ordering_key")},
             headers=[packed or b"" for packed in values["headers"]],
         )
 
@@ -441,9 +439,9 @@ class _Frames:
         places = np.arange(self._total) - self._of_all(np.cumsum(self._counts) - self._counts)
         ids, has_id = self._numbers(Column.TRANSACTION_ID, np.zeros((self._total, 16), np.uint8))
         n, _ = self._numbers(Column.N, np.zeros(self._total, np.int16))
-        born_at, has_born_at = self._numbers(Column.BORN_AT, np.zeros(self._total, np.int64))
+        born_at, has_born_at = self._numbers(Column.BORN_AT_US, np.zeros(self._total, np.int64))
         stored_at, _ = self._numbers(
-            Column.STORED_AT, self._of_all([header.first_stored_at_us for header in self._headers])
+            Column.STORED_AT_US, self._of_all([header.first_stored_at_us for header in self._headers])
         )
         values = [
             self._values(column)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -78,8 +78,8 @@ class Column(IntFlag):
 
     TRANSACTION_ID = 1
     N = 2
-    BORN_AT = 4
-    STORED_AT = 8
+    BORN_AT_US = 4
+    STORED_AT_US = 8
     KEY = 16
     TAG = 32
     ORDERING_KEY = 64
@@ -87,25 +87,87 @@ class Column(IntFlag):
     BODY = 256
 
 
-WIDTHS: Final = {Column.TRANSACTION_ID: 16, Column.N: 2, Column.BORN_AT: 8, Column.STORED_AT: 8}
-
-
 @dataclass(slots=True)
 class Columns:
     """Messages of one queue to be appended: columns of one length. An empty column means none for all of them.
 
-    stored_at_us: when each was stored, one for all if there is one entry. transaction_ids: 16 bytes each, joined.
+    stored_at_us: when each was stored, one for all if there is one entry. transaction_id: 16 bytes each, joined.
     """
 
-    bodies: Sequence[bytes]
+    body: Sequence[bytes]
     stored_at_us: Sequence[int]
-    transaction_ids: bytes = b""
+    transaction_id: bytes = b""
     n: Sequence[int] = ()
     born_at_us: Sequence[int] = ()
-    keys: Sequence[str] = ()
-    tags: Sequence[str] = ()
-    ordering_keys: Sequence[str] = ()
+    key: Sequence[str] = ()
+    tag: Sequence[str] = ()
+    ordering_key: Sequence[str] = ()
     headers: Sequence[bytes] = ()
+
+
+Buffers: TypeAlias = tuple[pa.Buffer, ...]
+"""The buffers of a column: one of values, or where values end and their bytes."""
+
+
+class _Type(NamedTuple):
+    """How the values of a column are stored. width: bytes of each; 0: lengths and bytes."""
+
+    width: int
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Buffers], Any]
+
+
+def _numbers(kind: type[np.int16 | np.int64], width: int) -> _Type:
+    return _Type(
+        width,
+        lambda values: np.asarray(values, kind).tobytes(),
+        lambda found: np.frombuffer(found[0], kind).tolist(),
+    )
+
+
+def _values(found: Buffers) -> list[bytes]:
+    data = found[1].to_pybytes()
+    return [data[start:end] for start, end in pairwise(np.frombuffer(found[0], np.int32).tolist())]
+
+
+def _differ(times: Sequence[int]) -> bool:
+    return len(times) > 1 and min(times) != max(times)
+
+
+class _Stored(NamedTuple):
+    """A column of a payload: its bit, its name in `Columns`, its type, and whether these values need it."""
+
+    bit: int
+    name: str
+    type: _Type
+    is_needed: Callable[[Any], object]
+
+
+_IDS: Final = _Type(16, bytes, lambda found: found[0].to_pybytes())
+_INT16: Final = _numbers(np.int16, 2)
+_INT64: Final = _numbers(np.int64, 8)
+_TEXTS: Final = _Type(
+    0,
+    lambda texts: [text.encode() for text in texts],
+    lambda found: [value.decode() for value in _values(found)],
+)
+_BYTES: Final = _Type(0, lambda values: values, _values)
+_COLUMNS: Final = tuple(
+    _Stored(column.value, str(column.name).lower(), type_, is_needed)
+    for column, type_, is_needed in (
+        (Column.TRANSACTION_ID, _IDS, bool),
+        (Column.N, _INT16, any),
+        (Column.BORN_AT_US, _INT64, bool),
+        (Column.STORED_AT_US, _INT64, _differ),
+        (Column.KEY, _TEXTS, any),
+        (Column.TAG, _TEXTS, any),
+        (Column.ORDERING_KEY, _TEXTS, any),
+        (Column.HEADERS, _BYTES, any),
+        (Column.BODY, _BYTES, len),
+    )
+)
+"""In the order of a payload. As numbers and names: what flags are asked costs much."""
+WIDTHS: Final = {Column(each.bit): each.type.width for each in _COLUMNS if each.type.width}
 
 
 class Payload(NamedTuple):
@@ -180,37 +242,25 @@ def encode(columns: Columns, compression: Compression = Compression.NONE) -> Pay
 
 
 def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
-    count = len(columns.bodies)
+    count = len(columns.body)
     if not 1 <= count <= COUNT_MAX:
         raise MessageTooLarge(f"{count} messages in one batch: 1 to {COUNT_MAX} are allowed")
     parts: list[Buffer] = []
     present = 0
     first, last = min(columns.stored_at_us), max(columns.stored_at_us)
-    for column, fixed in (
-        (Column.TRANSACTION_ID, columns.transaction_ids),
-        (Column.N, np.asarray(columns.n, np.int16).tobytes() if any(columns.n) else b""),
-        (Column.BORN_AT, np.asarray(columns.born_at_us, np.int64).tobytes() if columns.born_at_us else b""),
-        (Column.STORED_AT, np.asarray(columns.stored_at_us, np.int64).tobytes() if first != last else b""),
-    ):
-        if fixed:
-            present |= column.value
-            _check_length(column, len(fixed), count * WIDTHS[column])
+    for bit, name, (width, pack_values, _), is_needed in _COLUMNS:
+        values = getattr(columns, name)
+        if not is_needed(values):
+            continue
+        present |= bit
+        if width:
+            fixed = pack_values(values)
+            _check_length(name, len(fixed), count * width)
             parts += (fixed, _PADDING[-len(fixed) & 7])
-    for column, texts in (
-        (Column.KEY, columns.keys),
-        (Column.TAG, columns.tags),
-        (Column.ORDERING_KEY, columns.ordering_keys),
-    ):
-        if any(texts):
-            present |= column.value
-            _check_length(column, len(texts), count)
-            _add_lengths_and_bytes(parts, [text.encode() for text in texts])
-    if any(columns.headers):
-        present |= Column.HEADERS.value
-        _check_length(Column.HEADERS, len(columns.headers), count)
-        _add_lengths_and_bytes(parts, columns.headers)
-    _add_lengths_and_bytes(parts, columns.bodies)
-    return _payload(parts, compression, kind, present | Column.BODY.value, count, (first, last))
+        else:
+            _check_length(name, len(values), count)
+            _add_lengths_and_bytes(parts, pack_values(values))
+    return _payload(parts, compression, kind, present, count, (first, last))
 
 
 def hole(end_offset: int, at_us: int, kind: Kind = Kind.HOLE) -> Payload:
@@ -236,9 +286,9 @@ def cut(kept: Columns | None) -> Payload:
     return _payload([], Compression.NONE, Kind.CUT, 0, 0, (0, 0))
 
 
-def _check_length(column: Column, length: int, expected: int) -> None:
+def _check_length(name: str, length: int, expected: int) -> None:
     if length != expected:
-        raise ValueError(f"column {column.name} has {length} entries or bytes where {expected} are needed")
+        raise ValueError(f"column {name} has {length} entries or bytes where {expected} are needed")
 
 
 def _add_lengths_and_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None:
@@ -353,13 +403,13 @@ def raw_of(header: Header | Payload, stored: Buffer) -> Buffer | pa.Buffer:
 @lru_cache(maxsize=512)
 def layout(columns: int) -> tuple[tuple[str, int], ...]:
     """The names of the columns that are there, and their widths; 0: lengths and bytes."""
-    return tuple((str(column.name), WIDTHS.get(column, 0)) for column in Column if columns & column.value)
+    return tuple((column.name, column.type.width) for column in _COLUMNS if columns & column.bit)
 
 
-def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, tuple[pa.Buffer, ...]]:
-    """The buffers of each column that is there, by its name: one, or where values end and their bytes."""
+def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, Buffers]:
+    """The buffers of each column that is there, by its name."""
     raw = pa.py_buffer(raw_of(header, stored))
-    buffers: dict[str, tuple[pa.Buffer, ...]] = {}
+    buffers: dict[str, Buffers] = {}
     at, count = 0, header.count
     ends_of = memoryview(raw)
     for name, width in layout(header.columns):
@@ -379,33 +429,8 @@ def unpacked(payload: Payload) -> Columns:
     """What was encoded, for a log that stores it otherwise than in a frame."""
     assert payload.kind is Kind.MESSAGES
     buffers = payload_of(payload, payload.parts[0])
-
-    def numbers(name: str, kind: type[np.int16 | np.int64]) -> list[int]:
-        found: list[int] = np.frombuffer(buffers[name][0], kind).tolist() if name in buffers else []
-        return found
-
-    def values(name: str) -> list[bytes]:
-        if name not in buffers:
-            return []
-        ends, joined = buffers[name]
-        data = joined.to_pybytes()
-        return [data[start:end] for start, end in pairwise(np.frombuffer(ends, np.int32).tolist())]
-
-    def texts(name: str) -> list[str]:
-        return [value.decode() for value in values(name)]
-
-    ids = buffers.get("TRANSACTION_ID")
-    return Columns(
-        bodies=values("BODY"),
-        stored_at_us=numbers("STORED_AT", np.int64) or [payload.first_stored_at_us],
-        transaction_ids=ids[0].to_pybytes() if ids else b"",
-        n=numbers("N", np.int16),
-        born_at_us=numbers("BORN_AT", np.int64),
-        keys=texts("KEY"),
-        tags=texts("TAG"),
-        ordering_keys=texts("ORDERING_KEY"),
-        headers=values("HEADERS"),
-    )
+    values = {each.name: each.type.unpack(buffers[each.name]) for each in _COLUMNS if each.name in buffers}
+    return Columns(**{"stored_at_us": [payload.first_stored_at_us], **values})
 
 
 def hole_end(header: Header, stored: Buffer) -> int:

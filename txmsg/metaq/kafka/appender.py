@@ -94,7 +94,7 @@ class Appender:
             if in_copies and name not in self._copied:
                 self._require_copies(name)
         producer = self._made()
-        deliveries = [_Delivery(len(batch.columns.bodies)) for batch in batches]
+        deliveries = [_Delivery(len(batch.columns.body)) for batch in batches]
         for name, batch, delivery in zip(names, batches, deliveries, strict=True):
             self._send(producer, name, batch, delivery)
         deadline = time.monotonic() + self._clients.timeout_s + _SLACK_S

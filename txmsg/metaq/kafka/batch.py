@@ -134,44 +134,44 @@ def _columns_of(messages: Sequence[ReceivedMessage]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What records contain that all have the same headers, and only txmsg's. ids: 16 bytes each, joined."""
+    """What records contain that all have the same headers, and only txmsg's. transaction_id: 16 bytes each, joined."""
 
-    offsets: NDArray[np.int64]
-    ids: bytes
+    offset: NDArray[np.int64]
+    transaction_id: bytes
     n: NDArray[np.int16]
-    keys: pa.Array
-    tags: pa.Array
-    ordering_keys: pa.Array
-    bodies: Sequence[bytes]
+    key: pa.Array
+    tag: pa.Array
+    ordering_key: pa.Array
+    body: Sequence[bytes]
     born_at_us: NDArray[np.int64]
     stored_at_us: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.bodies)
+        return len(self.body)
 
     def for_schema(self) -> list[Any]:
         """In the order of SCHEMA."""
-        ids = pa.Array.from_buffers(pa.binary(16), len(self), [None, pa.py_buffer(self.ids)])
+        ids = pa.Array.from_buffers(pa.binary(16), len(self), [None, pa.py_buffer(self.transaction_id)])
         times = [pa.array(us).cast(SCHEMA.field("born_at").type) for us in (self.born_at_us, self.stored_at_us)]
         no_headers = pa.nulls(len(self), pa.binary())
-        texts = (self.keys, self.tags, self.ordering_keys)
-        return [self.offsets, ids, self.n, *texts, no_headers, self.bodies, *times]
+        texts = (self.key, self.tag, self.ordering_key)
+        return [self.offset, ids, self.n, *texts, no_headers, self.body, *times]
 
     def messages(self, topic: str, queue: int) -> Iterator[ReceivedMessage]:
         rows = zip(  # in the order of ReceivedMessage's fields
             repeat(topic),
-            self.bodies,
-            self.keys.to_pylist(),
-            self.tags.to_pylist(),
+            self.body,
+            self.key.to_pylist(),
+            self.tag.to_pylist(),
             repeat(_NO_HEADERS),
             repeat(queue),
-            self.offsets.tolist(),
+            self.offset.tolist(),
             repeat(1),
-            (self.ids[at : at + 16] for at in range(0, len(self.ids), 16)),
+            (self.transaction_id[at : at + 16] for at in range(0, len(self.transaction_id), 16)),
             self.n.tolist(),
             self.born_at_us.tolist(),
             self.stored_at_us.tolist(),
-            self.ordering_keys.to_pylist(),
+            self.ordering_key.to_pylist(),
             repeat(0),
             repeat(None),
         )

@@ -83,22 +83,22 @@ def records_of(columns: Columns, topic: str, number: int, first_offset: int | No
     """
     own = _place(topic, number)
     place_header = (PLACE, own)
-    count = len(columns.bodies)
+    count = len(columns.body)
     stored_at_us = columns.stored_at_us
     if len(stored_at_us) == 1:
         stored_at_us = [stored_at_us[0]] * count
     born_at_us = columns.born_at_us or stored_at_us
-    ids = columns.transaction_ids or bytes(_ID_SIZE_BYTES * count)
+    ids = columns.transaction_id or bytes(_ID_SIZE_BYTES * count)
     digits = ids.hex().encode()
     nothing = [""] * count
     rows = zip(
-        columns.bodies,
+        columns.body,
         stored_at_us,
         born_at_us,
         columns.n or [0] * count,
-        columns.keys or nothing,
-        columns.tags or nothing,
-        columns.ordering_keys or nothing,
+        columns.key or nothing,
+        columns.tag or nothing,
+        columns.ordering_key or nothing,
         columns.headers or [b""] * count,
         strict=True,
     )

@@ -34,7 +34,7 @@ _COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in Column]  # as nu
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
 _TEXTS = (Column.KEY | Column.TAG | Column.ORDERING_KEY).value
 _BODY, _HEADERS = Column.BODY.value, Column.HEADERS.value
-_BORN_AT, _STORED_AT = Column.BORN_AT.value, Column.STORED_AT.value
+_BORN_AT, _STORED_AT = Column.BORN_AT_US.value, Column.STORED_AT_US.value
 _HOLE_SIZE_BYTES = 8
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, IndexError, struct.error, TxmsgError)
 

@@ -84,7 +84,7 @@ def entry_of(batch: Batch, due_us: int, *, now_us: int, ahead_us: int) -> Payloa
         raise MisuseError(f"queue {queue} of topic {topic}: 0 to {QUEUES_MAX - 1} are allowed")
     if topic.startswith("%"):
         raise InvalidMessage(f"messages of topic {topic}, which is the log's own, cannot be delayed")
-    if payload.kind is not Kind.MESSAGES or payload.columns & Column.STORED_AT:
+    if payload.kind is not Kind.MESSAGES or payload.columns & Column.STORED_AT_US:
         raise InvalidMessage(f"a delayed batch for topic {topic} says when its messages are stored: leave that out")
     if due_us - now_us > ahead_us:
         raise InvalidMessage(

@@ -143,7 +143,7 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
         position = header.end
         if stored is None:
             continue
-        of_values, values = payload_of(header, stored)["KEY"]
+        of_values, values = payload_of(header, stored)["key"]
         topics.append(_folded(header.topic))
         counts.append(header.count)
         places.append((header.position - first) // 8)
