@@ -1,20 +1,100 @@
-"""The ordering keys of a window: which of their messages may be delivered. Pure: knows no database and no clock."""
+"""The ordering keys of a window: which of their messages may be delivered. Pure: knows no database and no clock.
+
+The life of a key is the table `TRANSITIONS`, in the manner of h11: every pair of state and event that is not in it is
+illegal. `Keys` changes the state of a key only by it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
 
 from txmsg.broker.store.rows import Row, size_bytes_of
 
 
+class KeyState(StrEnum):
+    """Where an ordering key is in its life."""
+
+    FREE = "free"
+    """None of its messages is here: the next one is its head, and ready."""
+    BUSY = "busy"
+    """Its head is ready or in flight, or a run is in flight; later messages wait behind."""
+    BUSY_THEN_BLOCKED = "busy, then blocked"
+    """The same, but later messages follow into the table `retry` when all that is out is settled."""
+    BLOCKED = "blocked"
+    """None is out. The table `retry` has messages of the key, or a dead letter blocks it: later ones follow."""
+
+
+class KeyEvent(StrEnum):
+    """What can happen to an ordering key."""
+
+    READ = "read"
+    """The next message of it was read."""
+    JOIN = "join"
+    """The first message that waits behind is taken together with the head: they are a run."""
+    NEXT = "next"
+    """What was out is settled, and the first message that waits behind is the head now."""
+    OVER = "over"
+    """What was out is settled, or will be read again, and nothing is ready instead."""
+    BLOCK = "block"
+    """The table `retry` has a message of it, or one is on its way there, or a dead letter blocks it."""
+    UNBLOCK = "unblock"
+    """The table `retry` has no message of it, none is on its way there, and no dead letter blocks it."""
+
+
+_S, _E = KeyState, KeyEvent
+
+TRANSITIONS: Mapping[tuple[KeyState, KeyEvent], KeyState] = MappingProxyType(
+    {
+        (_S.FREE, _E.READ): _S.BUSY,
+        (_S.FREE, _E.BLOCK): _S.BLOCKED,
+        (_S.FREE, _E.UNBLOCK): _S.FREE,
+        (_S.BUSY, _E.READ): _S.BUSY,
+        (_S.BUSY, _E.JOIN): _S.BUSY,
+        (_S.BUSY, _E.NEXT): _S.BUSY,
+        (_S.BUSY, _E.OVER): _S.FREE,
+        (_S.BUSY, _E.BLOCK): _S.BUSY_THEN_BLOCKED,
+        (_S.BUSY, _E.UNBLOCK): _S.BUSY,
+        (_S.BUSY_THEN_BLOCKED, _E.READ): _S.BUSY_THEN_BLOCKED,
+        (_S.BUSY_THEN_BLOCKED, _E.OVER): _S.BLOCKED,
+        (_S.BUSY_THEN_BLOCKED, _E.BLOCK): _S.BUSY_THEN_BLOCKED,
+        (_S.BUSY_THEN_BLOCKED, _E.UNBLOCK): _S.BUSY,
+        (_S.BLOCKED, _E.READ): _S.BLOCKED,
+        (_S.BLOCKED, _E.BLOCK): _S.BLOCKED,
+        (_S.BLOCKED, _E.UNBLOCK): _S.FREE,
+    }
+)
+"""The whole life of an ordering key in a window. Illegal is what is absent: nothing is over of a key that is not busy, and
+no message joins a run or is next when the key is to be blocked. tests/unit/test_keys.py executes it.
+"""
+# Module names, as it costs more to look up an attribute of an enum than a transition.
+_FREE, _BLOCKED = _S.FREE, _S.BLOCKED
+_READ, _JOIN, _NEXT, _OVER, _BLOCK, _UNBLOCK = _E.READ, _E.JOIN, _E.NEXT, _E.OVER, _E.BLOCK, _E.UNBLOCK
+_ANY_BUSY = frozenset({_S.BUSY, _S.BUSY_THEN_BLOCKED})
+_ANY_BLOCKED = frozenset({_S.BUSY_THEN_BLOCKED, _S.BLOCKED})
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """An ordering key that is not free, and its messages in the window."""
+
+    key: str
+    state: KeyState = _FREE
+    out: dict[int, bool] = field(default_factory=dict)
+    """The offsets of its head or of what is left of a run, in order: whether each has failed and waits for earlier ones."""
+    behind: deque[Row] | None = None
+    """Later messages, in order; None: no message has waited yet. Most keys have one message."""
+    returned: int | None = None
+    """The first of what is out that has returned uncounted."""
+    following: int = 0
+    """How many are on their way to the table `retry`."""
+
+
 class Keys:
     """Lets one message of a key be ready or in flight at a time, or a run of them; later ones wait behind, in order.
-
-        free -> busy (a head is ready, or it or a run is in flight; others wait behind) -> free
-                  |
-                  v
-                blocked (the table `retry` has messages of the key, or a dead letter blocks it) -> free
 
     A run is a head and messages after it that one consumer got in one reply. Nothing else of the key is ready until all
     of it is settled, in whatever order that is.
@@ -26,40 +106,44 @@ class Keys:
     """
 
     def __init__(self, blocked: Iterable[str] = ()) -> None:
-        self._key_of: dict[int, str] = {}
-        self._behind: dict[str, deque[Row]] = {}
-        self._runs: dict[str, dict[int, bool]] = {}  # what is left of a run, in order: whether it failed
-        self._returned: dict[str, int] = {}  # the first of a run that has returned uncounted
-        self._following: dict[int, str] = {}
-        self._blocked: dict[str, int] = dict.fromkeys(blocked, 0)
+        self._entries: dict[str, _Entry] = {}  # of all keys that are not free
+        self._out: dict[int, _Entry] = {}  # by offset of a message that is out
+        self._following: dict[int, _Entry] = {}  # by offset of a message on its way to the table `retry`
+        self._blocked_count = 0
         self.waiting_count = 0
         """Messages that wait behind a head."""
         self.waiting_size_bytes = 0
+        for key in blocked:
+            self.block(key)
 
     def __bool__(self) -> bool:
         """Whether any key is busy or blocked."""
-        return bool(self._key_of or self._blocked)
+        return bool(self._entries)
+
+    def state_of(self, key: str) -> KeyState:
+        """The state of an ordering key."""
+        return self._entry(key).state
 
     def blocked(self) -> list[str]:
         """The keys whose later messages go straight to the table `retry`."""
-        return list(self._blocked)
+        return [key for key, entry in self._entries.items() if entry.state in _ANY_BLOCKED]
 
     @property
     def has_blocked(self) -> bool:
         """Whether any key is blocked."""
-        return bool(self._blocked)
+        return self._blocked_count > 0
 
     def is_busy(self, key: str) -> bool:
         """Whether a message of this key is ready or in flight."""
-        return key in self._behind
+        return self.state_of(key) in _ANY_BUSY
 
     def holds(self, offset: int) -> bool:
         """Whether this message, which failed, waits for an earlier one of its run to be settled."""
-        return offset in self._key_of
+        return offset in self._out
 
     def of(self, offsets: Iterable[int]) -> set[str]:
         """The keys of messages on their way to the table `retry`."""
-        return {self._following[offset] for offset in offsets if offset in self._following}
+        return {self._following[offset].key for offset in offsets if offset in self._following}
 
     # ---- messages
 
@@ -71,46 +155,45 @@ class Keys:
             key = row.ordering_key
             if key is None:
                 ready.append(row)
-            elif key in self._behind:
-                self._behind[key].append(row)
+                continue
+            entry = self._entries.get(key) or _Entry(key)
+            before = entry.state
+            after = self._fire(entry, _READ)
+            if after is _BLOCKED:
+                self._follow(entry, row.offset)
+                following.append(row.offset)
+            elif before is _FREE:
+                entry.out[row.offset] = False
+                self._out[row.offset] = entry
+                ready.append(row)
+            else:
+                if entry.behind is None:
+                    entry.behind = deque()
+                entry.behind.append(row)
                 self.waiting_count += 1
                 self.waiting_size_bytes += size_bytes_of(row)
-            elif key in self._blocked:
-                following.append(self._follow(row.offset, key))
-            else:
-                self._behind[key] = deque()
-                self._key_of[row.offset] = key
-                ready.append(row)
         return ready, following
 
     def next_of_run(self, head: int) -> Row | None:
         """The message that may `join` the run of this head, which is taken."""
-        key = self._key_of.get(head)
-        if key is None or key in self._blocked:
+        entry = self._out.get(head)
+        if entry is None or not entry.behind or (entry.state, _JOIN) not in TRANSITIONS:
             return None
-        return self._behind[key][0] if self._behind[key] else None
+        return entry.behind[0]
 
     def join(self, head: int) -> Row:
         """The next message of the key is taken together with this head."""
-        key = self._key_of[head]
-        row = self._next(self._behind[key])
-        self._runs.setdefault(key, {head: False})[row.offset] = False
-        self._key_of[row.offset] = key
-        return row
+        return self._take_next(self._out[head], _JOIN)
 
     def done(self, offsets: Iterable[int]) -> tuple[list[Row], list[int]]:
         """These are done. Returns the next messages of their keys, which are ready now, and offsets as `admit`."""
         ready: list[Row] = []
         following: list[int] = []
         for offset in offsets:
-            key = self._key_of.pop(offset, None)
-            if key is None:
-                continue
-            if (run := self._runs.get(key)) is not None:
-                del run[offset]
-            rows, followers = self._go_on(key)
-            ready += rows
-            following += followers
+            entry = self._out.pop(offset, None)
+            if entry is not None:
+                del entry.out[offset]
+                self._go_on(entry, ready, following)
         return ready, following
 
     def failed(self, offsets: Iterable[int]) -> tuple[list[int], list[int]]:
@@ -121,86 +204,121 @@ class Keys:
         """
         following: list[int] = []
         unread: list[int] = []
-        runs: dict[str, dict[int, bool]] = {}
+        concerned: dict[_Entry, None] = {}
         for offset in offsets:
-            key = self._key_of.get(offset)
-            if key is None:
+            entry = self._out.get(offset)
+            if entry is None:
                 continue
-            if self._returned.get(key, offset) < offset:
+            if entry.returned is not None and entry.returned < offset:
                 unread.append(offset)
             else:
-                runs[key] = self._runs.setdefault(key, {})
-                runs[key][offset] = True
-        for key in runs:
-            following += self._go_on(key)[1]
+                entry.out[offset] = True
+                concerned[entry] = None
+        for entry in concerned:
+            self._go_on(entry, [], following)
         return following, unread
 
     def returned(self, offset: int) -> list[int]:
         """It will be read again, uncounted. Returns later ones of its run that had failed: they will be, too."""
-        key = self._key_of.get(offset)
-        if key is None or (run := self._runs.get(key)) is None:
+        entry = self._out.get(offset)
+        if entry is None:
             return []
-        self._returned[key] = min(offset, self._returned.get(key, offset))
-        failed = [later for later, has_failed in run.items() if has_failed and later > offset]
-        run.update(dict.fromkeys(failed, False))
+        entry.returned = offset if entry.returned is None else min(offset, entry.returned)
+        failed = [later for later, has_failed in entry.out.items() if has_failed and later > offset]
+        entry.out.update(dict.fromkeys(failed, False))
         return failed
-
-    def _go_on(self, key: str) -> tuple[list[Row], list[int]]:
-        """A message of a busy key was settled. Returns as `done`."""
-        run = self._runs.get(key, {})
-        while run and run[first := next(iter(run))]:
-            del run[first], self._key_of[first]
-            self._follow(first, key)
-        if run:
-            return [], []
-        self._runs.pop(key, None)
-        self._returned.pop(key, None)
-        if key not in self._blocked and (behind := self._behind[key]):
-            row = self._next(behind)
-            self._key_of[row.offset] = key
-            return [row], []
-        following = self._all_behind(key)
-        del self._behind[key]
-        return [], following
 
     def first_waiting(self) -> list[int]:
         """The first offset of each key that waits behind its head."""
-        return [behind[0].offset for behind in self._behind.values() if behind]
+        return [entry.behind[0].offset for entry in self._entries.values() if entry.behind]
 
     def rewound(self, is_out: Callable[[int], bool]) -> None:
         """All messages that are not out, which is in flight or failed, will be read again."""
-        self._key_of = {offset: key for offset, key in self._key_of.items() if is_out(offset)}
-        runs = ((key, {n: failed for n, failed in run.items() if is_out(n)}) for key, run in self._runs.items())
-        self._runs = {key: run for key, run in runs if run}
-        self._returned = {key: offset for key, offset in self._returned.items() if key in self._runs}
-        self._behind = {key: deque() for key in self._key_of.values()}
+        self._out = {offset: entry for offset, entry in self._out.items() if is_out(offset)}
         self.waiting_count = self.waiting_size_bytes = 0
+        for entry in [entry for entry in self._entries.values() if entry.state in _ANY_BUSY]:
+            entry.behind = None
+            entry.out = {offset: has_failed for offset, has_failed in entry.out.items() if is_out(offset)}
+            if not entry.out:
+                self._end(entry)
+
+    def _go_on(self, entry: _Entry, ready: list[Row], following: list[int]) -> None:
+        """A message of a busy key was settled. Adds to `ready` and `following`, as `admit` returns them."""
+        out = entry.out
+        while out and out[first := next(iter(out))]:
+            del out[first], self._out[first]
+            self._follow(entry, first)
+        if out:
+            return
+        if entry.behind and (entry.state, _NEXT) in TRANSITIONS:
+            entry.returned = None
+            ready.append(self._take_next(entry, _NEXT))
+            return
+        self._end(entry)
+        while entry.behind:
+            offset = self._next(entry.behind).offset
+            self._follow(entry, offset)
+            following.append(offset)
 
     # ---- blocked keys
 
     def block(self, key: str) -> None:
         """The table `retry` has a message of this key. Later ones follow it there when what is out is settled."""
-        self._blocked.setdefault(key, 0)
+        self._fire(self._entry(key), _BLOCK)
 
     def stored(self, offsets: Iterable[int]) -> None:
         """The retries of these offsets are on disk. Idempotent."""
         for offset in offsets:
-            if (key := self._following.pop(offset, None)) is not None:
-                self._blocked[key] -= 1
+            if (entry := self._following.pop(offset, None)) is not None:
+                entry.following -= 1
 
     def unblock(self, key: str) -> None:
         """The table `retry` has no message of this key. It stays blocked while some are on their way there."""
-        if self._blocked.get(key) == 0:
-            del self._blocked[key]
+        entry = self._entry(key)
+        if not entry.following:
+            self._fire(entry, _UNBLOCK)
 
-    def _follow(self, offset: int, key: str) -> int:
-        self._following[offset] = key
-        self._blocked[key] = self._blocked.get(key, 0) + 1
-        return offset
+    def _follow(self, entry: _Entry, offset: int) -> None:
+        """A message is on its way to the table `retry`."""
+        self._fire(entry, _BLOCK)
+        self._following[offset] = entry
+        entry.following += 1
 
-    def _all_behind(self, key: str) -> list[int]:
-        behind = self._behind[key]
-        return [self._follow(self._next(behind).offset, key) for _ in range(len(behind))]
+    # ---- states
+
+    def _entry(self, key: str) -> _Entry:
+        """What is known of a key. That of a free key is kept from the first event on that changes its state."""
+        return self._entries.get(key) or _Entry(key)
+
+    def _fire(self, entry: _Entry, event: KeyEvent) -> KeyState:
+        """The state of a key after an event. Raises AssertionError if the event is illegal in its state."""
+        before = entry.state
+        try:
+            after = TRANSITIONS[before, event]
+        except KeyError:
+            raise AssertionError(f"ordering key {entry.key!r} is {before.name}: {event.name} is illegal then") from None
+        if after is not before:
+            entry.state = after
+            self._blocked_count += (after in _ANY_BLOCKED) - (before in _ANY_BLOCKED)
+            if before is _FREE:
+                self._entries[entry.key] = entry
+            elif after is _FREE:
+                del self._entries[entry.key]
+        return after
+
+    def _end(self, entry: _Entry) -> None:
+        """Nothing of this key is out any more."""
+        entry.returned = None
+        self._fire(entry, _OVER)
+
+    def _take_next(self, entry: _Entry, event: KeyEvent) -> Row:
+        """The first message that waits behind is out now."""
+        assert entry.behind
+        self._fire(entry, event)
+        row = self._next(entry.behind)
+        entry.out[row.offset] = False
+        self._out[row.offset] = entry
+        return row
 
     def _next(self, behind: deque[Row]) -> Row:
         row = behind.popleft()
