@@ -22,7 +22,7 @@ from benchmarks.surroundings import fresh_database, parser_of, private_server, p
 from txmsg.broker import migrate
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.delivery.values import MessageBatch
+from txmsg.broker.delivery.values import MessageBatch, Receive
 from txmsg.broker.server import DeliveryTopics
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topics import TopicRegistry
@@ -50,7 +50,16 @@ async def measure(url: str, groups: int, step: Callable[[], None]) -> tuple[dict
         delivery = Delivery(pool, membership, config, topics=DeliveryTopics(registry))
 
         def receive(name: str, wait_s: float) -> Awaitable[list[MessageBatch]]:
-            return delivery.receive(name, "c", [(TOPIC, "*")], QUEUES, wait_s, NEVER_S)
+            return delivery.receive(
+                Receive(
+                    group=name,
+                    client_id="c",
+                    subscriptions=[(TOPIC, "*")],
+                    count_max=QUEUES,
+                    wait_s=wait_s,
+                    visibility_timeout_s=NEVER_S,
+                )
+            )
 
         await membership.step_once()
         names = [f"idle-{number}" for number in range(groups)]

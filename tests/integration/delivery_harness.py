@@ -17,7 +17,8 @@ from txmsg.administration.halves import GroupLag
 from txmsg.administration.topics import TopicChange
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
-from txmsg.broker.delivery.values import MessageBatch, Receipt
+from txmsg.broker.delivery.offsets import Expiry
+from txmsg.broker.delivery.values import Line, MessageBatch, Receipt, Receive, Subscription
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.topic_settings import TopicAdministration
@@ -25,6 +26,7 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.message import EPOCH_2000_US, QueueId
 from txmsg.runtime.backoff import Backoff
+from txmsg.runtime.start import Start
 
 T = [("t", "*")]
 NEVER_S = 3000.0
@@ -216,6 +218,34 @@ def each_of(handouts: Sequence[MessageBatch]) -> list[Delivered]:
     ]
 
 
+def poll(  # noqa: PLR0917 - a value that nearly each test writes in one line
+    group: str,
+    client_id: str,
+    subscriptions: Sequence[Subscription | tuple[str, str]],
+    count_max: int,
+    wait_s: float,
+    visibility_timeout_s: float,
+    start: Start | None = None,
+    *,
+    line: Line | None = None,
+    expiry: Expiry = Expiry.COUNTED,
+    in_runs: bool = False,
+) -> Receive:
+    """A long poll of one member."""
+    return Receive(
+        group=group,
+        client_id=client_id,
+        subscriptions=subscriptions,
+        count_max=count_max,
+        wait_s=wait_s,
+        visibility_timeout_s=visibility_timeout_s,
+        start=start,
+        line=line,
+        expiry=expiry,
+        in_runs=in_runs,
+    )
+
+
 async def receive(
     delivery: Delivery,
     count: int = 100,
@@ -232,15 +262,12 @@ async def receive(
     got: list[Delivered] = []
     while len(got) < count:
         more = await delivery.receive(
-            group,
-            how.get("client", "c"),
-            how.get("topics", T),
-            count - len(got),
-            wait_s,
-            visibility_timeout_s,
-            is_exact=how.get("is_exact", False),
-            in_runs=how.get("in_runs", False),
-            isolates=how.get("isolates", False),
+            poll(
+                *(group, how.get("client", "c"), how.get("topics", T)),
+                *(count - len(got), wait_s, visibility_timeout_s),
+                expiry=how.get("expiry", Expiry.COUNTED),
+                in_runs=how.get("in_runs", False),
+            )
         )
         if not more:
             break

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from tests.broker_process import running_broker
 from tests.integration.batch_harness import Notify as Database
 from tests.integration.batch_harness import notify
-from tests.integration.delivery_harness import T, delivering, notify_at, offsets, receive, receive_only
+from tests.integration.delivery_harness import T, delivering, notify_at, offsets, poll, receive, receive_only
 from tests.stepped import SteppedServer, stepped_server
 from tests.waiting import until_async
 from txmsg.administration.topics import TopicChange
@@ -252,14 +252,14 @@ async def test_ordered_messages_are_waited_for_though_the_clock_says_that_their_
         await heir._membership.step_once()
         seen.query("update txmsg.broker set state = case id when 'b1' then 'dead' else 'active' end")
         await heir._membership.step_once()
-        await heir.receive("g", "c", T, 1, 0, 60)
+        await heir.receive(poll("g", "c", T, 1, 0, 60))
         (feed,) = heir._state.groups["g"].feeds.values()
         assert feed.opens_at is not None, f"{message} may be in the hands of its consumer"
         held_until = seen.query("select held_until, held_until > now() from txmsg.cursor")
         assert held_until[0][1], "the time is stored again"
         heir.drop("the database was away")
         await heir._membership.step_once()
-        await heir.receive("g", "c", T, 1, 0, 60)
+        await heir.receive(poll("g", "c", T, 1, 0, 60))
         (feed,) = heir._state.groups["g"].feeds.values()
         assert feed.opens_at is not None
         again = seen.query("select held_until, held_until > now() from txmsg.cursor")

@@ -18,6 +18,7 @@ from tests.integration.delivery_harness import (
     each_of,
     notify_at,
     offsets,
+    poll,
     receipts,
     receive,
     receive_until,
@@ -34,12 +35,12 @@ async def test_every_message_comes_once_in_order_of_its_queue(notify_url: str) -
         await notify.add(777)
         got: list[Delivered] = []
         while len(got) < 4 * 777:
-            batch = each_of(await delivery.receive("g", "c", T, 64, 30, 60))
+            batch = each_of(await delivery.receive(poll("g", "c", T, 64, 30, 60)))
             assert await delivery.settle("g", "c", receipts(batch), []) == []
             got += batch
         for number in range(4):
             assert offsets([m for m in got if m.queue == number]) == list(range(777))
-        assert await delivery.receive("g", "c", T, 64, 0, 60) == []
+        assert await delivery.receive(poll("g", "c", T, 64, 0, 60)) == []
 
 
 async def test_message_comes_as_it_was_stored(notify_url: str) -> None:
@@ -61,7 +62,7 @@ async def test_message_comes_as_it_was_stored(notify_url: str) -> None:
 async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         assert await receive(delivery, 1, wait_s=0) == []
-        waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+        waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, 30, 60)))
         await until_async(lambda: delivery._state.groups["g"].has_waiting)
         ends = await notify.add(1)
         delivery.wake(ends)
@@ -70,7 +71,7 @@ async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str
 
 async def test_message_written_by_another_broker_is_found_by_polling(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
-        waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+        waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, 30, 60)))
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
         await notify.add(1)
         assert len(await waiting) == 1
@@ -78,16 +79,16 @@ async def test_message_written_by_another_broker_is_found_by_polling(notify_url:
 
 async def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-        assert await delivery.receive("g", "c", T, 10, 0.05, 60) == []
+        assert await delivery.receive(poll("g", "c", T, 10, 0.05, 60)) == []
         assert not delivery._state.groups["g"].has_waiting
 
 
 async def test_a_later_receive_on_a_line_ends_the_one_that_waits_and_no_other(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         delivery.follow("g", "c", Line(7, 0))  # nobody waits
-        mine = asyncio.create_task(delivery.receive("g", "c", T, 10, NEVER_S, 60, line=Line(7, 0)))
+        mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, NEVER_S, 60, line=Line(7, 0))))
         others = [
-            asyncio.create_task(delivery.receive("g", client, T, 10, NEVER_S, 60, line=line))
+            asyncio.create_task(delivery.receive(poll("g", client, T, 10, NEVER_S, 60, line=line)))
             for client, line in (("c", Line(8, 0)), ("d", Line(7, 0)))
         ]
         await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 3)
@@ -105,7 +106,7 @@ async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounte
         await notify.add(4)
 
         async def take(count: int, line: Line) -> list[Delivered]:
-            return each_of(await delivery.receive("g", "c", T, count, 30, NEVER_S, line=line))
+            return each_of(await delivery.receive(poll("g", "c", T, count, 30, NEVER_S, line=line)))
 
         first = await take(2, Line(7, 0))
         came = Line(7, first[0].receipt.token)
@@ -129,7 +130,9 @@ async def test_a_late_call_of_a_line_takes_nothing_and_puts_nothing_back(notify_
 
         async def take(line: Line) -> list[Delivered]:
             delivery.follow("g", "c", line)
-            return each_of(await delivery.receive("g", "c", T, 1, 0 if line.call == 2 else 30, NEVER_S, line=line))
+            return each_of(
+                await delivery.receive(poll("g", "c", T, 1, 0 if line.call == 2 else 30, NEVER_S, line=line))
+            )
 
         (first,) = await take(Line(7, 0, 1))
         token = first.receipt.token
@@ -151,10 +154,10 @@ async def test_a_call_that_comes_while_the_one_before_loads_the_group_gets_what_
         await notify.add(1)
         async with delivery._loader._loading("g"):
             delivery.follow("g", "c", Line(7, 0, 1))
-            earlier = asyncio.create_task(delivery.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1)))
+            earlier = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1))))
             await asyncio.sleep(0)
             delivery.follow("g", "c", Line(7, 0, 2))
-            later = asyncio.create_task(delivery.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 2)))
+            later = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 2))))
             await asyncio.sleep(0)
         (message,) = each_of(await later)
         assert (message.offset, message.attempt) == (0, 1)
@@ -180,11 +183,9 @@ async def test_a_call_that_is_woken_when_the_next_one_has_come_leaves_the_messag
 
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         outlet = Outlet()
-        mine = asyncio.create_task(
-            delivery.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1), outlet=outlet)
-        )
+        mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1)), outlet))
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
-        other = asyncio.create_task(delivery.receive("g", "other", T, 1, NEVER_S, NEVER_S))
+        other = asyncio.create_task(delivery.receive(poll("g", "other", T, 1, NEVER_S, NEVER_S)))
         await until_async(lambda: len(delivery._state.groups["g"]._waiting) == 2)
         outlet.follows = True
         delivery.wake(await notify.add(1))
@@ -198,7 +199,7 @@ async def test_what_did_not_come_does_not_use_up_the_rate_of_a_group(notify_url:
         await notify.add(1)
         members = delivery._state.groups["g"].members
         members.limit(1 / NEVER_S, delivery._state.monotonic())  # the next message after this one comes in an hour
-        assert len(await delivery.receive("g", "c", T, 1, 30, NEVER_S, line=Line(7, 0, 1))) == 1
+        assert len(await delivery.receive(poll("g", "c", T, 1, 30, NEVER_S, line=Line(7, 0, 1)))) == 1
         assert members.room("other", delivery._state.monotonic()) == 0
         delivery.follow("g", "c", Line(7, 0, 2))
         assert offsets(await receive(delivery, 1, client="other")) == [0]
@@ -218,7 +219,7 @@ async def test_a_member_that_reads_nothing_gets_nothing_and_holds_up_no_other(no
         slow, outlet = Slow(), Slow()
         outlet.is_full = False  # it becomes full while it waits
         waiting = [
-            asyncio.create_task(delivery.receive("g", client, T, 10, NEVER_S, 60, outlet=at))
+            asyncio.create_task(delivery.receive(poll("g", client, T, 10, NEVER_S, 60), at))
             for client, at in (("a", slow), ("b", outlet))
         ]
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
@@ -237,7 +238,7 @@ async def test_a_member_that_reads_nothing_gets_nothing_and_holds_up_no_other(no
 async def test_members_that_come_together_load_the_group_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(50)
-        batches = await asyncio.gather(*(delivery.receive("g", f"c{n}", T, 10, 30, 60) for n in range(5)))
+        batches = await asyncio.gather(*(delivery.receive(poll("g", f"c{n}", T, 10, 30, 60)) for n in range(5)))
         assert sorted(offset for batch in batches for offset in offsets(each_of(batch))) == list(range(50))
 
 
@@ -245,9 +246,9 @@ async def test_unknown_topic_is_said_when_none_is_created(notify_url: str) -> No
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         notify.topics._auto_create = False
         with pytest.raises(UnknownTopic):
-            await delivery.receive("g", "c", T, 1, 0, 60)
+            await delivery.receive(poll("g", "c", T, 1, 0, 60))
         notify.topics._auto_create = True
-        assert await delivery.receive("g", "c", T, 1, 0, 60) == []
+        assert await delivery.receive(poll("g", "c", T, 1, 0, 60)) == []
 
 
 async def test_each_group_gets_all_messages_and_a_new_one_starts_at_the_earliest_kept(notify_url: str) -> None:
@@ -303,7 +304,7 @@ async def test_large_bodies_are_read_and_given_piece_by_piece(notify_url: str) -
         await notify.add(9, body=b"x" * 1000)
         sizes = [0]
         while sum(sizes) < 9:
-            sizes.append(len(each_of(await delivery.receive("g", "c", T, 100, 30, 60))))
+            sizes.append(len(each_of(await delivery.receive(poll("g", "c", T, 100, 30, 60)))))
         assert max(sizes) == 2
         assert await receive(delivery, 1, wait_s=0) == []
 
@@ -325,7 +326,9 @@ async def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None
 
 async def test_members_with_different_tags_get_each_their_own(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-        waiting = [asyncio.create_task(delivery.receive("g", tag, [("t", tag)], 10, 30, 60)) for tag in ("a", "b")]
+        waiting = [
+            asyncio.create_task(delivery.receive(poll("g", tag, [("t", tag)], 10, 30, 60))) for tag in ("a", "b")
+        ]
         await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 2)
         await notify.add(1, tag="b")
         delivery.wake(await notify.add(1, tag="a"))

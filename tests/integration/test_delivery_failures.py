@@ -16,6 +16,7 @@ from tests.integration.delivery_harness import (
     delivering,
     each_of,
     notify_at,
+    poll,
     receipts,
     receive,
     receive_only,
@@ -24,6 +25,7 @@ from tests.waiting import until_async
 from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import RetrySkip
 from txmsg.administration.halves import GroupLag
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
@@ -63,7 +65,7 @@ async def test_a_visibility_timeout_that_is_exact_is_set_to_less_and_leads_to_no
         (first,) = await receive(delivery, 1, visibility_timeout_s=NEVER_S)
         assert await delivery.renew("g", "c", [first.receipt], 5, is_exact=True) == []
         now += 5
-        (second,) = await receive(delivery, 1, visibility_timeout_s=5, is_exact=True)
+        (second,) = await receive(delivery, 1, visibility_timeout_s=5, expiry=Expiry.EXACT)
         now += 5
         (third,) = await receive(delivery, 1, visibility_timeout_s=NEVER_S)
         assert [first.attempt, second.attempt, third.attempt] == [1, 2, 3]
@@ -222,7 +224,7 @@ async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_ano
     ):
 
         async def ask(client: str, topic: str) -> list[Delivered]:
-            return each_of(await delivery.receive("g", client, [(topic, "*")], 10, 0, 60))
+            return each_of(await delivery.receive(poll("g", client, [(topic, "*")], 10, 0, 60)))
 
         for client, topic in (("left", "t"), ("stays", "u")):
             await ask(client, topic)

@@ -19,6 +19,7 @@ from tests.integration.delivery_harness import (
     new_delivery,
     notify_at,
     offsets,
+    poll,
     receipts,
     receive,
     receive_only,
@@ -62,16 +63,16 @@ async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url:
     async with notify_at(notify_url) as notify:
         await notify.add(4)
         async with delivering(notify, "old", graceful=False, background=False) as old:
-            assert await old.receive("g", "c", T, 4, 0, 60) == []
+            assert await old.receive(poll("g", "c", T, 4, 0, 60)) == []
             await old.reader.read_once(next(iter(old._state.groups["g"].feeds.values())))
-            got = await old.receive("g", "c", T, 4, 0, 60)
+            got = await old.receive(poll("g", "c", T, 4, 0, 60))
             await old.settle("g", "c", [message.receipt for message in got], [])
             notify.bury("old")
             async with delivering(notify, "new") as new:
                 assert offsets(await receive(new, 4)) == [0, 1, 2, 3]
                 await old.writer.flush_once()
                 assert notify.query("select next_offset from txmsg.cursor") == [(0,)]
-                assert await old.receive("g", "c", T, 4, 0, 60) == []
+                assert await old.receive(poll("g", "c", T, 4, 0, 60)) == []
                 await old._membership.step_once()
                 assert not old._state.leases.is_member, "it was taken for dead, and drops everything"
 
@@ -80,9 +81,9 @@ async def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(1)
         async with delivering(notify, "old", graceful=False, background=False) as old:
-            await old.receive("g", "c", T, 4, 0, 60)
+            await old.receive(poll("g", "c", T, 4, 0, 60))
             await old.reader.read_once(next(iter(old._state.groups["g"].feeds.values())))
-            (message,) = await old.receive("g", "c", T, 4, 0, 60)
+            (message,) = await old.receive(poll("g", "c", T, 4, 0, 60))
             notify.bury("old")
             async with delivering(notify, "new") as new:
                 await until_async(lambda: bool(new._state.leases.epochs()))
@@ -95,7 +96,7 @@ async def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_othe
     async with notify_at(notify_url) as notify, delivering(notify, "first") as first:
         await notify.add(1)
         async with delivering(notify, "second", background=False, graceful=False) as second:
-            assert await second.receive("g", "c", T, 1, 0, 60) == []
+            assert await second.receive(poll("g", "c", T, 1, 0, 60)) == []
             assert not second._state.groups["g"].feeds
             await first.close()
             await second._membership.step_once()
@@ -131,7 +132,7 @@ async def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(
             assert await old.settle("g", "c", receipts(got), []) == []
             await until_async(lambda: len(new._state.leases.epochs()) == 1)
             assert len(old._state.leases.epochs()) == 1
-            assert await new.receive("g", "c", T, 9, 0.2, 60) == [], "nothing comes twice"
+            assert await new.receive(poll("g", "c", T, 9, 0.2, 60)) == [], "nothing comes twice"
 
 
 async def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: str) -> None:
@@ -141,18 +142,18 @@ async def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: s
         delivering(notify, background=False, graceful=False, monotonic=lambda: now[0], lease_ttl_s=LEASE_S) as delivery,
     ):
         await notify.add(1)
-        await delivery.receive("g", "c", T, 1, 0, 60)
+        await delivery.receive(poll("g", "c", T, 1, 0, 60))
         (feed,) = delivery._state.groups["g"].feeds.values()
         first_epoch = feed.epoch
         await delivery.reader.read_once(feed)
         now[0] += LEASE_S
         with pytest.raises(BrokerUnavailable, match="expired"):
-            await delivery.receive("g", "c", T, 1, 0, 60)
+            await delivery.receive(poll("g", "c", T, 1, 0, 60))
         await delivery._membership.step_once()
-        assert await delivery.receive("g", "c", T, 1, 0, 60) == []
+        assert await delivery.receive(poll("g", "c", T, 1, 0, 60)) == []
         (feed,) = delivery._state.groups["g"].feeds.values()
         await delivery.reader.read_once(feed)
-        (message,) = await delivery.receive("g", "c", T, 1, 0, 60)
+        (message,) = await delivery.receive(poll("g", "c", T, 1, 0, 60))
         assert message.receipt.epoch > first_epoch
 
 
@@ -163,7 +164,7 @@ async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(n
         await notify.add(5)
         got = await receive(delivery, 2)
         await delivery.settle("g", "c", receipts(got), [])
-        other = asyncio.create_task(delivery.receive("other", "c", [("u", "*")], 1, 30, 60))
+        other = asyncio.create_task(delivery.receive(poll("other", "c", [("u", "*")], 1, 30, 60)))
         await until_async(lambda: "other" in delivery._state.groups and delivery._state.groups["other"].has_waiting)
         with psycopg.connect(elsewhere, autocommit=True, connect_timeout=10) as admin:
             name = sql.Identifier(database)
@@ -172,7 +173,7 @@ async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(n
             with pytest.raises(BrokerUnavailable):
                 await asyncio.wait_for(other, 60)
             with pytest.raises(BrokerUnavailable):
-                await delivery.receive("g", "c", T, 1, 0, 60)
+                await delivery.receive(poll("g", "c", T, 1, 0, 60))
             admin.execute(sql.SQL("alter database {} with allow_connections true").format(name))
         again = await eventually(lambda: receive(delivery, 5))
         assert offsets(again) == [0, 1, 2, 3, 4], "the unflushed acknowledgements come again"
@@ -287,12 +288,12 @@ async def test_a_broker_whose_id_is_taken_says_by_whom(
 
 async def test_draining_answers_those_who_wait(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
-        waiting = asyncio.create_task(delivery.receive("g", "c", T, 1, 30, 60))
+        waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, 30, 60)))
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
         delivery.drain()
         assert await asyncio.wait_for(waiting, 29) == [], "it waited for messages"
         with pytest.raises(BrokerUnavailable, match="closing"):
-            await delivery.receive("g", "c", T, 1, 0, 60)
+            await delivery.receive(poll("g", "c", T, 1, 0, 60))
 
 
 async def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
@@ -320,7 +321,7 @@ async def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothin
         await receive(delivery, 1, wait_s=0)
         with psycopg.connect(notify_url, connect_timeout=10) as other:
             other.execute("lock table txmsg.retry")
-            late = asyncio.create_task(delivery.receive("late", "c", T, 1, 1, 60))
+            late = asyncio.create_task(delivery.receive(poll("late", "c", T, 1, 1, 60)))
             waits = "select 1 from pg_locks where not granted and relation = 'txmsg.retry'::regclass"
             await until_async(lambda: notify.query(waits) != [])
             await delivery.finish(await notify.queue_ids())

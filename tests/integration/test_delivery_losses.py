@@ -13,11 +13,13 @@ from tests.integration.delivery_harness import (
     each_of,
     notify_at,
     offsets,
+    poll,
     receipts,
     receive,
 )
 from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.values import Refusal
 from txmsg.runtime.backoff import Backoff
 
@@ -34,7 +36,7 @@ class World:
 
     async def take(self, count: int, **how: Any) -> list[Delivered]:
         """So many messages, for a consumer that has TIMEOUT_S to settle them."""
-        return await receive(self.delivery, count, visibility_timeout_s=TIMEOUT_S, isolates=True, **how)
+        return await receive(self.delivery, count, visibility_timeout_s=TIMEOUT_S, expiry=Expiry.LOST, **how)
 
     async def lose(self, count: int) -> list[Delivered]:
         """The messages of a consumer that is heard of no more."""
@@ -69,7 +71,7 @@ async def test_a_loss_does_not_count_and_the_second_one_brings_messages_alone(no
         assert [message.attempt for message in second] == [1, 1, 1]
         alone: list[Delivered] = []
         for _ in range(3):
-            (batch,) = await it.delivery.receive("g", "c", [("t", "*")], 10, 30.0, TIMEOUT_S, isolates=True)
+            (batch,) = await it.delivery.receive(poll("g", "c", [("t", "*")], 10, 30.0, TIMEOUT_S, expiry=Expiry.LOST))
             assert (len(batch.rows), batch.attempts, batch.losses) == (1, [1], [2])
             alone += each_of([batch])
         assert sorted(offsets(alone)) == [0, 1, 2]

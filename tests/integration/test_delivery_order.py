@@ -20,6 +20,7 @@ from tests.integration.delivery_harness import (
     eventually,
     notify_at,
     offsets,
+    poll,
     receipts,
     receive,
     receive_only,
@@ -153,13 +154,13 @@ async def test_a_poll_that_waits_ends_to_ask_what_its_member_holds_of_a_dead_bro
             await until_async(lambda: bool(dead._state.leases.epochs()))
             heir = await stack.enter_async_context(delivering(notify, "b2"))
             line = Line(7, 0)
-            polling = asyncio.create_task(heir.receive("g", "c", T, 1, NEVER_S, NEVER_S, line=line))
+            polling = asyncio.create_task(heir.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=line)))
             await until_async(lambda: bool(heir._parked))
             (message,) = await receive(dead, 1, visibility_timeout_s=NEVER_S)
         notify.bury("b1")
         assert await polling == []
         ((queue_id, epoch),) = heir.awaited("g", "c")
-        assert await heir.receive("g", "c", T, 1, NEVER_S, NEVER_S) == []
+        assert await heir.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S)) == []
         heir.free("g", "c", [(queue_id, epoch)])
         assert offsets(await receive(heir, 1)) == [message.offset]
 
@@ -214,7 +215,7 @@ async def test_one_reply_brings_a_retry_and_a_new_message_of_an_ordered_queue(no
         await delivery.reader.read_once(feed)
         await delivery.maintenance.retries_once()
         clock.now += 60  # by now the first note says too little
-        got = each_of(await delivery.receive("g", "c", T, 10, 0, 60))
+        got = each_of(await delivery.receive(poll("g", "c", T, 10, 0, 60)))
         assert [(message.offset, message.attempt) for message in got] == [(0, 2), (1, 1)]
 
 
@@ -230,7 +231,7 @@ async def test_a_queue_that_the_database_refuses_is_read_again_and_holds_up_no_o
             await delivery.reader.read_once(feed)
         notify.query("update txmsg.cursor set epoch = epoch + 1 where queue_id = %s", refused.queue_id)
         with pytest.raises(BrokerUnavailable, match="leases"):
-            await delivery.receive("g", "c", T, 9, 0, 60)
+            await delivery.receive(poll("g", "c", T, 9, 0, 60))
         assert f"queue {refused.number} is no longer" in caplog.text
         await delivery.reader.read_once(other)
         (message,) = await receive(delivery, 9, wait_s=0)
@@ -652,7 +653,7 @@ async def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_o
         with psycopg.connect(notify_url, connect_timeout=10) as other:
             other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
             delivery.wake(await add_keyed(notify, "a", "b"))
-            gone = asyncio.create_task(delivery.receive("g", "gone", T, 9, 30, 60))
+            gone = asyncio.create_task(delivery.receive(poll("g", "gone", T, 9, 30, 60)))
             await until_async(lambda: feed.window.unsettled_count == 2)
             gone.cancel()
             await asyncio.wait({gone})

@@ -17,6 +17,7 @@ from tests.integration.delivery_harness import (
     each_of,
     notify_at,
     offsets,
+    poll,
     receipts,
     receive,
 )
@@ -57,7 +58,7 @@ async def refuse(delivery: Delivery, messages: list[Delivered], client: str = "c
 
 
 async def take(delivery: Delivery, count: int, client: str = "c") -> list[Delivered]:
-    return each_of(await delivery.receive("g", client, T, count, 0, 60))
+    return each_of(await delivery.receive(poll("g", client, T, count, 0, 60)))
 
 
 async def read_all(delivery: Delivery) -> None:
@@ -139,13 +140,13 @@ async def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_be
 async def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, pause_failures=5) as delivery:
         await notify.add(300)
-        good = each_of(await delivery.receive("g", "good", T, 1, 30, 60))
+        good = each_of(await delivery.receive(poll("g", "good", T, 1, 30, 60)))
         assert await delivery.settle("g", "good", receipts(good), []) == []
-        await refuse(delivery, each_of(await delivery.receive("g", "bad", T, 20, 30, 60)), "bad")
+        await refuse(delivery, each_of(await delivery.receive(poll("g", "bad", T, 20, 30, 60))), "bad")
         members = delivery._state.groups["g"].members
         assert not members.pause.is_on
         assert members.room("bad", delivery._state.monotonic()) <= 1
-        got = each_of(await delivery.receive("g", "good", T, 100, 30, 60))
+        got = each_of(await delivery.receive(poll("g", "good", T, 100, 30, 60)))
         assert len(got) == 100
         assert len(await receive(delivery, 300, group="other")) == 300
 
@@ -162,7 +163,7 @@ async def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_wai
         await refuse(delivery, await take(delivery, 2))
         clock.now += 1
         (probe,) = await take(delivery, 10, "gone")
-        polls = asyncio.create_task(delivery.receive("g", "gone", T, 10, 30, 60))
+        polls = asyncio.create_task(delivery.receive(poll("g", "gone", T, 10, 30, 60)))
         clock.now += 5
         await until_async(lambda: ("gone", 0) in delivery.members_of("g"))
         assert await take(delivery, 10, "other") == []
@@ -191,7 +192,7 @@ async def test_a_member_gets_its_probe_between_whichever_two_looks_at_the_clock_
             due_at = pause.opens_at(clock.now)
             clock.now = due_at - 0.001
             clock.move(due_at, after=looks)
-            [probe] = each_of(await delivery.receive("g", "c", T, 10, 30, 60))
+            [probe] = each_of(await delivery.receive(poll("g", "c", T, 10, 30, 60)))
             await refuse(delivery, [probe])
         assert pause.is_on
 
@@ -204,7 +205,7 @@ async def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: s
         got = await receive(delivery, 3)
         await refuse(delivery, got[:2])
         assert delivery._state.groups["g"].members.pause.is_on
-        waiting = asyncio.create_task(delivery.receive("g", "c", T, 10, 30, 60))
+        waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, 30, 60)))
         await until_async(lambda: delivery._state.groups["g"].members.blocked_s("c", delivery._state.monotonic()) > 0)
         assert await delivery.settle("g", "c", [got[2].receipt], []) == []
         assert len(each_of(await waiting)) > 1
@@ -215,13 +216,13 @@ async def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_h
     settings |= {"backoff": Backoff(delays_s=(NEVER_S,))}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
         await notify.add(11)
-        good = each_of(await delivery.receive("g", "good", T, 1, 30, 60))
+        good = each_of(await delivery.receive(poll("g", "good", T, 1, 30, 60)))
         assert await delivery.settle("g", "good", receipts(good), []) == []
-        failing = each_of(await delivery.receive("g", "bad", T, 10, 30, 60))
+        failing = each_of(await delivery.receive(poll("g", "bad", T, 10, 30, 60)))
         members = delivery._state.groups["g"].members
-        bad_waits = asyncio.create_task(delivery.receive("g", "bad", T, 10, 30, 60))
+        bad_waits = asyncio.create_task(delivery.receive(poll("g", "bad", T, 10, 30, 60)))
         await asyncio.sleep(0)
-        good_waits = asyncio.create_task(delivery.receive("g", "good", T, 10, 30, 60))
+        good_waits = asyncio.create_task(delivery.receive(poll("g", "good", T, 10, 30, 60)))
         await until_async(lambda: len(delivery._state.groups["g"]._waiting) == 2)
         await refuse(delivery, failing, "bad")
         assert members.blocked_s("bad", delivery._state.monotonic()) > 0

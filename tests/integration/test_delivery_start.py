@@ -11,7 +11,16 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, nothing_comes
-from tests.integration.delivery_harness import delivering, each_of, notify_at, offsets, receipts, receive, receive_only
+from tests.integration.delivery_harness import (
+    delivering,
+    each_of,
+    notify_at,
+    offsets,
+    poll,
+    receipts,
+    receive,
+    receive_only,
+)
 from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.client import Consumer, Producer
@@ -23,8 +32,8 @@ async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, grou
     """The offsets that a group gets: `count` of them, and no more for a moment."""
     got: list[int] = []
     while len(got) < count:
-        got += offsets(each_of(await delivery.receive(group, "c", [("t", "*")], 10, 30, 60, start)))
-    assert await delivery.receive(group, "c", [("t", "*")], 10, 0.3, 60, start) == []
+        got += offsets(each_of(await delivery.receive(poll(group, "c", [("t", "*")], 10, 30, 60, start))))
+    assert await delivery.receive(poll(group, "c", [("t", "*")], 10, 0.3, 60, start)) == []
     return got
 
 
@@ -84,13 +93,13 @@ async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify
             await delivery.maintenance.queues_once()
 
         await notify.add(1)
-        await delivery.receive("g", "c", [("t", "*")], 1, 0, 60)
+        await delivery.receive(poll("g", "c", [("t", "*")], 1, 0, 60))
         await allow("read_queues = 2")
         assert sorted(each.queue for each in await receive_only(delivery, 2)) == [0, 1]
         await allow("permission = 2")
         delivery.wake(await notify.add(1))
         assert await receive(delivery, 9, wait_s=0.3) == []
-        waiting = asyncio.create_task(delivery.receive("g", "c", [("t", "*")], 9, 30, 60))
+        waiting = asyncio.create_task(delivery.receive(poll("g", "c", [("t", "*")], 9, 30, 60)))
         await until_async(lambda: delivery._state.groups["g"].has_waiting)
         await allow("permission = 6, read_queues = null")
         got = each_of(await waiting)
@@ -143,7 +152,7 @@ async def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_re
         assert await notify.topics.refresh_once() == ["t"]
         await delivery.maintenance.queues_once()
         assert notify.query("select name from txmsg.topic") == []
-        assert await delivery.receive("g", "c", [("t", "*")], 1, 0, 60) == [], "whoever polls it waits"
+        assert await delivery.receive(poll("g", "c", [("t", "*")], 1, 0, 60)) == [], "whoever polls it waits"
 
 
 def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: BrokerProcess, notify_url: str) -> None:

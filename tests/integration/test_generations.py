@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from tests.integration.delivery_harness import AT_ONCE, Delivered, Notify, T, delivering, each_of, notify_at
+from tests.integration.delivery_harness import AT_ONCE, Delivered, Notify, T, delivering, each_of, notify_at, poll
 from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import GroupChange, Seek
 from txmsg.broker.delivery import Delivery
@@ -97,13 +97,13 @@ class History:
         self.delivery.wake(ends)
 
     async def take(self, count: int) -> Sequence[Delivered]:
-        await self.delivery.receive("g", "c", T, 0, 0, 60)  # loads what is not
+        await self.delivery.receive(poll("g", "c", T, 0, 0, 60))  # loads what is not
         await self.delivery.maintenance.queues_once()
         await self.delivery.maintenance.poll_once()
         await self.delivery.maintenance.retries_once()
         while len(self.delivery._state.to_read):
             await self.delivery.reader.read_once(self.delivery._state.to_read.pop())
-        return each_of(await self.delivery.receive("g", "c", T, count, 0, 60))
+        return each_of(await self.delivery.receive(poll("g", "c", T, count, 0, 60)))
 
     async def consume(self, *, is_well: bool = False) -> int:
         got = await self.take(self.random.randint(1, 8))

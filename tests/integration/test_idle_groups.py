@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 import txmsg.broker
-from tests.integration.delivery_harness import Notify, T, delivering, each_of, notify_at, offsets, receive_only
+from tests.integration.delivery_harness import Notify, T, delivering, each_of, notify_at, offsets, poll, receive_only
 from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.store import retries
@@ -51,9 +51,9 @@ async def idle_groups(notify: Notify, delivery: Delivery, count: int) -> AsyncIt
     """Groups that have read everything, of which every second one has a member that waits."""
     names = [f"g{number}" for number in range(count)]
     for name in names:
-        for message in each_of(await delivery.receive(name, "c", T, 100, 0, _NEVER_S)):
+        for message in each_of(await delivery.receive(poll(name, "c", T, 100, 0, _NEVER_S))):
             await delivery.settle(name, "c", [message.receipt], [])
-    waiting = [asyncio.create_task(delivery.receive(name, "c", T, 1, _NEVER_S, _NEVER_S)) for name in names[::2]]
+    waiting = [asyncio.create_task(delivery.receive(poll(name, "c", T, 1, _NEVER_S, _NEVER_S))) for name in names[::2]]
     await until_async(lambda: all(delivery._state.groups[name].has_waiting for name in names[::2]))
     try:
         yield waiting
@@ -151,7 +151,7 @@ def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(no
 
 async def test_a_queue_that_was_lost_is_not_read_any_more(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
-        await delivery.receive("g", "c", T, 1, 0, _NEVER_S)
+        await delivery.receive(poll("g", "c", T, 1, 0, _NEVER_S))
         (feed,) = delivery._state.groups["g"].feeds.values()
         delivery.lost([feed.queue_id], "another broker has it")
         feed.end += 1

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.delivery_harness import Delivered, Notify, delivering, notify_at, receipts, receive
 from txmsg.administration.halves import GroupLag
 from txmsg.broker.delivery import Delivery
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.values import Refusal
 from txmsg.runtime.backoff import Backoff
 
@@ -87,7 +88,7 @@ async def test_an_acknowledgement_counts_when_the_consumer_that_has_the_message_
 
 async def test_no_acknowledgement_counts_when_the_consumer_chose_the_time(notify_url: str) -> None:
     async with world(notify_url) as it:
-        first = await it.lose(is_exact=True)
+        first = await it.lose(expiry=Expiry.EXACT)
         second = await it.take()
         assert await it.settle(first) == receipts([first])
         assert await it.settle(second) == []

@@ -20,6 +20,7 @@ from tests.integration.delivery_harness import (
     delivering,
     notify_at,
     offsets,
+    poll,
     receipts,
     receive,
     receive_only,
@@ -262,7 +263,7 @@ async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(no
         await db.apply(Batch(plain=new), segment=2, previous=1)
         assert offsets(await receive(here, 5)) == [0, 1, 2, 3, 4]
         for group, start, wanted in (("late", Start.latest(), []), ("middle", Start("time", int(middle_us)), [3, 4])):
-            given = await here.receive(group, "c", delivery_harness.T, 9, 30 if wanted else 0.5, 60.0, start)
+            given = await here.receive(poll(group, "c", delivery_harness.T, 9, 30 if wanted else 0.5, 60.0, start))
             assert offsets(delivery_harness.each_of(given)) == wanted
         async with open_pool(notify_url) as pool:
             messages = Messages(pool)

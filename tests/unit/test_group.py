@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from txmsg.broker.delivery.group import Feed, Group
-from txmsg.broker.delivery.offsets import Expiry
+from txmsg.broker.delivery.group import Feed, Fetch, Group
+from txmsg.broker.delivery.offsets import Expiry, Visibility
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.delivery.window import TIME_IS_OVER, Window
@@ -36,7 +36,11 @@ def group_of(*lengths: int, tag: str | None = None) -> Group:
 
 
 def queues_of(group: Group, count: int, token: int = 1) -> list[int]:
-    return [each.queue for each in group.take(T, count, LARGE, token=token, deadline=30) for _ in each.rows]
+    return [
+        each.queue
+        for each in group.take(Fetch(T, count, LARGE), Visibility(token=token, deadline=30))
+        for _ in each.rows
+    ]
 
 
 def test_queues_are_served_alike() -> None:
@@ -57,7 +61,7 @@ def test_what_one_queue_lacks_another_gives() -> None:
 def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     group = group_of(100)
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(100)])
-    retries, first = group.take(T, 10, LARGE, token=1, deadline=30)
+    retries, first = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     assert retries.attempts == [2] * 5
     assert (len(first.rows), first.attempts) == (5, None)
 
@@ -65,7 +69,9 @@ def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
 def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
     group = group_of(50)
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(50)])
-    first = [group.take(T, 1, LARGE, token=token, deadline=30)[0].attempts is None for token in range(40)]
+    first = [
+        group.take(Fetch(T, 1, LARGE), Visibility(token=token, deadline=30))[0].attempts is None for token in range(40)
+    ]
     assert first.count(True) == first.count(False) == 20
 
 
@@ -75,7 +81,7 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
     group.members.join("d", {"t": parse_tags("theirs")}, 0, 60)
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n, "mine")) for n in range(4)])
     for token in range(4):
-        (retry,) = group.take({"t": parse_tags("mine")}, 1, LARGE, token=token, deadline=30)
+        (retry,) = group.take(Fetch({"t": parse_tags("mine")}, 1, LARGE), Visibility(token=token, deadline=30))
         assert retry.attempts == [2]
 
 
@@ -91,7 +97,7 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
     group.unblock(empty)
     window.put([keyed(offset) for offset in range(2)])
     assert window.ready_count == 0, "the retry of the key is out first"
-    (retry,) = group.take(T, 10, LARGE, token=1, deadline=30)
+    (retry,) = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     group.settle("c", [retry.receipt], [], 0)
     group.retries.written(group.retries.outcomes())
     window.stored(window.failing())
@@ -103,7 +109,7 @@ def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.members.join("c", {"t": parse_tags("new")}, 0, 60)
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(5, "old"))])
-    assert len(group.take({"t": parse_tags("new")}, 10, LARGE, token=1, deadline=30)) == 1
+    assert len(group.take(Fetch({"t": parse_tags("new")}, 10, LARGE), Visibility(token=1, deadline=30))) == 1
 
 
 def test_member_that_fell_silent_is_forgotten() -> None:
@@ -117,7 +123,7 @@ def test_member_that_fell_silent_is_forgotten() -> None:
 
 def test_answers_under_another_epoch_or_queue_are_late() -> None:
     group = group_of(2)
-    (batch,) = group.take(T, 2, LARGE, token=1, deadline=30)
+    (batch,) = group.take(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
     good, bad = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
     old, alien = bad._replace(epoch=2), Receipt(99, 1, 3, [0])
     expired, feeds = group.settle("c", [good, old, alien], [Refusal(old, "x"), Refusal(alien, "x")], 0)
@@ -129,7 +135,7 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
 def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> None:
     group = group_of(3)
     group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
-    given = group.take(T, 10, LARGE, token=1, deadline=30)
+    given = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     receipts = [batch.receipt._replace(offsets=[offset]) for batch in given for offset in batch.receipt.offsets]
     retried, first, second, _ = receipts
     assert group.renew([retried, first, Receipt(10, 1, 3, [99])], 5, is_exact=True) == [Receipt(10, 1, 3, [99])]
@@ -146,7 +152,7 @@ def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> 
 def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() -> None:
     group = group_of(1)
     group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
-    group.take(T, 10, LARGE, token=1, deadline=30, expiry=Expiry.EXACT)
+    group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30, expiry=Expiry.EXACT))
     group.expire(30)
     assert group.feeds[QueueId(10)].window.failing() == {0: TIME_IS_OVER}
     assert [outcome.failure for outcome in group.retries.outcomes().values()] == [TIME_IS_OVER]
@@ -159,7 +165,7 @@ def test_a_suspect_is_the_only_message_of_its_reply_and_others_come_in_turn() ->
     replies = [
         [
             each.offset
-            for batch in group.take(T, 2, LARGE, token=token, deadline=30, expiry=Expiry.LOST)
+            for batch in group.take(Fetch(T, 2, LARGE), Visibility(token=token, deadline=30, expiry=Expiry.LOST))
             for each in batch.rows
         ]
         for token in range(7)
@@ -173,15 +179,15 @@ def test_suspects_come_one_by_one_while_there_is_nothing_else_and_as_others_to_m
     group = group_of(0)
     group.retries.put([RetryRow(QueueId(10), 0, 0, row(n), 2) for n in range(4)])
     for token in (1, 2):
-        (batch,) = group.take(T, 10, LARGE, token=token, deadline=30, expiry=Expiry.LOST)
+        (batch,) = group.take(Fetch(T, 10, LARGE), Visibility(token=token, deadline=30, expiry=Expiry.LOST))
         assert (len(batch.rows), batch.losses) == (1, [2])
-    (batch,) = group.take(T, 10, LARGE, token=3, deadline=30)
+    (batch,) = group.take(Fetch(T, 10, LARGE), Visibility(token=3, deadline=30))
     assert len(batch.rows) == 2
 
 
 def test_a_refusal_may_name_the_least_delay() -> None:
     group = group_of(2)
-    (batch,) = group.take(T, 2, LARGE, token=1, deadline=30)
+    (batch,) = group.take(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
     soon, late = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
     group.settle("c", [], [Refusal(soon, "x", 0.001, is_least=True), Refusal(late, "x", 60.0, is_least=True)], 0)
     failing = group.feeds[QueueId(10)].window.failing()
@@ -191,13 +197,14 @@ def test_a_refusal_may_name_the_least_delay() -> None:
 def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
     group = group_of(2, 2)
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(5)), RetryRow(QueueId(11), 1, 0, row(6))])
-    given = group.take(T, 10, LARGE, token=1, deadline=30)
+    given = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     assert sum(len(each.rows) for each in given) == 6
     group.retries.put([RetryRow(QueueId(10), 1, 0, row(7)), RetryRow(QueueId(11), 1, 0, row(8))])
     assert [feed.queue_id for feed in group.remove([QueueId(10), QueueId(99)])] == [10]
-    assert [(each.queue, [r[0] for r in each.rows]) for each in group.take(T, 10, LARGE, token=2, deadline=30)] == [
-        (1, [8])
-    ]
+    assert [
+        (each.queue, [r[0] for r in each.rows])
+        for each in group.take(Fetch(T, 10, LARGE), Visibility(token=2, deadline=30))
+    ] == [(1, [8])]
     assert group.retries.known() == [(11, 6), (11, 8)]
     expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
     assert {receipt.queue_id for receipt in expired} == {10}
@@ -218,7 +225,9 @@ def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_gr
                     keys = [rng.choice((None, "a", "b")) for _ in range(rng.randrange(1, 4))]
                     feed.window.put([row(start + n)._replace(ordering_key=key) for n, key in enumerate(keys)])
                 case 1:
-                    given += group.take(T, rng.randrange(1, 5), LARGE, token=step, deadline=now + rng.randrange(1, 9))
+                    given += group.take(
+                        Fetch(T, rng.randrange(1, 5), LARGE), Visibility(token=step, deadline=now + rng.randrange(1, 9))
+                    )
                 case 2 if given:
                     group.settle("c", [given.pop(rng.randrange(len(given))).receipt], [], now)
                 case 3 if given:

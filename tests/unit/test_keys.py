@@ -1,7 +1,7 @@
 """The life of an ordering key in a window: the table is executed, each state by each event, legal or not.
 
-Whether the table itself is right is judged by the order of deliveries: with any wrong transition a message is lost, comes
-too early or never, or goes to the table `retry` though none before it has failed.
+Whether the table itself is right is judged by the order of deliveries: with any wrong transition a message is lost,
+comes too early or never, or goes to the table `retry` though none before it has failed.
 """
 
 from __future__ import annotations

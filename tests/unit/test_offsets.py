@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from txmsg.broker.delivery.offsets import Expiry, InFlight, OffsetRanges, runs
+from txmsg.broker.delivery.offsets import Expiry, InFlight, OffsetRanges, Visibility, runs
 
 LARGE = 1 << 30
 
@@ -46,7 +46,7 @@ def test_runs_of_unsorted_offsets() -> None:
 
 def test_key_is_given_back_once_and_only_under_its_token() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1, 2], token=8, deadline=10)
+    out.give([1, 2], Visibility(token=8, deadline=10))
     assert out.give_back([1], token=7) == ([], [1])
     assert out.give_back([1, 1, 5], token=8) == ([1], [1, 5])
     assert out.give_back([1], token=8) == ([], [1])
@@ -56,8 +56,8 @@ def test_key_is_given_back_once_and_only_under_its_token() -> None:
 
 def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1, 2], token=1, deadline=10)
-    out.give([3], token=2, deadline=5)
+    out.give([1, 2], Visibility(token=1, deadline=10))
+    out.give([3], Visibility(token=2, deadline=5))
     assert out.expire(4.9) == []
     assert out.expire(5) == [(2, [3], Expiry.COUNTED)]
     out.give_back([1], token=1)
@@ -67,9 +67,9 @@ def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
 
 def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1], token=1, deadline=10)
+    out.give([1], Visibility(token=1, deadline=10))
     out.give_back([1], token=1)
-    out.give([1], token=2, deadline=20)
+    out.give([1], Visibility(token=2, deadline=20))
     assert out.expire(15) == []
     assert out.expire(20) == [(2, [1], Expiry.COUNTED)]
 
@@ -77,14 +77,14 @@ def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
 def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
     out: InFlight[int] = InFlight()
     for offset in range(10_000):
-        out.give([offset], token=offset, deadline=1e9)
+        out.give([offset], Visibility(token=offset, deadline=1e9))
         out.give_back([offset], token=offset)
     assert len(out._heap) < 200
 
 
 def test_what_is_held_is_renewed_and_the_rest_of_its_batch_is_not() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1, 2, 3], token=1, deadline=10)
+    out.give([1, 2, 3], Visibility(token=1, deadline=10))
     assert out.renew([1, 3, 3, 9], token=1, deadline=15) == [9]
     assert out.renew([1], token=2, deadline=99) == [1], "another delivery of it"
     assert out.expire(10) == [(1, [2], Expiry.COUNTED)]
@@ -95,19 +95,19 @@ def test_what_is_held_is_renewed_and_the_rest_of_its_batch_is_not() -> None:
 
 def test_a_deadline_is_put_off_up_to_its_end_and_never_brought_forward() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1], token=1, deadline=10, deadline_max=25)
+    out.give([1], Visibility(token=1, deadline=10, deadline_max=25))
     for now in range(1, 25):
         assert out.renew([1], token=1, deadline=now + 10) == []
         assert out.expire(now) == []
     assert out.expire(25) == [(1, [1], Expiry.COUNTED)]
-    out.give([1], token=2, deadline=50)
+    out.give([1], Visibility(token=2, deadline=50))
     out.renew([1], token=2, deadline=40)
     assert out.expire(45) == []
 
 
 def test_an_exact_deadline_comes_as_it_is_set_earlier_or_later() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1, 2, 3], token=1, deadline=10, deadline_max=25)
+    out.give([1, 2, 3], Visibility(token=1, deadline=10, deadline_max=25))
     assert out.renew([1, 9], token=1, deadline=5, is_exact=True) == [9]
     assert out.renew([2], token=1, deadline=99, is_exact=True) == []
     assert out.expire(4.9) == []
@@ -115,7 +115,7 @@ def test_an_exact_deadline_comes_as_it_is_set_earlier_or_later() -> None:
     assert out.expire(10) == [(1, [3], Expiry.COUNTED)]
     assert out.expire(25) == [(1, [2], Expiry.EXACT)]
     assert out.renew([1], token=1, deadline=30, is_exact=True) == [1], "too late"
-    out.give([4], token=2, deadline=40, expiry=Expiry.EXACT)
+    out.give([4], Visibility(token=2, deadline=40, expiry=Expiry.EXACT))
     out.renew([4], token=2, deadline=30)
     assert out.expire(39) == [], "only an exact deadline is brought forward"
     assert out.expire(40) == [(2, [4], Expiry.EXACT)]
@@ -123,7 +123,7 @@ def test_an_exact_deadline_comes_as_it_is_set_earlier_or_later() -> None:
 
 def test_renewing_for_long_leaves_nothing_behind() -> None:
     out: InFlight[int] = InFlight()
-    out.give([1], token=1, deadline=1)
+    out.give([1], Visibility(token=1, deadline=1))
     for now in range(1, 10_000):
         out.renew([1], token=1, deadline=now + 1)
     assert len(out._heap) < 200

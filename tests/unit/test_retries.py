@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.test_window import LARGE, row
-from txmsg.broker.delivery.retries import Outcome, Retries
+from txmsg.broker.delivery.offsets import Visibility
+from txmsg.broker.delivery.retries import Outcome, Retries, RetryFetch
 from txmsg.broker.delivery.window import Failure
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import RetryKey, RetryRow
@@ -26,7 +27,9 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
     box.put([RetryRow(QueueId(7), 1, 0, row(3)), RetryRow(QueueId(7), 2, 0, row(5))])
     box.put([RetryRow(QueueId(7), 1, 0, row(3))])
     assert box.ready_count == 2
-    assert [retry.message.offset for retry in box.take(9, LARGE, token=4, deadline=10, wants=wants_all)] == [3, 5]
+    assert [
+        retry.message.offset for retry in box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
+    ] == [3, 5]
     assert settle(box, 3, None) == []
     assert settle(box, 3, None) == [3]
     assert settle(box, 5, Failure("again")) == []
@@ -41,7 +44,7 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
 def test_retry_not_acked_in_time_fails_again() -> None:
     box = Retries()
     box.put([RetryRow(QueueId(7), 1, 0, row(3))])
-    box.take(9, LARGE, token=4, deadline=10, wants=wants_all)
+    box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
     assert box.expire(9) == []
     ((token, late, _),) = box.expire(10)
     assert (token, late) == (4, [(7, 3)])
@@ -54,7 +57,7 @@ def test_retries_are_bounded_by_count_and_bytes() -> None:
     box = Retries(count_max=3, size_bytes_max=10)
     box.put([RetryRow(QueueId(7), 1, 0, row(0, body=b"x" * 6)), RetryRow(QueueId(7), 1, 0, row(1, body=b"x" * 6))])
     assert box.room_count() == 0
-    assert len(box.take(9, 6, token=1, deadline=1, wants=wants_all)) == 1
+    assert len(box.take(RetryFetch(9, 6, wants_all), Visibility(token=1, deadline=1))) == 1
     assert box.room_count() == 1
     assert box.room_bytes() == 4
 
@@ -67,7 +70,9 @@ def chain(*offsets: int, key: str = "k") -> list[RetryRow]:
 
 
 def taken(box: Retries, token: int = 4) -> list[int]:
-    return [each.message.offset for each in box.take(9, LARGE, token=token, deadline=10, wants=wants_all)]
+    return [
+        each.message.offset for each in box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=token, deadline=10))
+    ]
 
 
 def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together() -> None:
@@ -122,6 +127,8 @@ def test_what_waits_behind_retries_takes_half_of_the_room() -> None:
 def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
     box = Retries()
     box.put([RetryRow(QueueId(7), 1, 0, row(0, tag="a")), RetryRow(QueueId(7), 1, 0, row(1, tag="b"))])
-    got = box.take(9, LARGE, token=1, deadline=1, wants=lambda _, tag: tag == "b")
+    got = box.take(RetryFetch(9, LARGE, lambda _, tag: tag == "b"), Visibility(token=1, deadline=1))
     assert [retry.message.offset for retry in got] == [1]
-    assert [retry.message.offset for retry in box.take(9, LARGE, token=2, deadline=1, wants=wants_all)] == [0]
+    assert [
+        retry.message.offset for retry in box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=2, deadline=1))
+    ] == [0]

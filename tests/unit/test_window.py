@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from txmsg.broker.delivery.window import Failure, Window
+from txmsg.broker.delivery.offsets import Visibility
+from txmsg.broker.delivery.window import Failure, QueueFetch, Window
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import Row
 from txmsg.message import Offset
@@ -44,7 +45,7 @@ def expire(window: Window, now: float) -> int:
 
 
 def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
-    return [each[0] for each in window.take(count, LARGE, token=token, deadline=deadline)]
+    return [each[0] for each in window.take(QueueFetch(count, LARGE), Visibility(token=token, deadline=deadline))]
 
 
 def test_messages_are_given_in_order_and_once() -> None:
@@ -189,10 +190,10 @@ def test_room_is_bounded_by_bytes_that_are_ready() -> None:
 def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
     window = Window(0)
     window.put([row(offset, body=b"x" * 10) for offset in range(5)])
-    assert len(window.take(5, 25, token=1, deadline=1)) == 2
-    assert len(window.take(5, 3, token=2, deadline=1)) == 1
+    assert len(window.take(QueueFetch(5, 25), Visibility(token=1, deadline=1))) == 2
+    assert len(window.take(QueueFetch(5, 3), Visibility(token=2, deadline=1))) == 1
     mine = parse_tags("*")
-    assert len(window.take(5, 20, token=3, deadline=1, mine=mine)) == 2
+    assert len(window.take(QueueFetch(5, 20, wanted=mine), Visibility(token=3, deadline=1))) == 2
 
 
 def test_headers_weigh_too() -> None:
@@ -200,8 +201,8 @@ def test_headers_weigh_too() -> None:
     heavy = row(0, body=b"x" * 10)._replace(headers=b"h" * 10)
     window.put([heavy, heavy._replace(offset=Offset(1))])
     assert window.room_count() == 0
-    assert len(window.take(5, 39, token=1, deadline=1)) == 1
-    assert len(window.take(5, 40, token=2, deadline=1)) == 1
+    assert len(window.take(QueueFetch(5, 39), Visibility(token=1, deadline=1))) == 1
+    assert len(window.take(QueueFetch(5, 40), Visibility(token=2, deadline=1))) == 1
     assert window.room_bytes() == 20
 
 
@@ -209,15 +210,20 @@ def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
     window = Window(0)
     window.put([row(0, tag="a", body=b"x" * 10)])
     for mine in (ALL_TAGS, parse_tags("a")):
-        assert window.take(5, 9, token=1, deadline=1, mine=mine, at_least_one=False) == []
-    assert [each[0] for each in window.take(5, 10, token=1, deadline=1, at_least_one=False)] == [0]
+        assert window.take(QueueFetch(5, 9, wanted=mine, at_least_one=False), Visibility(token=1, deadline=1)) == []
+    assert [
+        each[0] for each in window.take(QueueFetch(5, 10, at_least_one=False), Visibility(token=1, deadline=1))
+    ] == [0]
 
 
 def test_what_nobody_wants_is_acked_at_once() -> None:
     window = Window(0)
     window.put([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])
     a = parse_tags("a")
-    assert [each[0] for each in window.take(10, LARGE, token=1, deadline=1, mine=a, group=a)] == [1, 3]
+    assert [
+        each[0]
+        for each in window.take(QueueFetch(10, LARGE, wanted=a, wanted_by_any=a), Visibility(token=1, deadline=1))
+    ] == [1, 3]
     assert window.progress()[:2] == (1, ((2, 3),))
     assert window.room_bytes() == Window(0).room_bytes()
 
@@ -226,9 +232,15 @@ def test_what_another_member_wants_stays_for_it_in_order() -> None:
     window = Window(0)
     window.put([row(0, tag="b"), row(1, tag="a"), row(2, tag="b"), row(3, tag="c")])
     a, b, both = parse_tags("a"), parse_tags("b"), parse_tags("a || b")
-    assert [each[0] for each in window.take(10, LARGE, token=1, deadline=1, mine=a, group=both)] == [1]
+    assert [
+        each[0]
+        for each in window.take(QueueFetch(10, LARGE, wanted=a, wanted_by_any=both), Visibility(token=1, deadline=1))
+    ] == [1]
     assert window.ready_count == 2
-    assert [each[0] for each in window.take(10, LARGE, token=2, deadline=1, mine=b, group=both)] == [0, 2]
+    assert [
+        each[0]
+        for each in window.take(QueueFetch(10, LARGE, wanted=b, wanted_by_any=both), Visibility(token=2, deadline=1))
+    ] == [0, 2]
     assert window.progress().acked == ((3, 4),)
 
 
@@ -295,4 +307,4 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
 def test_star_is_the_default_of_a_window() -> None:
     window = Window(0)
     window.put([row(0), row(1, tag="x")])
-    assert len(window.take(2, LARGE, token=1, deadline=1, mine=ALL_TAGS)) == 2
+    assert len(window.take(QueueFetch(2, LARGE, wanted=ALL_TAGS), Visibility(token=1, deadline=1))) == 2

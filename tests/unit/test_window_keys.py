@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.test_window import LARGE, refuse, taken
-from txmsg.broker.delivery.window import BEHIND, ROW_SIZE_BYTES, Failure, Memory, Window
+from txmsg.broker.delivery.offsets import Visibility
+from txmsg.broker.delivery.window import BEHIND, ROW_SIZE_BYTES, Failure, Memory, QueueFetch, Window
 from txmsg.broker.store.rows import Row
 from txmsg.message import Offset
 from txmsg.wire.tags import parse_tags
@@ -73,7 +74,10 @@ def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_
 def run(window: Window, count: int, *, token: int = 1, wanted: str = "*") -> list[int]:
     """Takes messages, several of a key at once."""
     mine = parse_tags(wanted)
-    rows = window.take(count, LARGE, token=token, deadline=30.0, mine=mine, group=parse_tags("*"), in_runs=True)
+    rows = window.take(
+        QueueFetch(count, LARGE, wanted=mine, wanted_by_any=parse_tags("*"), in_runs=True),
+        Visibility(token=token, deadline=30.0),
+    )
     return [row.offset for row in rows]
 
 
@@ -100,14 +104,19 @@ def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> No
     assert run(window, 9, token=3) == [2, 3]
     window.put(keyed(4, "a", "a", "a"))
     window.ack(3, [2, 3])
-    assert [row.offset for row in window.take(9, 11, token=4, deadline=30.0, in_runs=True)] == [4, 5]
+    assert [row.offset for row in window.take(QueueFetch(9, 11, in_runs=True), Visibility(token=4, deadline=30.0))] == [
+        4,
+        5,
+    ]
 
 
 def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
     window = Window(0)
     window.put([*keyed(0, "a", tag="x"), *keyed(1, "a", tag="y"), *keyed(2, "a", tag="x")])
     mine = parse_tags("x")
-    taken = window.take(9, LARGE, token=1, deadline=30.0, mine=mine, group=mine, in_runs=True)
+    taken = window.take(
+        QueueFetch(9, LARGE, wanted=mine, wanted_by_any=mine, in_runs=True), Visibility(token=1, deadline=30.0)
+    )
     assert [row.offset for row in taken] == [0, 2]
     window.ack(1, [0])
     assert window.progress().next_offset == 2
@@ -148,7 +157,10 @@ def test_tags_nobody_wants_do_not_stop_their_key() -> None:
     window = Window(0)
     window.put([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y")])
     mine = parse_tags("y")
-    assert [row[0] for row in window.take(5, LARGE, token=1, deadline=9, mine=mine, group=mine)] == [2]
+    assert [
+        row[0]
+        for row in window.take(QueueFetch(5, LARGE, wanted=mine, wanted_by_any=mine), Visibility(token=1, deadline=9))
+    ] == [2]
     assert window.progress().next_offset == 2
 
 
@@ -208,7 +220,10 @@ def test_what_waited_here_before_the_first_unread_message_is_read_again_too() ->
     window = Window(0)
     window.put(keyed(0, None, None, tag="b"))
     window.put(keyed(2, None, tag="a"))
-    window.take(1, LARGE, token=1, deadline=9, mine=parse_tags("a"), group=parse_tags("a || b"))
+    window.take(
+        QueueFetch(1, LARGE, wanted=parse_tags("a"), wanted_by_any=parse_tags("a || b")),
+        Visibility(token=1, deadline=9),
+    )
     window.unread(window.take_back(1, [2])[0])
     window.rewind()
     assert window.position == 0, "ready for another member"

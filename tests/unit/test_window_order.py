@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.unit.test_window import LARGE, expire
 from tests.unit.test_window_keys import keyed
-from txmsg.broker.delivery.window import BEHIND, Failure, Window
+from txmsg.broker.delivery.offsets import Visibility
+from txmsg.broker.delivery.window import BEHIND, Failure, QueueFetch, Window
 
 COUNT_MAX = 12
 _FAILED = Failure("no")
@@ -44,7 +45,9 @@ class World:
 
     def take(self, count: int, *, in_runs: bool) -> None:
         self.token += 1
-        taken = self.window.take(count, LARGE, token=self.token, deadline=self.now + 5, in_runs=in_runs)
+        taken = self.window.take(
+            QueueFetch(count, LARGE, in_runs=in_runs), Visibility(token=self.token, deadline=self.now + 5)
+        )
         assert len(taken) <= count
         for row in taken:
             self.check(row.offset)

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from txmsg.access.permissions import CHECK_GROUP, SEND_GROUP, SEND_TOPIC
 from txmsg.broker.clients import AttachedClient, AttachedClients
-from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription
+from txmsg.broker.delivery.offsets import Expiry
+from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Receive, Refusal, Subscription
 from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import NotifyService
@@ -26,7 +27,7 @@ from txmsg.message import (
     TransactionState,
     check_name,
 )
-from txmsg.runtime.start import Start, start_of_wire
+from txmsg.runtime.start import start_of_wire
 from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.columns import columns_of
@@ -59,24 +60,8 @@ _RECALLS = {
 class DeliveryService(Protocol):
     """What receiving needs of `broker.delivery`."""
 
-    async def receive(  # noqa: PLR0917 - as delivery has it
-        self,
-        group: str,
-        client_id: str,
-        subscriptions: Sequence[Subscription],
-        max_messages: int,
-        wait_s: float,
-        visibility_timeout_s: float,
-        start: Start | None = None,
-        *,
-        max_bytes: int | None = None,
-        line: Line | None = None,
-        outlet: Outlet | None = None,
-        is_exact: bool = False,
-        in_runs: bool = False,
-        isolates: bool = False,
-    ) -> Sequence[MessageBatch]:
-        """Messages for a member of a group, waiting up to wait_s for the first."""
+    async def receive(self, request: Receive, outlet: Outlet | None = None) -> Sequence[MessageBatch]:
+        """Messages for a member of a group, or none after the time that it waits."""
         ...
 
     def follow(self, group: str, client_id: str, line: Line) -> None:
@@ -306,24 +291,23 @@ class NotifyApi:
         if request.max_messages and self._stopping.is_set() and not (request.acks or request.refusals):
             raise BrokerUnavailable("this broker is closing: ask another one")
         if request.max_messages and not self._stopping.is_set():
-            handouts = await self._delivery.receive(
-                request.group,
-                request.client_id,
-                [
+            receive = Receive(
+                group=request.group,
+                client_id=request.client_id,
+                subscriptions=[
                     Subscription(check_name("topic", wanted.topic), wanted.tags or "*")
                     for wanted in request.subscriptions
                 ],
-                min(request.max_messages, _MESSAGES_MAX),
-                min(request.wait_ms / 1000, _WAIT_S_MAX),
-                visibility_timeout_s,
-                start_of_wire(request.start),
-                max_bytes=request.max_bytes or None,
+                count_max=min(request.max_messages, _MESSAGES_MAX),
+                size_bytes_max=request.max_bytes or None,
+                wait_s=min(request.wait_ms / 1000, _WAIT_S_MAX),
+                visibility_timeout_s=visibility_timeout_s,
+                expiry=Expiry.EXACT if request.exact else Expiry.LOST if request.isolates else Expiry.COUNTED,
+                start=start_of_wire(request.start),
                 line=line,
-                outlet=call.connection,
-                is_exact=request.exact,
                 in_runs=request.runs,
-                isolates=request.isolates,
             )
+            handouts = await self._delivery.receive(receive, call.connection)
             receipts = [handout.receipt for handout in handouts]
             call.unsent = lambda: self._delivery.put_back(request.group, request.client_id, receipts)
             handouts, erased, damaged = await self._bodies.opened(handouts)

@@ -11,20 +11,21 @@ import asyncio
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
+from typing import NamedTuple, assert_never
 
 from txmsg.broker.cluster import Membership
 from txmsg.broker.delivery.config import DeliveryConfig
-from txmsg.broker.delivery.group import Group
+from txmsg.broker.delivery.group import Fetch, Group
 from txmsg.broker.delivery.handover import note_holder, notes_to_lengthen, notes_to_write
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
-from txmsg.broker.delivery.offsets import Expiry
+from txmsg.broker.delivery.offsets import Visibility
 from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Refusal, Subscription, Topics
+from txmsg.broker.delivery.values import Line, MessageBatch, NoMessages, Outlet, Receipt, Receive, Refusal, Topics
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.connect import Pool
@@ -32,7 +33,6 @@ from txmsg.errors import BrokerUnavailable
 from txmsg.logs import EventLog
 from txmsg.message import QueueId
 from txmsg.runtime.reason import without_words
-from txmsg.runtime.start import Start
 from txmsg.wire.tags import TagExpression, wants_of
 
 _log = EventLog(__name__)
@@ -43,6 +43,16 @@ _ASK_AGAIN_S = 5.0
 """How often a member is asked again whether it holds messages of a queue: a reply that asked it may be lost."""
 _NAP_S_MAX = 0.5
 """How long a member that may get nothing sleeps before it checks whether the broker is closing."""
+
+
+class _Call(NamedTuple):
+    """A receive under way."""
+
+    request: Receive
+    outlet: Outlet | None
+    group: Group
+    wants: Mapping[str, TagExpression]
+    """Of each topic."""
 
 
 class Delivery:
@@ -89,122 +99,89 @@ class Delivery:
 
     # ---- for the service
 
-    async def receive(  # noqa: PLR0917 - as the protocol lists them
-        self,
-        group: str,
-        client_id: str,
-        subscriptions: Sequence[Subscription | tuple[str, str]],
-        max_messages: int,
-        wait_s: float,
-        visibility_timeout_s: float,
-        start: Start | None = None,
-        *,
-        max_bytes: int | None = None,
-        line: Line | None = None,
-        outlet: Outlet | None = None,
-        is_exact: bool = False,
-        in_runs: bool = False,
-        isolates: bool = False,
-    ) -> list[MessageBatch]:
-        """Up to max_messages for a member of a group, or nothing after wait_s. At least one, whatever max_bytes is.
+    async def receive(self, request: Receive, outlet: Outlet | None = None) -> list[MessageBatch]:
+        """Messages for a member of a group, or none after the time that it waits.
 
-        A message that is neither settled nor renewed within visibility_timeout_s is retried: after the group's
-        back-off, or at once if the timeout is_exact, because the member knows it. start: where the group
-        starts in topics that are new to it. line: if the member says whether it got what was sent before. outlet:
-        while it is full, nothing is taken. in_runs: the member may get several messages of an ordering key at once, and
-        processes them in order. isolates: it runs suspects alone, and says so; what it loses otherwise does not
-        count as an attempt. Raises BrokerUnavailable, InvalidName for a bad tag expression, and UnknownTopic.
+        outlet: while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
+        UnknownTopic.
         """
-        wants = wants_of(tuple(subscriptions))
-        loaded = await self._loader.group(group, wants, start)
-        loaded.members.join(client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
-        if line is not None and not self._follow(loaded, client_id, line):
+        wants = wants_of(tuple(request.subscriptions))
+        group = await self._loader.group(request.group, wants, request.start)
+        call = _Call(request, outlet, group, wants)
+        group.members.join(request.client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
+        if request.line is not None and not self._follow(group, request.client_id, request.line):
             return []
+        found = self._take(call)
+        wait_s = min(request.wait_s, self._ask_in_s(group, request.client_id))
+        if isinstance(found, NoMessages) and wait_s > 0:
+            with group.members.waits(request.client_id, self._state.monotonic, request.line):
+                found = await self._wait(call, found, wait_s)
+        if isinstance(found, NoMessages):
+            return []
+        await self._note(call, [batch.receipt for batch in found])
+        return found
 
-        def take() -> list[MessageBatch] | None:
-            """None: the member may get nothing now."""
-            if outlet is not None and outlet.is_full:
-                return None
-            if line is not None and not loaded.members.is_latest(client_id, line):
-                return []
-            return self._take(
-                loaded,
-                client_id,
-                wants,
-                max_messages,
-                max_bytes,
-                visibility_timeout_s,
-                expiry=Expiry.EXACT if is_exact else Expiry.LOST if isolates else Expiry.COUNTED,
-                in_runs=in_runs,
-            )
-
-        batches = take()
-        wait_s = min(wait_s, self._ask_in_s(loaded, client_id))
-        if not batches and wait_s > 0:
-            with loaded.members.waits(client_id, self._state.monotonic, line):
-                batches = await self._wait(loaded, client_id, wants, wait_s, batches, take, line, outlet)
-        batches = batches or []
-        receipts = [batch.receipt for batch in batches]
-        if receipts and line is not None and (replaced := loaded.members.sent(client_id, line, receipts)):
-            self.put_back(group, client_id, replaced)
-        feeds = [loaded.feeds[QueueId(receipt.queue_id)] for receipt in receipts]
-        now = self._state.monotonic()
-        note_holder(feeds, client_id, now, visibility_timeout_s)
-        if unnoted := notes_to_write(feeds, client_id, now, visibility_timeout_s):
-            try:
-                await self.writer.note_in_flight(unnoted, visibility_timeout_s, client_id)
-                self._state.leases.require()  # it may have been paused meanwhile, and others deliver these queues now
-            except BaseException:  # also when the call was cancelled
-                self.put_back(group, client_id, receipts)
-                raise
-        return batches
-
-    async def _wait(  # noqa: PLR0917 - as `receive`
-        self,
-        loaded: Group,
-        client_id: str,
-        wants: Mapping[str, TagExpression],
-        wait_s: float,
-        batches: list[MessageBatch] | None,
-        take: Callable[[], list[MessageBatch] | None],
-        line: Line | None,
-        outlet: Outlet | None,
-    ) -> list[MessageBatch] | None:
-        parked = None if line is None else (loaded.name, client_id, line.id)
+    async def _wait(self, call: _Call, why: NoMessages, wait_s: float) -> list[MessageBatch] | NoMessages:
+        """Takes messages as soon as there are some for this call, for which there are none now."""
+        request, group = call.request, call.group
+        parked = None if request.line is None else (group.name, request.client_id, request.line.id)
+        found: list[MessageBatch] | NoMessages = why
         try:
             async with asyncio.timeout(wait_s) as patience:
                 if parked is not None:
                     self._parked[parked] = patience
-                while not batches and not self._state.draining:
-                    # Only `take` says whether the member may get anything: by a second look at the clock it might,
-                    # and would wait to be woken for what is ready already.
-                    if batches is None:
-                        await self._nap(loaded, client_id, outlet)
-                        batches = take()
-                        continue
-                    with self._state.waiting_for(wants):
-                        await loaded.wait(wants)
-                    batches = take()
-                    if batches is None or (line is not None and not loaded.members.is_latest(client_id, line)):
-                        loaded.wake(wants, 1)  # for a message that this member may not get now, but others may
+                # Only `_take` says whether the member may get anything: by a second look at the clock it might, and
+                # would wait to be woken for what is ready already.
+                while isinstance(found, NoMessages) and not self._state.draining:
+                    match found:
+                        case NoMessages.NONE_READY:
+                            with self._state.waiting_for(call.wants):
+                                await group.wait(call.wants)
+                            found = self._take(call)
+                            if found is NoMessages.NONE_ALLOWED or found is NoMessages.SUPERSEDED:
+                                group.wake(call.wants, 1)  # for a message that others may get
+                        case NoMessages.NONE_ALLOWED:
+                            await self._nap(call)
+                            found = self._take(call)
+                        case NoMessages.SUPERSEDED:
+                            break
+                        case _:
+                            assert_never(found)
         except TimeoutError:
-            return []
+            return NoMessages.NONE_READY
         except asyncio.CancelledError:  # as when the client's connection ends
-            loaded.members.left(client_id)
+            group.members.left(request.client_id)
             raise
         finally:
             if parked is not None and self._parked.get(parked) is patience:
                 del self._parked[parked]
-        return batches
+        return found
 
-    async def _nap(self, loaded: Group, client_id: str, outlet: Outlet | None) -> None:
+    async def _nap(self, call: _Call) -> None:
         """Returns when a member that may get nothing may perhaps get something. It is not woken in place of others."""
-        if outlet is not None and outlet.is_full:
+        if call.outlet is not None and call.outlet.is_full:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_NAP_S_MAX):
-                    await outlet.emptied()
+                    await call.outlet.emptied()
         else:
-            await asyncio.sleep(min(loaded.members.blocked_s(client_id, self._state.monotonic()), _NAP_S_MAX))
+            blocked_s = call.group.members.blocked_s(call.request.client_id, self._state.monotonic())
+            await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
+
+    async def _note(self, call: _Call, receipts: Sequence[Receipt]) -> None:
+        """Notes what a call has taken, before it is sent: with its line, and in the cursors of ordered messages."""
+        request, group = call.request, call.group
+        if request.line is not None and (replaced := group.members.sent(request.client_id, request.line, receipts)):
+            self.put_back(group.name, request.client_id, replaced)
+        feeds = [group.feeds[QueueId(receipt.queue_id)] for receipt in receipts]
+        now = self._state.monotonic()
+        note_holder(feeds, request.client_id, now, request.visibility_timeout_s)
+        if unnoted := notes_to_write(feeds, request.client_id, now, request.visibility_timeout_s):
+            try:
+                await self.writer.note_in_flight(unnoted, request.visibility_timeout_s, request.client_id)
+                self._state.leases.require()  # it may have been paused meanwhile, and others deliver these queues now
+            except BaseException:  # also when the call was cancelled
+                self.put_back(group.name, request.client_id, receipts)
+                raise
 
     def follow(self, group: str, client_id: str, line: Line) -> None:
         """The calls before on this line of a member are over, also one that still waits here, and returns nothing.
@@ -460,37 +437,33 @@ class Delivery:
         self.drop(why)
         self._state.ordered_in_flight.clear()
 
-    def _take(  # noqa: PLR0917 - as `receive`
-        self,
-        group: Group,
-        client_id: str,
-        wants: Mapping[str, TagExpression],
-        count: int,
-        size_bytes: int | None,
-        visibility_timeout_s: float,
-        *,
-        expiry: Expiry,
-        in_runs: bool,
-    ) -> list[MessageBatch] | None:
-        """None: the member may get nothing now."""
+    def _take(self, call: _Call) -> list[MessageBatch] | NoMessages:
+        """The messages that this call gets now."""
+        request, group, config = call.request, call.group, self._state.config
+        client_id, visibility_timeout_s = request.client_id, request.visibility_timeout_s
+        if call.outlet is not None and call.outlet.is_full:
+            return NoMessages.NONE_ALLOWED
+        if request.line is not None and not group.members.is_latest(client_id, request.line):
+            return NoMessages.SUPERSEDED
         self._state.leases.require()
         if self._state.groups.get(group.name) is not group:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         now = self._state.monotonic()
-        count = int(min(count, group.members.room(client_id, now)))
-        if not count:
-            return None
+        count_max = int(min(request.count_max, group.members.room(client_id, now)))
+        if not count_max:
+            return NoMessages.NONE_ALLOWED
+        size_bytes_max = config.reply_size_bytes_max
+        if request.size_bytes_max is not None:
+            size_bytes_max = min(request.size_bytes_max, size_bytes_max)
         self._token += 1
-        size_bytes_max = self._state.config.reply_size_bytes_max
         batches = group.take(
-            wants,
-            count,
-            size_bytes_max if size_bytes is None else min(size_bytes, size_bytes_max),
-            token=self._token,
-            deadline=now + visibility_timeout_s,
-            deadline_max=now + max(visibility_timeout_s, self._state.config.held_s_max),
-            expiry=expiry,
-            in_runs=in_runs,
+            Fetch(call.wants, count_max, size_bytes_max, in_runs=request.in_runs),
+            Visibility(
+                token=self._token,
+                deadline=now + visibility_timeout_s,
+                deadline_max=now + max(visibility_timeout_s, config.held_s_max),
+                expiry=request.expiry,
+            ),
         )
         if batches:
             given = sum(len(batch.rows) for batch in batches)
@@ -498,10 +471,10 @@ class Delivery:
             if self._state.journal.queues:
                 _journal_delivered(self._state.journal, group, client_id, batches)
             group.members.given(client_id, given, token=self._token, now=now, visibility_timeout_s=visibility_timeout_s)
-        for topic in wants:
+        for topic in call.wants:
             for feed in group.topics[topic]:
                 self._state.read_soon(feed)
-        return batches
+        return batches or NoMessages.NONE_READY
 
 
 def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: Sequence[MessageBatch]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,10 @@ from typing import NamedTuple
 
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.members import Members
-from txmsg.broker.delivery.offsets import Expiry
-from txmsg.broker.delivery.retries import Outcome, Retries
+from txmsg.broker.delivery.offsets import Expiry, Visibility
+from txmsg.broker.delivery.retries import Outcome, Retries, RetryFetch, Suspects
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import BEHIND, FAILURE_OF, Failure, Window
+from txmsg.broker.delivery.window import BEHIND, FAILURE_OF, Failure, QueueFetch, Window
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
@@ -30,13 +29,16 @@ def _ignore() -> None:
     pass
 
 
-class _Until(NamedTuple):
-    """Under which token messages are delivered, and until when they are in flight, as `take` is told."""
+class Fetch(NamedTuple):
+    """What one member takes at a time."""
 
-    token: int
-    deadline: float
-    deadline_max: float
-    expiry: Expiry
+    wants: Mapping[str, TagExpression]
+    """Of each topic."""
+    count_max: int
+    size_bytes_max: int
+    """Of bodies and headers. The first message may be larger."""
+    in_runs: bool = False
+    """Several messages of an ordering key at once, unless a dead letter is to hold the next one back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,45 +181,23 @@ class Group:
 
     # ---- delivering
 
-    def take(
-        self,
-        wants: Mapping[str, TagExpression],
-        count: int,
-        size_bytes: int,
-        *,
-        token: int,
-        deadline: float,
-        deadline_max: float = math.inf,
-        expiry: Expiry = Expiry.COUNTED,
-        in_runs: bool = False,
-    ) -> list[MessageBatch]:
+    def take(self, fetch: Fetch, visibility: Visibility) -> list[MessageBatch]:
         """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin.
 
-        in_runs: several of an ordering key at once, unless a dead letter is to hold the next one back. A member whose
-        messages may be LOST gets a suspect as the only message, in turn with others.
+        A member whose messages may be LOST gets a suspect as the only message, in turn with others.
         """
-        until = _Until(token, deadline, deadline_max, expiry)
-        if expiry is not Expiry.LOST:
-            return self._take_any(wants, count, size_bytes, until, in_runs=in_runs)
-        if not self._gave_suspect and (batches := self._take_retries(wants, 1, size_bytes, until, suspects=True)):
+        if visibility.expiry is not Expiry.LOST:
+            return self._take_any(fetch, visibility, Suspects.AMONG_OTHERS)
+        if not self._gave_suspect and (batches := self._take_retries(1, fetch, visibility, Suspects.ONLY)):
             self._gave_suspect = True
-        elif batches := self._take_any(wants, count, size_bytes, until, in_runs=in_runs, suspects=False):
+        elif batches := self._take_any(fetch, visibility, Suspects.LEFT_OUT):
             self._gave_suspect = False
         else:
-            batches = self._take_retries(wants, 1, size_bytes, until, suspects=True)
+            batches = self._take_retries(1, fetch, visibility, Suspects.ONLY)
         return batches
 
-    def _take_any(
-        self,
-        wants: Mapping[str, TagExpression],
-        count: int,
-        size_bytes: int,
-        until: _Until,
-        *,
-        in_runs: bool,
-        suspects: bool | None = None,
-    ) -> list[MessageBatch]:
-        token, deadline, deadline_max, expiry = until
+    def _take_any(self, fetch: Fetch, visibility: Visibility, suspects: Suspects) -> list[MessageBatch]:
+        wants, count, size_bytes, in_runs = fetch
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
         ]
@@ -227,7 +207,7 @@ class Group:
             first = self._turn % len(feeds)
             feeds = feeds[first:] + feeds[:first]
             retries_max = (count + self._turn % 2) // 2  # alternately, where one is asked for at a time
-        batches = self._take_retries(wants, retries_max, size_bytes, until, suspects=suspects)
+        batches = self._take_retries(retries_max, fetch, visibility, suspects)
         for batch in batches:
             count -= len(batch.rows)
             size_bytes -= sum(map(size_bytes_of, batch.rows))
@@ -235,62 +215,46 @@ class Group:
             for index, feed in enumerate(feeds):
                 if count <= 0:
                     return batches
-                rows = feed.window.take(
-                    -(-count // max(1, shares - index)),
-                    size_bytes,
-                    token=token,
-                    deadline=deadline,
-                    deadline_max=deadline_max,
-                    expiry=expiry,
-                    mine=wants[feed.topic],
-                    group=self.members.wanted(feed.topic),
+                if not feed.window.ready_count:
+                    continue
+                share = QueueFetch(
+                    count_max=-(-count // max(1, shares - index)),
+                    size_bytes_max=size_bytes,
+                    wanted=wants[feed.topic],
+                    wanted_by_any=self.members.wanted(feed.topic),
                     at_least_one=not batches,
                     in_runs=in_runs and not self.settings.parks_keys,
                 )
-                if rows:
+                if rows := feed.window.take(share, visibility):
                     count -= len(rows)
                     size_bytes -= sum(map(size_bytes_of, rows))
-                    batches.append(self._batch_of(feed, rows, token))
+                    batches.append(self._batch_of(feed, rows, visibility.token))
         if not batches:  # all that is ready is for other members: retries need not leave room for it
-            batches = self._take_retries(wants, count, size_bytes, until, suspects=suspects)
+            batches = self._take_retries(count, fetch, visibility, suspects)
         return batches
 
     def _take_retries(
-        self,
-        wants: Mapping[str, TagExpression],
-        count: int,
-        size_bytes: int,
-        until: _Until,
-        *,
-        suspects: bool | None = None,
+        self, count_max: int, fetch: Fetch, visibility: Visibility, suspects: Suspects
     ) -> list[MessageBatch]:
+        """As `_take_any`, of retries only."""
         if not self.retries.ready_count:
             return []
 
         def is_wanted(queue_id: QueueId, tag: str | None) -> bool:
             # A retry whose tag no member wants any more goes to any member of the topic: it is never dropped.
             feed = self.feeds[queue_id]
-            mine = wants.get(feed.topic) if feed.is_open else None
+            mine = fetch.wants.get(feed.topic) if feed.is_open else None
             return mine is not None and (mine.matches(tag) or not self.members.wanted(feed.topic).matches(tag))
 
         taken: defaultdict[QueueId, list[RetryRow]] = defaultdict(list)
-        token, deadline, deadline_max, expiry = until
-        for row in self.retries.take(
-            count,
-            size_bytes,
-            token=token,
-            deadline=deadline,
-            deadline_max=deadline_max,
-            expiry=expiry,
-            suspects=suspects,
-            wants=is_wanted,
-        ):
+        share = RetryFetch(count_max, fetch.size_bytes_max, is_wanted, suspects)
+        for row in self.retries.take(share, visibility):
             taken[row.queue_id].append(row)
         return [
             self._batch_of(
                 self.feeds[queue_id],
                 [row.message for row in rows],
-                token,
+                visibility.token,
                 attempts=[row.attempts + 1 for row in rows],
                 written=[row.generation for row in rows],
                 losses=[row.losses for row in rows],

@@ -67,8 +67,8 @@ TRANSITIONS: Mapping[tuple[KeyState, KeyEvent], KeyState] = MappingProxyType(
         (_S.BLOCKED, _E.UNBLOCK): _S.FREE,
     }
 )
-"""The whole life of an ordering key in a window. Illegal is what is absent: nothing is over of a key that is not busy, and
-no message joins a run or is next when the key is to be blocked. tests/unit/test_keys.py executes it.
+"""The whole life of an ordering key in a window. Illegal is what is absent: nothing is over of a key that is not busy,
+and no message joins a run or is next when the key is to be blocked. tests/unit/test_keys.py executes it.
 """
 # Module names, as it costs more to look up an attribute of an enum than a transition.
 _FREE, _BLOCKED = _S.FREE, _S.BLOCKED
@@ -84,7 +84,7 @@ class _Entry:
     key: str
     state: KeyState = _FREE
     out: dict[int, bool] = field(default_factory=dict)
-    """The offsets of its head or of what is left of a run, in order: whether each has failed and waits for earlier ones."""
+    """Offsets of its head or of what is left of a run, in order: whether each has failed and waits for earlier ones."""
     behind: deque[Row] | None = None
     """Later messages, in order; None: no message has waited yet. Most keys have one message."""
     returned: int | None = None

@@ -89,16 +89,23 @@ class Expiry(Enum):
     """Its consumer had others, too, any of which may be the reason: nobody knows whether this one had begun."""
 
 
+class Visibility(NamedTuple):
+    """How messages of one delivery are in flight: under which token, until when, and what it means if that passes."""
+
+    token: int
+    deadline: float
+    deadline_max: float = math.inf
+    """Up to when the deadline can be extended."""
+    expiry: Expiry = Expiry.COUNTED
+
+
 class _Batch(Generic[K]):
-    """Messages delivered together: one token, one deadline and its maximum, and how many are still in flight."""
+    """Messages delivered together, and how many are still in flight."""
 
     __slots__ = ("deadline", "deadline_max", "expiry", "keys", "left", "token")
 
-    def __init__(self, token: int, deadline: float, deadline_max: float, keys: Sequence[K], expiry: Expiry) -> None:
-        self.token = token
-        self.deadline = deadline
-        self.deadline_max = deadline_max
-        self.expiry = expiry
+    def __init__(self, keys: Sequence[K], visibility: Visibility) -> None:
+        self.token, self.deadline, self.deadline_max, self.expiry = visibility
         self.keys = keys
         self.left = len(keys)
 
@@ -134,21 +141,11 @@ class InFlight(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._batch_of
 
-    def give(
-        self,
-        keys: Sequence[K],
-        token: int,
-        deadline: float,
-        deadline_max: float = math.inf,
-        expiry: Expiry = Expiry.COUNTED,
-    ) -> None:
-        """Records that these keys are in flight until the deadline, which can be extended up to deadline_max.
-
-        Keeps `keys`: do not change it.
-        """
+    def give(self, keys: Sequence[K], visibility: Visibility) -> None:
+        """Records that these keys are in flight. Keeps `keys`: do not change it."""
         if not keys:
             return
-        batch = _Batch(token, deadline, deadline_max, keys, expiry)
+        batch = _Batch(keys, visibility)
         self._batch_of.update(dict.fromkeys(keys, batch))
         heapq.heappush(self._heap, batch)
 
@@ -189,7 +186,7 @@ class InFlight(Generic[K]):
         """Keys of a batch, each once, are of another one from now on."""
         moved = list(keys)
         batch.left -= len(moved)
-        self.give(moved, batch.token, deadline, batch.deadline_max, expiry)
+        self.give(moved, Visibility(batch.token, deadline, batch.deadline_max, expiry))
         if not batch.left:
             self._finish(batch)
 

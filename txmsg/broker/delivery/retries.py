@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, assert_never
 
 from txmsg.broker.delivery.late import LateResults
-from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight
+from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, Visibility
 from txmsg.broker.delivery.window import NOT_IN_TIME, Failure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
 from txmsg.message import QueueId
@@ -25,6 +26,37 @@ class Outcome(NamedTuple):
     failure: Failure | None
     ordering_key: str | None = None
     losses: int = 0
+
+
+class Suspects(Enum):
+    """Which retries are taken: messages that may kill their process, others, or both."""
+
+    AMONG_OTHERS = "among others"
+    ONLY = "only"
+    LEFT_OUT = "left out"
+
+    def takes(self, *, is_suspect: bool) -> bool:
+        """Whether a retry, which may be a suspect, is among them."""
+        match self:
+            case Suspects.AMONG_OTHERS:
+                return True
+            case Suspects.ONLY:
+                return is_suspect
+            case Suspects.LEFT_OUT:
+                return not is_suspect
+            case _:
+                assert_never(self)
+
+
+class RetryFetch(NamedTuple):
+    """What one member takes of the retries at a time."""
+
+    count_max: int
+    size_bytes_max: int
+    """Of bodies and headers. The first retry may be larger."""
+    is_wanted: Callable[[QueueId, str | None], bool]
+    """Whether it gets a retry, by queue and tag."""
+    suspects: Suspects = Suspects.AMONG_OTHERS
 
 
 class Retries:
@@ -177,44 +209,32 @@ class Retries:
         """Whether a retry of this key is ready or in flight."""
         return (queue_id, ordering_key) in self._current
 
-    def take(
-        self,
-        count: int,
-        size_bytes: int,
-        *,
-        token: int,
-        deadline: float,
-        deadline_max: float = math.inf,
-        expiry: Expiry = Expiry.COUNTED,
-        suspects: bool | None = None,
-        wants: Callable[[QueueId, str | None], bool],
-    ) -> list[RetryRow]:
-        """Up to `count` retries that `wants(queue id, tag)`, now in flight; as Window.take.
-
-        suspects: only those, or only others; None: all.
-        """
+    def take(self, fetch: RetryFetch, visibility: Visibility) -> list[RetryRow]:
+        """The next ready retries, in the order in which they were read, now in flight."""
         taken: list[RetryRow] = []
-        if suspects and not self._suspect_count:
+        if fetch.suspects is Suspects.ONLY and not self._suspect_count:
             return taken
         others: list[RetryRow] = []
-        while self._ready and len(taken) < count:
+        left = fetch.size_bytes_max
+        while self._ready and len(taken) < fetch.count_max:
             row = self._ready.popleft()
             if self.late.is_processed(key := _key_of(row)):
                 self._take_out(row)
                 self.settled([key], None)
                 continue
-            if (suspects is not None and suspects is not _is_suspect(row)) or not wants(row.queue_id, row.message.tag):
+            is_taken = fetch.suspects.takes(is_suspect=_is_suspect(row))
+            if not is_taken or not fetch.is_wanted(row.queue_id, row.message.tag):
                 others.append(row)
                 continue
             row_size_bytes = size_bytes_of(row.message)
-            if taken and row_size_bytes > size_bytes:
+            if taken and row_size_bytes > left:
                 others.append(row)
                 break
-            size_bytes -= row_size_bytes
+            left -= row_size_bytes
             self._take_out(row)
             taken.append(row)
         self._ready.extendleft(reversed(others))
-        self._in_flight.give([_key_of(row) for row in taken], token, deadline, deadline_max, expiry)
+        self._in_flight.give([_key_of(row) for row in taken], visibility)
         return taken
 
     def expire_as(self, expiry: Expiry, queue_id: QueueId, token: int, offsets: Sequence[int]) -> list[int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol
 
+from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.store.rows import Row
 from txmsg.errors import TxmsgError
 from txmsg.message import QueueNumber
+from txmsg.runtime.start import Start
 
 
 class Receipt(NamedTuple):
@@ -86,6 +89,45 @@ class Subscription(NamedTuple):
 
     topic: str
     tags: str = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """A long poll: a member of a group asks for messages."""
+
+    group: str
+    client_id: str
+    subscriptions: Sequence[Subscription | tuple[str, str]]
+    count_max: int
+    """How many messages it takes."""
+    size_bytes_max: int | None = None
+    """Of their bodies and headers; None: what a reply may have. The first message may be larger."""
+    wait_s: float
+    """How long it waits for the first message. 0: not at all."""
+    visibility_timeout_s: float
+    expiry: Expiry = Expiry.COUNTED
+    """What it means that a message is neither settled nor renewed within the visibility timeout.
+
+    COUNTED: it is retried after the group's back-off. EXACT: at once, because the member knows the timeout. LOST: at
+    once, and not counted as an attempt: the member runs suspects alone, and says so.
+    """
+    start: Start | None = None
+    """Where the group starts in topics that are new to it. None: with the earliest message."""
+    line: Line | None = None
+    """If the member says whether it got what was sent before."""
+    in_runs: bool = False
+    """It may get several messages of an ordering key at once, and processes them in order."""
+
+
+class NoMessages(Enum):
+    """Why a member gets no messages for the moment."""
+
+    NONE_READY = "none ready"
+    """No message that it wants is ready: it is woken when one may be."""
+    NONE_ALLOWED = "none allowed"
+    """The group is stopped or paused, its rate is used up, or the connection is full: it asks again after a while."""
+    SUPERSEDED = "superseded"
+    """A later call on its line has come: this one is over."""
 
 
 @dataclass(slots=True)

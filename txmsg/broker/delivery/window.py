@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from txmsg.broker.delivery.keys import Keys
-from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, OffsetRanges, runs
+from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, OffsetRanges, Visibility, runs
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import Row, size_bytes_of
 from txmsg.runtime.backoff import Backoff
@@ -84,6 +84,22 @@ class Progress(NamedTuple):
     next_offset: int
     acked: tuple[tuple[int, int], ...]
     version: int
+
+
+class QueueFetch(NamedTuple):
+    """What one member takes of a queue at a time."""
+
+    count_max: int
+    size_bytes_max: int
+    """Of bodies and headers."""
+    wanted: TagExpression = ALL_TAGS
+    """By this member."""
+    wanted_by_any: TagExpression = ALL_TAGS
+    """By any member of the group. What none wants is acknowledged at once; what only others want stays ready."""
+    at_least_one: bool = True
+    """The first message may be larger than size_bytes_max, else it could never be delivered."""
+    in_runs: bool = False
+    """Later messages of the ordering keys come along, as far as there is room."""
 
 
 class Window:
@@ -230,87 +246,68 @@ class Window:
 
     # ---- delivering
 
-    def take(
-        self,
-        count: int,
-        size_bytes: int,
-        *,
-        token: int,
-        deadline: float,
-        deadline_max: float = math.inf,
-        expiry: Expiry = Expiry.COUNTED,
-        mine: TagExpression = ALL_TAGS,
-        group: TagExpression = ALL_TAGS,
-        at_least_one: bool = True,
-        in_runs: bool = False,
-    ) -> list[Row]:
-        """Up to `count` ready messages and `size_bytes` of bodies and headers, now in flight.
-
-        at_least_one: the first may be larger than size_bytes, else it could never be delivered. in_runs: later messages
-        of their ordering keys come along, as far as there is room, and all are in the order of the queue.
-        mine: what this consumer wants. group: what any member wants. Messages that no member wants are acked at once;
-        those that only others want stay ready for them.
-        """
-        taken: list[Row] = []
-        ready, left = self._ready, size_bytes
-        if not mine.is_all:
-            taken = self._take_matching(count, size_bytes, mine, group, at_least_one)
-        elif len(ready) <= count and self._ready_size_bytes <= size_bytes:
-            taken = list(ready)
-            ready.clear()
-            self._ready_size_bytes = 0
-        else:
-            while ready and len(taken) < count:
-                size = size_bytes_of(ready[0])
-                if size > left and (taken or not at_least_one):
-                    break
-                left -= size
-                taken.append(ready.popleft())
-            self._ready_size_bytes -= size_bytes - left
-        unwanted = self._add_runs(taken, count, size_bytes, mine, group) if in_runs and self._keys else []
+    def take(self, fetch: QueueFetch, visibility: Visibility) -> list[Row]:
+        """The next ready messages, in the order of the queue, now in flight."""
+        taken = self._take_first(fetch) if fetch.wanted.is_all else self._take_matching(fetch)
+        unwanted = self._add_runs(taken, fetch) if fetch.in_runs and self._keys else []
         self._weigh()
         if taken:
-            self._in_flight.give([row.offset for row in taken], token, deadline, deadline_max, expiry)
+            self._in_flight.give([row.offset for row in taken], visibility)
             self.on_busy()
         self._count_as_acked(unwanted)
         return taken
 
-    def _add_runs(
-        self, taken: list[Row], count: int, size_bytes: int, mine: TagExpression, group: TagExpression
-    ) -> list[int]:
+    def _take_first(self, fetch: QueueFetch) -> list[Row]:
+        """For a member that wants all: no tag is looked at."""
+        taken: list[Row] = []
+        ready, count_max, left = self._ready, fetch.count_max, fetch.size_bytes_max
+        if len(ready) <= count_max and self._ready_size_bytes <= left:
+            taken = list(ready)
+            ready.clear()
+            self._ready_size_bytes = 0
+            return taken
+        while ready and len(taken) < count_max:
+            size = size_bytes_of(ready[0])
+            if size > left and (taken or not fetch.at_least_one):
+                break
+            left -= size
+            taken.append(ready.popleft())
+        self._ready_size_bytes -= fetch.size_bytes_max - left
+        return taken
+
+    def _add_runs(self, taken: list[Row], fetch: QueueFetch) -> list[int]:
         """Adds to what is taken what waits behind it, as `take`. Returns offsets that no member wants, to be acked."""
         unwanted: list[int] = []
-        left = size_bytes - sum(map(size_bytes_of, taken))
+        left = fetch.size_bytes_max - sum(map(size_bytes_of, taken))
         for head in [row.offset for row in taken]:
-            while len(taken) < count and (row := self._keys.next_of_run(head)) is not None:
-                if mine.matches(row.tag):
+            while len(taken) < fetch.count_max and (row := self._keys.next_of_run(head)) is not None:
+                if fetch.wanted.matches(row.tag):
                     if size_bytes_of(row) > left:
                         break
                     left -= size_bytes_of(row)
                     taken.append(self._keys.join(head))
-                elif group.matches(row.tag):
+                elif fetch.wanted_by_any.matches(row.tag):
                     break  # the run ends before what another member wants
                 else:
                     unwanted.append(self._keys.join(head).offset)
         taken.sort(key=_OFFSET_OF)
         return unwanted
 
-    def _take_matching(
-        self, count: int, size_bytes: int, mine: TagExpression, group: TagExpression, at_least_one: bool
-    ) -> list[Row]:
+    def _take_matching(self, fetch: QueueFetch) -> list[Row]:
+        """For a member that wants some tags only."""
         taken: list[Row] = []
         others: list[Row] = []
         unwanted: list[int] = []
-        ready = self._ready
-        while ready and len(taken) < count:
+        ready, left = self._ready, fetch.size_bytes_max
+        while ready and len(taken) < fetch.count_max:
             row = ready.popleft()
-            if mine.matches(row.tag):
-                if size_bytes_of(row) > size_bytes and (taken or not at_least_one):
+            if fetch.wanted.matches(row.tag):
+                if size_bytes_of(row) > left and (taken or not fetch.at_least_one):
                     others.append(row)
                     break
-                size_bytes -= size_bytes_of(row)
+                left -= size_bytes_of(row)
                 taken.append(row)
-            elif group.matches(row.tag):
+            elif fetch.wanted_by_any.matches(row.tag):
                 others.append(row)
                 continue  # still ready: its bytes stay
             else:
