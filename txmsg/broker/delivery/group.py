@@ -211,10 +211,10 @@ class Group:
         for batch in batches:
             count -= len(batch.rows)
             size_bytes -= sum(map(size_bytes_of, batch.rows))
+        if count <= 0:
+            return batches
         for shares in (len(feeds), 1):  # first a fair share of each, then the rest
             for index, feed in enumerate(feeds):
-                if count <= 0:
-                    return batches
                 if not feed.window.ready_count:
                     continue
                 share = QueueFetch(
@@ -226,9 +226,11 @@ class Group:
                     in_runs=in_runs and not self.settings.parks_keys,
                 )
                 if rows := feed.window.take(share, visibility):
-                    count -= len(rows)
-                    size_bytes -= sum(map(size_bytes_of, rows))
                     batches.append(self._batch_of(feed, rows, visibility.token))
+                    count -= len(rows)
+                    if count <= 0:
+                        return batches
+                    size_bytes -= sum(map(size_bytes_of, rows))
         if not batches:  # all that is ready is for other members: retries need not leave room for it
             batches = self._take_retries(count, fetch, visibility, suspects)
         return batches
