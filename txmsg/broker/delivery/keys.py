@@ -99,10 +99,10 @@ class Keys:
     A run is a head and messages after it that one consumer got in one reply. Nothing else of the key is ready until all
     of it is settled, in whatever order that is.
 
-    Messages of a blocked key follow it into that table, so that a failing key does not fill the window. The table gives
-    its first one of a key, so a message may go there only when no earlier one of its key is out: one of a run that
-    failed is held until then, and those behind follow when the whole run is over. The cost of a step does not depend on
-    the number of keys or of waiting messages.
+    Messages of a blocked key follow it into the table `retry`, so that a failing key does not fill the window. The
+    table gives its first one of a key, so a message may go there only when no earlier one of its key is out: one of a
+    run that failed is held until then, and those behind follow when the whole run is over. The cost of a message does
+    not depend on the number of keys or of waiting messages.
     """
 
     def __init__(self, blocked: Iterable[str] = ()) -> None:
@@ -126,6 +126,8 @@ class Keys:
 
     def blocked(self) -> list[str]:
         """The keys whose later messages go straight to the table `retry`."""
+        if not self._blocked_count:
+            return []
         return [key for key, entry in self._entries.items() if entry.state in _ANY_BLOCKED]
 
     @property
