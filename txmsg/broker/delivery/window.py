@@ -261,10 +261,14 @@ class Window:
         """For a member that wants all: no tag is looked at."""
         taken: list[Row] = []
         ready, count_max, left = self._ready, fetch.count_max, fetch.size_bytes_max
-        if len(ready) <= count_max and self._ready_size_bytes <= left:
-            taken = list(ready)
-            ready.clear()
-            self._ready_size_bytes = 0
+        if self._ready_size_bytes <= left:  # all of them have room
+            if len(ready) <= count_max:
+                taken = list(ready)
+                ready.clear()
+                self._ready_size_bytes = 0
+            else:
+                taken = [ready.popleft() for _ in range(count_max)]
+                self._ready_size_bytes -= sum(map(size_bytes_of, taken))
             return taken
         while ready and len(taken) < count_max:
             size = size_bytes_of(ready[0])
