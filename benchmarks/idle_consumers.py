@@ -24,7 +24,8 @@ import psutil
 from benchmarks.load import run
 from benchmarks.surroundings import Broker, broker_process, notify_database, parser_of, progress_of
 from txmsg.client import AsyncProducer
-from txmsg.client.receiving.link import CALL_GRACE_S, POLL_WAIT_S
+from txmsg.client.receiving.calls import CALL_GRACE_S
+from txmsg.client.receiving.poller import POLL_WAIT_S
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message
 from txmsg.wire.channel import Channel

@@ -181,8 +181,9 @@ async def test_a_consumer_closed_while_its_broker_says_nothing_sends_nothing_mor
             await asyncio.wait_for(handled.wait(), WAIT_S)
             await consumer.close()
             [shard] = consumer._shards
-            [line] = shard.links._all()
-            line.link._call = lambda **_: calls.append(1)  # type: ignore[assignment, method-assign]
+            [running] = shard.links._all()
+            channel = running.link._poller.calls.channel
+            channel.call = lambda *_, **__: calls.append(1)  # type: ignore[method-assign, assignment]
             await asyncio.sleep(0.2)  # a flush would come every 5 ms
             broker.resume()
     finally:

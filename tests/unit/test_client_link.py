@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
-from txmsg.client.receiving.epochs import Epochs
+from txmsg.client.receiving.arrivals import Arrival
 from txmsg.client.receiving.held import Hand
-from txmsg.client.receiving.link import FAILURES_MAX, PAUSE_S_MAX, RENEWALS, Bounds, Link, Polling
-from txmsg.client.receiving.queues_held import QueuesHeld
+from txmsg.client.receiving.keeper import RENEWALS
+from txmsg.client.receiving.link import Link
+from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.room import Bounds, Free
+from txmsg.client.receiving.settling import FAILURES_MAX
+from txmsg.client.receiving.shard import Shard
+from txmsg.client.receiving.trouble import PAUSE_S_MAX
+from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
-from txmsg.message import ReceivedMessage
 from txmsg.wire.method import Method
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -137,31 +143,33 @@ def columns(*offsets: int, hand: Hand = HAND, attempt: int = 1, body: bytes = b"
 
 def new_link(
     broker: Broker,
-    take: Callable[[Link, Hand, list[ReceivedMessage], int], None] = lambda *_: None,
+    take: Callable[[Arrival], None] = lambda _: None,
     *,
     visibility_timeout_s: float = VISIBILITY_TIMEOUT_S,
     out_size_bytes_max: int = 1000,
-    queues: QueuesHeld | None = None,
-    epochs: Epochs | None = None,
+    shard: Shard | None = None,
+    counts: ConsumerCounts | None = None,
 ) -> Link:
-    polling = Polling(group="g", client_id="c", subscriptions=())
+    member = Member(group="g", client_id="c", subscriptions=(), counts=counts or ConsumerCounts())
     bounds = Bounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
-    return Link(broker, "b:1", polling, bounds, take, queues=queues, epochs=epochs)
+    return Link(shard or Shard(broker), "b:1", member, bounds, take)
 
 
 @asynccontextmanager
-async def filled_link(*, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S) -> AsyncIterator[tuple[Link, Broker]]:
+async def filled_link(
+    *, visibility_timeout_s: float = VISIBILITY_TIMEOUT_S, counts: ConsumerCounts | None = None
+) -> AsyncIterator[tuple[Link, Broker]]:
     """A link that holds offsets 5, 6, 8 and 9 of one queue."""
     broker, got = Broker(), asyncio.Event()
     broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, attempt=2), columns(8, 9)])]
     taken: list[int | None] = []
 
-    def take(link: Link, hand: Hand, messages: list[ReceivedMessage], losses: int) -> None:
-        taken.extend(message.offset for message in messages)
+    def take(arrival: Arrival) -> None:
+        taken.extend(message.offset for message in arrival.messages)
         if len(taken) == 4:
             got.set()
 
-    link = new_link(broker, take, visibility_timeout_s=visibility_timeout_s)
+    link = new_link(broker, take, visibility_timeout_s=visibility_timeout_s, counts=counts)
     tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
     try:
         await got.wait()
@@ -178,9 +186,9 @@ def now() -> float:
 
 async def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
     async with filled_link() as (link, _):
-        assert all(link.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
-        assert not link.holds(HAND, 7, now())
-        assert not link.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
+        assert all(link.deliveries.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
+        assert not link.deliveries.holds(HAND, 7, now())
+        assert not link.deliveries.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
 
 
 async def test_a_broker_that_asks_hears_at_once_that_nothing_of_a_queue_is_held() -> None:
@@ -194,20 +202,22 @@ async def test_a_broker_that_asks_hears_at_once_that_nothing_of_a_queue_is_held(
 
 async def test_a_broker_that_asks_hears_it_when_the_last_message_of_the_queue_is_settled() -> None:
     """Whatever link it came over; and what comes under a lower epoch from then on is refused."""
-    broker, dead, queues, epochs = Broker(), Broker(), QueuesHeld(), Epochs()
+    broker, dead = Broker(), Broker()
+    of_dead = Shard(dead)
+    shard = replace(of_dead, brokers=broker)
     later = HAND._replace(epoch=HAND.epoch + 1)
     got = asyncio.Event()
     dead.replies, dead.holds_polls = [pb.ReceiveReply(batches=[columns(5, 6)])], True
-    before = new_link(dead, lambda *_: got.set(), queues=queues, epochs=epochs)
-    link = new_link(broker, queues=queues, epochs=epochs)
+    before = new_link(dead, lambda _: got.set(), shard=of_dead)
+    link = new_link(broker, shard=shard)
     tasks = [asyncio.create_task(before.run())]
     await got.wait()
     broker.replies, broker.holds_polls = [pb.ReceiveReply(awaited=[later.receipt([])])], True
     tasks.append(asyncio.create_task(link.run()))
-    await until_async(lambda: not epochs.is_current(HAND.queue_id, HAND.epoch, now()))
-    before.ack(HAND, 5)
+    await until_async(lambda: not shard.epochs.is_current(HAND.queue_id, HAND.epoch, now()))
+    before.deliveries.ack(HAND, 5)
     assert broker.free == []
-    before.drop(HAND, 6)
+    before.deliveries.drop(HAND, 6)
     await until_async(lambda: broker.free == [(later.queue_id, later.epoch)])
     for task in tasks:
         task.cancel()
@@ -228,7 +238,7 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
     assert await asked.get() == 100
     assert await asked.get() == 40
     await until_async(lambda: link.out == 3)  # of 20 bytes left no more is asked for
-    link.ack(HAND, 5)
+    link.deliveries.ack(HAND, 5)
     assert await asked.get() == 50
     assert asked.empty()
     await link.flush(VISIBILITY_TIMEOUT_S)
@@ -238,16 +248,16 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
 
 async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -> None:
     async with filled_link() as (link, broker):
-        link.ack(HAND, 5)
-        link.refuse(HAND, 8, Failure("boom"))
-        link.drop(HAND, 9)
+        link.deliveries.ack(HAND, 5)
+        link.deliveries.refuse(HAND, 8, Failure("boom"))
+        link.deliveries.drop(HAND, 9)
         for _ in range(RENEWALS + 1):  # for longer than the visibility timeout
             loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS
             (receipt,) = await broker.held.get()
             assert receipt == HAND.receipt([6])
-        assert link.holds(HAND, 6, now())
-        link.ack(HAND, 6)
-        assert not link.holds(HAND, 6, now())
+        assert link.deliveries.holds(HAND, 6, now())
+        link.deliveries.ack(HAND, 6)
+        assert not link.deliveries.holds(HAND, 6, now())
 
 
 async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settled_for_both() -> None:
@@ -258,15 +268,15 @@ async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settle
         pb.ReceiveReply(batches=[columns(5, 6, 7)]),
     ]
     broker.holds_polls = True
-    link = new_link(broker, lambda _, hand, messages, losses: taken.extend((hand, each.offset) for each in messages))
+    link = new_link(broker, lambda it: taken.extend((it.hand, each.offset) for each in it.messages))
     running = asyncio.create_task(link.run())
     try:
         await until_async(lambda: link.out == 7)
         assert taken == [(HAND, 5), (HAND, 6), (HAND, 7), (again, 8)]
-        assert link.holds(HAND, 5, now() + VISIBILITY_TIMEOUT_S / 2)
-        link.ack(HAND, 5)
-        link.refuse(HAND, 6, Failure("boom"))
-        link.drop(HAND, 7)
+        assert link.deliveries.holds(HAND, 5, now() + VISIBILITY_TIMEOUT_S / 2)
+        link.deliveries.ack(HAND, 5)
+        link.deliveries.refuse(HAND, 6, Failure("boom"))
+        link.deliveries.drop(HAND, 7)
         assert link.out == 1
         await link.flush(VISIBILITY_TIMEOUT_S)
         assert broker.acks == [HAND.receipt([5]), again.receipt([5])]
@@ -280,9 +290,9 @@ async def test_a_message_that_is_done_and_comes_again_before_the_broker_knows_is
     async with filled_link() as (link, broker):
         again = HAND._replace(token=2)
         broker.gate.clear()
-        link.ack(HAND, 5)
+        link.deliveries.ack(HAND, 5)
         await until_async(lambda: broker.settling == 1)
-        link.ack(HAND, 6)
+        link.deliveries.ack(HAND, 6)
         broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, hand=again, attempt=2)])]
         await until_async(lambda: not broker.replies)
         broker.gate.set()
@@ -297,16 +307,17 @@ async def test_a_message_that_is_done_and_comes_again_before_the_broker_knows_is
 
 
 async def test_a_message_that_is_done_and_comes_by_a_poll_that_began_before_is_not_handled_again() -> None:
-    async with filled_link() as (link, broker):
+    counts = ConsumerCounts()
+    async with filled_link(counts=counts) as (link, broker):
         polls: list[int] = []
         broker.asked = polls.append
         broker.poll_gate.clear()
         await until_async(lambda: bool(polls))
-        link.ack(HAND, 5)
-        await until_async(lambda: link._counts.acknowledged == 1)
+        link.deliveries.ack(HAND, 5)
+        await until_async(lambda: counts.acknowledged == 1)
         broker.replies = [pb.ReceiveReply(batches=[columns(5, hand=HAND._replace(token=2), attempt=2)])]
         broker.poll_gate.set()
-        await until_async(lambda: link._counts.acknowledged == 2)
+        await until_async(lambda: counts.acknowledged == 2)
         assert broker.acks == [HAND.receipt([5]), HAND._replace(token=2).receipt([5])]
         assert link.out == 3
         broker.replies = [pb.ReceiveReply(batches=[columns(5, hand=HAND._replace(token=3), attempt=3)])]
@@ -318,11 +329,11 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -
         loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS
         broker.expired = [HAND.receipt([6, 9])]
         await broker.held.get()
-        await until_async(lambda: not link.holds(HAND, 6, now()))  # until the reply is taken
-        assert not link.holds(HAND, 9, now())
-        assert link.holds(HAND, 5, now())
+        await until_async(lambda: not link.deliveries.holds(HAND, 6, now()))  # until the reply is taken
+        assert not link.deliveries.holds(HAND, 9, now())
+        assert link.deliveries.holds(HAND, 5, now())
         for offset in (5, 6, 8, 9):
-            link.ack(HAND, offset)
+            link.deliveries.ack(HAND, offset)
         await link.idle()
 
 
@@ -339,8 +350,8 @@ async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_m
     try:
         assert await asked.get() == 100
         await broker.held.get()
-        await until_async(lambda: not link.holds(HAND, 5, now()))  # until the reply is taken
-        link.drop(HAND, 5)
+        await until_async(lambda: not link.deliveries.holds(HAND, 5, now()))  # until the reply is taken
+        link.deliveries.drop(HAND, 5)
         assert await asked.get() == 60
     finally:
         for task in tasks:
@@ -371,7 +382,7 @@ async def test_a_longer_visibility_timeout_holds_at_once_for_what_is_held() -> N
         link.use(Bounds(out_min=10, visibility_timeout_s=600.0))
         (receipt,) = await broker.held.get()
         assert receipt == HAND.receipt([5, 6, 8, 9])
-        await until_async(lambda: link.holds(HAND, 5, now() + 500))
+        await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 500))
 
 
 async def test_what_a_poll_brings_is_held_for_as_long_as_the_poll_had_asked_for() -> None:
@@ -385,8 +396,8 @@ async def test_what_a_poll_brings_is_held_for_as_long_as_the_poll_had_asked_for(
         await asked.get()
         link.use(Bounds(out_min=10, visibility_timeout_s=600.0))
         may_answer.set()
-        await until_async(lambda: link.holds(HAND, 5, now() + 10))
-        assert not link.holds(HAND, 5, now() + 20)
+        await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 10))
+        assert not link.deliveries.holds(HAND, 5, now() + 20)
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -419,7 +430,7 @@ async def test_a_stop_during_a_settlement_says_what_came_last_after_it(flushes: 
     running = asyncio.create_task(link.run())
     await until_async(lambda: len(broker.lines) == 2)
     broker.gate.clear()
-    link.ack(HAND, 5)
+    link.deliveries.ack(HAND, 5)
     await until_async(lambda: broker.settling)
     link.stop()
     await running
@@ -474,11 +485,13 @@ async def test_acknowledgements_that_went_with_what_is_held_and_were_lost_are_se
     running = asyncio.create_task(link.run())
     await until_async(lambda: len(broker.lines) == 2)
     others, broker.gate = broker.gate, asyncio.Event()
-    link.ack(HAND, 5)
-    keeping = asyncio.create_task(link._settle([HAND.receipt([6])]))  # as `keep` does, before the timer has run
+    link.deliveries.ack(HAND, 5)
+    keeping = asyncio.create_task(
+        link._settling.settle([HAND.receipt([6])])
+    )  # as the keeper does, before the timer has run
     await until_async(lambda: broker.settling)
     its, broker.gate = broker.gate, others
-    await until_async(lambda: link._flush_timer is None and link._flushing is None)
+    await until_async(lambda: link._settling._timer is None and link._settling._sending is None)
     broker.failures = 1
     its.set()
     assert not await keeping
@@ -493,13 +506,13 @@ async def test_acknowledgements_of_a_client_that_is_not_let_in_wait_as_long_as_p
     broker = Broker()
     link = new_link(broker)
     broker.refuses = True
-    link.ack(HAND, 0)
-    await until_async(lambda: link._is_refused and link._flush_timer is not None)
-    assert link._flush_timer is not None
-    assert link._flush_timer.when() - now() > PAUSE_S_MAX
+    link.deliveries.ack(HAND, 0)
+    await until_async(lambda: link._settling._trouble.is_refused and link._settling._timer is not None)
+    assert link._settling._timer is not None
+    assert link._settling._timer.when() - now() > PAUSE_S_MAX
     broker.refuses = False
-    await link._next(1, 1)  # rather than after the pause
-    assert link._flush_timer is None
+    await link._poller.poll(Free(1, 1))  # rather than after the pause
+    assert link._settling._timer is None
     await link.flush(5)
     assert [list(receipt.offset) for receipt in broker.acks] == [[0]]
 

@@ -10,12 +10,15 @@ import pytest
 from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
 from txmsg.client.receiving import links as links_module
-from txmsg.client.receiving.link import Bounds, Link, Polling
+from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
+from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.room import Bounds
+from txmsg.client.receiving.shard import Shard
 from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged
 
-_POLLING = Polling(group="g", client_id="c", subscriptions=())
+_MEMBER = Member(group="g", client_id="c", subscriptions=())
 _BOUNDS = Bounds(out_min=10, visibility_timeout_s=60)
 
 
@@ -37,7 +40,7 @@ class SilentLink(Link):
     """Of the broker that goes: it answers no more, so its poll ends only by being cancelled."""
 
     def __init__(self, brokers: TwoBrokers) -> None:
-        super().__init__(brokers, "b:1", _POLLING, _BOUNDS, lambda *_: None)
+        super().__init__(Shard(brokers), "b:1", _MEMBER, _BOUNDS, lambda _: None)
         self.flushed = False
 
     async def run(self) -> None:
@@ -58,7 +61,7 @@ def links_with(link: SilentLink, brokers: TwoBrokers) -> Links:
     """`link` and a usual one."""
 
     def new_link(address: str) -> Link:
-        return link if address == link.address else Link(brokers, address, _POLLING, _BOUNDS, lambda *_: None)
+        return link if address == link.address else Link(Shard(brokers), address, _MEMBER, _BOUNDS, lambda _: None)
 
     return Links(brokers, new_link, group="g")
 

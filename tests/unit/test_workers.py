@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from txmsg.client.channel import Brokers
+from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.delivery import Delivery
 from txmsg.client.receiving.held import Hand
-from txmsg.client.receiving.link import Bounds, Link, Polling
 from txmsg.consumer.failures import Failure, Reject, RetryAfter, Skip
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
@@ -28,13 +27,10 @@ HAND = Hand(7, 1, 1)
 DEADLINE_S = 60.0
 
 
-class Told(Link):
-    """Records what it is told."""
+class Told(Deliveries):
+    """Records what it is told, and tells no broker."""
 
     def __init__(self) -> None:
-        polling = Polling(group="g", client_id="c", subscriptions=())
-        bounds = Bounds(out_min=1, visibility_timeout_s=60)
-        super().__init__(Brokers(["b:1"]), "b:1", polling, bounds, lambda *_: None)
         self.acked: list[int] = []
         self.refused: dict[int, str] = {}
         self.dropped = 0

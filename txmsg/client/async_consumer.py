@@ -9,7 +9,6 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,12 +16,13 @@ from txmsg.administration.groups import GroupChange, Groups
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.hooks import ConsumerHooks
+from txmsg.client.receiving.arrivals import Arrival
 from txmsg.client.receiving.delivery import Delivery
-from txmsg.client.receiving.epochs import Epochs
-from txmsg.client.receiving.held import Hand
-from txmsg.client.receiving.link import OUT_SIZE_BYTES_MAX, Bounds, Link, Polling
+from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
-from txmsg.client.receiving.queues_held import QueuesHeld
+from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX, Bounds
+from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.suspects import Suspects
 from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.client.steering import follow
@@ -31,7 +31,6 @@ from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, shown
 from txmsg.logs import EventLog
-from txmsg.message import ReceivedMessage
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.runtime.start import Start, start_to_wire
@@ -58,8 +57,8 @@ _ALTER_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Shard:
-    """The lines to the brokers of one Notify database."""
+class _OfShard:
+    """The links to the brokers of one Notify database."""
 
     brokers: Brokers
     links: Links
@@ -138,7 +137,7 @@ class AsyncConsumer(AsyncLifecycle):
 
     def _begin(self) -> None:
         super()._begin()
-        self._shards: list[_Shard] = []
+        self._shards: list[_OfShard] = []
         self._counts = ConsumerCounts()
         self._is_paused = False
         self._blocked_at = -math.inf
@@ -162,41 +161,32 @@ class AsyncConsumer(AsyncLifecycle):
         )
         self._suspects = Suspects(self._workers, self.group)
         self._isolating = asyncio.create_task(self._suspects.run(), name=f"txmsg-suspects-{self.group}")
-        polling = Polling(
+        member = Member(
             group=self.group,
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
             start=start_to_wire(self._start),
+            counts=self._counts,
         )
-        self._shards = [self._new_shard(addresses, polling) for addresses in self._addresses]
+        self._shards = [self._at_shard(addresses, member) for addresses in self._addresses]
         self._steering = asyncio.create_task(
             follow(self._shards[0].brokers, self.group, self._use), name=f"txmsg-settings-{self.group}"
         )
         self._watching = asyncio.create_task(self._watch())
 
-    def _new_shard(self, addresses: Sequence[str], polling: Polling) -> _Shard:
+    def _at_shard(self, addresses: Sequence[str], member: Member) -> _OfShard:
         brokers = Brokers(addresses, **self._access)
-        epochs, queues = Epochs(), QueuesHeld()
-        take = partial(self._take, epochs)
+        shard = Shard(brokers)
 
         def new_link(address: str) -> Link:
-            link = Link(
-                brokers,
-                address,
-                polling,
-                self._bounds(),
-                take,
-                counts=self._counts,
-                queues=queues,
-                epochs=epochs,
-            )
+            link = Link(shard, address, member, self._bounds(), self._take)
             if self._is_paused:
                 link.pause()
             return link
 
         links = Links(brokers, new_link, group=self.group)
-        presence = Presence(brokers, client_id=polling.client_id, consumer_group=self.group)
-        return _Shard(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
+        presence = Presence(brokers, client_id=member.client_id, consumer_group=self.group)
+        return _OfShard(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
 
     async def _close(self) -> None:
         try:
@@ -302,35 +292,26 @@ class AsyncConsumer(AsyncLifecycle):
 
     # ---- work
 
-    def _take(self, epochs: Epochs, link: Link, hand: Hand, messages: Sequence[ReceivedMessage], losses: int) -> None:
-        """Hands messages that were delivered together to the workers of their handler.
-
-        epochs: those of the link's Notify database; another one has queues of its own. losses: with how many consumers
-        they were lost before.
-        """
-        now = asyncio.get_running_loop().time()
-        if not epochs.is_current(hand.queue_id, hand.epoch, now):
-            # A broker that was paused beyond its lease; another one delivers this queue now, and these messages, too.
-            for message in messages:
-                assert message.offset is not None
-                link.drop(hand, message.offset)
-            return
-        topic = messages[0].topic
+    def _take(self, arrival: Arrival) -> None:
+        """Hands messages that were delivered together to the workers of their handler."""
+        topic = arrival.messages[0].topic
         handler = self._subscriptions.handlers.get(topic)
         if handler is None:  # no broker delivers what was not subscribed to
             error = InvalidMessage(f"group {self.group} has no handler for topic {shown(topic)}")
             _log.error("consumer.topic_unasked", "%(error)s", error=error, group=self.group, topic=topic)
-            for message in messages:
+            for message in arrival.messages:
                 assert message.offset is not None
-                link.refuse(hand, message.offset, Failure(str(error)))
+                arrival.deliveries.refuse(arrival.hand, message.offset, Failure(str(error)))
             return
-        late_at = now + self._visibility_timeout_s
-        deliveries = [Delivery(link, hand, message, handler, late_at) for message in messages]
-        if losses < SUSPECT_FROM:
+        late_at = asyncio.get_running_loop().time() + self._visibility_timeout_s
+        deliveries = [
+            Delivery(arrival.deliveries, arrival.hand, message, handler, late_at) for message in arrival.messages
+        ]
+        if arrival.losses < SUSPECT_FROM:
             self._workers.put(deliveries)
             return
         for delivery in deliveries:
-            self._suspects.put(delivery, losses)
+            self._suspects.put(delivery, arrival.losses)
 
     def _note_blocked(self, delivery: Delivery, time_s: float) -> None:
         """A handler has kept the loop from all else, also from telling brokers that this process lives."""

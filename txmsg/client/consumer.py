@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.receiving.link import OUT_SIZE_BYTES_MAX
+from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds

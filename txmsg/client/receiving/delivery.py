@@ -1,9 +1,9 @@
-"""One message that a broker delivered, on its way through a handler and back to its link."""
+"""One message that a broker delivered, on its way through a handler."""
 
 from __future__ import annotations
 
+from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.held import Hand
-from txmsg.client.receiving.link import Link
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run
@@ -16,17 +16,19 @@ _log = EventLog(__name__)
 class Delivery(Run):
     """A run of one message: which member gets the next one of its queue or its ordering key, the broker decides.
 
-    The link is told once that it was handled, that it failed, or neither. From `late_at` (of the loop) the handler
+    `deliveries` is told once that it was handled, that it failed, or neither. From `late_at` (of the loop) the handler
     takes longer than the visibility timeout.
     """
 
-    __slots__ = ("_failure", "_hand", "_is_given", "_is_noted", "_link", "late_at", "message")
+    __slots__ = ("_deliveries", "_failure", "_hand", "_is_given", "_is_noted", "late_at", "message")
 
-    def __init__(self, link: Link, hand: Hand, message: ReceivedMessage, handler: Handler, late_at: float) -> None:
+    def __init__(
+        self, deliveries: Deliveries, hand: Hand, message: ReceivedMessage, handler: Handler, late_at: float
+    ) -> None:
         super().__init__(handler)
         self.message = message
         self.late_at = late_at
-        self._link = link
+        self._deliveries = deliveries
         self._hand = hand
         self._is_given = self._is_noted = False
         self._failure: Failure | None = None
@@ -37,7 +39,7 @@ class Delivery(Run):
             return None
         self._is_given = True
         assert self.message.offset is not None
-        if self._link.holds(self._hand, self.message.offset, now):
+        if self._deliveries.holds(self._hand, self.message.offset, now):
             return self.message
         _log.warning(
             "delivery.taken_back",
@@ -49,7 +51,7 @@ class Delivery(Run):
         return None
 
     def note(self, failure: Failure | None) -> None:
-        """What the link is told at the end."""
+        """What `deliveries` is told at the end."""
         self._is_noted, self._failure = True, failure
 
     async def tell_alone(self, *, is_alone: bool) -> bool:
@@ -58,14 +60,14 @@ class Delivery(Run):
         Returns whether the broker has heard it and still leaves the message to this process.
         """
         assert self.message.offset is not None
-        return await self._link.tell_alone(self._hand, self.message.offset, is_alone=is_alone)
+        return await self._deliveries.tell_alone(self._hand, self.message.offset, is_alone=is_alone)
 
     def end(self) -> None:
-        """Tells the link."""
+        """Tells `deliveries`."""
         assert self.message.offset is not None
         if not self._is_noted:
-            self._link.drop(self._hand, self.message.offset)
+            self._deliveries.drop(self._hand, self.message.offset)
         elif self._failure is None:
-            self._link.ack(self._hand, self.message.offset)
+            self._deliveries.ack(self._hand, self.message.offset)
         else:
-            self._link.refuse(self._hand, self.message.offset, self._failure)
+            self._deliveries.refuse(self._hand, self.message.offset, self._failure)

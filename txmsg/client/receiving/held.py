@@ -5,6 +5,7 @@ Knows no connection and no clock.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -53,11 +54,13 @@ class _OfHand:
 class Held:
     """Messages received and not settled, by hand. count: of them. size_bytes: of their bodies."""
 
-    def __init__(self, queues: QueuesHeld | None = None) -> None:
-        self._queues = queues or QueuesHeld()
+    def __init__(self, queues: QueuesHeld) -> None:
+        self._queues = queues
         self.count = 0
         self.size_bytes = 0
         self._by_hand: dict[Hand, _OfHand] = {}
+        self.repeats: defaultdict[tuple[Hand, int], list[Hand]] = defaultdict(list)
+        """Later deliveries of messages, by hand and offset of the one that is handled: they end together."""
 
     def add(self, hand: Hand, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float) -> None:
         """Adds delivered messages, and offsets whose message cannot be read."""
@@ -86,12 +89,13 @@ class Held:
         found = self._by_hand.get(hand)
         return found is not None and offset in found.sizes and offset not in found.lost and now < found.until
 
-    def earlier(self, hand: Hand, offset: int) -> Hand | None:
-        """The first delivery by which this message is held already, if there is one."""
+    def is_repeat(self, hand: Hand, offset: int) -> bool:
+        """Whether this message is held already by an earlier delivery. If so, this one is among its `repeats`."""
         for known, found in self._by_hand.items():
             if known.queue_id == hand.queue_id and known != hand and offset in found.sizes:
-                return known
-        return None
+                self.repeats[known, offset].append(hand)
+                return True
+        return False
 
     def until_before(self, moment: float) -> list[Hand]:
         """The hands whose reservation ends before this time."""

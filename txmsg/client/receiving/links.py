@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txmsg.client.channel import Brokers
-from txmsg.client.receiving.link import Bounds, Link
+from txmsg.client.receiving.link import Link
+from txmsg.client.receiving.room import Bounds
 from txmsg.logs import EventLog
 
 _log = EventLog(__name__)
@@ -17,7 +18,7 @@ SETTLE_S_MAX = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _RunningLink:
     link: Link
     polling: asyncio.Task[None]
     keeping: asyncio.Task[None]
@@ -30,8 +31,8 @@ class Links:
         self._brokers = brokers
         self._new_link = new_link
         self._group = group
-        self._lines: dict[str, _Line] = {}
-        self._retiring: dict[asyncio.Task[None], _Line] = {}
+        self._running: dict[str, _RunningLink] = {}
+        self._retiring: dict[asyncio.Task[None], _RunningLink] = {}
         self._stopping = False
         brokers.watch(self._follow)
         self._follow()
@@ -39,92 +40,93 @@ class Links:
     async def stop(self) -> None:
         """Begins no further poll; returns when all messages are settled. To be cancelled if that takes long."""
         self._stopping = True
-        lines = self._all()
-        for line in lines:
-            line.link.stop()
+        links = self._all()
+        for each in links:
+            each.link.stop()
         # Not gather: of a broker that has gone, polling may be cancelled meanwhile, which is not the end of this.
-        for line in lines:
-            await asyncio.wait([line.polling])
-        await asyncio.gather(*(line.link.idle() for line in lines))
+        for each in links:
+            await asyncio.wait([each.polling])
+        await asyncio.gather(*(each.link.idle() for each in links))
 
     async def close(self) -> None:
         """Ends everything but settling."""
         self._stopping = True
-        lines = self._all()
-        tasks = [*self._retiring, *(task for line in lines for task in (line.polling, line.keeping))]
+        links = self._all()
+        tasks = [*self._retiring, *(task for each in links for task in (each.polling, each.keeping))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def flush(self) -> None:
         """Sends all settlements that wait, to the brokers that answer."""
-        await asyncio.gather(*(line.link.flush(SETTLE_S_MAX) for line in self._all()))
+        await asyncio.gather(*(each.link.flush(SETTLE_S_MAX) for each in self._all()))
 
     def out(self) -> int:
         """Messages received and not settled."""
-        return sum(line.link.out for line in self._all())
+        return sum(each.link.out for each in self._all())
 
     def use(self, bounds: Bounds) -> None:
         """Applies new bounds to each link."""
-        for line in self._all():
-            line.link.use(bounds)
+        for each in self._all():
+            each.link.use(bounds)
 
     def pause(self) -> None:
         """Asks no broker for more until `resume`."""
-        for line in self._all():
-            line.link.pause()
+        for each in self._all():
+            each.link.pause()
 
     def resume(self) -> None:
         """The end of `pause`."""
-        for line in self._all():
-            line.link.resume()
+        for each in self._all():
+            each.link.resume()
 
-    def _all(self) -> list[_Line]:
-        return [*self._lines.values(), *self._retiring.values()]
+    def _all(self) -> list[_RunningLink]:
+        return [*self._running.values(), *self._retiring.values()]
 
     def _follow(self) -> None:
         if self._stopping:
             return
         known = self._brokers.addresses
-        for address in self._lines.keys() - set(known):
-            self._retire(self._lines.pop(address))
+        for address in self._running.keys() - set(known):
+            self._retire(self._running.pop(address))
         for address in known:
-            if address not in self._lines:
+            if address not in self._running:
                 link = self._new_link(address)
-                self._lines[address] = _Line(
+                self._running[address] = _RunningLink(
                     link, asyncio.create_task(self._poll(link)), asyncio.create_task(self._keep(link))
                 )
 
-    def _retire(self, line: _Line) -> None:
+    def _retire(self, running: _RunningLink) -> None:
         """The broker has gone from the others' list: polls it no more. What is out is still settled, if it answers."""
         _log.info(
             "consumer.broker_gone",
             "group %(group)s: broker %(broker)s has gone",
             group=self._group,
-            broker=line.link.address,
+            broker=running.link.address,
         )
-        task = asyncio.create_task(self._finish(line))
-        self._retiring[task] = line
+        task = asyncio.create_task(self._finish(running))
+        self._retiring[task] = running
         # `close` cancels it, and `flush` has something to tell that broker then.
         task.add_done_callback(lambda done: None if done.cancelled() else self._retiring.pop(done))
 
-    async def _finish(self, line: _Line) -> None:
-        line.link.stop()
+    async def _finish(self, running: _RunningLink) -> None:
+        running.link.stop()
         try:
             async with asyncio.timeout(SETTLE_S_MAX):
-                await line.polling
-                await line.link.idle()
+                await running.polling
+                await running.link.idle()
         except TimeoutError:
             _log.info(
                 "consumer.broker_gone_holding",
                 "group %(group)s: handlers still hold messages of %(broker)s, which has gone",
                 group=self._group,
-                broker=line.link.address,
+                broker=running.link.address,
             )
-        line.keeping.cancel()
-        line.polling.cancel()
-        await asyncio.wait([line.keeping, line.polling])  # what they were telling the broker is then to be told again
-        await line.link.flush(SETTLE_S_MAX)
+        running.keeping.cancel()
+        running.polling.cancel()
+        # What they were telling the broker is then to be told again.
+        await asyncio.wait([running.keeping, running.polling])
+        await running.link.flush(SETTLE_S_MAX)
 
     async def _poll(self, link: Link) -> None:
         while True:

@@ -1,0 +1,60 @@
+"""The calls of a link to its broker: each is a Receive, whether it polls or only tells something."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from txmsg.client.receiving.awaited import AwaitedQueues
+from txmsg.client.receiving.line import Line
+from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.room import Room
+from txmsg.client.receiving.trouble import Trouble
+from txmsg.errors import ProtocolError, TxmsgError
+from txmsg.wire.channel import Channel
+from txmsg.wire.v1.txmsg_pb2 import ReceiveReply, ReceiveRequest
+from txmsg.wire.v1.txmsg_rpc import Notify
+
+CALL_GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calls:
+    """Makes requests, and notes what each answer, or the lack of one, says of the broker."""
+
+    channel: Channel
+    member: Member
+    room: Room
+    line: Line
+    awaited: AwaitedQueues
+    trouble: Trouble
+
+    def request(self, *, names_line: bool = False) -> ReceiveRequest:
+        """What each request says. names_line: also what came last over its line; not while a poll is under way."""
+        request = ReceiveRequest(
+            free=self.awaited.free(),
+            group=self.member.group,
+            client_id=self.member.client_id,
+            subscriptions=self.member.subscriptions,
+            visibility_timeout_ms=int(self.room.bounds.visibility_timeout_s * 1000),
+            start=self.member.start,
+            isolates=True,
+        )
+        if names_line:
+            self.line.name(request)
+        return request
+
+    async def call(self, request: ReceiveRequest, *, timeout_s: float = CALL_GRACE_S) -> ReceiveReply | None:
+        """One Receive. None after a failure."""
+        try:
+            reply = await self.channel.call(Notify.receive, request, timeout_s=timeout_s)
+        except TxmsgError as exc:
+            self.member.counts.failed_calls += 1
+            self.trouble.note_failure(exc, asyncio.get_running_loop().time())
+            self.awaited.forget()
+            if isinstance(exc, ProtocolError):  # an unreadable reply would be sent again for ever, uncounted
+                self.line.begin_again()
+            return None
+        self.awaited.hear(reply.awaited, asyncio.get_running_loop().time())
+        self.trouble.note_answer()
+        return reply

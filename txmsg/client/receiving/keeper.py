@@ -1,0 +1,53 @@
+"""Keeps messages whose handlers run for long: extends their visibility timeout. Belongs to one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from txmsg.client.receiving.held import Held
+from txmsg.client.receiving.polls import Polls
+from txmsg.client.receiving.room import Room
+from txmsg.client.receiving.settling import Settling
+
+RENEWALS = 4
+"""How often within a visibility timeout the broker is told what is still held: all but one of the calls may be lost."""
+HELD_COUNT_MAX = 1000
+"""Receipts in such a call."""
+
+
+class Keeper:
+    """Keeps what a link holds."""
+
+    def __init__(self, held: Held, room: Room, polls: Polls, settling: Settling) -> None:
+        self._held = held
+        self._room = room
+        self._polls = polls
+        self._settling = settling
+        self._is_due = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """The visibility timeout may be another one now."""
+        self._is_due.set()
+
+    async def run(self) -> None:
+        """Repeats `run_once` in time, until cancelled."""
+        while True:
+            # What the poll under way brings may be left to us for a shorter time than now holds.
+            time_s = min(self._room.bounds.visibility_timeout_s, self._polls.asked_s) / RENEWALS
+            with suppress(TimeoutError):
+                async with asyncio.timeout(time_s):
+                    await self._is_due.wait()
+            self._is_due.clear()
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """Tells the broker what is held, if it has not heard of it for long."""
+        visibility_timeout_s = self._room.bounds.visibility_timeout_s
+        now = asyncio.get_running_loop().time()
+        old = self._held.until_before(now + visibility_timeout_s * (1 - 1 / RENEWALS))
+        for start in range(0, len(old), HELD_COUNT_MAX):
+            hands = old[start : start + HELD_COUNT_MAX]
+            receipts = self._held.receipts(hands)
+            if receipts and await self._settling.settle(receipts):
+                self._held.extend(hands, now + visibility_timeout_s)

@@ -1,0 +1,19 @@
+"""What is the same for all links of a consumer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from txmsg.client.sending.counts import ConsumerCounts
+from txmsg.wire.v1.txmsg_pb2 import Subscription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A member of a consumer group, as it introduces itself to each broker. counts: of all its links together."""
+
+    group: str
+    client_id: str
+    subscriptions: tuple[Subscription, ...]
+    start: str = ""
+    counts: ConsumerCounts = field(default_factory=ConsumerCounts)

@@ -1,0 +1,87 @@
+"""What a link tells its broker of the messages that came: settled, still held, begun alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from txmsg.client.receiving.awaited import AwaitedQueues
+from txmsg.client.receiving.calls import Calls
+from txmsg.client.receiving.held import Hand, Held
+from txmsg.client.receiving.polls import Polls
+from txmsg.client.receiving.settlements import Settlements
+from txmsg.client.receiving.trouble import Trouble
+from txmsg.wire.v1.txmsg_pb2 import Receipt
+
+TELL_TIMEOUT_S = 5.0
+"""For telling a broker that a suspect begins: nothing else begins meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reports:
+    """Sends them, by calls that ask for nothing. When, others decide."""
+
+    calls: Calls
+    held: Held
+    settlements: Settlements
+    polls: Polls
+    awaited: AwaitedQueues
+    trouble: Trouble
+
+    @property
+    def unsent_count(self) -> int:
+        """Settlements that wait."""
+        return len(self.settlements)
+
+    @property
+    def is_any_due(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self.settlements or self.awaited.free()) or self.polls.is_last_word_due
+
+    async def send(self, held: Sequence[Receipt] = ()) -> bool:
+        """Sends all that is due, and what is still held. False after a failure: settlements wait again."""
+        is_last_word = self.polls.is_last_word_due
+        request = self.calls.request(names_line=is_last_word)
+        taken = self.settlements.take()
+        taken.put(request)
+        request.held.extend(held)
+        if is_last_word:
+            self.polls.is_in_doubt = False
+        reply = None
+        try:
+            reply = await self.calls.call(request)
+        finally:
+            if reply is None:
+                self.settlements.give_back(taken)
+                self.polls.is_in_doubt |= is_last_word
+        if reply is None:
+            return False
+        self.settlements.confirm(taken, keeps=self.polls.is_in_doubt)
+        self._hear_expired(reply.expired)
+        return True
+
+    async def tell_alone(self, hand: Hand, offset: int, *, is_alone: bool) -> bool:
+        """Tells that a message begins, alone in this process, or that others run beside it from now on.
+
+        Returns whether the broker has heard it and the message is still ours.
+        """
+        request = self.calls.request()
+        (request.alone if is_alone else request.joined).append(hand.receipt([offset]))
+        reply = await self.calls.call(request, timeout_s=TELL_TIMEOUT_S)
+        if reply is None:
+            return False
+        self._hear_expired(reply.expired)
+        return self.held.holds(hand, offset, asyncio.get_running_loop().time())
+
+    def _hear_expired(self, expired: Sequence[Receipt]) -> None:
+        """Handles receipts that the broker no longer honours: settled too late, or still held here."""
+        late = lost = 0
+        for receipt in expired:
+            gone = self.held.lose(receipt)
+            lost += gone
+            late += len(receipt.offset) - gone
+        if late:
+            self.trouble.note_late(late)
+        if lost:
+            self.trouble.note_lost(lost)

@@ -1,0 +1,99 @@
+"""Acknowledgements and refusals: those that wait to be sent, those on their way, and those that the broker has heard.
+
+Knows no connection and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from txmsg.client.receiving.held import Hand
+from txmsg.client.sending.counts import ConsumerCounts
+from txmsg.consumer.failures import Failure
+from txmsg.wire.v1.txmsg_pb2 import ReceiveRequest, Refusal
+
+ERROR_TEXT_SIZE_MAX = 4000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Settlements that leave together."""
+
+    acks: Mapping[Hand, list[int]]
+    refusals: Sequence[Refusal]
+
+    def put(self, request: ReceiveRequest) -> None:
+        """Adds them to a request."""
+        request.acks.extend(hand.receipt(offsets) for hand, offsets in self.acks.items())
+        request.refusals.extend(self.refusals)
+
+
+class Settlements:
+    """Of one link. counts: of those that the broker has heard."""
+
+    def __init__(self, counts: ConsumerCounts) -> None:
+        self._counts = counts
+        self._acks: defaultdict[Hand, list[int]] = defaultdict(list)
+        self._refusals: list[Refusal] = []
+        self._under_way: list[Taken] = []
+        self._heard: list[Taken] = []
+        """By the broker since the poll under way began, which may bring these messages once more."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._acks.values())) + len(self._refusals)
+
+    def __bool__(self) -> bool:
+        return bool(self._acks or self._refusals)
+
+    def ack(self, hand: Hand, offset: int) -> None:
+        """The message is done."""
+        self._acks[hand].append(offset)
+
+    def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
+        """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
+        self._refusals.append(
+            Refusal(
+                receipt=hand.receipt([offset]),
+                error=failure.error[:ERROR_TEXT_SIZE_MAX],
+                delay_ms=-1 if failure.delay_s is None else round(failure.delay_s * 1000),
+                dead=failure.is_final,
+                rejected=failure.is_rejected,
+            )
+        )
+
+    def is_acknowledged(self, hand: Hand, offset: int) -> bool:
+        """Whether the broker is told that this message is done, or was since it was asked, for any delivery."""
+        return any(
+            each.queue_id == hand.queue_id and offset in offsets
+            for acks in (self._acks, *(taken.acks for taken in (*self._under_way, *self._heard)))
+            for each, offsets in acks.items()
+        )
+
+    def take(self) -> Taken:
+        """All that wait: they are on their way, until one of the next two is called."""
+        taken = Taken(self._acks, self._refusals)
+        self._acks, self._refusals = defaultdict(list), []
+        self._under_way.append(taken)
+        return taken
+
+    def give_back(self, taken: Taken) -> None:
+        """The broker may not have heard them: they wait again."""
+        self._under_way.remove(taken)
+        for hand, offsets in taken.acks.items():
+            self._acks[hand] += offsets
+        self._refusals[:0] = taken.refusals
+
+    def confirm(self, taken: Taken, *, keeps: bool) -> None:
+        """The broker has heard them. keeps: for a poll is under way that began before."""
+        self._under_way.remove(taken)
+        if taken.acks and keeps:
+            self._heard.append(taken)
+        self._counts.acknowledged += sum(map(len, taken.acks.values()))
+        self._counts.refused += len(taken.refusals)
+
+    def forget_heard(self) -> None:
+        """A poll begins, and none before it is in doubt: it brings nothing that the broker has heard of."""
+        self._heard.clear()

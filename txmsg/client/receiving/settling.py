@@ -1,0 +1,96 @@
+"""When a link tells its broker what became of messages: soon after the first, again after a failure, all at the end.
+
+Not with a poll, which would confirm them only when it ends. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from txmsg.client.receiving.awaited import AwaitedQueues
+from txmsg.client.receiving.reports import Reports
+from txmsg.client.receiving.trouble import Trouble
+from txmsg.wire.v1.txmsg_pb2 import Receipt
+
+FLUSH_DELAY_S = 0.005
+FAILURES_MAX = 3
+"""After so many failures in a row a stop does not wait for the broker to hear what came last: it has probably gone."""
+
+
+class Settling:
+    """Has reports sent, one after the other, until `flush`."""
+
+    def __init__(self, reports: Reports, awaited: AwaitedQueues, trouble: Trouble) -> None:
+        self._reports = reports
+        self._awaited = awaited
+        self._trouble = trouble
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._is_over = False
+        awaited.watch(self._note_free)
+        trouble.watch(self.soon)  # rather than when the long pause is over
+
+    def later(self, delay_s: float = FLUSH_DELAY_S) -> None:
+        """Sends what is due after this time, unless that is to be done already."""
+        if self._timer is None and self._sending is None and not self._is_over:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.soon)
+
+    def soon(self) -> None:
+        """Sends what is due at once, unless something is being sent: then it follows."""
+        if self._is_over:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sending is None and self._reports.is_any_due:
+            self._sending = asyncio.create_task(self._send())
+            self._sending.add_done_callback(self._sent)
+
+    async def _send(self) -> None:
+        await self.settle()
+
+    def _sent(self, _: asyncio.Task[None]) -> None:
+        self._sending = None
+        if self._reports.is_any_due:
+            self.later(self._trouble.pause_s_max if self._trouble.failures else FLUSH_DELAY_S)
+
+    def _note_free(self, queue_id: int) -> None:
+        if self._awaited.includes(queue_id):
+            self.later()
+
+    async def settle(self, held: Sequence[Receipt] = ()) -> bool:
+        """Sends what is due now, with what is still held. False after a failure: it is sent again."""
+        is_heard = False
+        try:
+            is_heard = await self._reports.send(held)
+        finally:
+            if not is_heard and self._reports.is_any_due:
+                self.later(self._trouble.pause_s_max)
+        return is_heard
+
+    async def flush(self, timeout_s: float) -> None:
+        """Settles everything that waits, before the end. What is left after the time is redelivered."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._sending is not None or self._is_worth_sending:
+                    if self._sending is not None:
+                        await asyncio.wait([self._sending])
+                    elif not await self.settle():
+                        await asyncio.sleep(random.uniform(0.05, 0.2))
+        except TimeoutError:
+            if self._reports.unsent_count:
+                self._trouble.note_unsent(self._reports.unsent_count)
+        finally:
+            self._is_over = True
+            self._awaited.unwatch(self._note_free)
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._sending is not None:
+                self._sending.cancel()
+
+    @property
+    def _is_worth_sending(self) -> bool:
+        reports = self._reports
+        return reports.is_any_due and (reports.unsent_count > 0 or self._trouble.failures < FAILURES_MAX)
