@@ -108,6 +108,17 @@ def test_root_leaves_no_files_in_a_directory_of_another_user(log_dir: Path, kind
     assert not is_of_root(log_dir)
 
 
+@pytest.mark.parametrize("name", ["orders.parquet", "made/orders.parquet"])
+def test_root_exports_into_no_directory_of_another_user(log_dir: Path, name: str) -> None:
+    """Who owns it could put a link in the place of what is being written."""
+    to = log_dir.parent / name
+    done = CliRunner().invoke(main, ["metaq", "export", "orders", "--log", str(log_dir), "--into", str(to)])
+    assert done.exit_code == 1
+    assert f"{log_dir.parent}" in done.output
+    assert "belongs to user nobody (id 65534), and this is root" in done.output
+    assert [path.name for path in log_dir.parent.iterdir()] == ["log"]
+
+
 def test_root_may_read_a_log_of_another_user(log_dir: Path) -> None:
     with LocalLog(log_dir) as log:
         assert log.topics() == {"orders": [0]}

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests import becoming
 from tests.becoming import NOBODY
+from txmsg.cli.main import main
 from txmsg.errors import StorageError
 from txmsg.metaq.store.lock import WriteLock, lock_private, make_private
 from txmsg.runtime.owners import is_full, refusal_text, require_own
@@ -134,3 +136,23 @@ def test_a_directory_that_another_user_makes_meanwhile_is_refused(
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(StorageError, match=r"new belongs to user nobody"):
         make_private(new)
+
+
+def test_root_writes_no_certificates_through_links_of_another_user(of_nobody: Path) -> None:
+    target = of_nobody.parent / "precious"
+    target.write_text("precious\n")
+    made = CliRunner().invoke(main, ["cert", "dev", "--dir", str(of_nobody)])
+    assert made.exit_code == 0, made.output
+    names = sorted(path.name for path in of_nobody.iterdir())
+    assert names == ["ca.key", "ca.pem", "client.key", "client.pem", "server.key", "server.pem"]
+    for name in names:
+        if not name.startswith("ca."):
+            (of_nobody / name).unlink()
+            (of_nobody / name).symlink_to(target)
+    assert CliRunner().invoke(main, ["cert", "dev", "--dir", str(of_nobody)]).exit_code == 0
+    for name in ("ca.key", "ca.pem"):
+        (of_nobody / name).unlink()
+        (of_nobody / name).symlink_to(of_nobody.parent / "not there")
+    assert CliRunner().invoke(main, ["cert", "dev", "--dir", str(of_nobody)]).exit_code == 0
+    assert target.read_text() == "precious\n"
+    assert not (of_nobody.parent / "not there").exists()

@@ -107,19 +107,22 @@ def _authority(directory: Path) -> trustme.CA:
         except ValueError as exc:
             raise MisuseError(f"{certificate} and {key} are not an authority: {exc}; give another --dir") from exc
     made = trustme.CA(organization_name="txmsg development")
-    _write_private(key, made.private_key_pem.bytes())
-    certificate.write_bytes(made.cert_pem.bytes())
+    _write_new(key, made.private_key_pem.bytes())
+    _write_new(certificate, made.cert_pem.bytes(), mode=0o666)
     return made
 
 
 def _write(files: Path, issued: trustme.LeafCert) -> None:
-    _write_private(files.with_name(f"{files.name}.key"), issued.private_key_pem.bytes())
+    _write_new(files.with_name(f"{files.name}.key"), issued.private_key_pem.bytes())
     chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-    files.with_name(f"{files.name}.pem").write_bytes(chain)
+    _write_new(files.with_name(f"{files.name}.pem"), chain, mode=0o666)
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    """For this user alone, from its first byte on."""
+def _write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """A new file in the place of one that is there, with this mode from its first byte on.
+
+    Not into the one that is there: in a directory of another user it can be a link that leads root elsewhere.
+    """
     path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

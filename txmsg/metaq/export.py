@@ -23,7 +23,7 @@ from txmsg.errors import MisuseError, StorageError
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.tables import TABLE_SCHEMA, Skipped, Span, read_span
-from txmsg.runtime.owners import refusal_text
+from txmsg.runtime.owners import refusal_text, require_own
 
 _GROUP_SIZE_BYTES: Final = 32 * 1024 * 1024
 """Of messages that are written together: a row group of Parquet, a record batch of Arrow."""
@@ -80,7 +80,7 @@ def export(
     DIR/[queue=3/][day=2026-11-23/]queue-3.parquet. What a directory's name says is no column.
 
     on_written: called with how many messages more are done. Raises MisuseError if `to` is there, StorageError if it
-    cannot be written, and what `read_arrow` raises.
+    cannot be written or this is root and a directory on the way there another user's, and what `read_arrow` raises.
     """
     if to.exists():
         raise _exists(to)
@@ -109,8 +109,10 @@ def export(
 @contextmanager
 def _appearing(to: Path) -> Iterator[Path]:
     """A path beside it, which gets its name at the end, and is deleted if that is not reached."""
+    require_own(to.parent, "the directory")
     with _writing(to):
         to.parent.mkdir(parents=True, exist_ok=True)
+        require_own(to.parent, "the directory")  # another user may have been faster
         place = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))
     try:
         made = place / to.name
