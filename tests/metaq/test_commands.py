@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
+from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.interface import LogQueue
@@ -104,6 +107,42 @@ def test_tail_prints_messages_from_where_it_is_asked(root: Path) -> None:
     holes = run("tail", "user", "--log", root)
     assert (holes.exit_code, holes.stdout) == (0, "")
     assert "offsets 0 to 6 of topic user queue 0 are missing" in holes.stderr
+
+
+def interrupts_from(call: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """The same function, at whose call of this number Ctrl-C comes."""
+    calls = itertools.count(1)
+
+    def interrupted(*args: Any, **named: Any) -> Any:
+        if next(calls) >= count:
+            raise KeyboardInterrupt
+        return call(*args, **named)
+
+    return interrupted
+
+
+@pytest.mark.parametrize("moment", ["while it waits", "while it asks"])
+def test_ctrl_c_ends_a_watched_lag_in_order(root: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    with open_log(root) as access:
+        access.join("audit", ["trade"]).leave({LogQueue("trade", 0): 1})
+    is_waiting = moment == "while it waits"
+    monkeypatch.setattr("txmsg.cli.group.time.sleep", interrupts_from(lambda _: None, 2 if is_waiting else 10))
+    if not is_waiting:
+        monkeypatch.setattr(LogAdministration, "show_group", interrupts_from(LogAdministration.show_group, 3))
+    words = ["group", "lag", "audit", "--log", str(root), "--json", "--watch", "1s"]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, "Aborted" in done.output) == (0, False)
+    assert len(done.output.splitlines()) == 2
+    monkeypatch.setattr(LogAdministration, "show_group", interrupts_from(LogAdministration.show_group, 1))
+    assert CliRunner().invoke(main, words[:-2]).exit_code == 1, "it was to be shown once, and was not"
+
+
+def test_ctrl_c_ends_following_in_order_and_only_that(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txmsg.cli.metaq_contents.say", interrupts_from(lambda _: None, 2))
+    words = ["metaq", "tail", "trade", "--log", str(root), "--from", "earliest"]
+    done = CliRunner().invoke(main, [*words, "--follow"])
+    assert (done.exit_code, "Aborted" in done.output) == (0, False)
+    assert CliRunner().invoke(main, words).exit_code == 1, "not all was printed"
 
 
 def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> None:

@@ -132,19 +132,23 @@ def show(*, name: str, administration: Administration, as_json: bool) -> None:
 @json_option
 def lag(*, name: str, watch: float | None, administration: Administration, as_json: bool) -> None:
     """Show the lag of a group by topic and queue."""
-    while True:
-        found = administration.show_group(name)
-        if as_json:
-            values = {"group": name, "waiting": found.waiting, "retrying": found.retrying, "dead": found.dead}
-            click.echo(json_text({**values, "queues": [asdict(queue) for queue in found.queues]}))
-        else:
-            _print_queues(found.queues)
-        if watch is None:
-            return
-        try:
+    try:
+        _show_lag(administration, name, as_json=as_json)
+        while watch is not None:
             time.sleep(watch)
-        except KeyboardInterrupt:
-            return
+            _show_lag(administration, name, as_json=as_json)
+    except KeyboardInterrupt:
+        if watch is None:
+            raise
+
+
+def _show_lag(administration: Administration, name: str, *, as_json: bool) -> None:
+    found = administration.show_group(name)
+    if as_json:
+        values = {"group": name, "waiting": found.waiting, "retrying": found.retrying, "dead": found.dead}
+        click.echo(json_text({**values, "queues": [asdict(queue) for queue in found.queues]}))
+    else:
+        _print_queues(found.queues)
 
 
 @group.command(

@@ -89,7 +89,8 @@ def tail(
                 if (count := count + 1) == limit:
                     break
         except KeyboardInterrupt:
-            return
+            if not follow:
+                raise
 
 
 def _messages(
