@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psycopg
@@ -27,7 +27,7 @@ from tests.rocketmq.test_access import _GATEWAY as GATEWAY
 from tests.waiting import until
 from txmsg.body_keys import BodyKeys
 from txmsg.client import Consumer, Producer, held_by
-from txmsg.errors import PermissionDenied
+from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import LogConsumer
 from txmsg.metaq.interface import LogAccess, LogQueue
@@ -37,6 +37,7 @@ from txmsg.metaq.producer import LogProducer
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _RULE = re.compile(r"`((?:send|receive|check|describe|read|administer) (?:cluster|(?:topic|group):[\w.*]+))`")
 _OF_GATEWAY = "RocketMQ gateway with `--access-key-file`"
+_OF_LOG = "MetaQ server with `--access-from`"
 BY_PART = (
     "producer, also of a log",
     "transactional producer",
@@ -46,7 +47,7 @@ BY_PART = (
     "reader of bodies of an erasable topic in a log",
     "tailer",
     "agent",
-    "MetaQ server with `--access-from`",
+    _OF_LOG,
     "copy of a log",
     "console",
     "purge of fence rows",
@@ -83,7 +84,7 @@ class Place:
         self._tokens: dict[str, str] = {}
         said("user", "create", "ops", "--role", "admin", "--out", str(directory / "ops"), "--storage", storage)
         self.broker = self.stack.enter_context(BrokerProcess(storage, "--auth", log=directory / "broker.log"))
-        self._token_of_log = self.become("MetaQ server with `--access-from`")
+        self._token_of_log = self.become(_OF_LOG)
         access = ("--access-from", self.broker.address)
         self.log = MetaQProcess(directory / "log", *access, log=directory / "metaq.log")
         self.stack.enter_context(self.log)
@@ -101,9 +102,22 @@ class Place:
             said("acl", "allow", name, *rule.replace("TOPIC", "t").replace("GROUP", group).split(" "), *as_ops)
         if part.startswith("reader of bodies"):  # it reads the log, too
             said("acl", "allow", name, "receive", "topic:t", *as_ops)
+        if part != _OF_LOG:
+            self._await_log(json_of("user", "create", f"{name}-has-come", *as_ops)["token"])
         self.environment.setenv("TXMSG_TOKEN", token)
         self._tokens[part] = token
         return str(token)
+
+    def _await_log(self, token: str) -> None:
+        """Returns when the log server knows this user, and so the rules that were made before."""
+        self.environment.setenv("TXMSG_TOKEN", token)
+
+        def is_known() -> bool:
+            with suppress(Unauthenticated), open_log(self.log.address) as log:
+                return bool(log.identity())
+            return False
+
+        until(is_known)
 
     def restart_log(self) -> None:
         """Kills the log server, and starts it again as its own user."""
