@@ -1,7 +1,8 @@
-"""The files of `deploy` as they are run: each unit, and each container of a manifest, with and without TLS and users.
+"""The files of `deploy` as they are run: each unit, and each container of a manifest and of compose.
 
-No systemd and no cluster runs here: their part, which is a user, an environment and a command line, is done by hand.
-Only addresses and directories are others. Then each is probed as its deployment probes it.
+Each with and without TLS and users. No systemd, no cluster and no container engine runs here: their part, which is a
+user, an environment and a command line, is done by hand. Only addresses and directories are others. Then each is probed
+as its deployment probes it; the console, which has no endpoint for probes, as a browser does.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import os
 import re
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +31,7 @@ from tests.orphans import ENDING_WITH_PARENT
 from tests.ports import own_port
 from tests.runbooks.machine import Machine
 from tests.runbooks.user import as_user, open_directory
-from tests.unit.test_deploy import DOCKERFILE, UNITS, containers, probes, values_of
+from tests.unit.test_deploy import COMPOSE, DOCKERFILE, HEALTH, UNITS, containers, from_docker, probes, values_of
 from tests.waiting import until
 from txmsg.cli.main import main
 
@@ -42,7 +46,8 @@ _SECURED = """
 cert = "/etc/txmsg/tls/server.pem"
 key = "/etc/txmsg/tls/server.key"
 """
-_ORDER = ("broker", "metaq", "tailer", "rocketmq", "agent")
+_ORDER = ("broker", "metaq", "metaq-copy", "tailer", "rocketmq", "agent", "console")
+_OF_IMAGE = ("broker", "metaq", "tailer", "rocketmq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Part:
     words: Sequence[str]
     environment: Mapping[str, str]
     probed_by: Sequence[Sequence[str]]
+    page: str = ""
+    """Where a browser finds it, if it has no endpoint for probes."""
 
 
 @dataclass(slots=True)
@@ -84,7 +91,7 @@ class Place:
         given = {"TXMSG_STORAGE": self.storage} if role in {"broker", "tailer"} else {}
         if self.with_tls:
             given["TXMSG_TLS_CA"] = self.here("/etc/txmsg/tls/ca.pem")
-            if role != "broker":
+            if role not in {"broker", "console"}:
                 given["TXMSG_TOKEN_FILE"] = self.here("/etc/txmsg/ops.token")
         return given
 
@@ -131,18 +138,60 @@ def of_units(place: Place) -> Iterator[Part]:
         (etc / path.name).write_text(place.settings(path))
     for unit in UNITS:
         role = unit.stem.removeprefix("txmsg-")
-        if role not in _ORDER:
-            continue  # it has no endpoint for probes
         [line] = values_of(unit, "ExecStart")
         environment = dict(words.split("=", 1) for words in values_of(unit, "Environment"))
-        for name in values_of(unit, "StateDirectory"):
-            (place.directory / "var" / "lib" / name).mkdir(mode=0o700)
-        text = (etc / ("agent.toml" if role == "agent" else "txmsg.toml")).read_text()
-        table = text if role == "agent" else text.partition(f"[{role}]\n")[2]
-        address = table.partition("http_listen = ")[2].split('"')[1]
-        probed_by = [["health", address], ["health", address, "--alive"]]
         environment = {name: place.here(value) for name, value in environment.items()} | place.secrets(role)
-        yield Part(role, shlex.split(place.here(line))[1:], environment, probed_by)
+        directories, page, probed_by = values_of(unit, "StateDirectory"), "", []
+        if role == "console":
+            page = place.here("localhost:7790")
+            environment |= {"TXMSG_BROKERS": place.here("broker:7700"), "TXMSG_CONSOLE_LOG": place.here("metaq:7720")}
+            environment |= {"TXMSG_CONSOLE_LISTEN": page}
+            if place.with_tls:
+                for kind, name in (("CERT", "server.pem"), ("KEY", "server.key")):
+                    environment[f"TXMSG_CONSOLE_TLS_{kind}"] = place.here(f"/etc/txmsg/tls/{name}")
+        elif role == "metaq-copy":  # on another machine, where it has the directory and the ports of a log's server
+            directories = ["copy"]
+            line = line.replace("${LEADER}", "metaq:7720")
+            address = f"127.0.0.1:{own_port()}"
+            environment |= {"TXMSG_METAQ_DATA_DIR": place.here("/var/lib/copy"), "TXMSG_METAQ_HTTP_LISTEN": address}
+            environment |= {"TXMSG_METAQ_LISTEN": f"127.0.0.1:{own_port()}"}
+            probed_by = [["health", address], ["health", address, "--alive"]]
+        else:
+            text = (etc / ("agent.toml" if role == "agent" else "txmsg.toml")).read_text()
+            table = text if role == "agent" else text.partition(f"[{role}]\n")[2]
+            address = table.partition("http_listen = ")[2].split('"')[1]
+            probed_by = [["health", address], ["health", address, "--alive"]]
+        for name in directories:
+            (place.directory / "var" / "lib" / name).mkdir(mode=0o700)
+        yield Part(role, shlex.split(place.here(line))[1:], environment, probed_by, page)
+
+
+def of_image(address: str) -> dict[str, str]:
+    """The environment that the image gives its containers; address: for probes."""
+    found = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
+    return {name: address if name.endswith("_HTTP_LISTEN") else value for name, value in found.items()}
+
+
+def of_compose(place: Place) -> Iterator[Part]:
+    """A service of each kind, in the image's environment, with its health check."""
+    [*_, check] = from_docker("CMD")
+    assert check == HEALTH
+    config = place.directory / "etc" / "txmsg" / "txmsg.toml"
+    config.write_text(place.settings(DEPLOY / "kubernetes" / "txmsg.toml"))
+    (place.directory / "var" / "lib" / "metaq").mkdir(mode=0o700)
+    for name, service in COMPOSE["services"].items():
+        role = name.removeprefix("txmsg-").removesuffix("-1")
+        if role not in _OF_IMAGE:
+            continue  # it ends by itself, is the database, or the second broker
+        address = f"127.0.0.1:{own_port()}"
+        given = of_image(address) | service["environment"]
+        if place.with_tls:  # as docs/how-to/deploy.md has it: in a file of settings, instead of `insecure`
+            given = {each: value for each, value in given.items() if not each.endswith("_INSECURE")}
+            given |= {"TXMSG_CONFIG": "/etc/txmsg/txmsg.toml"}
+        given = {each: place.here(value) for each, value in given.items() if each != "TXMSG_STORAGE"}
+        words = [place.here(word) for word in service["command"]]
+        probed_by = [[*check[1:], address], [*check[1:], "--alive", address]]
+        yield Part(role, words, given | place.secrets(role), probed_by)
 
 
 def of_manifests(place: Place) -> Iterator[Part]:
@@ -153,9 +202,8 @@ def of_manifests(place: Place) -> Iterator[Part]:
         role = container["name"]
         if role not in _ORDER:
             continue  # it ends by itself
-        image = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
         address = f"127.0.0.1:{own_port()}"
-        image = {name: address if name.endswith("_HTTP_LISTEN") else value for name, value in image.items()}
+        image = of_image(address)
         given = {each["name"]: each.get("value", "txmsg-0") for each in container.get("env", ())}
         environment = {name: place.here(value) for name, value in {**image, **given}.items()}
         environment |= place.secrets(role)
@@ -165,15 +213,24 @@ def of_manifests(place: Place) -> Iterator[Part]:
         yield Part(role, words, environment, probed_by)
 
 
+def is_shown(address: str, authority: str | None) -> bool:
+    """Whether a browser gets a page there, with TLS if there is a file of an authority."""
+    context = None if authority is None else ssl.create_default_context(cafile=authority)
+    url = f"{'http' if authority is None else 'https'}://localhost:{address.rpartition(':')[2]}/"
+    with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=_STOP_S_MAX, context=context) as answer:
+        return b"<html" in answer.read()
+    return False
+
+
 class Running:
     """One of them."""
 
     def __init__(self, part: Part, place: Place, uid: int) -> None:
         self._part = part
         self._log = place.directory / f"{part.role}.log"
-        if os.geteuid() == 0 and part.role in {"metaq", "agent"}:
+        if os.geteuid() == 0 and (kind := part.role.rpartition("-")[2]) in {"metaq", "copy", "agent"}:
             for path in (place.directory / "var" / "lib").iterdir():
-                if part.role in path.name:
+                if kind in path.name:
                     os.chown(path, uid, uid)
         as_own = as_user(uid, uid) if os.geteuid() == 0 else []
         command = [*as_own, *ENDING_WITH_PARENT, sys.executable, "-m", "txmsg.cli.main", *part.words]
@@ -186,6 +243,8 @@ class Running:
 
     def is_healthy(self) -> bool:
         assert self._process.poll() is None, f"{self._part.role} has ended:\n{self.log()}"
+        if self._part.page:
+            return is_shown(self._part.page, self._part.environment.get("TXMSG_TLS_CA"))
         return all(CliRunner().invoke(main, words).exit_code == 0 for words in self._part.probed_by)
 
     def stop(self) -> None:
@@ -200,15 +259,15 @@ class Running:
         assert status == 0, f"{self._part.role} ended with {status}:\n{self.log()}"
 
 
-@pytest.mark.parametrize("parts_of", [of_units, of_manifests])
+@pytest.mark.parametrize("parts_of", [of_units, of_manifests, of_compose])
 def test_each_part_runs_as_its_user_and_is_probed_healthy(
     place: Place, parts_of: Callable[[Place], Iterator[Part]]
 ) -> None:
     parts = sorted(parts_of(place), key=lambda part: _ORDER.index(part.role))
-    assert {part.role for part in parts} == set(_ORDER if parts_of is of_units else _ORDER[:-1])
+    assert {part.role for part in parts} == set(_ORDER if parts_of is of_units else _OF_IMAGE)
     with ExitStack() as stack:
         for number, part in enumerate(parts):
-            assert len(part.probed_by) >= 2
+            assert len(part.probed_by) >= 2 or part.page
             running = Running(part, place, _UID + number)
             stack.callback(running.stop)
             try:
