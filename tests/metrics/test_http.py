@@ -360,6 +360,27 @@ async def test_with_tls_a_certificate_reads_metrics_and_a_stranger_only_probes(a
         await made.close()
 
 
+async def test_why_a_process_is_not_ready_is_told_on_its_machine_and_to_those_who_read_metrics(
+    secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reason names directories, hosts and databases."""
+    probes = Probes(figures=figures, unready=lambda: "/var/lib/log is full", dead=lambda: "db.internal hangs")
+    made = Endpoint(probes, Limits(), token=BearerToken(secret))
+    address = await made.start("127.0.0.1:0")
+    right = f"Authorization: Bearer {TOKEN}"
+    try:
+        assert (await said(address, get("/readyz"))).endswith("\r\n\r\n/var/lib/log is full\n")
+        monkeypatch.setattr("txmsg.wire.table.network_of", lambda _: "192.0.2.1")
+        assert (await said(address, get("/readyz", "localhost", "GET", right))).endswith("/var/lib/log is full\n")
+        for path, reason in (("/readyz", "/var/lib"), ("/livez", "db.internal")):
+            answer = await said(address, get(path))
+            assert answer.startswith("HTTP/1.1 503 ")
+            assert reason not in answer
+            assert "the log of the process says why" in answer
+    finally:
+        await made.close()
+
+
 async def test_a_certificate_that_is_replaced_is_used_at_once(tmp_path: Path) -> None:
     issuing = Authority(tmp_path / "issuing")
     made = Endpoint(PROBES, Limits(), tls=issuing.server())

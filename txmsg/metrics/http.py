@@ -2,7 +2,8 @@
 
 Made for one scraper and a few probes, not for the open network: everything a stranger may take is bounded, the TLS
 handshake included, and each connection has one request. /metrics may need a certificate or a token; probes are open:
-whoever runs processes has neither. On loopback the Host is checked: a browser that was told that a foreign name is
+whoever runs processes has neither. Why a process is not ready may name directories and databases: that is told only on
+its machine, and to those who may read /metrics. On loopback the Host is checked: a browser that was told that a foreign name is
 127.0.0.1 reads nothing.
 """
 
@@ -213,7 +214,11 @@ class Endpoint:
             if isinstance(request, _Request) and request.path == "/metrics":
                 await self._answer_scrape(request, client, place)
                 return
-            page = self._page_of(request) if isinstance(request, _Request) else request
+            if isinstance(request, _Request):
+                says_why = is_loopback(place.address) or self._may_read(request, client)
+                page = self._page_of(request, says_why=says_why)
+            else:
+                page = request
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=not is_head))
 
@@ -233,12 +238,12 @@ class Endpoint:
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=request.method != "HEAD"))
 
-    def _page_of(self, request: _Request) -> Page:
+    def _page_of(self, request: _Request, *, says_why: bool) -> Page:
         match request.path:
             case "/livez":
-                return _verdict(self._probes.dead())
+                return _verdict(self._probes.dead(), says_why=says_why)
             case "/readyz":
-                return _verdict(self._probes.unready())
+                return _verdict(self._probes.unready(), says_why=says_why)
             case _:
                 return Page(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n")
 
@@ -398,9 +403,10 @@ def _bytes_of(page: Page, *, with_body: bool) -> bytes:
     return head.encode("latin-1") + (page.body if with_body else b"")
 
 
-def _verdict(trouble: str) -> Page:
+def _verdict(trouble: str, *, says_why: bool) -> Page:
     if trouble:
-        return Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{printable(trouble)}\n".encode())
+        told = printable(trouble) if says_why else "the log of the process says why"
+        return Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{told}\n".encode())
     return Page(HTTPStatus.OK, b"ok\n")
 
 
