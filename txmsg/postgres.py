@@ -59,6 +59,8 @@ _SINCE: Final = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
 _SETUP_S_MAX: Final = 30.0
 _ROUNDS: Final = 5
 
+WITHOUT_POOLER: Final = "connect directly, or through a pooler in session mode (PgBouncer: pool_mode = session)"
+
 KEEPALIVES: Final[Mapping[str, Any]] = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,

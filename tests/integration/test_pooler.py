@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from tests import pgbouncer
 from tests.conftest import StartBroker
+from tests.mirror.tailer_process import TailerProcess
 from txmsg.broker import migrate
 from txmsg.cli.main import main
 from txmsg.errors import StorageError
@@ -14,6 +17,7 @@ from txmsg.runtime.child import ChildFailed
 
 pytestmark = pytest.mark.skipif(not pgbouncer.is_installed(), reason=pgbouncer.HOW_TO_INSTALL)
 
+_END_S_MAX = 60.0
 _POOLS: tuple[dict[str, str], ...] = ({}, {"server_round_robin": "1", "min_pool_size": "3"}, {"default_pool_size": "1"})
 
 
@@ -40,6 +44,16 @@ def test_a_pooler_in_session_mode_is_used(notify_url: str) -> None:
         [found] = [each for each in migrate.check(url) if each.name == "transaction pooler"]
         assert (found.value, found.ok) == ("none seen", True)
         migrate.require(url)
+
+
+def test_a_tailer_says_so_and_ends(notify_url: str, tmp_path: Path) -> None:
+    with pgbouncer.pgbouncer(notify_url, "transaction") as url:
+        with TailerProcess(url, tmp_path / "log", said=tmp_path / "said") as tailer:
+            tailer.launch()
+            assert tailer.child.wait(_END_S_MAX) != 0
+            assert "a pooler in transaction mode" in tailer.said
+            assert "Traceback" not in tailer.said
+            assert tailer.states == []
 
 
 def test_a_broker_says_so_and_ends(notify_url: str, start_broker: StartBroker) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -11,7 +11,15 @@ from psycopg import Connection
 
 from txmsg import postgres
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.postgres import KEEPALIVES, PINNED, SERVER_KEEPALIVES, require_utf8
+from txmsg.postgres import (
+    KEEPALIVES,
+    PINNED,
+    SERVER_KEEPALIVES,
+    WITHOUT_POOLER,
+    cut_after,
+    require_utf8,
+    shares_sessions,
+)
 
 Session: TypeAlias = Connection[Any]
 
@@ -29,17 +37,42 @@ _SETTINGS: Final = {
     "idle_session_timeout": "60s",
 }
 
+_ANSWER_S_MAX: Final = 30.0
+
 
 def connect(url: str) -> Session:
     """A session in autocommit. Raises BrokerUnavailable while the database is away."""
-    with translated():
-        session = postgres.connect(url, _SETTINGS, application_name="txmsg tailer", connect_timeout=10, **KEEPALIVES)
+    session = _connected(url)
     try:
         require_utf8(session)
     except StorageError:
         session.close()
         raise
     return session
+
+
+def require_own_session(session: Session, url: str) -> None:
+    """Raises StorageError if a pooler gives each transaction another session of the server.
+
+    The lock of a mirror would then be held by a session that the next transaction of somebody else gets.
+    """
+    with (
+        translated(),
+        closing(_connected(url)) as another,
+        cut_after(_ANSWER_S_MAX, session),
+        cut_after(_ANSWER_S_MAX, another),
+    ):
+        is_shared = shares_sessions(session, another)
+    if is_shared:
+        raise StorageError(
+            "the Notify database is reached through a pooler in transaction mode, where the lock of a mirror and its "
+            f"replication fail: {WITHOUT_POOLER}"
+        )
+
+
+def _connected(url: str) -> Session:
+    with translated():
+        return postgres.connect(url, _SETTINGS, application_name="txmsg tailer", connect_timeout=10, **KEEPALIVES)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from contextlib import closing
 from enum import Enum
 
 from txmsg.binlog.config import TailerConfig
-from txmsg.binlog.database import Session, connect, translated
+from txmsg.binlog.database import Session, connect, require_own_session, translated
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.binlog.run import MirrorRun
@@ -139,6 +139,7 @@ class Tailer:
         """Waits for its turn and mirrors until it is stopped, or something fails."""
         self.progress.slot = None
         with closing(connect(self._config.storage)) as session, translated():
+            require_own_session(session, self._config.storage)
             if not self._await_turn(session):
                 return
             self._take_over()

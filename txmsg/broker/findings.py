@@ -12,14 +12,12 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg.rows import namedtuple_row, scalar_row
 
-from txmsg.postgres import ENCODING, ENCODING_ADVICE, encoding_of
+from txmsg.postgres import ENCODING, ENCODING_ADVICE, WITHOUT_POOLER, encoding_of
 
 VERSION_MIN = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
 
 Connection = psycopg.Connection[Any]
-
-WITHOUT_POOLER = "connect directly, or through a pooler in session mode (PgBouncer: pool_mode = session)"
 
 _FOR_THE_TAILER = "only `txmsg tailer` wants {}"
 

@@ -20,7 +20,7 @@ from psycopg.rows import scalar_row
 from txmsg.broker import findings, migrations
 from txmsg.broker.findings import Finding
 from txmsg.errors import SchemaMismatch, StorageError
-from txmsg.postgres import KEEPALIVES, connect, cut_after, require_utf8, shares_sessions
+from txmsg.postgres import KEEPALIVES, WITHOUT_POOLER, connect, cut_after, require_utf8, shares_sessions
 
 REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
@@ -58,7 +58,7 @@ def _connect(url: str, *, any_server: bool = False, answer_s_max: float = _ANSWE
             if _is_shared(connection, url):
                 raise StorageError(
                     f"the Notify database {_shown(url)} is reached through a pooler in transaction mode, where txmsg's "
-                    f"locks and prepared statements fail: {findings.WITHOUT_POOLER}"
+                    f"locks and prepared statements fail: {WITHOUT_POOLER}"
                 )
             version = connection.info.server_version
             if version < findings.VERSION_MIN:
