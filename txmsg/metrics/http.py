@@ -3,8 +3,8 @@
 Made for one scraper and a few probes, not for the open network: everything a stranger may take is bounded, the TLS
 handshake included, and each connection has one request. /metrics may need a certificate or a token; probes are open:
 whoever runs processes has neither. Why a process is not ready may name directories and databases: that is told only on
-its machine, and to those who may read /metrics. On loopback the Host is checked: a browser that was told that a foreign name is
-127.0.0.1 reads nothing.
+its machine, and to those who may read /metrics. On loopback the Host is checked: a browser that was told that a foreign
+name is 127.0.0.1 reads nothing.
 """
 
 from __future__ import annotations
