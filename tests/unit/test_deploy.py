@@ -175,6 +175,23 @@ def test_each_role_has_its_own_user_and_its_own_secrets(unit: Path) -> None:
     assert re.search(rf"^  \|.*`{role}`.*\|", PAGE, re.MULTILINE), "the page says what its file holds"
 
 
+def test_no_two_workloads_share_a_secret() -> None:
+    """Nor does the page make one that none reads."""
+    secrets = {
+        name: {
+            each["valueFrom"]["secretKeyRef"]["name"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"])
+            for each in container.get("env", ())
+            if "secretKeyRef" in each.get("valueFrom", ())
+        }
+        for name, pod in pods().items()
+    }
+    found = [secret for of_pod in secrets.values() for secret in of_pod]
+    assert sorted(found) == sorted(re.findall(r"create secret generic (\S+)", PAGE)) == ["txmsg-broker", "txmsg-tailer"]
+    with_storage = {name for name, service in COMPOSE["services"].items() if "TXMSG_STORAGE" in service["environment"]}
+    assert with_storage == {"upgrade", "txmsg-broker-1", "txmsg-broker-2", "tailer"}
+
+
 def test_the_processes_of_a_machine_have_ports_of_their_own() -> None:
     text = "".join(path.read_text() for path in (DEPLOY / "systemd").glob("*.toml"))
     ports = re.findall(r'^(?:http_)?listen = "127\.0\.0\.1:(\d+)"', text, re.MULTILINE)
