@@ -352,6 +352,10 @@ def test_access_lines_that_an_upgrade_puts_aside_are_told_once(
     assert access.with_name("pg_hba.conf.before").read_text() == initdb + more
 
 
+def test_a_directory_may_be_named_by_a_text(tmp_path: Path) -> None:
+    assert EmbeddedPostgres(str(tmp_path)).data_dir == EmbeddedPostgres(tmp_path).data_dir == tmp_path.resolve()
+
+
 def test_directory_too_long_for_a_socket_and_full_of_odd_characters_works(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / ("it's 100 % odd & long " * 6)) as postgres:
         insert(postgres.create_database(), 1)
