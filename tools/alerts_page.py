@@ -1,16 +1,21 @@
-"""The page of alerts, made from the rules: docs/alerts.md."""
+"""The pages of alerts, made from the list of checks: docs/alerts.md, and docs/alerts.zh.md in Chinese."""
 
 from __future__ import annotations
 
-from txmsg.broker.alerts.conditions import scope_of
-from txmsg.broker.alerts.config import BUILT_IN, THRESHOLDS
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from txmsg.checks.catalogue import BUILT_IN, CHECKS, RULES
+from txmsg.checks.check import Check, words_of
+from txmsg.checks.conditions import Level, Share, scope_of
+from txmsg.checks.texts import documented, sentence
 from txmsg.metrics.catalogue import Scope
-from txmsg.metrics.rules import ALERTS, Alert
 
 _HEAD = """# Alerts
 
-Brokers can raise alerts themselves, without Prometheus. Generated from `txmsg/metrics/rules.py` by `make
-generate`; [the same rules for Prometheus](metrics.md#alerts) are in `deploy/prometheus/txmsg-rules.yml`.
+Brokers can raise alerts themselves, without Prometheus. Generated from
+[the list of checks](../txmsg/checks/catalogue.py) by `make generate`; [the same rules for
+Prometheus](metrics.md#alerts) are in `deploy/prometheus/txmsg-rules.yml`. [中文](alerts.zh.md)
 
 By default alerts are written to the log of the broker that evaluates them. With `txmsg broker --alerts FILE`
 receivers are notified, too. Use the same file for all brokers of a database, because any of them may evaluate an
@@ -87,9 +92,6 @@ sends a test notification to each receiver of the broker that executes it.
 Rules of the database are evaluated by one broker at a time; if it dies, another takes over a minute later. Rules of a
 broker are evaluated by each broker for itself, and their alerts end with it. Thresholds with a setting can be changed:
 `txmsg config set broker.alerts.group_behind_s 10m`. `broker.alerts.off` lists rules to switch off.
-
-| Alert | Severity | After | Of | Condition | Threshold | What to do |
-|---|---|---|---|---|---|---|
 """
 _UNSEEN = """
 ## Not seen by brokers
@@ -101,27 +103,109 @@ _UNSEEN = """
 - The disk of a PostgreSQL on another machine, or one whose role cannot read the data directory's name
   (`grant pg_read_all_settings`). `TxmsgSegmentsTooLarge` and `TxmsgSlotInDanger` fire before it is full.
 - Conditions across several processes, or histograms over time. Only Prometheus evaluates these:
+"""
+_OTHERS = """
+## Checks without an alert
 
-| Alert | Severity | Condition |
-|---|---|---|
+What `txmsg doctor`, `txmsg db check`, the console and `/readyz` say beyond the alerts, which they report under
+the name without `Txmsg`: `TxmsgGroupBehind` is `group-behind`. `critical` is a PROBLEM in `txmsg doctor`; a `note`
+needs no action.
+"""
+_HEAD_ZH = """# 告警
+
+broker 无需 Prometheus 就能自行发出告警。本页由 `make generate` 从[检查列表](../txmsg/checks/catalogue.py)生成；
+配置、状态和命令见[英文页](alerts.md)。`critical`：消息在等待、已丢失或有危险；`warning`：应在当天处理。
+
+## broker 的规则
+
+阈值有对应设置的，可以修改：`txmsg config set broker.alerts.group_behind_s 10m`。
+"""
+_UNSEEN_ZH = """
+## 只由 Prometheus 判断的规则
 """
 
 
+class _Columns(NamedTuple):
+    """The names of columns in one language."""
+
+    broker: str
+    database: str
+    built_in: Sequence[str]
+    unseen: Sequence[str]
+    others: Sequence[str]
+
+
+_ENGLISH = _Columns(
+    "broker",
+    "database",
+    ("Alert", "Severity", "After", "Of", "Condition", "Threshold", "What is wrong", "Why it matters", "What to do"),
+    ("Alert", "Severity", "After", "Condition", "What is wrong", "Why it matters", "What to do"),
+    ("Check", "Severity", "What is wrong", "Why it matters", "What to do"),
+)
+_CHINESE = _Columns(
+    "broker",
+    "数据库",
+    ("告警", "级别", "持续", "对象", "条件", "阈值", "问题", "影响", "处理"),
+    ("告警", "级别", "持续", "条件", "问题", "影响", "处理"),
+    (),
+)
+
+
 def alerts_page() -> str:
-    """The text of the page."""
-    unseen = [alert for alert in ALERTS if alert.name not in BUILT_IN]
-    return "".join([_HEAD, *map(_row, BUILT_IN.values()), _UNSEEN, *map(_unseen_row, unseen)])
+    """The text of docs/alerts.md."""
+    others = [[f"`{check.name}`", check.severity.value, *_words(check)] for check in CHECKS if check.condition is None]
+    return "".join([*_rules(_HEAD, _UNSEEN, _ENGLISH, "en"), _OTHERS, *_table(_ENGLISH.others, others)])
 
 
-def _row(alert: Alert) -> str:
-    of = "database" if scope_of(alert) is Scope.DATABASE else "broker"
-    name = THRESHOLDS.get(alert.name)
-    setting = f"`broker.alerts.{name}`" if name else ""
-    return (
-        f"| `{alert.name}` | {alert.severity.value} | {alert.for_} | {of} | `{alert.expr}` | {setting} | "
-        f"{alert.action} |\n"
+def alerts_page_zh() -> str:
+    """The text of docs/alerts.zh.md."""
+    return "".join(_rules(_HEAD_ZH, _UNSEEN_ZH, _CHINESE, "zh"))
+
+
+def _rules(head: str, unseen: str, columns: _Columns, language: str) -> Iterator[str]:
+    def row(check: Check, *more: str) -> list[str]:
+        return [f"`{check.alert}`", check.severity.value, check.for_, *more, *_words(check, language)]
+
+    yield head
+    yield from _table(
+        columns.built_in,
+        [
+            row(
+                check,
+                columns.database if scope_of(check.condition) is Scope.DATABASE else columns.broker,
+                f"`{check.expr}`",
+                _setting_of(check),
+            )
+            for check in BUILT_IN.values()
+        ],
     )
+    yield unseen
+    yield from _table(columns.unseen, [row(check, f"`{check.expr}`") for check in RULES if check.alert not in BUILT_IN])
 
 
-def _unseen_row(alert: Alert) -> str:
-    return f"| `{alert.name}` | {alert.severity.value} | `{alert.expr}` |\n"
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}\n"
+    for row in rows:
+        yield f"| {' | '.join(row)} |\n"
+
+
+def _words(check: Check, language: str = "en") -> list[str]:
+    texts = map(documented, words_of(check, language))
+    return list(map(sentence, texts) if language == "en" else texts)
+
+
+class _Asked:
+    """Notes which threshold a condition asks for."""
+
+    name = ""
+
+    def __getattr__(self, name: str) -> float:
+        self.name = name
+        return 0.0
+
+
+def _setting_of(check: Check) -> str:
+    asked = _Asked()
+    if isinstance(check.condition, Level | Share) and callable(check.condition.threshold):
+        check.condition.threshold(asked)  # type: ignore[arg-type]
+    return f"`broker.alerts.{asked.name}`" if asked.name else ""

@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from alerts_page import alerts_page
+from alerts_page import alerts_page, alerts_page_zh
 from events_page import events_page
 from metrics_page import metrics_page
 from monitoring import dashboard_file, rules_file
@@ -30,6 +30,7 @@ PACKAGE = Path("txmsg")
 REFERENCE = Path("docs/reference.md")
 EVENTS = Path("docs/events.md")
 ALERTS = Path("docs/alerts.md")
+ALERTS_ZH = Path("docs/alerts.zh.md")
 METRICS = Path("docs/metrics.md")
 PERMISSIONS = Path("docs/permissions.md")
 SETTINGS = Path("docs/settings.md")
@@ -80,6 +81,7 @@ def pages() -> dict[Path, str]:
         REFERENCE: reference(),
         EVENTS: events_page(),
         ALERTS: alerts_page(),
+        ALERTS_ZH: alerts_page_zh(),
         METRICS: metrics_page(),
         PERMISSIONS: permissions_page(),
         SETTINGS: settings_page(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from txmsg.checks.catalogue import RULES
+from txmsg.checks.check import Check
 from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, Metric, Process, Scope
-from txmsg.metrics.rules import ALERTS, Alert
 
 _HEAD = """# Metrics
 
@@ -52,7 +53,7 @@ def metrics_page() -> str:
     lines.append("\n| Bound | Of | What |\n|---|---|---|\n")
     for process, bounds in BOUNDS.items():
         lines += [f"| `{bound}` | {_NAMES[process]} | {meaning} |\n" for bound, meaning in bounds.items()]
-    lines += [_ALERTS, *map(_alert_row, ALERTS)]
+    lines += [_ALERTS, *map(_alert_row, RULES)]
     return "".join(lines)
 
 
@@ -60,8 +61,8 @@ def _processes(metric: Metric) -> str:
     return ", ".join(name for process, name in _NAMES.items() if process in metric.processes)
 
 
-def _alert_row(alert: Alert) -> str:
-    return f"| `{alert.name}` | {alert.severity.value} | {alert.for_} | `{alert.expr}` | {alert.action} |\n"
+def _alert_row(alert: Check) -> str:
+    return f"| `{alert.alert}` | {alert.severity.value} | {alert.for_} | `{alert.expr}` | {alert.action} |\n"
 
 
 def _row(metric: Metric) -> str:

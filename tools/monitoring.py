@@ -1,4 +1,4 @@
-"""Files for Prometheus and Grafana, made from the catalogue of metrics and the alerts."""
+"""Files for Prometheus and Grafana, made from the catalogue of metrics and the checks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from itertools import groupby
 from typing import Any
 
+from txmsg.checks.catalogue import RULES
 from txmsg.metrics.catalogue import CATALOGUE, Kind, Metric, Scope
-from txmsg.metrics.rules import ALERTS
 
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
 _UNITS = {"seconds": "s", "bytes": "bytes", "1": "percentunit"}
@@ -16,14 +16,14 @@ _UNITS = {"seconds": "s", "bytes": "bytes", "1": "percentunit"}
 def rules_file() -> str:
     """Alert rules, as YAML."""
     lines = [
-        "# Alerts on txmsg, by `make generate` from txmsg/metrics/rules.py. The job of its processes is txmsg...",
+        "# Alerts on txmsg, by `make generate` from txmsg/checks. The job of its processes is txmsg...",
         "groups:",
         "  - name: txmsg",
         "    rules:",
     ]
-    for alert in ALERTS:
+    for alert in RULES:
         lines += [
-            f"      - alert: {alert.name}",
+            f"      - alert: {alert.alert}",
             f"        expr: {json.dumps(alert.expr)}",
             f"        for: {alert.for_}",
             f"        labels: {{severity: {alert.severity.value}}}",

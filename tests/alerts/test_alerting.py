@@ -16,16 +16,17 @@ from tests.alerts.receiving import Webhook, receiving
 from txmsg.administration.alerts import ActiveAlert, AlertState, NewSilence
 from txmsg.broker.alerts import alerting
 from txmsg.broker.alerts.alerting import Alerting
-from txmsg.broker.alerts.conditions import scope_of
-from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig
+from txmsg.broker.alerts.config import AlertsConfig
 from txmsg.broker.cluster import Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store
 from txmsg.broker.store import figures
 from txmsg.broker.store.connect import Pool, open_pool, session
+from txmsg.checks.catalogue import BUILT_IN
+from txmsg.checks.check import Severity
+from txmsg.checks.conditions import scope_of
 from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
 from txmsg.metrics.figures import Figures
-from txmsg.metrics.rules import Severity
 
 
 class World:
@@ -167,7 +168,7 @@ async def test_while_figures_of_the_database_are_old_its_alerts_stay_as_they_are
 
 def of_scope(scope: Scope) -> str:
     """The built-in rules that one broker looks at for itself, or for the database, as `off` names them."""
-    return " ".join(name for name, alert in BUILT_IN.items() if scope_of(alert) is scope)
+    return " ".join(name for name, check in BUILT_IN.items() if scope_of(check.condition) is scope)
 
 
 async def test_with_all_rules_of_brokers_off_those_of_the_database_are_looked_at(world: World) -> None:

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from txmsg.broker.alerts.conditions import History, holding, samples_of, scope_of, told
-from txmsg.broker.alerts.config import BUILT_IN, AlertsConfig, built_in_rules
+from txmsg.broker.alerts.config import AlertsConfig, built_in_rules
+from txmsg.checks.catalogue import BUILT_IN, BY_ALERT
+from txmsg.checks.conditions import NO_HISTORY, History, Level, PromQL, Rise, holding, samples_of, scope_of
+from txmsg.checks.texts import filled, for_prometheus, told
 from txmsg.errors import MisuseError
 from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
 from txmsg.metrics.figures import Figures
-from txmsg.metrics.rules import ALERTS, Level, PromQL, Rise
-
-NO_HISTORY = History(())
-BY_NAME = {alert.name: alert for alert in ALERTS}
 
 
 def labels(**values: str) -> frozenset[tuple[str, str]]:
@@ -22,7 +20,7 @@ def labels(**values: str) -> frozenset[tuple[str, str]]:
 
 
 def found(rule: str, samples: dict[str, Any], history: History = NO_HISTORY) -> Any:
-    return holding(BY_NAME[rule].condition, samples, history)
+    return holding(BY_ALERT[rule].condition, samples, history)
 
 
 def test_a_level_holds_above_its_threshold_and_not_at_it() -> None:
@@ -34,7 +32,7 @@ def test_a_level_looks_only_at_its_series_and_takes_the_greatest() -> None:
     halves = {labels(state="parked"): 2.0, labels(state="new"): 9.0}
     assert found("TxmsgTransactionsParked", {"txmsg_halves": halves}) == {labels(): 2.0}
     two = {labels(a="1", b="x"): 1.0, labels(a="1", b="y"): 3.0}
-    assert holding(Level(metric="m", threshold=0, by=("a",)), {"m": two}, NO_HISTORY) == {labels(a="1"): 3.0}
+    assert holding(Level("m", ">", 0, by=("a",)), {"m": two}, NO_HISTORY) == {labels(a="1"): 3.0}
 
 
 def test_mirrors_and_brokers_stay_apart() -> None:
@@ -71,7 +69,7 @@ def test_segments_are_compared_with_the_limit_of_the_broker_that_looks() -> None
 
 
 def test_a_counter_rises_within_its_window_only() -> None:
-    history = History([BY_NAME["TxmsgDroppedUnread"]])
+    history = History([BY_ALERT["TxmsgDroppedUnread"].condition])
     series = labels(instance="a")
 
     def rises_at(now_s: float, count: float) -> Any:
@@ -86,8 +84,8 @@ def test_a_counter_rises_within_its_window_only() -> None:
 
 
 def test_a_history_keeps_no_more_than_its_window() -> None:
-    rise = Rise(metric="txmsg_unread_dropped_messages_total", window_s=60)
-    history = History([BY_NAME["TxmsgServerErrors"]])
+    rise = Rise("txmsg_unread_dropped_messages_total", 60)
+    history = History([BY_ALERT["TxmsgServerErrors"].condition])
     for moment in range(100_000):
         history.add(moment, {})
     assert len(history._moments) <= 602
@@ -104,11 +102,11 @@ def test_samples_are_told_apart_by_broker_unless_they_are_of_the_database() -> N
 
 
 def test_brokers_evaluate_what_they_and_the_database_know() -> None:
-    assert scope_of(BY_NAME["TxmsgGroupBehind"]) is Scope.DATABASE
-    assert scope_of(BY_NAME["TxmsgMirrorBehind"]) is Scope.DATABASE
-    assert scope_of(BY_NAME["TxmsgGroupPaused"]) is Scope.PROCESS
+    assert scope_of(BY_ALERT["TxmsgGroupBehind"].condition) is Scope.DATABASE
+    assert scope_of(BY_ALERT["TxmsgMirrorBehind"].condition) is Scope.DATABASE
+    assert scope_of(BY_ALERT["TxmsgGroupPaused"].condition) is Scope.PROCESS
     for name in ("TxmsgProcessDown", "TxmsgLogFailed", "TxmsgPageStale", "TxmsgMirrorIncomplete"):
-        assert scope_of(BY_NAME[name]) is None, name
+        assert scope_of(BY_ALERT[name].condition) is None, name
 
 
 # ---- texts
@@ -128,6 +126,18 @@ def test_a_summary_is_filled_in_as_prometheus_does(text: str, value: float, expe
     assert told(text, {"g": "shop"}, value) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "value", "expected"),
+    [
+        ("group {group} in topic {topic}", 3, "group shop in topic paid"),
+        ("{value:duration}, {value:share}, {value:size}", 301.4, "5m1s, 3.014e+04%, 301.4B"),
+    ],
+)
+def test_a_text_of_a_check_is_filled_in_as_its_form_for_prometheus(text: str, value: float, expected: str) -> None:
+    labels = {GROUP: "shop", TOPIC: "paid"}
+    assert filled(text, {**labels, "value": value}) == told(for_prometheus(text), labels, value) == expected
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_no_field_of_a_built_in_rule_is_left(name: str) -> None:
     assert "{{" not in told(BUILT_IN[name].summary, {}, 1.0)
@@ -138,11 +148,11 @@ def test_no_field_of_a_built_in_rule_is_left(name: str) -> None:
 
 def test_thresholds_are_settings_whose_defaults_are_those_of_prometheus() -> None:
     assert list(built_in_rules(AlertsConfig())) == list(BUILT_IN.values())
-    changed = {alert.name: alert for alert in built_in_rules(AlertsConfig(group_behind_s=7.0, off="TxmsgDeadLetters"))}
-    condition = changed["TxmsgGroupBehind"].condition
-    assert isinstance(condition, Level)
-    assert condition.threshold == 7.0
-    assert "TxmsgDeadLetters" not in changed
+    changed = AlertsConfig(group_behind_s=7.0, off="TxmsgDeadLetters")
+    assert BUILT_IN["TxmsgDeadLetters"] not in list(built_in_rules(changed))
+    samples = {"txmsg_group_lag_seconds": {labels(**{GROUP: "g", TOPIC: "t"}): 8.0}}
+    assert holding(BUILT_IN["TxmsgGroupBehind"].condition, samples, thresholds=changed)
+    assert not holding(BUILT_IN["TxmsgGroupBehind"].condition, samples)
 
 
 def test_a_rule_that_is_to_be_off_must_be_one() -> None:

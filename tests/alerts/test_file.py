@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from txmsg.broker.alerts.file import Command, Email, Webhook, read_alert_file
+from txmsg.checks.check import Severity
 from txmsg.errors import MisuseError
-from txmsg.metrics.rules import Severity
 
 PAGE = Path(__file__).parents[2] / "docs" / "alerts.md"
 ENVIRONMENT = {"ONCALL_URL": "https://hooks.example.org/T0KEN", "SHOP_URL": "postgresql://shop:GEHEIM@db/shop"}

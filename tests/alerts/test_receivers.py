@@ -23,7 +23,7 @@ from tests.ports import own_port
 from txmsg.broker.alerts import receivers
 from txmsg.broker.alerts.file import Command, Email, Receiver, Secret, Webhook
 from txmsg.broker.alerts.receivers import Messenger, ReceiverFailed, subject, text
-from txmsg.metrics.rules import Severity
+from txmsg.checks.check import Severity
 
 CONTENT: dict[str, Any] = {
     "status": "firing",

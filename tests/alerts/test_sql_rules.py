@@ -12,7 +12,7 @@ from tests.ports import own_port
 from txmsg.broker.alerts.file import Secret, SqlRule
 from txmsg.broker.alerts.observing import ALERTS_MAX, ROWS_MAX, RuleFailed, beyond, mirrors, rows_of, values_of
 from txmsg.broker.store.connect import open_pool, session
-from txmsg.metrics.rules import Severity
+from txmsg.checks.check import Severity
 
 
 def rule(url: str, sql: str, **values: Any) -> SqlRule:

@@ -10,8 +10,8 @@ import pytest
 
 from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts.states import ActiveRule, advanced, check_matchers, fits, is_due, looked
+from txmsg.checks.check import Severity
 from txmsg.errors import MisuseError
-from txmsg.metrics.rules import Severity
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 RULE = ActiveRule(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-import tomllib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,8 +18,10 @@ import txmsg.console
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, asked_console
 from txmsg.administration.alerts import ActiveAlert, AlertState
-from txmsg.broker.alerts.alerting import RULE_FAILED
-from txmsg.broker.alerts.config import BUILT_IN
+from txmsg.checks.brokers import RULE_FAILED
+from txmsg.checks.catalogue import CHECKS, RULES
+from txmsg.checks.check import Severity
+from txmsg.checks.texts import chinese, fields_in
 from txmsg.cli.console import console
 from txmsg.console import app as console_app
 from txmsg.console.actions import Confirmation, Field
@@ -32,7 +33,6 @@ from txmsg.console.sections import SECTIONS
 from txmsg.console.server import ConsoleConfig
 from txmsg.console.texts import action_of, summary_of, texts
 from txmsg.errors import MisuseError, OutcomeUnknown
-from txmsg.metrics.rules import Severity
 from txmsg.page.language import language_of
 
 _PACKAGE = Path(txmsg.console.__file__).parent
@@ -78,13 +78,13 @@ def test_both_languages_have_the_same_texts_with_the_same_gaps() -> None:
 
 
 def test_built_in_alerts_speak_the_language_of_the_page_and_own_rules_their_own() -> None:
-    chinese = tomllib.loads((_PACKAGE / "texts" / "alerts.zh.toml").read_text(encoding="utf-8"))
-    english = {name: rule.summary for name, rule in BUILT_IN.items()} | {RULE_FAILED.name: RULE_FAILED.summary}
-    assert chinese.keys() == english.keys()
-    field = re.compile(r"\{\{.*?\}\}")
-    for name, words in chinese.items():
-        fields = set(field.findall(english[name])) - {"{{ $labels.job }}"}
-        assert set(field.findall(words["summary"])) == fields, name
+    english = {check.name: check for check in CHECKS}
+    words_of = chinese()
+    assert {check.name for check in (*RULES, RULE_FAILED)} <= words_of.keys() <= english.keys()
+    for name, words in words_of.items():
+        check = english[name]
+        for text, translated in zip((check.what, check.why, check.fix), words, strict=True):
+            assert fields_in(translated) == fields_in(text), name
     labels = {"messaging_consumer_group_name": "mail", "messaging_destination_name": "t"}
     alert = ActiveAlert(
         id=1,

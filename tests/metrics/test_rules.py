@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests import prometheus
+from txmsg.checks.catalogue import RULES as ALERTS
 from txmsg.metrics.catalogue import CATALOGUE, Kind
-from txmsg.metrics.rules import ALERTS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "txmsg-rules.yml"
@@ -75,6 +75,7 @@ FIRES = {
     "TxmsgOutboxWaits": ("txmsg_client_outbox_oldest_seconds", "301x60", "300x60"),
     "TxmsgOutboxRefused": ("txmsg_client_outbox_refused_rows", "1x60", "0x60"),
     "TxmsgCertificateExpires": ("txmsg_tls_certificate_remaining_seconds", "1209599x60", "1209600x60"),
+    "TxmsgCertificateExpired": ("txmsg_tls_certificate_remaining_seconds", "-1x60", "0x60"),
     "TxmsgPageStale": ("txmsg_page_figures_age_seconds", "61x60", "60x60"),
 }
 """Of each alert: other series, a series, and values of the latter with which it fires, and with which it does not."""
@@ -87,18 +88,18 @@ def metrics_in(expr: str) -> set[str]:
     return {base if (base := name.removesuffix("_bucket")) in histograms else name for name in names}
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.alert)
 def test_an_alert_is_on_metrics_of_the_catalogue_and_says_what_to_do(alert: Any) -> None:
     assert metrics_in(alert.expr) <= CATALOGUE.keys()
     used = set(re.findall(r"\$labels\.(\w+)", alert.summary))
     labels = {label for name in metrics_in(alert.expr) for label in CATALOGUE[name].labels} | {"job", "instance"}
     assert used <= labels
     assert alert.action.endswith((".", "?"))
-    assert re.fullmatch(r"Txmsg([A-Z][a-z]+)+", alert.name)
+    assert re.fullmatch(r"Txmsg([A-Z][a-z]+)+", alert.alert)
 
 
 def test_there_is_a_case_for_each_alert() -> None:
-    assert [alert.name for alert in ALERTS] == list(FIRES)
+    assert {alert.alert for alert in ALERTS} == FIRES.keys()
 
 
 @needs_promtool

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from txmsg.administration.ask import Nothing
-from txmsg.metrics.rules import Severity
+from txmsg.checks.check import Severity
 from txmsg.wire.method import Method
 from txmsg.wire.values import Natural, Range
 

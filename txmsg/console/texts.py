@@ -1,6 +1,6 @@
 """All words of the console: one catalogue per language, with a section for each page.
 
-What alerts say is the brokers', in English; another language has its own words for the built-in rules.
+What alerts say is the brokers', in English; the checks have words for the built-in ones in another language.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.administration.alerts import ActiveAlert
-from txmsg.broker.alerts.conditions import told
+from txmsg.checks.catalogue import BY_ALERT
+from txmsg.checks.check import words_of
+from txmsg.checks.texts import for_prometheus, told
 
-_NONE: Final[Mapping[str, str]] = {}
 _DIRECTORY: Final = Path(__file__).parent / "texts"
 
 
@@ -25,18 +26,15 @@ def texts(language: str) -> Mapping[str, str]:
     return {f"{section}.{name}": text for section, values in found.items() for name, text in values.items()}
 
 
-@cache
-def _rules(language: str) -> Mapping[str, Mapping[str, str]]:
-    path = _DIRECTORY / f"alerts.{language}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
 def summary_of(alert: ActiveAlert, language: str) -> str:
     """What it says in this language; an operator's own rule says it as it was written."""
-    text = _rules(language).get(alert.rule, _NONE).get("summary")
-    return alert.summary if text is None else told(text, alert.labels, alert.value)
+    check = BY_ALERT.get(alert.rule)
+    if check is None or language == "en":
+        return alert.summary
+    return told(for_prometheus(words_of(check, language).what), alert.labels, alert.value)
 
 
 def action_of(alert: ActiveAlert, language: str) -> str:
     """What to do, likewise."""
-    return _rules(language).get(alert.rule, _NONE).get("action", alert.action)
+    check = BY_ALERT.get(alert.rule)
+    return alert.action if check is None or language == "en" else words_of(check, language).fix

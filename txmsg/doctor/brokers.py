@@ -27,19 +27,19 @@ from txmsg.administration.groups import GroupName, Groups, GroupSummary
 from txmsg.administration.halves import Admin, HalfQuery
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicQuery, Topics
+from txmsg.checks.thresholds import DEFAULTS
 from txmsg.doctor import groups
 from txmsg.doctor.database import KEEP_LESS, different_clock
 from txmsg.doctor.disk import free_share
 from txmsg.doctor.finding import Check, Finding, certificate, cut, examine, on_one_line, problem, warning
 from txmsg.errors import TxmsgError
 from txmsg.metrics.catalogue import CATALOGUE, GROUP, OTHER, TOPIC
-from txmsg.metrics.rules import threshold_of
 
-_LAG_S_MAX: Final = threshold_of("TxmsgGroupBehind")
-_IN_DOUBT_S_MAX: Final = threshold_of("TxmsgTransactionsInDoubt")
-_OVERDUE_S_MAX: Final = threshold_of("TxmsgChecksOverdue")
+_LAG_S_MAX: Final = DEFAULTS.group_behind_s
+_IN_DOUBT_S_MAX: Final = DEFAULTS.in_doubt_s
+_OVERDUE_S_MAX: Final = DEFAULTS.check_overdue_s
 _HALVES_MAX: Final = 1000
-_BOUND_SHARE: Final = threshold_of("TxmsgBoundNear")
+_BOUND_SHARE: Final = DEFAULTS.bound_ratio
 _NEW: Final = timedelta(hours=1)
 _TOPIC_PAGES_MAX: Final = 20
 _CALLS_MAX: Final = 16

@@ -17,10 +17,10 @@ from txmsg.binlog import status as mirror
 from txmsg.broker import migrate
 from txmsg.broker.store.connect import SESSIONS_MAX
 from txmsg.broker.store.figures import DATA_DIRECTORY
+from txmsg.checks.thresholds import DEFAULTS
 from txmsg.doctor.disk import free_space, looked_into
 from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, cut, examine, name_of, on_one_line, problem, warning
 from txmsg.errors import StorageError
-from txmsg.metrics.rules import threshold_of
 from txmsg.postgres import KEEPALIVES, PINNED, connect, cut_after
 
 _SETTINGS: Final = {**PINNED, "statement_timeout": "10s", "lock_timeout": "5s", "default_transaction_read_only": "on"}
@@ -30,11 +30,11 @@ CLOCK_S_MAX: Final = 1.0
 KEEP_LESS: Final = "give it a larger disk, or keep less: `txmsg config set broker.retention_size_bytes 50GiB`"
 _OPEN_S_MAX: Final = 300
 _CONNECTIONS_SHARE: Final = 0.8
-_SLOT_BYTES_MAX: Final = threshold_of("TxmsgSlotInDanger")
-_SLOT_KEPT_BYTES_MAX: Final = threshold_of("TxmsgSlotKeepsLog")
+_SLOT_BYTES_MAX: Final = DEFAULTS.slot_safe_size_bytes
+_SLOT_KEPT_BYTES_MAX: Final = DEFAULTS.slot_kept_size_bytes
 _DEAD_ROWS_MAX: Final = 200_000
 _AGE_MAX: Final = 1_000_000_000
-_MIRROR_BEHIND_S_MAX: Final = threshold_of("TxmsgMirrorBehind")
+_MIRROR_BEHIND_S_MAX: Final = DEFAULTS.mirror_behind_s
 _FAILOVER_FROM: Final = 170000
 _OF_BROKERS: Final = ("txmsg broker", "txmsg writer", "txmsg listener", "txmsg upkeep")
 """What the sessions of brokers are called."""

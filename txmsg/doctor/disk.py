@@ -9,10 +9,10 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Final
 
+from txmsg.checks.thresholds import DEFAULTS
 from txmsg.doctor.finding import Finding, problem, warning
-from txmsg.metrics.rules import threshold_of
 
-_WARNING_SHARE: Final = threshold_of("TxmsgDiskNearlyFull")
+_WARNING_SHARE: Final = DEFAULTS.disk_free_ratio
 _PROBLEM_SHARE: Final = _WARNING_SHARE / 2
 
 

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts import observing
-from txmsg.broker.alerts.conditions import History, Labels, holding, samples_of, scope_of
-from txmsg.broker.alerts.config import BUILT_IN, built_in_rules
+from txmsg.broker.alerts.config import built_in_rules
 from txmsg.broker.alerts.file import NO_FILE, Receiver, SqlRule, read_alert_file
 from txmsg.broker.alerts.receivers import (
     ATTEMPT_S_MAX,
@@ -33,10 +32,13 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import alerts as store
 from txmsg.broker.store.connect import Connection, Pool, session
+from txmsg.checks.brokers import RULE_FAILED
+from txmsg.checks.catalogue import BUILT_IN
+from txmsg.checks.check import Check, Severity
+from txmsg.checks.conditions import History, Labels, holding, samples_of, scope_of
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import CATALOGUE, Scope
 from txmsg.metrics.figures import Figures
-from txmsg.metrics.rules import Alert, Severity
 
 _log = EventLog(__name__)
 
@@ -61,19 +63,10 @@ _AGAIN_S: Final = (10.0, 30.0, 60.0, 300.0)
 """Until a notification is tried again, after each time."""
 AGAIN_S_MAX: Final = max(_AGAIN_S)
 
-RULE_FAILED: Final = ActiveRule(
-    name="TxmsgRuleFailed",
-    severity=Severity.WARNING,
-    for_s=300.0,
-    summary="rule {{ $labels.failing }} says nothing: its statement fails",
-    action="The broker's log says why. Correct its SQL, or see to its database.",
-)
-"""Of an operator's own rules."""
 
-
-def _rule_of(rule: Alert | SqlRule) -> ActiveRule:
+def _rule_of(rule: Check | SqlRule) -> ActiveRule:
     return ActiveRule(
-        name=rule.name,
+        name=rule.alert if isinstance(rule, Check) else rule.name,
         severity=rule.severity,
         for_s=rule.for_s,
         summary=rule.summary,
@@ -104,7 +97,7 @@ class Alerting:
         self._sql_rules = file.rules
         self.messengers = {name: Messenger(receiver) for name, receiver in file.receivers.items()}
         # Of all rules: one that is off now may be switched on while this runs.
-        self._history = History(BUILT_IN.values())
+        self._history = History(check.condition for check in BUILT_IN.values())
         self._deliver_soon = {name: asyncio.Event() for name in self.messengers}
         self._troubles: dict[str, str] = {}
         self._cut: set[str] = set()
@@ -137,9 +130,9 @@ class Alerting:
         age_s = max(samples["txmsg_database_figures_age_seconds"].values())
         if age_s > _FIGURES_AGE_S_MAX or not samples[_READ]:
             samples = {name: of for name, of in samples.items() if CATALOGUE[name].scope is not Scope.DATABASE}
-        by_scope: dict[Scope | None, list[Alert]] = {}
-        for alert in built_in_rules(config):
-            by_scope.setdefault(scope_of(alert), []).append(alert)
+        by_scope: dict[Scope | None, list[Check]] = {}
+        for check in built_in_rules(config):
+            by_scope.setdefault(scope_of(check.condition), []).append(check)
         await self._look(self._config.broker_id, by_scope.get(Scope.PROCESS, ()), samples)
         async with session(self._pool) as conn:
             number = await store.claim_round(conn, self._config.broker_id, config.interval_s * _ROUND_SHARE)
@@ -152,17 +145,17 @@ class Alerting:
     async def _look(
         self,
         source: str,
-        alerts: Sequence[Alert],
+        checks: Sequence[Check],
         samples: Mapping[str, Mapping[Labels, float]],
         number: int | None = None,
     ) -> None:
-        rules = {alert.name: _rule_of(alert) for alert in alerts}
+        rules = {check.alert: _rule_of(check) for check in checks}
         observed: dict[str, Mapping[Labels, float] | None] = {
-            alert.name: holding(alert.condition, samples, self._history) for alert in alerts
+            check.alert: holding(check.condition, samples, self._history, self._config.alerts) for check in checks
         }
         if source == store.DATABASE:
             rules |= {rule.name: _rule_of(rule) for rule in self._sql_rules}
-            rules[RULE_FAILED.name] = RULE_FAILED
+            rules[RULE_FAILED.alert] = _rule_of(RULE_FAILED)
             observed |= await self._observe_sql()
         async with session(self._pool) as conn, conn.transaction():
             if number is not None and not await store.finish_round(conn, number):
@@ -227,7 +220,7 @@ class Alerting:
         async with asyncio.TaskGroup() as tasks:
             for rule in self._sql_rules:
                 tasks.create_task(observe(rule))
-        return {**found, RULE_FAILED.name: failing}
+        return {**found, RULE_FAILED.alert: failing}
 
     async def _write(self, conn: Connection, look: Look) -> list[ActiveAlert]:
         """Stores alerts, and what receivers are to be told of them."""

@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from txmsg.checks.catalogue import BY_ALERT
+from txmsg.checks.check import CRITICAL, WARNING, Severity
 from txmsg.errors import MisuseError, shown
-from txmsg.metrics.rules import ALERTS, Severity
 from txmsg.runtime.durations import duration_in, number_in
 from txmsg.runtime.owners import refusal_text
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
-_SEVERITIES: Final = tuple(severity.value for severity in Severity)
+_SEVERITIES: Final = (CRITICAL.value, WARNING.value)
 _TLS: Final = ("starttls", "tls", "none")
 RULES_MAX: Final = 100
 RECEIVERS_MAX: Final = 20
@@ -208,7 +209,7 @@ _KINDS: Final[Mapping[str, Callable[[_Table], Webhook | Email | Command]]] = {
 
 
 def _rule(name: str, table: _Table) -> SqlRule:
-    if name in {alert.name for alert in ALERTS}:
+    if name in BY_ALERT:
         raise table.error("is a built-in rule: change its threshold with `txmsg config set broker.alerts...`")
     rule = SqlRule(
         name=name,

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from txmsg.broker.alerts.conditions import MIRROR, Labels
 from txmsg.broker.alerts.file import SqlRule
 from txmsg.broker.store import mirrors as store
 from txmsg.broker.store.connect import Connection, answering_within, query_session
+from txmsg.checks.conditions import MIRROR, Labels
 from txmsg.errors import BrokerUnavailable
 
 ALERTS_MAX: Final = 100

@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from txmsg.administration.alerts import ActiveAlert, AlertState
-from txmsg.broker.alerts.conditions import Labels, told
+from txmsg.checks.check import Severity
+from txmsg.checks.conditions import Labels
+from txmsg.checks.texts import LABELS, told
 from txmsg.errors import MisuseError, shown
-from txmsg.metrics.catalogue import GROUP, TOPIC
-from txmsg.metrics.rules import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,6 @@ def _with(alert: ActiveAlert, rule: ActiveRule, value: float, job: str) -> Activ
 # ---- silences
 
 RULE: Final = "rule"
-_SHORT: Final = {"group": GROUP, "topic": TOPIC}
-"""What people write for labels."""
 _MATCHERS_MAX: Final = 20
 _MATCHER_LENGTH_MAX: Final = 500
 
@@ -174,7 +172,7 @@ def check_matchers(matchers: Sequence[str]) -> list[str]:
                 f"{shown(matcher)} does not say which alerts: give LABEL=PATTERN of at most {_MATCHER_LENGTH_MAX} "
                 f"characters, such as {RULE}=TxmsgGroupBehind or group=shop*"
             )
-        found.append(f"{_SHORT.get(label, label)}={pattern}")
+        found.append(f"{LABELS.get(label, label)}={pattern}")
     return found
 
 

@@ -16,8 +16,8 @@ from psycopg.types.json import Jsonb
 from txmsg.administration.alerts import ActiveAlert, AlertReceiver, AlertState, NewSilence, Silence
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.delivery import plain_cursor, scalar_cursor
+from txmsg.checks.check import Severity
 from txmsg.errors import MisuseError
-from txmsg.metrics.rules import Severity
 
 DATABASE: Final = "(database)"
 """The source of alerts that any broker may look at. No id of a broker has parentheses."""

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from txmsg.checks.thresholds import DEFAULTS
 from txmsg.console.look import Look
 from txmsg.console.views import View
 from txmsg.console.watch import Snapshot, Watch
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER
-from txmsg.metrics.rules import threshold_of
 
 _ROWS: Final = 8
 _STEP_S: Final = 5
 """Of time lines: a line of 15 minutes has 180 points."""
-_OVERDUE_S: Final = threshold_of("TxmsgChecksOverdue")
 _FIGURES_OLD_S: Final = 60.0
 _GROUPS_NAMED: Final = 3
 """Of those with dead letters: the ones with the most."""
@@ -167,7 +166,7 @@ def findings(snapshot: Snapshot) -> Sequence[Finding]:
     add("unpolled", "/brokers", snapshot.unpolled, is_bad=False, polled=len(snapshot.series) + len(snapshot.silent))
     add("parked", "/halves", snapshot.total("txmsg_halves", "parked"), is_bad=True)
     overdue_s = snapshot.total("txmsg_half_overdue_seconds")
-    add("unchecked", "/halves", overdue_s > _OVERDUE_S, is_bad=True, seconds=int(overdue_s))
+    add("unchecked", "/halves", overdue_s > DEFAULTS.check_overdue_s, is_bad=True, seconds=int(overdue_s))
     letters = Counter[str]()
     for (group, _), count in snapshot.each("txmsg_group_dead_letters").items():
         letters[group] += int(count)

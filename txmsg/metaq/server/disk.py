@@ -7,13 +7,12 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Final
 
+from txmsg.checks.thresholds import DEFAULTS
 from txmsg.logs import EventLog
-from txmsg.metrics.rules import threshold_of
 
 _log = EventLog(__name__)
 
 _LOOK_S: Final = 60.0
-_FREE_RATIO_MIN: Final = threshold_of("TxmsgDiskNearlyFull")
 
 
 class DiskWatch:
@@ -35,7 +34,7 @@ class DiskWatch:
             usage = await asyncio.to_thread(disk_usage, self._directory)
         except OSError:  # appends say what is wrong with it
             return
-        is_short = usage.free / usage.total < _FREE_RATIO_MIN
+        is_short = usage.free / usage.total < DEFAULTS.disk_free_ratio
         if is_short and not self._is_told:
             _log.warning(
                 "log.disk_nearly_full",

@@ -1,0 +1,35 @@
+"""All checks, and what the figures of a moment show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final
+
+from txmsg.checks import brokers, database, logs, messages
+from txmsg.checks.check import Check, Finding
+from txmsg.checks.conditions import Level, Samples, holding, scope_of
+from txmsg.checks.texts import VALUE
+from txmsg.checks.thresholds import DEFAULTS, Thresholds
+
+
+def _of(module: ModuleType) -> Iterator[Check]:
+    return (each for each in vars(module).values() if isinstance(each, Check))
+
+
+CHECKS: Final = tuple(check for module in (brokers, messages, database, logs) for check in _of(module))
+"""Every check, in the order of documentation."""
+RULES: Final = tuple(check for check in CHECKS if check.condition is not None)
+"""Those that figures show: Prometheus' rules."""
+BUILT_IN: Final = {check.alert: check for check in RULES if scope_of(check.condition) is not None}
+"""Those that brokers evaluate themselves, by the names of their alerts."""
+BY_ALERT: Final = {check.alert: check for check in CHECKS}
+
+
+def findings_in(samples: Samples, thresholds: Thresholds = DEFAULTS) -> Iterator[Finding]:
+    """What figures show now, check by check, of each the worst series first. Counters are not compared with before."""
+    for check in RULES:
+        held = holding(check.condition, samples, thresholds=thresholds) or {}
+        sign = 1 if isinstance(check.condition, Level) and check.condition.sign == "<" else -1
+        for labels in sorted(held, key=lambda labels: (sign * held[labels], sorted(labels))):
+            yield check.found(**{**dict(labels), VALUE: held[labels]})
