@@ -21,12 +21,13 @@ from tests.waiting import until
 from txmsg import Message, Producer
 from txmsg.administration.cluster import ClientQuery, Figure
 from txmsg.administration.cluster import Cluster as ClusterService
+from txmsg.checks.check import CRITICAL, Finding
 from txmsg.cli.connections import asker
 from txmsg.cli.main import main
 from txmsg.doctor import brokers
-from txmsg.doctor.brokers import CHECKS, Answer, Cluster
-from txmsg.doctor.finding import Check, Finding, Severity, examine
-from txmsg.metrics.catalogue import OTHER
+from txmsg.doctor.brokers import PROBES, Answer, Cluster
+from txmsg.doctor.probe import Probe, examine
+from txmsg.metrics.catalogue import CATALOGUE, OTHER
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,8 @@ def session(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
 Session = psycopg.Connection[tuple[object, ...]]
 
 
-def found_by(check: Check[Cluster], cluster: Cluster) -> list[Finding]:
-    assert check in CHECKS
+def found_by(check: Probe[Cluster], cluster: Cluster) -> list[Finding]:
+    assert check in PROBES
     return list(check(cluster))
 
 
@@ -76,7 +77,7 @@ def with_broker(cluster: Cluster, **changes: str) -> Cluster:
 
 def with_figures(cluster: Cluster, metric: str, *labels: str, value: float) -> Cluster:
     """The set, of which a figure has another value."""
-    assert metric in {name for name, _ in cluster.figures.series} | {"txmsg_group_lag_seconds", "txmsg_disk_free_ratio"}
+    assert metric in CATALOGUE
     figures = dataclasses.replace(cluster.figures, figures=[Figure(name=metric, labels=labels, value=value)])
     answers = [dataclasses.replace(each, figures=figures) for each in cluster.answers]
     return dataclasses.replace(cluster, figures=figures, answers=answers)
@@ -89,7 +90,7 @@ def test_a_set_that_is_well_has_no_findings(broker: BrokerProcess, cluster: Clus
 
 def test_a_broker_that_is_not_there_is_the_only_finding() -> None:
     [found] = brokers.look(asker, "127.0.0.1:1")
-    assert (found.check, found.severity) == ("broker-reachable", Severity.PROBLEM)
+    assert (found.check.name, found.severity) == ("broker-reachable", CRITICAL)
 
 
 def test_a_broker_that_does_not_answer_at_its_address_is_found(
@@ -145,15 +146,13 @@ def test_a_broker_whose_clock_is_off_is_found(cluster: Cluster) -> None:
 
 
 def test_drained_and_dead_brokers_are_found(cluster: Cluster) -> None:
-    assert found_by(brokers.broker_states, cluster) == []
-    [found] = found_by(brokers.broker_states, with_broker(cluster, state="draining"))
+    assert found_by(brokers.drained_brokers, cluster) == []
+    [found] = found_by(brokers.drained_brokers, with_broker(cluster, state="draining"))
     assert "txmsg cluster resume other" in found.fix
     gone = with_broker(cluster, state="dead", address="gone:7700")
-    assert found_by(brokers.broker_states, gone) == []  # another has joined since
-    [found] = found_by(brokers.broker_states, with_figures(gone, "txmsg_brokers_dead", value=1))
-    assert found.what.startswith("broker other at gone:7700 has died")
-    at_its_address = with_figures(with_broker(cluster, state="dead"), "txmsg_brokers_dead", value=1)
-    assert found_by(brokers.broker_states, at_its_address) == []
+    assert found_by(brokers.figures, gone) == []  # another has joined since
+    [found] = found_by(brokers.figures, with_figures(gone, "txmsg_brokers_dead", value=1))
+    assert found.what == "1 brokers have died and are not replaced"
 
 
 def test_queues_that_stay_without_a_broker_are_found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,74 +162,64 @@ def test_queues_that_stay_without_a_broker_are_found(cluster: Cluster, monkeypat
     assert found_by(brokers.undelivered_queues, in_between) == []  # they have one when it looks again
     monkeypatch.setattr(brokers, "_ASSIGNED_S_MAX", 0)
     [found] = found_by(brokers.undelivered_queues, in_between)
-    assert found.severity is Severity.PROBLEM
+    assert found.severity is CRITICAL
 
 
-def test_a_bound_that_is_near_is_found(cluster: Cluster) -> None:
-    assert found_by(brokers.bounds, cluster) == []
-    near = with_figures(cluster, "txmsg_bound_used_ratio", "connections", value=0.91)
-    [found] = found_by(brokers.bounds, near)
-    assert found.what == "connections of broker well is 91% full"
+@pytest.mark.parametrize(
+    ("metric", "labels", "values", "what"),
+    [
+        ("txmsg_bound_used_ratio", ["connections"], (0.91, 0.8), "connections of broker well is 91% full"),
+        ("txmsg_tls_certificate_remaining_seconds", [], (13 * 86400.0, 15 * 86400.0),
+         "the certificate of broker well expires in 13d"),
+        ("txmsg_tls_certificate_remaining_seconds", [], (-1.0, 15 * 86400.0),
+         "the certificate of broker well has expired"),
+        ("txmsg_disk_free_ratio", [], (0.09, 0.2), "the disk of the data of broker well has 9% free"),
+        ("txmsg_halves", ["parked"], (2, 0), "2 transactions are parked in doubt"),
+        ("txmsg_half_oldest_seconds", ["in_doubt"], (700, 600),
+         "a transaction has been undecided for 11m40s although it is checked"),
+        ("txmsg_group_lag_seconds", ["sms", "paid"], (400, 300), "group sms in topic paid is 6m40s behind"),
+        ("txmsg_group_lag_seconds", [OTHER, OTHER], (400, 300), f"group {OTHER} in topic {OTHER} is 6m40s behind"),
+    ],
+)  # fmt: skip
+def test_what_alerts_see_in_figures_is_found(
+    metric: str, labels: list[str], values: tuple[float, float], what: str, cluster: Cluster
+) -> None:
+    wrong, quiet = values
+    assert found_by(brokers.figures, cluster) == []
+    [found] = found_by(brokers.figures, with_figures(cluster, metric, *labels, value=wrong))
+    assert found.what == what
+    assert OTHER not in found.fix
+    assert found_by(brokers.figures, with_figures(cluster, metric, *labels, value=quiet)) == []
 
 
-def test_a_certificate_that_expires_soon_is_found(cluster: Cluster) -> None:
-    assert found_by(brokers.certificates, cluster) == []
-    [answer] = cluster.answers
-    assert answer.figures is not None
-    for remaining_s, text in ((13 * 86400.0, "expires in 13.0 days"), (-1.0, "has expired")):
-        remaining = Figure(name="txmsg_tls_certificate_remaining_seconds", labels=[], value=remaining_s)
-        figures = dataclasses.replace(answer.figures, figures=[remaining])
-        [found] = found_by(
-            brokers.certificates,
-            dataclasses.replace(cluster, answers=[dataclasses.replace(answer, figures=figures)]),
-        )
-        assert found.what == f"the certificate of broker well {text}"
-
-
-def test_a_disk_of_the_database_that_brokers_see_filling_is_found(cluster: Cluster) -> None:
-    for share, severity in ((0.09, Severity.WARNING), (0.01, Severity.PROBLEM)):
-        [found] = found_by(brokers.database_disk, with_figures(cluster, "txmsg_disk_free_ratio", value=share))
-        assert found.severity is severity
-    assert found_by(brokers.database_disk, with_figures(cluster, "txmsg_disk_free_ratio", value=0.2)) == []
-
-
-def test_undecided_transactions_are_found(cluster: Cluster) -> None:
-    assert found_by(brokers.undecided_transactions, cluster) == []
-    [found] = found_by(brokers.undecided_transactions, with_figures(cluster, "txmsg_halves", "parked", value=2))
-    assert found.what == "2 transactions are parked"
-    old = with_figures(cluster, "txmsg_half_oldest_seconds", "in_doubt", value=700)
-    [found] = found_by(brokers.undecided_transactions, old)
-    assert found.what == "a transaction has been undecided for 700 s, although it is checked"
+def test_thresholds_are_those_that_the_brokers_use(broker: BrokerProcess, cluster: Cluster) -> None:
+    behind = with_figures(cluster, "txmsg_group_lag_seconds", "sms", "paid", value=400)
+    assert len(found_by(brokers.figures, behind)) == 1
+    said("config", "set", "broker.alerts.group_behind_s", "7m", "--broker", broker.address)
+    try:
+        until(lambda: found_by(brokers.figures, behind) == [])
+    finally:
+        said("config", "unset", "broker.alerts.group_behind_s", "--broker", broker.address)
 
 
 def test_transactions_of_a_group_without_a_client_are_found(
     broker: BrokerProcess, session: Session, cluster: Cluster
 ) -> None:
-    assert found_by(brokers.unchecked_transactions, cluster) == []
+    assert found_by(brokers.figures, cluster) == []
     half = store_half(broker, group="billing")
     session.execute("update txmsg.half_message set next_check_at = now() - interval '1 hour'")
     late = with_figures(cluster, "txmsg_half_overdue_seconds", value=3600)
-    [found] = found_by(brokers.unchecked_transactions, late)
+    [found] = found_by(brokers.figures, late)
     assert found.what.startswith("1 transactions of producer group billing are not checked")
-    assert "start a client of billing" in found.fix
+    assert "start a client of its producer group" in found.fix
     assert "not checked since" in said("half", "list", "--broker", broker.address)
     said("half", "rollback", half, "--broker", broker.address, "--yes")
-
-
-def test_a_group_that_is_behind_is_found(cluster: Cluster) -> None:
-    assert found_by(brokers.lag, cluster) == []
-    [found] = found_by(brokers.lag, with_figures(cluster, "txmsg_group_lag_seconds", "sms", "paid", value=400))
-    assert found.what == "group sms is 400 s behind in topic paid"
-    [found] = found_by(brokers.lag, with_figures(cluster, "txmsg_group_lag_seconds", OTHER, OTHER, value=400))
-    assert found.what == "one of the groups that figures do not name is 400 s behind"
-    assert OTHER not in found.fix
 
 
 def test_a_group_without_a_consumer_and_its_dead_letters_are_found(
     broker: BrokerProcess, session: Session, cluster: Cluster
 ) -> None:
     assert found_by(brokers.unread_groups, cluster) == []
-    assert found_by(brokers.dead_letters, cluster) == []
     session.execute("insert into txmsg.consumer_group (name) values ('sms')")
     session.execute(
         "insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) "
@@ -242,11 +231,12 @@ def test_a_group_without_a_consumer_and_its_dead_letters_are_found(
     )
     try:
         [unread] = found_by(brokers.unread_groups, cluster)
-        [dead] = found_by(brokers.dead_letters, cluster)
+        told = with_figures(cluster, "txmsg_group_dead_letters", "sms", "paid", value=1)
+        [dead] = found_by(brokers.figures, told)
     finally:
         session.execute("delete from txmsg.consumer_group")
     assert unread.what == "1 messages wait for group sms, and it has no consumer"
-    assert dead.what == "group sms has 1 dead letters"
+    assert dead.what == "group sms in topic paid has 1 dead letters"
 
 
 def test_a_topic_to_which_nobody_sends_is_found(broker: BrokerProcess, session: Session, cluster: Cluster) -> None:
@@ -275,8 +265,16 @@ def test_the_command_asks_a_broker_that_the_database_knows(broker: BrokerProcess
     done = CliRunner().invoke(main, ["doctor", "--storage", url, "--json"])
     found = json.loads(done.stdout)["findings"]
     assert {each["check"] for each in found} <= {  # of the server, which other tests use
-        *("database-settings", "durability", "connections", "replication-slots", "failover-slots", "data-disk"),
-        "dead-rows",
+        *(
+            "fsync",
+            "full-page-writes",
+            "data-checksums",
+            "connections",
+            "failover-slots",
+            "disk-nearly-full",
+            "dead-rows",
+        ),
+        *("slot-lost", "slot-in-danger", "slot-unread", "slot-keeps-log", "slot-unlimited"),
     }
     assert all(each.keys() == {"check", "severity", "what", "why", "fix"} for each in found)
     assert done.exit_code == int(any(each["severity"] == "problem" for each in found))

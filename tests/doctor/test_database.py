@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -14,11 +15,13 @@ from sqlalchemy.engine import make_url
 from tests.conftest import PostgresServer
 from tests.ports import own_port
 from tests.waiting import until
-from txmsg.doctor import database
-from txmsg.doctor.finding import Check, Finding, Severity, examine
+from txmsg.checks.check import CRITICAL, WARNING, Finding
+from txmsg.checks.database import LOOKED_INTO
+from txmsg.doctor import database, machine
+from txmsg.doctor.probe import Probe, examine
 
 
-def found_by(check: Check[database.Database], url: str) -> list[Finding]:
+def found_by(check: Probe[database.Database], url: str) -> list[Finding]:
     return list(examine((check,), lambda: database._session(url)))
 
 
@@ -34,10 +37,10 @@ Session = psycopg.Connection[tuple[object, ...]]
 @pytest.mark.usefixtures("fsync")
 def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_url: str) -> None:
     # Not those of the server or the machine, which other tests use meanwhile.
-    others = {"connections", "data-disk", "data-permissions", "replication-slots", "failover-slots", "durability"}
-    found = {each.check: each for each in database.look(notify_url) if each.check not in others}
-    assert found.keys() == {"live-broker"}
-    assert found["live-broker"].severity is Severity.PROBLEM
+    others = {"connections", "disk-nearly-full", "data-permissions", "failover-slots", "data-checksums"}
+    found = {each.check.name: each for each in database.look(notify_url)}
+    assert {name for name in found if not name.startswith("slot-")} - others == {"nobody-delivers"}
+    assert found["nobody-delivers"].severity is CRITICAL
 
 
 def test_a_server_that_refuses_and_one_that_is_away_need_different_things(notify_url: str) -> None:
@@ -52,13 +55,13 @@ def test_a_server_that_refuses_and_one_that_is_away_need_different_things(notify
 
 def test_a_database_without_tables_is_the_only_finding(database_url: str) -> None:
     [found] = database.look(database_url)
-    assert (found.check, found.severity) == ("database-reachable", Severity.PROBLEM)
+    assert (found.check.name, found.severity) == ("no-tables", CRITICAL)
     assert "txmsg db upgrade" in found.fix
 
 
 def test_a_database_that_is_not_there_is_the_only_finding() -> None:
     [found] = database.look("postgresql://nobody@127.0.0.1:1/none")
-    assert (found.check, found.severity) == ("database-reachable", Severity.PROBLEM)
+    assert (found.check.name, found.severity) == ("database-reachable", CRITICAL)
     assert "127.0.0.1" in found.what
 
 
@@ -71,7 +74,7 @@ def test_a_live_broker_is_seen(notify_url: str, session: Session) -> None:
     assert found_by(database.live_broker, notify_url) == []
     assert database.address_of_a_broker(notify_url) == "host:7700"
     session.execute("update txmsg.broker set state = 'draining'")
-    assert [each.check for each in found_by(database.live_broker, notify_url)] == ["live-broker"]
+    assert [each.check.name for each in found_by(database.live_broker, notify_url)] == ["nobody-delivers"]
 
 
 def test_a_missing_index_is_found(notify_url: str, session: Session) -> None:
@@ -111,13 +114,13 @@ def server_setting(session: Session, name: str, value: str) -> Iterator[None]:
     ("setting", "check"), [("full_page_writes", database.durability), ("autovacuum", database.autovacuum)]
 )
 def test_a_dangerous_setting_of_the_server_is_found(
-    setting: str, check: Check[database.Database], notify_url: str, session: Session
+    setting: str, check: Probe[database.Database], notify_url: str, session: Session
 ) -> None:
     expected = f"{setting} is off"
     assert expected not in {each.what for each in found_by(check, notify_url)}
     with server_setting(session, setting, "off"):
         found = {each.what: each.severity for each in found_by(check, notify_url)}
-    assert found[expected] is Severity.PROBLEM
+    assert found[expected] is CRITICAL
 
 
 def test_few_free_connections_are_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +163,7 @@ def test_a_slot_of_others_that_keeps_much_is_found(
     name = f"other_{time.monotonic_ns()}"
     with slot(session, name):
         assert [each for each in found_by(database.replication_slots, notify_url) if name in each.what] == []
-        monkeypatch.setattr(database, "_SLOT_BYTES_MAX", -1)
+        monkeypatch.setattr(database, "_UNREAD_BYTES_MAX", -1)
         [found] = [each for each in found_by(database.replication_slots, notify_url) if name in each.what]
     assert f"select pg_drop_replication_slot('{name}')" in found.fix
 
@@ -169,7 +172,7 @@ def test_a_slot_that_is_read_and_keeps_much_is_found(
     notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"other_{time.monotonic_ns()}"
-    monkeypatch.setattr(database, "_SLOT_KEPT_BYTES_MAX", -1)
+    monkeypatch.setattr(database, "DEFAULTS", SimpleNamespace(slot_kept_size_bytes=-1, slot_safe_size_bytes=0))
     slots = database._SLOTS.replace("s.active", "true as active")
     monkeypatch.setattr(database, "_SLOTS", slots)
     with slot(session, name):
@@ -213,7 +216,7 @@ def test_old_transaction_ids_are_found(notify_url: str, monkeypatch: pytest.Monk
     assert found_by(database.transaction_ids, notify_url) == []
     monkeypatch.setattr(database, "_AGE_MAX", 1)
     [found] = found_by(database.transaction_ids, notify_url)
-    assert found.severity is Severity.PROBLEM
+    assert found.severity is CRITICAL
 
 
 def test_a_clock_that_is_off_is_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +228,7 @@ def test_a_clock_that_is_off_is_found(notify_url: str, monkeypatch: pytest.Monke
 
 
 def test_a_slow_answer_is_no_clock_that_is_off() -> None:
-    assert list(database.different_clock("b", now=104.5, begun=100, ended=105)) == []
+    assert list(machine.different_clock("b", now=104.5, begun=100, ended=105)) == []
 
 
 def test_the_disk_of_a_server_on_this_machine_is_looked_at(
@@ -233,12 +236,12 @@ def test_the_disk_of_a_server_on_this_machine_is_looked_at(
 ) -> None:
     looked_at: list[str] = []
 
-    def free_space(directory: object, what: str, _: str) -> Iterator[Finding]:
+    def free_space(directory: object, what: str) -> Iterator[Finding]:
         looked_at.append(what)
         yield from ()
 
     monkeypatch.setattr(database, "free_space", free_space)
-    assert found_by(database.data_disk, notify_url) == []
+    found_by(database.data_directory, notify_url)
     assert looked_at == (["the database"] if type(postgres).__name__ == "EmbeddedPostgres" else looked_at)
 
 
@@ -247,11 +250,11 @@ def test_a_data_directory_that_others_can_look_into_is_a_warning(
 ) -> None:
     [(directory,)] = session.execute("show data_directory").fetchall()
     if directory == "/proc/self/cwd":  # the embedded server
-        assert found_by(database.data_permissions, notify_url) == []
+        assert LOOKED_INTO not in {each.check for each in found_by(database.data_directory, notify_url)}
     monkeypatch.setattr(database, "_directory", lambda _: iter([tmp_path]))
     tmp_path.chmod(0o750)
-    [found] = found_by(database.data_permissions, notify_url)
-    assert (found.severity, found.fix) == (Severity.WARNING, f"chmod 700 {tmp_path}")
+    [found] = [each for each in found_by(database.data_directory, notify_url) if each.check is LOOKED_INTO]
+    assert (found.severity, found.fix) == (WARNING, f"chmod 700 {tmp_path}")
 
 
 def test_a_mirror_without_a_slot_and_a_stopped_queue_are_found(notify_url: str, session: Session) -> None:

@@ -51,9 +51,9 @@ def test_groups_that_are_not_looked_at_are_counted() -> None:
 
 
 def test_groups_with_dead_letters_that_are_not_named_are_counted() -> None:
-    *named, rest = groups.dead(_all([_group(f"g{number}", dead=1) for number in range(30)]), "")
+    *named, rest = groups.dead(_all([_group(f"g{number}", dead=1) for number in range(30)]))
     assert len(named) == 20
-    assert rest.what == "10 more groups have dead letters"
+    assert rest.what == "there are 10 more findings of dead-letters than the 20 that are named"
 
 
 def _unasked(method: Method[Any, Any], request: object) -> NoReturn:

@@ -15,8 +15,9 @@ from sqlalchemy.engine import make_url
 
 from tests.conftest import PostgresServer
 from tests.errors_page import is_documented
-from txmsg.broker import findings, migrate
+from txmsg.broker import migrate
 from txmsg.broker.config import BrokerConfig
+from txmsg.checks import database
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError, StorageError
 
@@ -215,7 +216,7 @@ def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_r
 def test_a_server_that_is_too_old_is_refused_but_can_be_looked_at(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(findings, "VERSION_MIN", 990_000)  # no server is new enough for that
+    monkeypatch.setattr(database, "VERSION_MIN", 990_000)  # no server is new enough for that
     for command in (["broker"], ["db", "upgrade"], ["db", "current"]):
         said = failing(*command, "--storage", database_url)
         assert ": use 99 or newer" in said

@@ -13,8 +13,9 @@ from tests.metrics.scraping import scrape
 from tests.ports import own_port
 from tests.small_disk import fill, small_disk
 from tests.waiting import until
+from txmsg.checks.brokers import DISK_NEARLY_FULL
+from txmsg.checks.logs import LOG_FAILED
 from txmsg.doctor import log as doctor
-from txmsg.doctor.finding import Severity
 from txmsg.errors import StorageError
 
 _MIB = 2**20
@@ -25,16 +26,15 @@ def test_a_full_disk_is_said_in_the_log_and_by_doctor_and_so_is_its_end(tmp_path
     with small_disk(32 * _MIB) as disk:
         with MetaQProcess(disk / "log", "--http-listen", metrics, log=told) as server, log_at(server.address) as log:
             log.append([batch("t", 0, 0, 1)])
-            assert found_by(doctor.log_accepts, server.address) == []
+            assert LOG_FAILED not in {each.check for each in found_by(doctor.log_server, server.address)}
             ballast = fill(disk, leave=4096)
             with pytest.raises(StorageError):
                 log.append([batch("t", 0, 1, 5000)])
             assert scrape(metrics).value("txmsg_log_failed") == 1
-            [found] = found_by(doctor.log_accepts, server.address)
-            assert (found.severity, "No space left" in found.what) == (Severity.PROBLEM, True)
+            found, disk_full = found_by(doctor.log_server, server.address)
+            assert (found.check, "No space left" in found.what) == (LOG_FAILED, True)
+            assert disk_full.check is DISK_NEARLY_FULL
             assert "--retention" in found.fix
-            [found] = found_by(doctor.log_disk, server.address)
-            assert found.severity is Severity.PROBLEM
             until(lambda: "the log accepts no appends" in told.read_text())
             with pytest.raises(StorageError):
                 log.append([batch("t", 0, 1, 5000)])
@@ -52,6 +52,6 @@ def test_a_disk_that_is_nearly_full_is_said_in_the_log(tmp_path: Path) -> None:
         fill(disk, leave=20 * _MIB)
         with MetaQProcess(disk / "log", log=told) as server:
             until(lambda: "percent free" in told.read_text())
-            [found] = found_by(doctor.log_disk, server.address)
-            assert found.severity is Severity.WARNING
+            [found] = found_by(doctor.log_server, server.address)
+            assert found.check is DISK_NEARLY_FULL
         assert "enlarge it, or keep less" in told.read_text()

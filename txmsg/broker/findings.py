@@ -6,63 +6,87 @@ Only reads, so it says the same of a primary and of a hot standby. Knows nothing
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 from psycopg.rows import namedtuple_row, scalar_row
 
-from txmsg.postgres import ENCODING, ENCODING_ADVICE, WITHOUT_POOLER, encoding_of
-
-VERSION_MIN = 150000
-"""PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
+from txmsg.checks import database
+from txmsg.checks.check import NOTE, Check, Finding
+from txmsg.checks.database import (
+    CREATE_RIGHT,
+    ENCODED,
+    FOLLOWS_NOTHING,
+    FSYNC,
+    HOT_STANDBY,
+    POOLER,
+    PRIMARY_UNSEEN,
+    REPLAY_PAUSED,
+    REPLICATION_RIGHT,
+    STANDBY_MISSING,
+    STANDBY_READS_SLOT,
+    STANDBY_UNNAMED,
+    STANDBYS_HIDDEN,
+    STANDBYS_UNSEEN,
+    VERSION,
+    WAL_LEVEL,
+)
+from txmsg.postgres import ENCODING, encoding_of
 
 Connection = psycopg.Connection[Any]
 
-_FOR_THE_TAILER = "only `txmsg tailer` wants {}"
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check. `fix` says what to do; it is empty if nothing is wrong."""
+class Row(NamedTuple):
+    """A line of `txmsg db check`: what is looked at, how it is, and what is wrong or worth knowing about that."""
 
     name: str
     value: str
-    fix: str = ""
-    note: str = ""
-    """Information that needs no action."""
+    finding: Finding | None = None
 
     @property
     def ok(self) -> bool:
-        return not self.fix
+        """Whether nothing must be done."""
+        return self.finding is None or self.finding.severity is NOTE
+
+    @property
+    def fix(self) -> str:
+        """What to do; empty if nothing is wrong."""
+        return self.finding.fix if self.finding and not self.ok else ""
+
+    @property
+    def note(self) -> str:
+        """Information that needs no action."""
+        return self.finding.fix if self.finding and self.ok else ""
 
 
-def of_server(connection: Connection) -> Iterator[Finding]:
+def _row(name: str, value: str, check: Check, *, is_well: bool) -> Row:
+    return Row(name, value, None if is_well else check.found(value=value))
+
+
+def of_server(connection: Connection) -> Iterator[Row]:
     """Version, settings, rights of the role. Ends the transaction under way."""
 
     def scalar(statement: LiteralString) -> str:
         return str(_scalar(connection, statement))
 
     version = int(scalar("show server_version_num"))
-    yield Finding("version", scalar("show server_version"), "" if version >= VERSION_MIN else "use PostgreSQL 15+")
+    yield _row("version", scalar("show server_version"), VERSION, is_well=version >= database.VERSION_MIN)
     encoding = encoding_of(connection)
-    yield Finding("encoding", encoding, "" if encoding == ENCODING else ENCODING_ADVICE)
+    yield _row("encoding", encoding, ENCODED, is_well=encoding == ENCODING)
     fsync = scalar("show fsync")
-    yield Finding("fsync", fsync, "" if fsync == "on" else "set fsync = on")
+    yield _row("fsync", fsync, FSYNC, is_well=fsync == "on")
     wal_level = scalar("show wal_level")
-    missing = "" if wal_level == "logical" else _FOR_THE_TAILER.format("wal_level = logical")
-    yield Finding("wal_level", wal_level, note=missing)
+    yield _row("wal_level", wal_level, WAL_LEVEL, is_well=wal_level == "logical")
     may_replicate = scalar("select rolreplication or rolsuper from pg_roles where rolname = current_user") == "True"
-    missing = "" if may_replicate else _FOR_THE_TAILER.format("alter role ... replication")
-    yield Finding("replication right", str(may_replicate).lower(), note=missing)
+    yield _row("replication right", str(may_replicate).lower(), REPLICATION_RIGHT, is_well=may_replicate)
     may_create = scalar("select has_database_privilege(current_database(), 'CREATE')") == "True"
-    yield Finding("create right", str(may_create).lower(), "" if may_create else "grant create on database")
+    yield _row("create right", str(may_create).lower(), CREATE_RIGHT, is_well=may_create)
     connection.rollback()
 
 
-def of_pooler(*, is_shared: bool) -> Finding:
+def of_pooler(*, is_shared: bool) -> Row:
     """A pooler between here and the server that hands each transaction to any session of the server."""
-    return Finding("transaction pooler", "seen" if is_shared else "none seen", WITHOUT_POOLER if is_shared else "")
+    return _row("transaction pooler", "seen" if is_shared else "none seen", POOLER, is_well=not is_shared)
 
 
 def replicated_topics(connection: Connection) -> int:
@@ -70,7 +94,7 @@ def replicated_topics(connection: Connection) -> int:
     return int(_scalar(connection, "select count(*) from txmsg.topic t where t.durability = 'replicated'"))
 
 
-def of_replication(connection: Connection, *, topics: int) -> Iterator[Finding]:
+def of_replication(connection: Connection, *, topics: int) -> Iterator[Row]:
     """Which of both servers this is, and whether what `topics` topics of durability `replicated` wait for is there."""
     if _scalar(connection, "select pg_is_in_recovery()"):
         yield from _of_standby(connection)
@@ -78,52 +102,44 @@ def of_replication(connection: Connection, *, topics: int) -> Iterator[Finding]:
         yield from _of_primary(connection, topics)
 
 
-def _of_primary(connection: Connection, topics: int) -> Iterator[Finding]:
-    yield Finding("role of the server", "primary")
-    needed = f"needed by topics of durability replicated ({topics}), which are refused meanwhile" if topics else ""
+def _of_primary(connection: Connection, topics: int) -> Iterator[Row]:
+    yield Row("role of the server", "primary")
     names = str(_scalar(connection, "show synchronous_standby_names"))
-    fix = f"name a standby: {needed}" if needed and not names else ""
-    yield Finding("synchronous_standby_names", names or "none", fix)
+    unnamed = STANDBY_UNNAMED.found(topics=topics) if topics and not names else None
+    yield Row("synchronous_standby_names", names or "none", unnamed)
     standbys = _rows(connection, _STANDBYS)
     if any(standby.sync_state is None for standby in standbys):
-        grant = "grant pg_read_all_stats to the role, which may not see their state"
-        yield Finding("standbys", f"{len(standbys)} attached", f"{grant}: {needed}" if needed else "", grant)
+        hidden = STANDBYS_HIDDEN.found(topics=topics) if topics else STANDBYS_UNSEEN.found()
+        yield Row("standbys", f"{len(standbys)} attached", hidden)
         return
     if names and not any(standby.is_synchronous for standby in standbys):
-        fix = (
-            f"attach one (pg_basebackup -R), or `txmsg topic alter NAME --durability sync`: {needed}" if needed else ""
-        )
-        yield Finding("synchronous standby", "none attached", fix)
+        yield Row("synchronous standby", "none attached", STANDBY_MISSING.found(topics=topics) if topics else None)
     for standby in standbys:
         yield _of_attached(standby)
 
 
-def _of_attached(row: Any) -> Finding:
+def _of_attached(row: Any) -> Row:
     where = f" at {row.client_addr}" if row.client_addr else ""
     lag = "nothing confirmed yet"
     if row.flush_lag_bytes is not None:
         lag = f"{row.flush_lag_bytes} bytes behind on its disk, {row.replay_lag_bytes} in what it shows"
-    fix = ""
-    if row.is_logical and row.is_synchronous:
-        fix = "it reads a logical slot and keeps no copy: name the standbys in synchronous_standby_names instead of '*'"
-    return Finding(f"standby {row.application_name}{where}", f"{row.sync_state}, {row.state}, {lag}", fix)
+    name, keeps_copy = f"standby {row.application_name}{where}", not (row.is_logical and row.is_synchronous)
+    return _row(name, f"{row.sync_state}, {row.state}, {lag}", STANDBY_READS_SLOT, is_well=keeps_copy)
 
 
-def _of_standby(connection: Connection) -> Iterator[Finding]:
-    note = "takes no writes: brokers and `txmsg db upgrade` want the primary"
-    yield Finding("role of the server", "hot standby", note=note)
+def _of_standby(connection: Connection) -> Iterator[Row]:
+    yield Row("role of the server", "hot standby", HOT_STANDBY.found())
     receivers = _rows(connection, _RECEIVER)
     if not receivers:
-        fix = "it receives nothing: look at primary_conninfo and at its log, or promote it if the primary is lost"
-        yield Finding("follows", "no primary", fix)
+        yield Row("follows", "no primary", FOLLOWS_NOTHING.found())
     elif receivers[0].status is None:
-        yield Finding("follows", "a primary", note="grant pg_read_all_stats to the role to see which one")
+        yield Row("follows", "a primary", PRIMARY_UNSEEN.found())
     else:
-        yield Finding("follows", f"{receivers[0].sender_host}:{receivers[0].sender_port}, {receivers[0].status}")
+        yield Row("follows", f"{receivers[0].sender_host}:{receivers[0].sender_port}, {receivers[0].status}")
     replay = _rows(connection, _REPLAY)[0]
-    fix = "`select pg_wal_replay_resume()`: it shows nothing newer meanwhile" if replay.is_paused else ""
     last = f"; newest commit {replay.newest.isoformat(timespec='seconds')}" if replay.newest else ""
-    yield Finding("replay", f"{replay.lag_bytes} bytes behind what is received{last}", fix)
+    value = f"{replay.lag_bytes} bytes behind what is received{last}"
+    yield _row("replay", value, REPLAY_PAUSED, is_well=not replay.is_paused)
 
 
 def _scalar(connection: Connection, statement: LiteralString) -> Any:

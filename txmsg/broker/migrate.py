@@ -18,7 +18,16 @@ from psycopg.pq import PGconn, Ping
 from psycopg.rows import scalar_row
 
 from txmsg.broker import findings, migrations
-from txmsg.broker.findings import Finding
+from txmsg.broker.findings import Row
+from txmsg.checks import database
+from txmsg.checks.check import Finding
+from txmsg.checks.database import (
+    REVISION_AHEAD,
+    REVISION_MISSING,
+    REVISION_NEWER,
+    SCHEMA_DIFFERS,
+    WITHOUT_POOLER,
+)
 from txmsg.errors import SchemaMismatch, StorageError
 from txmsg.postgres import KEEPALIVES, WITHOUT_POOLER, connect, cut_after, require_utf8, shares_sessions
 
@@ -26,11 +35,6 @@ REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in
 notify_db.works_from from which revision on brokers may run on it."""
 
-_INSTALL_NEWER = (
-    f"newer than this release of txmsg knows (up to {REVISIONS[-1]}): install the release that upgraded it, or a newer "
-    "one; a database is not downgraded"
-)
-_RESTORE = "recreate it as txmsg.catalogue_of_revision describes it, or restore a backup"
 _NAMED_MAX = 5
 _CONNECT_S_MAX = 10
 _ANSWER_S_MAX = 30.0
@@ -61,10 +65,10 @@ def _connect(url: str, *, any_server: bool = False, answer_s_max: float = _ANSWE
                     f"locks and prepared statements fail: {WITHOUT_POOLER}"
                 )
             version = connection.info.server_version
-            if version < findings.VERSION_MIN:
+            if version < database.VERSION_MIN:
                 raise StorageError(
                     f"the Notify database {_shown(url)} is PostgreSQL {version // 10_000}: use "
-                    f"{findings.VERSION_MIN // 10_000} or newer"
+                    f"{database.VERSION_MIN // 10_000} or newer"
                 )
             require_utf8(connection)
             connection.autocommit = False
@@ -108,6 +112,10 @@ def _advice(error: psycopg.Error) -> str:
 def _is_newer(revision: str | None) -> bool:
     """Whether this revision is of a later release: this one has no migration to it."""
     return revision is not None and revision not in {*REVISIONS, *migrations.revisions()}
+
+
+def _newer(revision: str | None) -> str:
+    return f"the Notify database is at revision {revision}, {REVISION_NEWER.found(known=REVISIONS[-1]).fix}"
 
 
 def _revision(connection: Connection) -> str | None:
@@ -219,11 +227,11 @@ def _upgrade_once(url: str) -> str:
         connection.execute("create schema if not exists txmsg")  # which a standby refuses, also when all is up to date
         revision = _revision(connection)
         if _is_newer(revision):
-            raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
+            raise SchemaMismatch(_newer(revision))
         if revision not in {None, REVISIONS[-1]} and (differences := _differences(connection)):
             raise StorageError(
                 f"the Notify database {_shown(url)} was not upgraded, for its schema is not as revision {revision} "
-                f"made it: {_named(differences)}: {_RESTORE}"
+                f"made it: {_named(differences)}: {SCHEMA_DIFFERS.fix}"
             )
         connection.execute("select set_config('lock_timeout', %s, true)", (str(_LOCK_WAIT_MS),))
         try:
@@ -258,7 +266,7 @@ def require(url: str) -> None:
         if revision in REVISIONS or _is_lenient(connection, revision):
             return
     if _is_newer(revision):
-        raise SchemaMismatch(f"the Notify database is at revision {revision}, {_INSTALL_NEWER}")
+        raise SchemaMismatch(_newer(revision))
     raise SchemaMismatch(
         f"the Notify database is at revision {revision or '(none)'}, this release works with "
         f"{' to '.join(dict.fromkeys((REVISIONS[0], REVISIONS[-1])))}: run `txmsg db upgrade --storage {_shown(url)}`, "
@@ -266,7 +274,7 @@ def require(url: str) -> None:
     )
 
 
-def check(url: str) -> list[Finding]:
+def check(url: str) -> list[Row]:
     """What an operator should know of the database: its server, its standbys, its revision and schema. Only reads."""
     with _connect(url, any_server=True) as connection:
         found = list(findings.of_server(connection))
@@ -277,12 +285,10 @@ def check(url: str) -> list[Finding]:
         is_lenient = _is_lenient(connection, revision)
         topics = findings.replicated_topics(connection) if revision in REVISIONS or is_lenient else 0
         found += findings.of_replication(connection, topics=topics)
-        note = "newer than this release, whose brokers still run on it" if is_lenient else ""
-        found.append(Finding("revision", revision or "none", "" if is_lenient else _fix_of(revision), note))
+        found.append(Row("revision", revision or "none", _of_revision(revision, is_lenient=is_lenient)))
         if revision is not None:
-            differences = _differences(connection)
-            value = _named(differences) if differences else "as its revision made it"
-            found.append(Finding("schema", value, _RESTORE if differences else ""))
+            value = _named(differences) if (differences := _differences(connection)) else "as its revision made it"
+            found.append(Row("schema", value, SCHEMA_DIFFERS.found(value=value) if differences else None))
         return found
 
 
@@ -301,7 +307,11 @@ def _named(differences: Sequence[str]) -> str:
     return f"missing or changed: {', '.join([*differences[:_NAMED_MAX], *more])}"
 
 
-def _fix_of(revision: str | None) -> str:
+def _of_revision(revision: str | None, *, is_lenient: bool) -> Finding | None:
     if revision in REVISIONS:
-        return ""
-    return _INSTALL_NEWER if _is_newer(revision) else "run `txmsg db upgrade --storage URL`"
+        return None
+    if is_lenient:
+        return REVISION_AHEAD.found(value=revision)
+    if _is_newer(revision):
+        return REVISION_NEWER.found(value=revision, known=REVISIONS[-1])
+    return REVISION_MISSING.found(value=revision or "none")

@@ -176,14 +176,14 @@ CERTIFICATE_EXPIRED: Final = Check(
 CLOCK_DIFFERS: Final = Check(
     "clock-differs",
     WARNING,
-    "the clock of {instance} is {value:duration} {ahead} that of this machine",
+    "the clock of {instance} is {seconds} s {ahead} that of this machine",
     why="times of messages, positions by time and delayed messages are off by this difference",
     fix="`chronyc tracking` or `timedatectl` on both machines says which of them is not synchronised",
 )
 BROKER_UNREACHABLE: Final = Check(
     "broker-reachable",
     CRITICAL,
-    "no broker can be reached: {error}",
+    "{error}",
     why="state that only brokers know is not checked, and clients with this address do not start",
     fix="start `txmsg broker`, or name another one with --broker",
 )

@@ -11,6 +11,7 @@ from txmsg.checks.check import Check, Finding
 from txmsg.checks.conditions import Level, Samples, holding, scope_of
 from txmsg.checks.texts import VALUE
 from txmsg.checks.thresholds import DEFAULTS, Thresholds
+from txmsg.metrics.catalogue import Scope
 
 
 def _of(module: ModuleType) -> Iterator[Check]:
@@ -26,10 +27,15 @@ BUILT_IN: Final = {check.alert: check for check in RULES if scope_of(check.condi
 BY_ALERT: Final = {check.alert: check for check in CHECKS}
 
 
-def findings_in(samples: Samples, thresholds: Thresholds = DEFAULTS) -> Iterator[Finding]:
-    """What figures show now, check by check, of each the worst series first. Counters are not compared with before."""
+def findings_in(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scope | None = None) -> Iterator[Finding]:
+    """What figures show now, check by check, of each the worst series first. Counters are not compared with before.
+
+    scope: of checks that brokers evaluate only those of this scope.
+    """
     for check in RULES:
+        if scope not in {None, scope_of(check.condition)}:
+            continue
         held = holding(check.condition, samples, thresholds=thresholds) or {}
         sign = 1 if isinstance(check.condition, Level) and check.condition.sign == "<" else -1
-        for labels in sorted(held, key=lambda labels: (sign * held[labels], sorted(labels))):
-            yield check.found(**{**dict(labels), VALUE: held[labels]})
+        for value, labels in sorted((sign * value, sorted(labels)) for labels, value in held.items()):
+            yield check.found(**{**dict(labels), VALUE: sign * value})

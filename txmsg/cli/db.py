@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txmsg.broker import migrate
+from txmsg.broker.findings import Row
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, storage_option
 
@@ -62,10 +62,14 @@ def check(*, storage: str, as_json: bool) -> None:
     findings = migrate.check(storage)
     ok = all(finding.ok for finding in findings)
     if as_json:
-        click.echo(json.dumps({"ok": ok, "findings": [dataclasses.asdict(finding) for finding in findings]}))
+        click.echo(json.dumps({"ok": ok, "findings": [_told(row) for row in findings]}))
     else:
         table = Table("", "What", "Is", "To do", box=None)
         for finding in findings:
             table.add_row("ok" if finding.ok else "!", finding.name, finding.value, finding.fix or finding.note)
         Console(highlight=False).print(table)
     sys.exit(0 if ok else 1)
+
+
+def _told(row: Row) -> dict[str, str]:
+    return {"name": row.name, "value": row.value, "fix": row.fix, "note": row.note}

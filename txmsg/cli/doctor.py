@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import click
 from click.core import ParameterSource
 
+from txmsg.checks.check import CRITICAL, Finding
 from txmsg.cli.connections import asker, broker_option, kafka_config_option
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.doctor import brokers, database
-from txmsg.doctor.finding import Finding, Severity
 from txmsg.errors import printable
 
 
@@ -21,7 +20,7 @@ from txmsg.errors import printable
     epilog=f"{EXAMPLE_FORMAT}\n"
     "  txmsg doctor\n"
     "  txmsg doctor --storage postgresql://notify@db/notify \\\n      --log /var/lib/metaq --json\n\n"
-    "Changes nothing. Exit status 1 if there is a problem; warnings alone are 0. docs/operations.md lists the checks."
+    "Changes nothing. Exit status 1 if there is a problem; warnings alone are 0. docs/alerts.md lists the checks."
 )
 @click.option(
     "--storage",
@@ -47,10 +46,10 @@ def doctor(context: click.Context, *, storage: str | None, broker: str, log: str
     is_default = context.get_parameter_source("broker") is ParameterSource.DEFAULT
     found = list(_look(storage, None if is_default and storage else broker, log))
     if as_json:
-        click.echo(json.dumps({"findings": [{**asdict(each), "severity": each.severity.value} for each in found]}))
+        click.echo(json.dumps({"findings": [_told(each) for each in found]}))
     else:
         _print(found)
-    if any(each.severity is Severity.PROBLEM for each in found):
+    if any(each.severity is CRITICAL for each in found):
         raise SystemExit(1)
 
 
@@ -58,7 +57,7 @@ def _look(storage: str | None, broker: str | None, log: str | None) -> Iterator[
     if storage is not None:
         found = list(database.look(storage))
         yield from found
-        if broker is None and not any(each.check == database.REACHABLE for each in found):
+        if broker is None and not database.is_missing(found):
             broker = database.address_of_a_broker(storage)  # None: the database's checks have told it
     if broker is not None:
         yield from brokers.look(asker, broker)
@@ -68,13 +67,22 @@ def _look(storage: str | None, broker: str | None, log: str | None) -> Iterator[
         yield from logs.look(log)
 
 
+def _word(found: Finding) -> str:
+    return "problem" if found.severity is CRITICAL else found.severity.value
+
+
+def _told(found: Finding) -> dict[str, str]:
+    words = {"what": found.what, "why": found.why, "fix": found.fix}
+    return {"check": found.check.name, "severity": _word(found), **words}
+
+
 def _print(found: list[Finding]) -> None:
     for each in found:
-        colour = "red" if each.severity is Severity.PROBLEM else "yellow"
-        click.secho(f"{each.severity.value.upper():8}", fg=colour, nl=False)
-        click.echo(f" {each.check}: {printable(each.what)}")
+        colour = "red" if each.severity is CRITICAL else "yellow"
+        click.secho(f"{_word(each).upper():8}", fg=colour, nl=False)
+        click.echo(f" {each.check.name}: {printable(each.what)}")
         click.echo(f"         {printable(each.why)}")
         click.echo(f"         to do: {printable(each.fix)}\n")
-    problems = sum(each.severity is Severity.PROBLEM for each in found)
+    problems = sum(each.severity is CRITICAL for each in found)
     counted = f"problems: {problems}, warnings: {len(found) - problems}"
     click.echo(counted if found else "nothing is wrong")

@@ -1,10 +1,10 @@
-"""Checks of the Notify database and its server. Each has a session of its own, which only reads."""
+"""Probes of the Notify database and its server. Each has a session of its own, which only reads."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +17,47 @@ from txmsg.binlog import status as mirror
 from txmsg.broker import migrate
 from txmsg.broker.store.connect import SESSIONS_MAX
 from txmsg.broker.store.figures import DATA_DIRECTORY
+from txmsg.checks.brokers import CUT, NOBODY_DELIVERS
+from txmsg.checks.check import Finding
+from txmsg.checks.database import (
+    AUTOVACUUM,
+    CONNECTIONS,
+    DATA_CHECKSUMS,
+    DATABASE_AWAY,
+    DATABASE_REFUSES,
+    DATABASE_UNUSABLE,
+    DEAD_ROWS,
+    FAILOVER_SLOTS,
+    FULL_PAGE_WRITES,
+    INDEX_INVALID,
+    LONG_TRANSACTION,
+    MIRROR_BEHIND,
+    MIRROR_STOPPED,
+    NO_MIRROR,
+    NO_TABLES,
+    PREPARED_TRANSACTION,
+    SLOT_IN_DANGER,
+    SLOT_KEEPS_LOG,
+    SLOT_LOST,
+    SLOT_UNLIMITED,
+    SLOT_UNREAD,
+    TRANSACTION_IDS,
+)
 from txmsg.checks.thresholds import DEFAULTS
-from txmsg.doctor.disk import free_space, looked_into
-from txmsg.doctor.finding import CHECK_S_MAX, Check, Finding, cut, examine, name_of, on_one_line, problem, warning
+from txmsg.doctor.machine import different_clock, free_space, looked_into
+from txmsg.doctor.probe import CHECK_S_MAX, Probe, examine, on_one_line
 from txmsg.errors import StorageError
 from txmsg.postgres import KEEPALIVES, PINNED, connect, cut_after
 
 _SETTINGS: Final = {**PINNED, "statement_timeout": "10s", "lock_timeout": "5s", "default_transaction_read_only": "on"}
 _CONNECT_S_MAX: Final = 5
 
-CLOCK_S_MAX: Final = 1.0
-KEEP_LESS: Final = "give it a larger disk, or keep less: `txmsg config set broker.retention_size_bytes 50GiB`"
 _OPEN_S_MAX: Final = 300
 _CONNECTIONS_SHARE: Final = 0.8
-_SLOT_BYTES_MAX: Final = DEFAULTS.slot_safe_size_bytes
-_SLOT_KEPT_BYTES_MAX: Final = DEFAULTS.slot_kept_size_bytes
+_UNREAD_BYTES_MAX: Final = 1024**3
+"""Of a slot of others, which may be read now and then."""
 _DEAD_ROWS_MAX: Final = 200_000
 _AGE_MAX: Final = 1_000_000_000
-_MIRROR_BEHIND_S_MAX: Final = DEFAULTS.mirror_behind_s
 _FAILOVER_FROM: Final = 170000
 _OF_BROKERS: Final = ("txmsg broker", "txmsg writer", "txmsg listener", "txmsg upkeep")
 """What the sessions of brokers are called."""
@@ -73,7 +96,12 @@ def look(url: str) -> Iterator[Finding]:
     found = list(examine(FIRST, lambda: nullcontext(url)))
     yield from found
     if not found:
-        yield from examine(CHECKS, lambda: _session(url))
+        yield from examine(PROBES, lambda: _session(url))
+
+
+def is_missing(found: Iterable[Finding]) -> bool:
+    """Whether `look` could look at nothing else."""
+    return any(each.check in _MISSING for each in found)
 
 
 def address_of_a_broker(url: str) -> str | None:
@@ -91,50 +119,25 @@ def database_reachable(url: str) -> Iterator[Finding]:
     try:
         revision = migrate.current(url)
     except StorageError as exc:
-        yield problem(
-            on_one_line(exc),
-            why="no broker works without it",
-            fix=_way_in(exc),
-        )
+        error = on_one_line(exc)
+        if migrate.is_refused(exc):
+            yield DATABASE_REFUSES.found(error)
+        else:
+            yield (DATABASE_UNUSABLE if exc.__cause__ is None else DATABASE_AWAY).found(error)
         return
     if revision is None:
-        yield problem(
-            "the database has no tables of txmsg",
-            why="no broker runs on it",
-            fix="`txmsg db upgrade --storage URL`, or name the right database",
-        )
-
-
-def _way_in(error: StorageError) -> str:
-    if migrate.is_refused(error):
-        return (
-            "PostgreSQL runs and refuses this: correct user, password and database in --storage (TXMSG_STORAGE), here "
-            "and where brokers and tailers get it, or pg_hba.conf"
-        )
-    if error.__cause__ is None:
-        return "do what it says"
-    return "start PostgreSQL, or name the right host and port with --storage"
+        yield NO_TABLES.found()
 
 
 def live_broker(database: Database) -> Iterator[Finding]:
     """A broker is alive, and not drained."""
     if not database.rows("select from txmsg.broker where state = 'active' and expires_at > now()"):
-        yield problem(
-            "no broker of this database is alive, or all are drained",
-            why="no message is accepted or delivered",
-            fix="start `txmsg broker --storage URL`; `txmsg cluster resume BROKER` ends a drain",
-        )
+        yield NOBODY_DELIVERS.found("no broker of this database is alive, or all are drained")
 
 
 def database_settings(database: Database) -> Iterator[Finding]:
     """Everything that `txmsg db check` covers: version, encoding, fsync, rights, standbys, schema."""
-    for found in migrate.check(database.url):
-        if not found.ok:
-            yield problem(
-                f"{found.name}: {found.value}",
-                why="brokers need another value; `txmsg db check` shows it",
-                fix=found.fix,
-            )
+    yield from (row.finding for row in migrate.check(database.url) if row.finding is not None and not row.ok)
 
 
 def durability(database: Database) -> Iterator[Finding]:
@@ -146,17 +149,9 @@ def durability(database: Database) -> Iterator[Finding]:
         )
     }
     if "full_page_writes" in off:
-        yield problem(
-            "full_page_writes is off",
-            why="pages that were only partly written when the machine stopped are damaged for good",
-            fix="`alter system set full_page_writes = on`, then `select pg_reload_conf()`",
-        )
+        yield FULL_PAGE_WRITES.found()
     if "data_checksums" in off:
-        yield warning(
-            "the server has no data checksums",
-            why="wrong pages of a faulty disk are not detected, and get into the backups",
-            fix="stop PostgreSQL, and run `pg_checksums --enable -D DIRECTORY`",
-        )
+        yield DATA_CHECKSUMS.found()
 
 
 def autovacuum(database: Database) -> Iterator[Finding]:
@@ -164,11 +159,7 @@ def autovacuum(database: Database) -> Iterator[Finding]:
     for row in database.rows(
         "select name from pg_settings where name in ('autovacuum', 'track_counts') and setting = 'off'"
     ):
-        yield problem(
-            f"{row.name} is off",
-            why="half messages, retries and cursors leave dead rows, which make every statement slower",
-            fix=f"`alter system set {row.name} = on`, then `select pg_reload_conf()`",
-        )
+        yield AUTOVACUUM.found(setting=row.name)
 
 
 def connections(database: Database) -> Iterator[Finding]:
@@ -186,17 +177,11 @@ def connections(database: Database) -> Iterator[Finding]:
     )
     wanted = row.brokers * SESSIONS_MAX + row.others
     if row.used >= _CONNECTIONS_SHARE * row.allowed:
-        yield warning(
-            f"{row.used} of {row.allowed} connections are used, {row.own} of them by txmsg",
-            why="a broker that gets no connection accepts and delivers nothing",
-            fix="raise max_connections and restart PostgreSQL, or end sessions of others (pg_stat_activity)",
-        )
+        yield CONNECTIONS.found(used=row.used, allowed=row.allowed, own=row.own)
     elif wanted > row.allowed:
-        yield warning(
+        yield CONNECTIONS.found(
             f"{row.brokers} brokers may have {row.brokers * SESSIONS_MAX} connections, others have {row.others}, and "
-            f"{row.allowed} are allowed",
-            why="under load a broker gets no connection, and accepts and delivers nothing",
-            fix="raise max_connections and restart PostgreSQL, or run fewer brokers on it",
+            f"{row.allowed} are allowed"
         )
 
 
@@ -204,49 +189,22 @@ def replication_slots(database: Database) -> Iterator[Finding]:
     """Each slot has a reader, and retains neither too much of the write-ahead log nor too little."""
     for slot in database.rows(_SLOTS):
         is_own = slot.name.startswith("txmsg_")
-        refill = "start `txmsg tailer run`: it makes the slot again, and reads what is missing from the table"
         if slot.wal_status == "lost":
-            yield problem(
-                f"slot {slot.name} is lost: the server has thrown away what it needed",
-                why="its mirror or standby receives nothing more",
-                fix=refill
-                if is_own
-                else f"`select pg_drop_replication_slot('{slot.name}')`, and make its standby again",
-            )
+            yield SLOT_LOST.found(slot=slot.name)
         elif slot.wal_status == "unreserved":
-            yield problem(
-                f"slot {slot.name} is lost at the next checkpoint: it is too far behind",
-                why="its mirror or standby then receives nothing more",
-                fix="let its reader catch up, and raise max_slot_wal_keep_size",
+            yield SLOT_IN_DANGER.found(f"slot {slot.name} is lost at the next checkpoint: it is too far behind")
+        elif not slot.active and (is_own or slot.kept_bytes > _UNREAD_BYTES_MAX):
+            yield SLOT_UNREAD.found(slot=slot.name, value=slot.kept_bytes)
+        elif slot.safe_bytes is not None and slot.safe_bytes < DEFAULTS.slot_safe_size_bytes:
+            yield SLOT_IN_DANGER.found(
+                f"slot {slot.name} is lost after {_mib(slot.safe_bytes)} more of write-ahead log"
             )
-        elif not slot.active and (is_own or slot.kept_bytes > _SLOT_BYTES_MAX):
-            yield warning(
-                f"nothing reads slot {slot.name}, which keeps {_mib(slot.kept_bytes)} of write-ahead log",
-                why="the write-ahead log grows until the slot is read",
-                fix="start `txmsg tailer run`, or `txmsg tailer drop` if the mirror is not wanted any more"
-                if is_own
-                else f"start its reader, or `select pg_drop_replication_slot('{slot.name}')`",
-            )
-        elif slot.safe_bytes is not None and slot.safe_bytes < _SLOT_BYTES_MAX:
-            yield warning(
-                f"slot {slot.name} is lost after {_mib(slot.safe_bytes)} more of write-ahead log",
-                why="its mirror or standby then receives nothing more",
-                fix="let its reader catch up, and raise max_slot_wal_keep_size",
-            )
-        elif slot.kept_bytes > _SLOT_KEPT_BYTES_MAX:
-            yield warning(
-                f"slot {slot.name} keeps {_mib(slot.kept_bytes)} of write-ahead log: its reader is behind",
-                why="the write-ahead log grows until the slot is read, and fills the disk of the database",
-                fix="`txmsg tailer status` and the tailer's log say why it is behind, such as a log whose disk is full"
-                if is_own
-                else "look at the log of its reader",
+        elif slot.kept_bytes > DEFAULTS.slot_kept_size_bytes:
+            yield SLOT_KEEPS_LOG.found(
+                f"slot {slot.name} keeps {_mib(slot.kept_bytes)} of write-ahead log: its reader is behind"
             )
         if slot.is_unlimited and is_own:
-            yield warning(
-                f"slot {slot.name} may keep write-ahead log without a limit",
-                why="a stopped mirror fills the disk, and the database stops; a lost slot can be refilled",
-                fix="`alter system set max_slot_wal_keep_size = '64GB'`, then `select pg_reload_conf()`",
-            )
+            yield SLOT_UNLIMITED.found(slot=slot.name)
 
 
 def failover_slots(database: Database) -> Iterator[Finding]:
@@ -259,36 +217,25 @@ def failover_slots(database: Database) -> Iterator[Finding]:
         "       current_setting('synchronized_standby_slots') as waited_for"
     )
     if row.logical and row.physical and not row.waited_for:
-        yield warning(
-            f"{row.logical} logical slots fail over, and synchronized_standby_slots names no standby",
-            why="a mirror may have messages that the standby does not have when it is promoted: log and table then "
-            "differ",
-            fix="`alter system set synchronized_standby_slots = 'SLOT_OF_THE_STANDBY'`, then `select pg_reload_conf()`",
-        )
+        yield FAILOVER_SLOTS.found(logical=row.logical)
 
 
 def long_transactions(database: Database) -> Iterator[Finding]:
     """No transaction has been open for minutes."""
     found = database.rows(_OPEN, _OPEN_S_MAX)
     for row in found:
-        yield warning(
-            f"process {row.pid} ({row.who}, {row.state}) has had a transaction open for {row.open_s:.0f} s",
-            why="meanwhile no dead row is removed, and segments that it has read cannot be dropped",
-            fix=f"`select pg_terminate_backend({row.pid})`; idle_in_transaction_session_timeout prevents idle ones",
-        )
+        yield LONG_TRANSACTION.found(pid=row.pid, who=row.who, state=row.state, value=round(row.open_s))
     if found and (left := found[0].all_of_them - len(found)):
-        yield cut(f"{left:,} more transactions have been open for more than {_OPEN_S_MAX} s, none longer than these")
+        yield CUT.found(
+            left=f"{left:,} more transactions have been open for more than {_OPEN_S_MAX} s, none longer than these"
+        )
     for row in database.rows(
         "select gid, extract(epoch from now() - prepared)::float8 as open_s from pg_prepared_xacts "
         " where prepared < now() - make_interval(secs => %s)",
         _OPEN_S_MAX,
     ):
         gid = "'" + row.gid.replace("'", "''") + "'"
-        yield warning(
-            f"transaction {row.gid!r} has been prepared for {row.open_s:.0f} s",
-            why="meanwhile no dead row is removed, even after a restart",
-            fix=f"`commit prepared {gid}` or `rollback prepared {gid}`",
-        )
+        yield PREPARED_TRANSACTION.found(gid=gid, value=round(row.open_s))
 
 
 def invalid_indexes(database: Database) -> Iterator[Finding]:
@@ -297,11 +244,7 @@ def invalid_indexes(database: Database) -> Iterator[Finding]:
         "select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid "
         " where c.relnamespace = 'txmsg'::regnamespace and not (i.indisvalid and i.indisready) order by 1"
     ):
-        yield problem(
-            f"index {row.name} is invalid",
-            why="statements that need it read whole tables",
-            fix=f"`reindex index concurrently txmsg.{row.name}`",
-        )
+        yield INDEX_INVALID.found(index=row.name)
 
 
 def dead_rows(database: Database) -> Iterator[Finding]:
@@ -311,22 +254,14 @@ def dead_rows(database: Database) -> Iterator[Finding]:
         " where schemaname = 'txmsg' and n_dead_tup > %s and n_dead_tup > n_live_tup / 2 order by n_dead_tup desc",
         _DEAD_ROWS_MAX,
     ):
-        yield warning(
-            f"table {row.name} has {row.dead} dead rows, and {row.live} live ones",
-            why="statements read past them, and the table grows",
-            fix=f"`vacuum (verbose) txmsg.{row.name}` says what holds them: mostly a long transaction or a slot",
-        )
+        yield DEAD_ROWS.found(table=row.name, dead=row.dead, live=row.live)
 
 
 def transaction_ids(database: Database) -> Iterator[Finding]:
     """The database is far from using up its transaction ids."""
     [row] = database.rows("select age(datfrozenxid) as age from pg_database where datname = current_database()")
     if row.age > _AGE_MAX:
-        yield problem(
-            f"the oldest row is {row.age} transactions old, of 2 billion",
-            why="when they are used up, the server accepts no more writes",
-            fix="end long transactions and drop unused slots, then `vacuumdb --freeze`",
-        )
+        yield TRANSACTION_IDS.found(value=row.age)
 
 
 def database_clock(database: Database) -> Iterator[Finding]:
@@ -336,16 +271,14 @@ def database_clock(database: Database) -> Iterator[Finding]:
     yield from different_clock("the database", row.now, begun, time.time())
 
 
-def data_disk(database: Database) -> Iterator[Finding]:
-    """The disk of the database has free space. Needs a server on this machine and a role that may see its path."""
-    for directory in _directory(database):
-        yield from free_space(directory, "the database", KEEP_LESS)
+def data_directory(database: Database) -> Iterator[Finding]:
+    """The disk of the database has free space, and no other user can read its files.
 
-
-def data_permissions(database: Database) -> Iterator[Finding]:
-    """No other user can read the database's files. Needs a server on this machine and a role that may see its path."""
+    Needs a server on this machine and a role that may see its path.
+    """
     for directory in _directory(database):
-        yield from looked_into(directory, "the database", "it holds all messages, and keys of erasable topics")
+        yield from free_space(directory, "the database")
+        yield from looked_into(directory, "the database")
 
 
 def _directory(database: Database) -> Iterator[Path]:
@@ -360,44 +293,24 @@ def mirrors(database: Database) -> Iterator[Finding]:
     for row in database.rows("select name from txmsg.mirror order by name"):
         found = mirror.status(database.session, row.name)
         if found.slot is None:
-            yield problem(
-                f"mirror {row.name} has no replication slot",
-                why="its log receives nothing more, and retention keeps the missing messages",
-                fix="start `txmsg tailer run`, or `txmsg tailer drop` if the mirror is not wanted any more",
-            )
+            yield NO_MIRROR.found(f"mirror {row.name} has no replication slot")
         for queue in found.stopped:
-            yield problem(
-                f"mirror {row.name} has stopped at topic {queue.topic} queue {queue.queue}: {queue.stopped}",
-                why="its log receives nothing more of this queue, and retention keeps the missing messages",
-                fix="`txmsg tailer status` says more; `txmsg tailer fork` if log and table differ",
+            yield MIRROR_STOPPED.found(
+                f"mirror {row.name} has stopped at topic {queue.topic} queue {queue.queue}: {queue.stopped}"
             )
-        if found.behind_s > _MIRROR_BEHIND_S_MAX:
-            yield warning(
-                f"mirror {row.name} is {found.behind_s:.0f} s and {found.behind_messages} messages behind",
-                why="readers of the log see messages late, and retention keeps the missing ones",
-                fix="check that `txmsg tailer run` runs, then the disk of its log and `txmsg tailer status`",
+        if found.behind_s > DEFAULTS.mirror_behind_s:
+            yield MIRROR_BEHIND.found(
+                f"mirror {row.name} is {found.behind_s:.0f} s and {found.behind_messages} messages behind"
             )
-
-
-def different_clock(whose: str, now: float, begun: float, ended: float) -> Iterator[Finding]:
-    """A clock against that of this machine, which was asked between begun and ended."""
-    ahead_s = now - (begun + ended) / 2
-    how = "ahead of" if ahead_s > 0 else "behind"
-    if abs(ahead_s) - (ended - begun) / 2 > CLOCK_S_MAX:
-        yield warning(
-            f"the clock of {whose} is {abs(ahead_s):.1f} s {how} that of this machine",
-            why="times of messages, positions by time and delayed messages are off by this difference",
-            fix="`chronyc tracking` or `timedatectl` on both machines says which of them is not synchronised",
-        )
 
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 1024**2:,.0f} MiB"
 
 
-FIRST: Final[tuple[Check[str], ...]] = (database_reachable,)
-REACHABLE: Final = name_of(database_reachable)
-CHECKS: Final[tuple[Check[Database], ...]] = (
+_MISSING: Final = (DATABASE_AWAY, DATABASE_REFUSES, DATABASE_UNUSABLE, NO_TABLES)
+FIRST: Final[tuple[Probe[str], ...]] = (database_reachable,)
+PROBES: Final[tuple[Probe[Database], ...]] = (
     live_broker,
     database_settings,
     durability,
@@ -410,8 +323,7 @@ CHECKS: Final[tuple[Check[Database], ...]] = (
     dead_rows,
     transaction_ids,
     database_clock,
-    data_disk,
-    data_permissions,
+    data_directory,
     mirrors,
 )
 

@@ -1,4 +1,4 @@
-"""Checks of a MetaQ log, in a directory or at its server."""
+"""Probes of a MetaQ log, in a directory or at its server."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Final
 
 from txmsg.administration.log import LogAdministration
 from txmsg.administration.log_contents import LogState, log_state
+from txmsg.checks.check import Finding
+from txmsg.checks.conditions import INSTANCE
+from txmsg.checks.logs import LOG_FAILED, LOG_UNREADABLE
 from txmsg.doctor import groups
-from txmsg.doctor.disk import free_share, free_space, looked_into
-from txmsg.doctor.finding import Check, Finding, certificate, examine, problem
+from txmsg.doctor.machine import free_space, looked_into
+from txmsg.doctor.probe import Probe, examine, shown
 from txmsg.errors import TxmsgError
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.location import open_log
 
 _ANSWER_S_MAX: Final = 5.0
-_LESS: Final = "give it a larger disk, or keep less: --retention and --retention-size of `txmsg metaq serve`"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def look(where: str) -> Iterator[Finding]:
     found = list(examine(FIRST, lambda: nullcontext(where)))
     yield from found
     if not found:
-        yield from examine(CHECKS, opened)
+        yield from examine(PROBES, opened)
 
 
 def log_opens(where: str) -> Iterator[Finding]:
@@ -64,58 +66,33 @@ def log_opens(where: str) -> Iterator[Finding]:
         with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
             access.topics()
     except TxmsgError as exc:
-        yield problem(
-            f"the log {where} cannot be opened: {exc}",
-            why="it cannot be read",
-            fix="`txmsg metaq check DIRECTORY` says what is damaged; at a server, look at its log",
-        )
+        yield LOG_UNREADABLE.found(log=where, error=exc)
 
 
-def log_accepts(log: Opened) -> Iterator[Finding]:
-    """The server of the log accepts appends."""
+def log_server(log: Opened) -> Iterator[Finding]:
+    """What the server of the log tells of itself."""
     if failure := log.state.failure:
-        yield problem(
-            f"the server of the log accepts no appends: {failure}",
-            why="producers and tailers wait, or get errors, and write-ahead log of the database is kept meanwhile",
-            fix=f"on a full disk, {_LESS}; otherwise the log of the server says more",
-        )
+        yield LOG_FAILED.found(f"the server of the log accepts no appends: {failure}")
+    figures = {
+        "txmsg_tls_certificate_remaining_seconds": log.state.certificate_remaining_s,
+        "txmsg_disk_free_ratio": None if Path(log.where).is_dir() else log.state.disk_free_ratio,
+    }
+    labels = frozenset({(INSTANCE, f"the log at {log.where}")})
+    yield from shown({name: {labels: value} for name, value in figures.items() if value is not None})
 
 
-def log_disk(log: Opened) -> Iterator[Finding]:
-    """The disk of the log has free space."""
+def log_directory(log: Opened) -> Iterator[Finding]:
+    """The directory of a log has free space, and no other user can look into it."""
     if Path(log.where).is_dir():
-        yield from free_space(Path(log.where), "the log", _LESS)
-    elif (share := log.state.disk_free_ratio) is not None:
-        yield from free_share(share, f"the log at {log.where}", _LESS)
+        yield from free_space(Path(log.where), "the log")
+        yield from looked_into(Path(log.where), "the log")
 
 
-def log_certificate(log: Opened) -> Iterator[Finding]:
-    """The certificate of the log's server is valid for weeks."""
-    yield from certificate(log.state.certificate_remaining_s, f"the server of the log at {log.where}")
-
-
-def log_permissions(log: Opened) -> Iterator[Finding]:
-    """No other user can read the log's files. Needs a log in a directory."""
-    if Path(log.where).is_dir():
-        yield from looked_into(Path(log.where), "the log", "it holds all messages that are mirrored")
-
-
-def unread_log_groups(log: Opened) -> Iterator[Finding]:
-    """Each group with waiting messages has a member."""
+def log_groups(log: Opened) -> Iterator[Finding]:
+    """Each group with waiting messages has a member, and none has dead letters."""
     yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
+    yield from groups.dead(log.groups())
 
 
-def log_dead_letters(log: Opened) -> Iterator[Finding]:
-    """No group has dead letters."""
-    yield from groups.dead(log.groups(), log.option)
-
-
-FIRST: Final[tuple[Check[str], ...]] = (log_opens,)
-CHECKS: Final[tuple[Check[Opened], ...]] = (
-    log_accepts,
-    log_disk,
-    log_certificate,
-    log_permissions,
-    unread_log_groups,
-    log_dead_letters,
-)
+FIRST: Final[tuple[Probe[str], ...]] = (log_opens,)
+PROBES: Final[tuple[Probe[Opened], ...]] = (log_server, log_directory, log_groups)

@@ -1,0 +1,80 @@
+"""How the parts of a set are looked at: one probe after the other, each with a time of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import Final, TypeVar
+
+import psycopg
+
+from txmsg.checks.brokers import CUT, NOT_CHECKED
+from txmsg.checks.catalogue import findings_in
+from txmsg.checks.check import Check, Finding
+from txmsg.checks.conditions import Samples
+from txmsg.checks.thresholds import DEFAULTS, Thresholds
+from txmsg.errors import TxmsgError
+from txmsg.metrics.catalogue import Scope
+
+T = TypeVar("T")
+
+CHECK_S_MAX: Final = 15.0
+NAMED_MAX: Final = 20
+"""Findings of a check that are told, the worst first; a set of 10,000 groups is no list for people."""
+
+Probe = Callable[[T], Iterable[Finding]]
+
+
+def shown(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scope | None = None) -> Iterator[Finding]:
+    """What figures show, of each check the worst."""
+    for check, each in groupby(findings_in(samples, thresholds, scope), key=lambda finding: finding.check):
+        yield from bounded(check, list(each))
+
+
+def bounded(check: Check, found: Sequence[Finding]) -> Iterator[Finding]:
+    """The first of the findings of one check, and how many more there are."""
+    yield from found[:NAMED_MAX]
+    if (more := len(found) - NAMED_MAX) > 0:
+        yield CUT.found(left=f"there are {more:,} more findings of {check.name} than the {NAMED_MAX} that are named")
+
+
+def on_one_line(exc: BaseException) -> str:
+    """The text of an error, also of what libpq says on several lines."""
+    return "; ".join(filter(None, map(str.strip, str(exc).splitlines())))
+
+
+def name_of(probe: Probe[T]) -> str:
+    """The name of a probe: that of its function."""
+    return probe.__name__.replace("_", "-")
+
+
+def examine(probes: Sequence[Probe[T]], subject: Callable[[], AbstractContextManager[T]]) -> Iterator[Finding]:
+    """What the probes find, each with a subject of its own: one that fails leaves nothing behind for the next.
+
+    A probe that fails, or takes longer than CHECK_S_MAX, is a finding itself.
+    """
+    for probe in probes:
+        try:
+            yield from _in_time(probe, subject)
+        except (TxmsgError, psycopg.Error, OSError) as exc:
+            timed_out = f"it has not ended within {CHECK_S_MAX:g} s"
+            error = timed_out if isinstance(exc, TimeoutError) else on_one_line(exc)
+            yield NOT_CHECKED.found(probe=name_of(probe), error=error)
+
+
+def _in_time(probe: Probe[T], subject: Callable[[], AbstractContextManager[T]]) -> list[Finding]:
+    """On a thread, since a file system or a server may hang for ever. One that does is left behind."""
+    answer = Future[list[Finding]]()
+
+    def look() -> None:
+        try:
+            with subject() as given:
+                answer.set_result(list(probe(given)))
+        except BaseException as exc:  # noqa: BLE001 - for the caller
+            answer.set_exception(exc)
+
+    threading.Thread(target=look, name=f"doctor {name_of(probe)}", daemon=True).start()
+    return answer.result(CHECK_S_MAX)
