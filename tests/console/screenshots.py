@@ -131,7 +131,7 @@ def shop() -> Iterator[tuple[Browser, str, str]]:
 
 def _take_all(browser: Browser, url: str, broker: str, target: Path) -> None:
     for picture in _OVERVIEWS:
-        take(browser, url, picture, target, _shows("[id^=group-]", ".findings [data-state=bad]"))
+        take(browser, url, picture, target, _shows("[id^=group-]", ".findings [data-state]"))
     take(browser, url, _LOGS, target, _shows("[id^=log-] [data-state=good]", "[id^=mirror-] [data-state=good]"))
     take(browser, url, _ALERTS, target, _shows("[id^=alert-] [data-state=bad]"))
     (message,) = json_of("message", "find", "--key", _POISONED, "--broker", broker)["messages"]

@@ -13,6 +13,7 @@ import pytest
 from tests.console.desk import desk_of, look_at, snapshot_of
 from tests.methods import made
 from txmsg.administration.cluster import BrokerFigures, BrokerSummary, ClusterState, Figure, Series
+from txmsg.checks.brokers import FIGURES_MISSING
 from txmsg.console import watch as console_watch
 from txmsg.console.database import ATTEMPT_S_MAX, Database
 from txmsg.console.pages import overview
@@ -76,8 +77,8 @@ async def test_brokers_beyond_those_whose_figures_are_asked_for_are_counted() ->
     brokers = _Brokers()
     brokers.count = 60
     watch = Watch(brokers)
-    [found] = [each for each in findings(await watch._poll()) if each.name == "unpolled"]
-    assert found.values["count"] == 10
+    [found] = [each.finding for each in findings(await watch._poll()) if each.finding.check is FIGURES_MISSING]
+    assert found.fields["value"] == 10
     await brokers.close()
 
 

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from txmsg.checks.thresholds import DEFAULTS
+from txmsg.checks.brokers import (
+    BROKER_DRAINED,
+    FIGURES_LATE,
+    FIGURES_MISSING,
+    PROCESS_DOWN,
+    QUEUES_UNDELIVERED,
+    RELEASES_DIFFER,
+)
+from txmsg.checks.catalogue import findings_in
+from txmsg.checks.check import CRITICAL, Check, Finding, Severity
+from txmsg.checks.conditions import samples_told
+from txmsg.checks.database import SLOT_KEEPS_LOG
+from txmsg.checks.messages import (
+    CHECKS_OVERDUE,
+    DEAD_LETTERS,
+    GROUP_BEHIND,
+    GROUP_PAUSED,
+    TRANSACTIONS_IN_DOUBT,
+    TRANSACTIONS_PARKED,
+)
 from txmsg.console.look import Look
 from txmsg.console.views import View
 from txmsg.console.watch import Snapshot, Watch
-from txmsg.metrics.catalogue import NAMED_MAX, OTHER
+from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Scope
 
 _ROWS: Final = 8
 _STEP_S: Final = 5
 """Of time lines: a line of 15 minutes has 180 points."""
-_FIGURES_OLD_S: Final = 60.0
-_GROUPS_NAMED: Final = 3
-"""Of those with dead letters: the ones with the most."""
+_FIGURES_LATE_S: Final = 60.0
+_PAGES: Final = {
+    GROUP_BEHIND: "/groups",
+    GROUP_PAUSED: "/groups",
+    DEAD_LETTERS: "/dead-letters",
+    TRANSACTIONS_IN_DOUBT: "/halves",
+    CHECKS_OVERDUE: "/halves",
+    TRANSACTIONS_PARKED: "/halves",
+    SLOT_KEEPS_LOG: "/mirrors",
+}
+"""Where more is said of a check; of the others where brokers are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +66,17 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Something that an operator should know. `overview.found_NAME` is its text."""
+class Shown:
+    """The worst finding of a check, how many more there are, and the page that says more."""
 
-    name: str
-    values: Mapping[str, object]
+    finding: Finding
+    more: int
     path: str
-    is_bad: bool
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether somebody must look now."""
+        return self.finding.severity is CRITICAL
 
 
 async def _read(look: Look) -> Mapping[str, Any]:
@@ -150,40 +180,39 @@ def _points(watch: Watch, name: str) -> tuple[int, str]:
     return first * _STEP_S, ",".join(points)
 
 
-def findings(snapshot: Snapshot) -> Sequence[Finding]:
-    """What needs an operator, the worst first."""
-    found: list[Finding] = []
+def findings(snapshot: Snapshot) -> Sequence[Shown]:
+    """What needs an operator, the worst first: of each check one finding."""
+    by_check: dict[Check, list[Finding]] = {}
+    for found in (*_of_brokers(snapshot), *_in_figures(snapshot)):
+        by_check.setdefault(found.check, []).append(found)
+    shown = [
+        Shown(finding=found[0], more=len(found) - 1, path=_PAGES.get(check, "/brokers"))
+        for check, found in by_check.items()
+    ]
+    return sorted(shown, key=lambda each: list(Severity).index(each.finding.severity))
 
-    def add(name: str, path: str, count: float, *, is_bad: bool, **values: object) -> None:
-        if count:
-            found.append(Finding(name=name, values={"count": int(count), **values}, path=path, is_bad=is_bad))
 
-    brokers = snapshot.cluster.brokers
-    alive = [each for each in brokers if each.state != "dead"]
-    dead = [each.id for each in brokers if each.state == "dead"]
-    add("no_queue_owner", "/brokers", snapshot.cluster.queues_unassigned, is_bad=True)
-    add("silent", "/brokers", len(snapshot.silent), is_bad=True, names=", ".join(snapshot.silent))
-    add("unpolled", "/brokers", snapshot.unpolled, is_bad=False, polled=len(snapshot.series) + len(snapshot.silent))
-    add("parked", "/halves", snapshot.total("txmsg_halves", "parked"), is_bad=True)
-    overdue_s = snapshot.total("txmsg_half_overdue_seconds")
-    add("unchecked", "/halves", overdue_s > DEFAULTS.check_overdue_s, is_bad=True, seconds=int(overdue_s))
-    letters = Counter[str]()
-    for (group, _), count in snapshot.each("txmsg_group_dead_letters").items():
-        letters[group] += int(count)
-    named = [group for group, count in letters.most_common() if count and group != OTHER]
-    groups = ", ".join(named[:_GROUPS_NAMED])
-    if len(named) > _GROUPS_NAMED or letters[OTHER]:
-        groups += ", …"
-    add("dead_letters", "/dead-letters", letters.total(), is_bad=True, groups=groups)
-    add("paused", "/groups", snapshot.total("txmsg_delivery_paused_groups"), is_bad=True)
-    if snapshot.whole("txmsg_brokers_dead") != 0:  # else they are replaced, or about to come back
-        add("dead_brokers", "/brokers", len(dead), is_bad=False, names=", ".join(dead))
-    draining = [each.id for each in alive if each.state == "draining"]
-    add("draining", "/brokers", len(draining), is_bad=False, names=", ".join(draining))
-    add("releases", "/brokers", len({each.release for each in alive}) > 1, is_bad=False)
-    age_s = snapshot.greatest("txmsg_database_figures_age_seconds")
-    add("old_figures", "/brokers", age_s > _FIGURES_OLD_S, is_bad=False, seconds=int(age_s))
-    return found
+def _of_brokers(snapshot: Snapshot) -> Iterator[Finding]:
+    alive = [each for each in snapshot.cluster.brokers if each.state != "dead"]
+    if unassigned := snapshot.cluster.queues_unassigned:
+        yield QUEUES_UNDELIVERED.found(value=unassigned, queues=snapshot.cluster.queues)
+    if snapshot.silent:
+        yield PROCESS_DOWN.found(instance=", ".join(snapshot.silent))
+    if snapshot.unpolled:
+        yield FIGURES_MISSING.found(value=snapshot.unpolled, polled=len(snapshot.series) + len(snapshot.silent))
+    if draining := [each.id for each in alive if each.state == "draining"]:
+        yield BROKER_DRAINED.found(broker=", ".join(draining))
+    if len(releases := {each.release for each in alive}) > 1:
+        yield RELEASES_DIFFER.found(value=len(releases))
+    if (age_s := snapshot.greatest("txmsg_database_figures_age_seconds")) > _FIGURES_LATE_S:
+        yield FIGURES_LATE.found(value=age_s)
+
+
+def _in_figures(snapshot: Snapshot) -> Iterator[Finding]:
+    for broker, series in snapshot.series.items():
+        yield from findings_in(samples_told(series, instance=broker), scope=Scope.PROCESS)
+    one = next(iter(snapshot.series.values()), {})  # which has the limits of what is the database's
+    yield from findings_in(samples_told({**one, **snapshot.database}, instance=""), scope=Scope.DATABASE)
 
 
 VIEWS: Final = (View(path="", section="overview", template="overview.html", read=_read),)
