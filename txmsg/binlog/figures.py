@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from txmsg.binlog.tailer import State, Tailer
+from txmsg.checks.database import TAILER_WAITS
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 
@@ -15,11 +16,11 @@ def unready(tailer: Tailer) -> str:
     """Why a tailer does not do its part, which is to mirror, or to stand by."""
     match tailer.state:
         case State.STARTING:
-            return "it has not begun: its database, or its log, is away"
+            return TAILER_WAITS.found(reason="it has not begun: its database, or its log, is away").what
         case State.TAKING_OVER:
-            return "it takes over from another one, and does not mirror yet"
+            return TAILER_WAITS.found(reason="it takes over from another one, and does not mirror yet").what
         case State.INTERRUPTED:
-            return "its database, or its log, is away: it tries again"
+            return TAILER_WAITS.found(reason="its database, or its log, is away: it tries again").what
         case State.STANDING_BY | State.TAILING:
             return ""
         case state:

@@ -17,6 +17,8 @@ from txmsg.broker.journal import ENTRIES_MAX
 from txmsg.broker.store import figures as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment
+from txmsg.checks.brokers import BROKER_DRAINED, NO_LEASES, NOTHING_WRITTEN, STOPPING
+from txmsg.checks.database import DATABASE_AWAY
 from txmsg.errors import CODES
 from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import ERROR, GROUP, NAMED_MAX, OTHER, TOPIC, Process
@@ -120,15 +122,16 @@ async def _free_ratio(directory: str | None) -> float | None:
 def unready(broker: Broker) -> str:
     """Why a broker should get no traffic; empty if it may."""
     if broker.stop.is_set():
-        return "the broker is stopping"
+        return STOPPING.found(process="broker").what
     if broker.membership.is_cut_off:
-        return "the Notify database cannot be reached"
+        return DATABASE_AWAY.found().what
     if broker.writers.trouble:
-        return f"nothing can be sent: {broker.writers.trouble}"
+        return NOTHING_WRITTEN.found(error=broker.writers.trouble).what
     if broker.membership.is_draining:
-        return "the broker is drained: it accepts no messages"
+        told = "the broker is drained: it accepts no messages"
+        return BROKER_DRAINED.found(told, broker=broker.config.broker_id).what
     if not broker.membership.leases.is_held():
-        return "the broker holds no leases: it has not joined the others yet, or its heartbeats come too late"
+        return NO_LEASES.found().what
     return ""
 
 

@@ -115,7 +115,8 @@ def _is_newer(revision: str | None) -> bool:
 
 
 def _newer(revision: str | None) -> str:
-    return f"the Notify database is at revision {revision}, {REVISION_NEWER.found(known=REVISIONS[-1]).fix}"
+    remedy = REVISION_NEWER.found(value=revision, known=REVISIONS[-1]).fix
+    return f"the Notify database is at revision {revision}, {remedy}"
 
 
 def _revision(connection: Connection) -> str | None:

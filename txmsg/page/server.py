@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from txmsg.checks.logs import PAGE_EMPTY, PAGE_STALE
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.page.app import new_app
@@ -96,8 +97,9 @@ async def serve(
 
     def unready() -> str:
         if not has_read:
-            return "the figures cannot be read from their database"
-        return f"no figures for {age_s():.0f} s" if age_s() > config.stale_after_s else ""
+            return PAGE_EMPTY.found().what
+        stale = PAGE_STALE.found(f"no figures for {age_s():.0f} s")
+        return stale.what if age_s() > config.stale_after_s else ""
 
     async def figures() -> Figures:
         return figures_of(feed, age_s=age_s(), unready=unready())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txmsg.checks.brokers import STOPPING
+from txmsg.checks.database import DATABASE_AWAY
+from txmsg.checks.logs import GATEWAY_ALONE, GATEWAY_CLOSED
 from txmsg.metrics.catalogue import ERROR, METHOD, Process
 from txmsg.metrics.figures import Figures
 from txmsg.rocketmq.answers import GOOD
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
 def unready(parts: Parts) -> str:
     """Why a gateway should get no clients; empty if it may."""
     if parts.stop.is_set():
-        return "the gateway is stopping"
+        return STOPPING.found(process="gateway").what
     if closed := parts.door.closed():
-        return closed
+        return GATEWAY_CLOSED.found(error=closed).what
     if not parts.presence.attached_to:
-        return f"no broker can be reached: {parts.config.broker}"
+        return GATEWAY_ALONE.found(error=parts.config.broker).what
     if all(map(parts.brokers.is_cut_off, parts.presence.attached_to)):
-        return "no broker can reach the Notify database"
+        return DATABASE_AWAY.found("no broker can reach the Notify database").what
     return ""
 
 

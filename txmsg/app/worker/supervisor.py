@@ -14,6 +14,7 @@ from typing import Any, Final
 from txmsg.app.worker.changes import Changes
 from txmsg.app.worker.process import Orders
 from txmsg.app.worker.reports import Series, counters_in, put_all, together
+from txmsg.checks.brokers import WORKER_PROCESSES
 from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import Process
@@ -88,7 +89,7 @@ class Supervisor:
         """Why it is not ready; empty if all processes are."""
         workers = [(place.name, place.worker) for place in self._places]
         waiting = [name for name, worker in workers if worker is None or not worker.is_ready]
-        return f"not ready: {', '.join(waiting)}" if waiting else ""
+        return WORKER_PROCESSES.found(names=", ".join(waiting)).what if waiting else ""
 
     def figures(self) -> Figures:
         """Its own, and what all processes have counted together."""

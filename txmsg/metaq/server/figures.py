@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
+from txmsg.checks.brokers import STOPPING
+from txmsg.checks.logs import LOG_FAILED, LOG_USERS_UNKNOWN
 from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
 from txmsg.logs import EventLog
 from txmsg.metaq.interface import LogQueue
@@ -141,10 +143,10 @@ def _named(lags: Mapping[tuple[str, str], _Lag]) -> dict[tuple[str, str], _Lag]:
 def unready(parts: Parts) -> str:
     """Why a server should get no traffic; empty if it may."""
     if parts.stop.is_set():
-        return "the server is stopping"
+        return STOPPING.found(process="server").what
     if (guard := parts.server.guard) is not None and not guard.is_fresh:
-        return "users are not known, so no client is admitted: no broker of --access-from has sent them"
-    return parts.appender.failure
+        return LOG_USERS_UNKNOWN.found().what
+    return LOG_FAILED.found(parts.appender.failure).what if parts.appender.failure else ""
 
 
 def figures_of(parts: Parts, log: LogFigures) -> Figures:
