@@ -26,7 +26,6 @@ from txmsg.checks.database import (
     REVISION_MISSING,
     REVISION_NEWER,
     SCHEMA_DIFFERS,
-    WITHOUT_POOLER,
 )
 from txmsg.errors import SchemaMismatch, StorageError
 from txmsg.postgres import KEEPALIVES, WITHOUT_POOLER, connect, cut_after, require_utf8, shares_sessions

@@ -6,10 +6,10 @@ from typing import Final
 
 from txmsg.checks.check import CRITICAL, NOTE, WARNING, Check
 from txmsg.checks.conditions import JOB, Level, Rise
+from txmsg.postgres import WITHOUT_POOLER
 
 VERSION_MIN: Final = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""
-WITHOUT_POOLER: Final = "connect directly, or through a pooler in session mode (PgBouncer: pool_mode = session)"
 _NOTHING_RECEIVED: Final = "its mirror or standby receives nothing more"
 
 # ---- whether it is there
