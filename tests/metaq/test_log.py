@@ -278,7 +278,7 @@ def test_what_does_not_fit_a_frame_is_refused() -> None:
         encode(Columns([], [1]))
     with pytest.raises(ValueError, match="column key has 1 entries"):
         encode(Columns([b"a", b"b"], [1], key=["x"]))
-    with pytest.raises(ValueError, match="TRANSACTION_ID"):
+    with pytest.raises(ValueError, match="column transaction_id has 16"):
         encode(Columns([b"a", b"b"], [1], transaction_id=bytes(16)))
 
 
