@@ -113,9 +113,8 @@ def _is_newer(revision: str | None) -> bool:
     return revision is not None and revision not in {*REVISIONS, *migrations.revisions()}
 
 
-def _newer(revision: str | None) -> str:
-    remedy = REVISION_NEWER.found(value=revision, known=REVISIONS[-1]).fix
-    return f"the Notify database is at revision {revision}, {remedy}"
+def _remedy_of_newer(revision: str | None) -> str:
+    return REVISION_NEWER.found(value=revision, known=REVISIONS[-1]).fix
 
 
 def _revision(connection: Connection) -> str | None:
@@ -227,7 +226,7 @@ def _upgrade_once(url: str) -> str:
         connection.execute("create schema if not exists txmsg")  # which a standby refuses, also when all is up to date
         revision = _revision(connection)
         if _is_newer(revision):
-            raise SchemaMismatch(_newer(revision))
+            raise SchemaMismatch(f"the Notify database is at revision {revision}, {_remedy_of_newer(revision)}")
         if revision not in {None, REVISIONS[-1]} and (differences := _differences(connection)):
             raise StorageError(
                 f"the Notify database {_shown(url)} was not upgraded, for its schema is not as revision {revision} "
@@ -266,7 +265,7 @@ def require(url: str) -> None:
         if revision in REVISIONS or _is_lenient(connection, revision):
             return
     if _is_newer(revision):
-        raise SchemaMismatch(_newer(revision))
+        raise SchemaMismatch(f"the Notify database is at revision {revision}, {_remedy_of_newer(revision)}")
     raise SchemaMismatch(
         f"the Notify database is at revision {revision or '(none)'}, this release works with "
         f"{' to '.join(dict.fromkeys((REVISIONS[0], REVISIONS[-1])))}: run `txmsg db upgrade --storage {_shown(url)}`, "
