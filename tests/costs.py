@@ -88,17 +88,17 @@ def _places(of_thread: int) -> Iterator[str]:
     # thread runs any more (Python 3.11).
     gc.disable()
     try:
-        frames = sys._current_frames()
+        frame = sys._current_frames().get(of_thread)
     finally:
         gc.enable()
-    if frame := frames.get(of_thread):
+    if frame is not None:
         yield _place(frame)
 
 
 def _place(innermost: FrameType) -> str:
     """The innermost line of ours that runs, or that the test awaits."""
     frame: FrameType | None = innermost
-    while frame is not None:
+    while isinstance(frame, FrameType):  # now and then Python 3.11 gives another object for a frame that is just left
         if frame.f_code.co_name == "run_forever":
             return _awaited(frame.f_locals.get("self")) or "an event loop"
         if _is_ours(frame):
