@@ -108,3 +108,22 @@ def test_a_message_that_no_one_handler_gets_is_refused(app: Txmsg, messages: lis
 async def test_a_coroutine_is_told_to_await_the_other_one(app: Txmsg) -> None:
     with pytest.raises(MisuseError, match="await handle_async"):
         handle(app, ORDERS.message(Order(1)))
+
+
+def test_a_handler_of_a_named_topic_gets_the_payload_that_its_annotations_say() -> None:
+    app = Txmsg(group="mailer")
+    got: list[Any] = []
+
+    @app.subscribe("of.field")
+    def of_field(order_id: int, note: str = "none") -> None:
+        got.append((order_id, note))
+
+    @app.subscribe("of.model")
+    async def of_model(order: Order) -> None:
+        got.append(order)
+
+    handle(app, Message("of.field", b'{"order_id": 1}'), Message("of.field", b'{"order_id": 2, "note": "x"}'))
+    handle(app, Message("of.model", b'{"n": 3}'))
+    assert got == [(1, "none"), (2, "x"), Order(3)]
+    with pytest.raises(Reject, match="'order_id' must be a whole number"):
+        handle(app, Message("of.field", b'{"order_id": "1"}'))

@@ -131,7 +131,7 @@ async def handle_async(
     subscription = replace(subscriptions[0], rate=None)
     handling = Handling(subscription, {**app.dependency_overrides, **(overrides or {})})
     of_group = Subscriptions(str(subscription.group))
-    of_group.add(subscription.typed or subscription.topic, subscription.tag)(handling.handle)
+    of_group.add(handling.topic, subscription.tag)(handling.handle)
     function = of_group.handlers[subscription.topic].function
     threads = DaemonThreads(1, name="txmsg-handle")
     try:
