@@ -33,7 +33,7 @@ def load(url: str, seed: int) -> Load:
 
 @pytest.fixture
 def where(tmp_path: Path) -> Path | str:
-    """What tailers write to: a directory, or an address."""
+    """The directory or the address that tailers write to."""
     return tmp_path / "log"
 
 

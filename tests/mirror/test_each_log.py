@@ -1,4 +1,4 @@
-"""What holds of a mirror whatever it writes to. The modules that give `where` run it."""
+"""Tests of a mirror into any kind of log. Modules with a fixture `where` inherit from the class and so run them."""
 
 from __future__ import annotations
 

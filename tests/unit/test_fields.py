@@ -104,7 +104,7 @@ def test_models_enums_and_paths_have_json() -> None:
         "level": 1,
         "colours": ["red"],
     }
-    for wrong in (Item, Other(), object()):
+    for wrong in (Item, Model, Struct, Other(), object()):
         with pytest.raises(TypeError, match="there is no JSON for"):
             json_of(wrong)
 

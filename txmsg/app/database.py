@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -19,29 +19,32 @@ from txmsg.tables import create_tables
 
 DatabaseChoice: TypeAlias = "Engine | AsyncEngine | sessionmaker[Any] | async_sessionmaker[Any]"
 
-_MAKERS: Final = {Engine: sessionmaker, AsyncEngine: async_sessionmaker}
-
 
 class Database:
-    """What `Txmsg(database=...)` is given: an engine, or a sessionmaker that is bound to one.
+    """The business database of an application, by its engine or by a sessionmaker that is bound to one.
 
     The tables are created at the first use in each process, if they are missing. Raises MisuseError for anything else.
     """
 
     def __init__(self, given: DatabaseChoice) -> None:
-        is_maker = isinstance(given, sessionmaker | async_sessionmaker)
-        engine = given.kw.get("bind") if isinstance(given, sessionmaker | async_sessionmaker) else given
+        self.session: Any = given
+        """Opens a session."""
+        engine: Any = None
+        match given:
+            case Engine():
+                engine, self.session = given, sessionmaker(given)
+            case AsyncEngine():
+                engine, self.session = given, async_sessionmaker(given)
+            case sessionmaker() | async_sessionmaker():
+                engine = given.kw.get("bind")
         if not isinstance(engine, Engine | AsyncEngine):
-            hint = ", whose bind is no engine" if is_maker else ""
             raise MisuseError(
-                f"database={shown(given)}{hint}: give the Engine or AsyncEngine of the business database, or a "
+                f"database={shown(given)} has no engine: give the Engine or AsyncEngine of the business database, or a "
                 "sessionmaker or async_sessionmaker with bind=engine"
             )
-        self.engine = engine
+        self.engine: Engine | AsyncEngine = engine
         self.is_async = isinstance(engine, AsyncEngine)
         """Whether functions that use it are `async def`."""
-        self.session: Any = given if is_maker else _MAKERS[AsyncEngine if self.is_async else Engine](engine)
-        """Opens a session."""
         self._has_tables = False
 
     def listener(self) -> FenceCheckListener:

@@ -64,10 +64,11 @@ def _plain(value: Any) -> object:
             return value.isoformat()
         case Enum():
             return value.value
-    if hasattr(value, "model_dump"):  # a model of pydantic
-        return value.model_dump(mode="json", by_alias=True)
-    if not isinstance(value, type) and (names := _field_names(value)) is not None:
-        return {name: getattr(value, name) for name in names}
+    if not isinstance(value, type):
+        if hasattr(value, "model_dump"):  # a model of pydantic
+            return value.model_dump(mode="json", by_alias=True)
+        if (names := _field_names(value)) is not None:
+            return {name: getattr(value, name) for name in names}
     raise TypeError(f"there is no JSON for {type(value).__name__}")
 
 
