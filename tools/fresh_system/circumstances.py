@@ -109,6 +109,12 @@ CIRCUMSTANCES: Final = {
         environment={"TMPDIR": "/mnt"},
         prepare="mount -t tmpfs -o mode=1777 tmpfs mnt",
     ),
+    "tmpdir-nearly-full": Circumstance(
+        meaning="TMPDIR is on a disk of 100 GiB that is 93 percent full",
+        environment={"TMPDIR": "/mnt"},
+        prepare="truncate -s 100G srv/disk && mkfs.ext4 -q -m 0 srv/disk && mount -o loop srv/disk mnt && "
+        "chmod 1777 mnt && fallocate -l 92G mnt/ballast",
+    ),
     "tmpdir-long": Circumstance(
         meaning="TMPDIR has 125 bytes (the path of a socket can have 107)",
         environment={"TMPDIR": LONG},
