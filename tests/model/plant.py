@@ -208,9 +208,9 @@ PLANTS = (
         Defect.REORDERED,
         (
             (
-                "apply_batch",
+                "free_of_keys",
                 "h.order_seq < coalesce(k.blocked_at, 9223372036854775807)",
-                "(h.decided or h.transaction_id in (select unnest(v_commit)))",
+                "(h.decided or h.transaction_id in (select unnest(p_commit)))",
             ),
         ),
     ),

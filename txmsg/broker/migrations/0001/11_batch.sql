@@ -1,4 +1,143 @@
--- The batch: everything that one call of a broker writes.
+-- The batch: everything that one call of a broker writes. apply_batch is below; before it stand its parts that most
+-- batches do not need. Each is called by a statement of its own, so that it sees what was committed meanwhile.
+--
+-- No condition on rows of transactions may imply that of half_message_undecided or half_message_held_back: with
+-- statistics that say "empty" the planner would read one of these as a whole (ran: 25,000 pages a batch).
+
+-- Of halves that were not stored because their ids are there: which were stored with another content.
+create function txmsg.other_halves(
+    p_id uuid[], p_n smallint[], p_queue int[], p_producer int[], p_key text[], p_tag text[], p_headers bytea[],
+    p_body bytea[], p_ordering_key text[], p_deliver_at timestamptz[], p_deliver_after_us bigint[]
+) returns table (kind text, id uuid, queue int, queue_offset bigint) language plpgsql as $$
+#variable_conflict use_column
+begin
+    return query
+    with stored as materialized (  -- fetched by any() and joined afterwards: never an index join against unnest
+        select h.* from txmsg.half_message h where h.transaction_id = any(p_id))
+    select distinct 'other', s.transaction_id, null::int, null::bigint
+      from stored s
+      join unnest(p_id, p_n, p_queue, p_producer, p_key, p_tag, p_headers, p_body, p_ordering_key, p_deliver_at,
+                  p_deliver_after_us)
+           u(id, n, queue, producer, key, tag, headers, body, ordering_key, deliver_at, deliver_after_us)
+        on u.id = s.transaction_id and u.n = s.n
+     where (u.producer, u.key, u.tag, u.headers, u.body, u.ordering_key, u.deliver_at,
+            u.deliver_after_us * interval '1 us')
+               is distinct from
+           (s.producer, s.key, s.tag, s.headers, s.body, s.ordering_key,
+            case when s.deliver_after is null then s.deliver_at end, s.deliver_after)
+        or not txmsg.same_topic(u.queue, s.queue);
+end $$;
+
+-- The same of plain messages, wherever they are by now.
+create function txmsg.other_messages(
+    p_segment int, p_previous int, p_memory_open int, p_memory_previous int,
+    p_id uuid[], p_n smallint[], p_queue int[], p_key text[], p_tag text[], p_headers bytea[], p_body bytea[],
+    p_ordering_key text[]
+) returns table (kind text, id uuid, queue int, queue_offset bigint) language plpgsql as $$
+#variable_conflict use_column
+begin
+    return query
+    with stored as materialized (
+        select m.transaction_id, m.n, m.queue, m.key, m.tag, m.headers, m.body, m.ordering_key
+          from txmsg.message m
+         where m.segment in (p_segment, p_previous, p_memory_open, p_memory_previous)
+           and m.transaction_id = any(p_id)
+        union all
+        select s.transaction_id, s.n, s.queue, s.key, s.tag, s.headers, s.body, null
+          from txmsg.scheduled s where s.transaction_id = any(p_id)
+        union all
+        select h.transaction_id, h.n, h.queue, h.key, h.tag, h.headers, h.body, h.ordering_key
+          from txmsg.half_message h where h.transaction_id = any(p_id) and h.producer = 0)
+    select distinct 'other', s.transaction_id, null::int, null::bigint
+      from stored s
+      join unnest(p_id, p_n, p_queue, p_key, p_tag, p_headers, p_body, p_ordering_key)
+           u(id, n, queue, key, tag, headers, body, ordering_key)
+        on u.id = s.transaction_id and u.n = s.n
+     where (u.key, u.tag, u.headers, u.body, u.ordering_key)
+               is distinct from (s.key, s.tag, s.headers, s.body, s.ordering_key)
+        or not txmsg.same_topic(u.queue, s.queue);
+end $$;
+
+-- Of commits (else of rollbacks) that were not all applied: conflict, expired or busy for each that does not stand.
+create function txmsg.refused_outcomes(
+    p_segment int, p_previous int, p_memory_open int, p_memory_previous int, p_id uuid[], p_are_commits boolean
+) returns table (kind text, id uuid, queue int, queue_offset bigint) language plpgsql as $$
+#variable_conflict use_column
+begin
+    return query
+    select case when o.committed or o.rolled_back then 'conflict'
+                when exists (select from txmsg.half_message h where h.transaction_id = u.id) then 'busy'
+                else 'expired' end, u.id, null::int, null::bigint
+      from unnest(p_id) u(id)
+     cross join lateral (
+           select exists (select from txmsg.message m
+                           where m.segment in (p_segment, p_previous, p_memory_open, p_memory_previous)
+                             and m.transaction_id = u.id)
+                  or exists (select from txmsg.scheduled s where s.transaction_id = u.id)
+                  or exists (select from txmsg.rolled_back r
+                              where r.segment in (p_segment, p_previous) and r.transaction_id = u.id and r.committed)
+                  or coalesce((select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = u.id), false)
+                     as committed,
+                  exists (select from txmsg.rolled_back r
+                           where r.segment in (p_segment, p_previous) and r.transaction_id = u.id
+                             and not r.committed) as rolled_back) o
+     where not case when p_are_commits then o.committed else o.rolled_back end;
+end $$;
+
+-- Of ordering keys that a batch touches: which stay blocked by a half that is undecided, and which transactions go on:
+-- those that it commits (p_commit), and what waits since it was committed, up to as much as one batch moves. held_ids:
+-- transactions whose keys are free, and of which more waits than that.
+create function txmsg.free_of_keys(
+    p_queues int[], p_keys text[], p_commit uuid[],
+    out blocked_queues int[], out blocked_keys text[], out free_ids uuid[], out free_seqs bigint[], out held_ids uuid[]
+) language plpgsql as $$
+declare
+    c_moved_rows_max constant int := 8192;  -- that waited for their key, of all keys in one batch; one of each at least
+    c_moved_bytes_max constant int := 8388608;
+begin
+    with key as materialized (
+        select k.queue, k.ordering_key, undecided.order_seq as blocked_at
+          from unnest(p_queues, p_keys) k(queue, ordering_key)
+          left join lateral (
+              select h.order_seq from txmsg.half_message h
+               where h.queue = k.queue and h.ordering_key = k.ordering_key and not h.decided
+                 and h.transaction_id not in (select unnest(p_commit))
+               order by h.order_seq limit 1) undecided on true
+    ), before as materialized (  -- what is not blocked: committed now, or waiting since it was
+        select k.queue, k.ordering_key, f.order_seq, f.transaction_id, f.decided,
+               sum(f.decided::int) over w as moved_rows,
+               sum(case when f.decided then f.size_bytes end) over w as moved_bytes
+          from key k
+         cross join lateral (
+              (select h.order_seq, h.transaction_id, false as decided, 0 as size_bytes from txmsg.half_message h
+               where h.queue = k.queue and h.ordering_key = k.ordering_key and not h.decided
+                 and h.order_seq < coalesce(k.blocked_at, 9223372036854775807)
+              offset 0)  -- a fence: not to become a join that reads the whole index
+              union all (
+              select h.order_seq, h.transaction_id, true, octet_length(h.body) from txmsg.half_message h
+               where h.queue = k.queue and h.ordering_key = k.ordering_key and h.decided
+                 and h.order_seq < coalesce(k.blocked_at, 9223372036854775807)
+               order by h.order_seq limit 1 + c_moved_rows_max / cardinality(p_keys) + 1)) f
+        window w as (partition by k.queue, k.ordering_key order by f.order_seq)
+    ), judged as materialized (
+        select b.*, bool_and(not b.decided or b.moved_rows = 1
+                             or b.moved_rows <= 1 + c_moved_rows_max / cardinality(p_keys)
+                                and b.moved_bytes <= c_moved_bytes_max / cardinality(p_keys))
+                        over (partition by b.queue, b.ordering_key order by b.order_seq) as goes
+          from before b
+    ), stays as materialized (
+        select distinct on (j.queue, j.ordering_key) j.queue, j.ordering_key, j.transaction_id
+          from judged j where not j.goes order by j.queue, j.ordering_key, j.order_seq
+    ), blocked as (
+        select k.queue, k.ordering_key from key k where k.blocked_at is not null
+        union select s.queue, s.ordering_key from stays s
+    )
+    select (select array_agg(b.queue) from blocked b), (select array_agg(b.ordering_key) from blocked b),
+           coalesce((select array_agg(j.transaction_id) from judged j where j.goes), '{}'),
+           (select array_agg(j.order_seq) from judged j where j.goes),
+           (select array_agg(s.transaction_id) from stays s)
+      into blocked_queues, blocked_keys, free_ids, free_seqs, held_ids;
+end $$;
 
 -- Stores halves and plain messages and applies outcomes, all in one transaction. A column of nulls may be given as
 -- '{}'. p_half_first_check_ms: how long after now a half is first checked; 0: as its producer group says, else after
@@ -33,9 +172,6 @@
 -- its queue when no half of its key with a lower number is undecided; until then its row stays in half_message,
 -- decided. Whatever resolves the half that held it back moves it in the same batch, in order. All this happens under
 -- the queue's lock.
---
--- No condition on rows of transactions may imply that of half_message_undecided or half_message_held_back: with
--- statistics that say "empty" the planner would read one of these as a whole (ran: 25,000 pages a batch).
 create function txmsg.apply_batch(
     p_segment int, p_previous int, p_first_check interval,
     p_half_id uuid[], p_half_n smallint[], p_half_queue int[], p_half_producer int[], p_half_key text[],
@@ -50,8 +186,6 @@ create function txmsg.apply_batch(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    c_moved_rows_max constant int := 8192;  -- that waited for their key, of all keys in one batch; one of each at least
-    c_moved_bytes_max constant int := 8388608;
     v_ends uuid[] := p_commit || p_rollback || p_check;
     v_commit uuid[] := p_commit;
     v_rollback uuid[] := p_rollback;
@@ -219,22 +353,9 @@ begin
         on conflict do nothing;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_half_id) then
-            -- Repeats. Rows are fetched by any() and joined afterwards: never an index join against unnest.
-            return query
-            with stored as materialized (
-                select h.* from txmsg.half_message h where h.transaction_id = any(p_half_id))
-            select distinct 'other', s.transaction_id, null::int, null::bigint
-              from stored s
-              join unnest(p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers,
-                          p_half_body, p_half_ordering_key, p_half_deliver_at, p_half_deliver_after_us)
-                   u(id, n, queue, producer, key, tag, headers, body, ordering_key, deliver_at, deliver_after_us)
-                on u.id = s.transaction_id and u.n = s.n
-             where (u.producer, u.key, u.tag, u.headers, u.body, u.ordering_key, u.deliver_at,
-                    u.deliver_after_us * interval '1 us')
-                       is distinct from
-                   (s.producer, s.key, s.tag, s.headers, s.body, s.ordering_key,
-                    case when s.deliver_after is null then s.deliver_at end, s.deliver_after)
-                or not txmsg.same_topic(u.queue, s.queue);
+            return query select * from txmsg.other_halves(
+                p_half_id, p_half_n, p_half_queue, p_half_producer, p_half_key, p_half_tag, p_half_headers, p_half_body,
+                p_half_ordering_key, p_half_deliver_at, p_half_deliver_after_us);
             select array_agg(distinct h.transaction_id) filter (where h.decided) into v_held
               from txmsg.half_message h where h.transaction_id = any(p_half_id);
         end if;
@@ -283,68 +404,16 @@ begin
         on conflict do nothing;
         get diagnostics v_count = row_count;
         if v_count < cardinality(p_rollback) then
-            return query
-            select case when exists (select from txmsg.message m
-                                      where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
-                                        and m.transaction_id = c.id)
-                          or exists (select from txmsg.scheduled s where s.transaction_id = c.id)
-                          or exists (select from txmsg.rolled_back r
-                                      where r.segment in (p_segment, p_previous) and r.transaction_id = c.id)
-                          or (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id)
-                        then 'conflict'
-                        when exists (select from txmsg.half_message h where h.transaction_id = c.id) then 'busy'
-                        else 'expired' end, c.id, null::int, null::bigint
-              from unnest(p_rollback) c(id)
-             where not exists (select from txmsg.rolled_back r
-                                where r.segment in (p_segment, p_previous) and r.transaction_id = c.id
-                                  and not r.committed);
+            return query select * from txmsg.refused_outcomes(
+                p_segment, p_previous, v_memory_open, v_memory_previous, p_rollback, false);
         end if;
     end if;
 
     -- ---- which ordering keys are free, and what of them goes on
     if v_keys is not null then
-        with key as materialized (
-            select k.queue, k.ordering_key, undecided.order_seq as blocked_at
-              from unnest(v_key_queues, v_keys) k(queue, ordering_key)
-              left join lateral (
-                  select h.order_seq from txmsg.half_message h
-                   where h.queue = k.queue and h.ordering_key = k.ordering_key and not h.decided
-                     and h.transaction_id not in (select unnest(v_commit))
-                   order by h.order_seq limit 1) undecided on true
-        ), before as materialized (  -- what is not blocked: committed now, or waiting since it was
-            select k.queue, k.ordering_key, f.order_seq, f.transaction_id, f.decided,
-                   sum(f.decided::int) over w as moved_rows,
-                   sum(case when f.decided then f.size_bytes end) over w as moved_bytes
-              from key k
-             cross join lateral (
-                  (select h.order_seq, h.transaction_id, false as decided, 0 as size_bytes from txmsg.half_message h
-                   where h.queue = k.queue and h.ordering_key = k.ordering_key and not h.decided
-                     and h.order_seq < coalesce(k.blocked_at, 9223372036854775807)
-                  offset 0)  -- a fence: not to become a join that reads the whole index
-                  union all (
-                  select h.order_seq, h.transaction_id, true, octet_length(h.body) from txmsg.half_message h
-                   where h.queue = k.queue and h.ordering_key = k.ordering_key and h.decided
-                     and h.order_seq < coalesce(k.blocked_at, 9223372036854775807)
-                   order by h.order_seq limit 1 + c_moved_rows_max / cardinality(v_keys) + 1)) f
-            window w as (partition by k.queue, k.ordering_key order by f.order_seq)
-        ), judged as materialized (
-            select b.*, bool_and(not b.decided or b.moved_rows = 1
-                                 or b.moved_rows <= 1 + c_moved_rows_max / cardinality(v_keys)
-                                    and b.moved_bytes <= c_moved_bytes_max / cardinality(v_keys))
-                            over (partition by b.queue, b.ordering_key order by b.order_seq) as goes
-              from before b
-        ), stays as materialized (
-            select distinct on (j.queue, j.ordering_key) j.queue, j.ordering_key, j.transaction_id
-              from judged j where not j.goes order by j.queue, j.ordering_key, j.order_seq
-        ), blocked as (
-            select k.queue, k.ordering_key from key k where k.blocked_at is not null
-            union select s.queue, s.ordering_key from stays s
-        )
-        select (select array_agg(b.queue) from blocked b), (select array_agg(b.ordering_key) from blocked b),
-               coalesce((select array_agg(j.transaction_id) from judged j where j.goes), '{}'),
-               (select array_agg(j.order_seq) from judged j where j.goes),
-               (select array_agg(s.transaction_id) from stays s)
-          into v_blocked_queues, v_blocked_keys, v_free_ids, v_free_seqs, v_held;
+        select f.blocked_queues, f.blocked_keys, f.free_ids, f.free_seqs, f.held_ids
+          into v_blocked_queues, v_blocked_keys, v_free_ids, v_free_seqs, v_held
+          from txmsg.free_of_keys(v_key_queues, v_keys, v_commit) f;
         return query select 'more', unnest(v_held), null::int, null::bigint;
     end if;
 
@@ -530,26 +599,9 @@ begin
         end if;
         if v_commit_count < cardinality(p_commit) or v_plain_count < cardinality(p_plain_id) then
             -- Repeats, or outcomes of what is not there.
-            return query
-            with stored as materialized (
-                select m.transaction_id, m.n, m.queue, m.key, m.tag, m.headers, m.body, m.ordering_key
-                  from txmsg.message m
-                 where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
-                   and m.transaction_id = any(p_plain_id)
-                union all
-                select s.transaction_id, s.n, s.queue, s.key, s.tag, s.headers, s.body, null
-                  from txmsg.scheduled s where s.transaction_id = any(p_plain_id)
-                union all
-                select h.transaction_id, h.n, h.queue, h.key, h.tag, h.headers, h.body, h.ordering_key
-                  from txmsg.half_message h where h.transaction_id = any(p_plain_id) and h.producer = 0)
-            select distinct 'other', s.transaction_id, null::int, null::bigint
-              from stored s
-              join unnest(p_plain_id, p_plain_n, p_plain_queue, p_plain_key, p_plain_tag, p_plain_headers,
-                          p_plain_body, p_plain_ordering_key) u(id, n, queue, key, tag, headers, body, ordering_key)
-                on u.id = s.transaction_id and u.n = s.n
-             where (u.key, u.tag, u.headers, u.body, u.ordering_key)
-                       is distinct from (s.key, s.tag, s.headers, s.body, s.ordering_key)
-                or not txmsg.same_topic(u.queue, s.queue);
+            return query select * from txmsg.other_messages(
+                p_segment, p_previous, v_memory_open, v_memory_previous, p_plain_id, p_plain_n, p_plain_queue,
+                p_plain_key, p_plain_tag, p_plain_headers, p_plain_body, p_plain_ordering_key);
             -- What is answered OK once more is to be as safe as what it repeats.
             perform txmsg.set_level(v_queues || p_half_queue || array(
                 select m.queue from txmsg.message m
@@ -562,20 +614,8 @@ begin
              where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
                and m.transaction_id = any(p_commit || p_plain_id)
              group by m.queue;
-            return query
-            select case when exists (select from txmsg.rolled_back r
-                                      where r.segment in (p_segment, p_previous) and r.transaction_id = c.id)
-                        then 'conflict'
-                        when exists (select from txmsg.half_message h where h.transaction_id = c.id) then 'busy'
-                        else 'expired' end, c.id, null::int, null::bigint
-              from unnest(p_commit) c(id)
-             where not exists (select from txmsg.message m
-                                where m.segment in (p_segment, p_previous, v_memory_open, v_memory_previous)
-                                  and m.transaction_id = c.id)
-               and not exists (select from txmsg.scheduled s where s.transaction_id = c.id)
-               and not exists (select from txmsg.rolled_back r
-                                where r.segment in (p_segment, p_previous) and r.transaction_id = c.id and r.committed)
-               and (select bool_or(h.decided) from txmsg.half_message h where h.transaction_id = c.id) is not true;
+            return query select * from txmsg.refused_outcomes(
+                p_segment, p_previous, v_memory_open, v_memory_previous, p_commit, true);
         end if;
     end if;
 
