@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -49,6 +49,10 @@ VALUES: list[tuple[Any, Any]] = [
     (datetime, datetime(2026, 5, 1, 10, tzinfo=UTC)),
     (date, date(2026, 5, 1)),
     (time, time(10, 30)),
+    (timedelta, timedelta(days=1, microseconds=5)),
+    (timedelta, -timedelta(seconds=1.5)),
+    (timedelta, timedelta.min),
+    (timedelta, timedelta.max),
     (list, [1, "a"]),
     (dict, {"a": [1]}),
     (list[UUID], [ID]),
@@ -69,6 +73,41 @@ def test_value_is_read_as_it_was_sent(kind: Any, value: Any) -> None:
     assert topic.payload_of(message) == {"value": value}
     if value is not None:
         assert type(topic.payload_of(message)["value"]) is type(float(value) if kind is float else value)
+
+
+def test_duration_is_read_by_pydantic_and_msgspec_too() -> None:
+    class Model(pydantic.BaseModel):
+        wait: timedelta
+
+    class Struct(msgspec.Struct):
+        wait: timedelta
+
+    wait = timedelta(hours=30, microseconds=250_000)
+    message = Message("t", json_of({"wait": wait}))
+    assert Topic("t", Model).payload_of(message).wait == wait
+    assert Topic("t", Struct).payload_of(message).wait == wait
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("P1DT2H3M4.5S", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("PT1M", timedelta(minutes=1)),
+        ("P2D", timedelta(2)),
+    ],
+)
+def test_duration_of_another_sender_is_read(text: str, value: timedelta) -> None:
+    topic: Topic[Any] = Topic("t", fields_type("f", {"value": (timedelta, True)}))
+    assert topic.payload_of(Message("t", json_of({"value": text}))) == {"value": value}
+
+
+@pytest.mark.parametrize(
+    "text", ["P", "PT", "P1DT", "P1Y", "90", "PT1.5M", "P999999999D1", "P999999999DT999999999H", "PT１S"]
+)
+def test_what_is_no_duration_is_invalid(text: str) -> None:
+    topic: Topic[Any] = Topic("t", fields_type("f", {"value": (timedelta, True)}))
+    with pytest.raises(InvalidMessage, match="'value' must be a duration such as"):
+        topic.payload_of(Message("t", json_of({"value": text})))
 
 
 @pytest.mark.parametrize(("kind", "sent", "value"), [(Colour, "red", Colour.RED), (Level, 1, Level.LOW)])

@@ -7,8 +7,9 @@ application, unions of several types) is for models of pydantic or msgspec.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import partial
@@ -34,6 +35,13 @@ Read = Callable[[Any], Any]
 """Gives the value that JSON has as this one. Raises ValueError, whose text says what it must be, and no value of it."""
 Schema = dict[str, Any]
 _Reader = tuple[Read, Schema]
+
+_DURATION: Final = re.compile(
+    r"([+-]?)P(?=[\dT])(?:(\d{1,9})D)?"
+    r"(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,14})(?:[.,](\d{1,6}))?S)?)?",
+    re.ASCII,
+)
+"""Of ISO 8601, as far as its parts have one length: no years, months and weeks."""
 
 
 class Fields:
@@ -156,6 +164,24 @@ def _from_text(of: Callable[[str], Any], what: str, value: Any) -> Any:
         raise ValueError(f"must be {what}") from None
 
 
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError
+    sign, days, hours, minutes, seconds, fraction = found.groups(default="0")
+    try:
+        length = timedelta(
+            days=int(days),
+            hours=int(hours),
+            minutes=int(minutes),
+            seconds=int(seconds),
+            microseconds=int(fraction.ljust(6, "0")),
+        )
+    except OverflowError:
+        raise ValueError from None
+    return -length if sign == "-" else length
+
+
 def _decimal(value: Any) -> Decimal:
     return Decimal(value) if type(value) is int else _from_text(Decimal, "a decimal number as text", value)
 
@@ -195,6 +221,10 @@ _CLASSES: Final[Mapping[Any, _Reader]] = {
     ),
     date: (partial(_from_text, date.fromisoformat, "a date"), {"type": "string", "format": "date"}),
     time: (partial(_from_text, time.fromisoformat, "a time of day"), {"type": "string", "format": "time"}),
+    timedelta: (
+        partial(_from_text, _duration, 'a duration such as "PT90S"'),
+        {"type": "string", "format": "duration"},
+    ),
 }
 _GENERICS: Final[Mapping[Any, Callable[..., _Reader | None]]] = {
     **dict.fromkeys((Annotated, Required, NotRequired), lambda kind, *_: _reader_of(kind)),

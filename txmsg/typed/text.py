@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
@@ -19,8 +19,9 @@ NOT_JSON: Final = (TypeError, ValueError, RecursionError)
 
 
 def json_of(value: object) -> bytes:
-    """JSON in UTF-8. UUID, Decimal, Path, datetime, date and time become strings, and enums their values; dataclasses,
-    pydantic models and msgspec structs become objects. NaN and infinities are refused.
+    """JSON in UTF-8. UUID, Decimal, Path, datetime, date and time become strings, timedelta a duration of ISO 8601
+    ("PT90S"), enums their values; dataclasses, pydantic models and msgspec structs become objects. NaN and infinities
+    are refused.
     """
     return _ENCODER.encode(value).encode()
 
@@ -62,6 +63,8 @@ def _plain(value: Any) -> object:
             return str(value)
         case datetime() | date() | time():
             return value.isoformat()
+        case timedelta():
+            return _duration_of(value)
         case Enum():
             return value.value
     if not isinstance(value, type):
@@ -70,6 +73,12 @@ def _plain(value: Any) -> object:
         if (names := _field_names(value)) is not None:
             return {name: getattr(value, name) for name in names}
     raise TypeError(f"there is no JSON for {type(value).__name__}")
+
+
+def _duration_of(value: timedelta) -> str:
+    seconds, microseconds = divmod(abs(value) // timedelta(microseconds=1), 1_000_000)
+    fraction = f".{microseconds:06}".rstrip("0") if microseconds else ""
+    return f"{'-' if value < timedelta() else ''}PT{seconds}{fraction}S"
 
 
 def _field_names(value: Any) -> Iterable[str] | None:
