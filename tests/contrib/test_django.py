@@ -204,5 +204,5 @@ def test_the_tests_of_the_page_pass(
     monkeypatch.setenv("TXMSG_STORAGE", postgres.url("postgres"))
     shop = Shop(tmp_path / "project", "localhost:1", database_of_shop)
     printed = shop.manage("test")
-    assert "Ran 3 tests" in printed
+    assert "Ran 4 tests" in printed
     assert "OK" in printed.splitlines()

@@ -39,7 +39,7 @@ from txmsg.typed.asyncapi import Operation, asyncapi
 from txmsg.typed.registry import schema_of
 from txmsg.typed.topic import Topic
 from txmsg.typed.topic import name_of as name_of_topic
-from txmsg.wire.brokers import shards_of
+from txmsg.wire.brokers import MEMORY, shards_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
@@ -65,7 +65,8 @@ class Txmsg(Router):
     `app.run()` runs it until SIGINT or SIGTERM; `txmsg worker MODULE:app` runs it in several processes. `async with
     app` runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without a loop.
 
-    brokers: as for `Consumer`. group: of subscriptions that name none, and of the messages that `transactional_message`
+    brokers: as for `Consumer`; or "memory:", where what it sends stays in this process until a test has it handled (see
+    txmsg.testing.Memory). group: of subscriptions that name none, and of the messages that `transactional_message`
     sends. database: the Engine or AsyncEngine of the business database, or a sessionmaker or async_sessionmaker that is
     bound to one; txmsg's tables are created in it where they are missing. sends: topics that it sends to: their schemas
     are registered at each start, which fails if one is not compatible or no broker answers; its AsyncAPI document
@@ -93,7 +94,7 @@ class Txmsg(Router):
         super().__init__(group=group)
         self.brokers = brokers
         """Where it connects at its next start; None: where the environment says. Tests may set it."""
-        shards_of(self.brokers)
+        shards_of(self.brokers, takes_memory=True)
         for topic in sends:
             if not isinstance(topic, Topic):
                 raise MisuseError(f"sends= of an application has {shown(topic)}: give objects made by Topic(...)")
@@ -289,7 +290,7 @@ class Txmsg(Router):
         if self.concurrency is not None:
             chosen = [replace(each, concurrency=self.concurrency) for each in chosen]
         handlings = [Handling(each, self.dependency_overrides) for each in chosen]
-        consumers = [(each.of, self._consumer(each)) for each in handlings]
+        consumers = [] if self._is_in_memory else [(each.of, self._consumer(each)) for each in handlings]
         async with AsyncExitStack() as stack:
             threads = DaemonThreads(1, name="txmsg-hooks")
             stack.callback(threads.shutdown)
@@ -313,8 +314,12 @@ class Txmsg(Router):
         self._consumers = consumers
         return running
 
+    @property
+    def _is_in_memory(self) -> bool:
+        return shards_of(self.brokers, takes_memory=True) == [[MEMORY]]
+
     async def _register(self) -> None:
-        if not self.sends:
+        if not self.sends or self._is_in_memory:
             return
         access = client_access(self._options["tls"], self._options["token"])
         shards = [Brokers(addresses, **access) for addresses in shards_of(self.brokers)]
@@ -421,9 +426,14 @@ class Txmsg(Router):
         loops.run_application(self.run_async())
 
     async def run_async(self, *, started: Callable[[], object] | None = None) -> None:
-        """The same on this loop. Cancelling it closes, too. started: called when it has started."""
+        """The same on this loop. Cancelling it closes, too. started: called when it has started. Raises MisuseError."""
         if self._stop is not None:
             raise MisuseError(_RUNS_ALREADY)
+        if self._is_in_memory:
+            raise MisuseError(
+                f"an application with {MEMORY!r} receives nothing by itself: start a broker (`txmsg up`) and name it, "
+                "or have a test call txmsg.testing.Memory().deliver(app)"
+            )
         stop_wanted = asyncio.Event()
         self._stop = stop = partial(asyncio.get_running_loop().call_soon_threadsafe, stop_wanted.set)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any
 
@@ -23,10 +24,14 @@ Handle = Callable[[ReceivedMessage], Any]
 
 
 class Handling:
-    """What a consumer is given for a subscription. Belongs to one loop; closed when the consumer is."""
+    """What a consumer is given for a subscription. Belongs to one loop; closed when the consumer is.
 
-    def __init__(self, subscription: Subscription, overrides: Overrides) -> None:
+    threads: where `def` handlers of lists run; default: on threads of its own.
+    """
+
+    def __init__(self, subscription: Subscription, overrides: Overrides, threads: Executor | None = None) -> None:
         self.of = subscription
+        self._given_threads = threads
         self._batches: Batches | None = None
         self._processes: Processes | None = None
         self._threads: DaemonThreads | None = None
@@ -54,9 +59,10 @@ class Handling:
             return bound
         call = injected.on_loop if injected.is_coroutine else injected.on_thread
         if subscription.batch is not None:
-            self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
+            threads = self._given_threads
+            if threads is None:
+                threads = self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
             function = UserFunction(f"the handler of topic {subscription.topic!r}", call, "messages")
-            threads = self._threads
             self._batches = Batches(
                 subscription.batch,
                 subscription.concurrency,

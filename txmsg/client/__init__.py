@@ -12,6 +12,7 @@ outbox/      keeps messages in the business database while no broker answers
 connections/ the flows on connections of drivers
 receiving/   how messages get to handlers, and what became of them back
 channel      connects to brokers, and chooses one
+memory       the broker of "memory:", for tests
 attach, asker   the stream over which brokers check back; the listener's answer
 running      the transactions that this process is running
 options, hooks   checks of constructors' options; where tests act

@@ -98,7 +98,7 @@ class AsyncProducer:
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
-        self._addresses = shards_of(brokers)
+        self._addresses = shards_of(brokers, takes_memory=True)
         self._access = client_access(tls, token)
         self.group = check_name("producer group", group)
         self.check_listener = check_listener_of(check_listener)
@@ -128,11 +128,11 @@ class AsyncProducer:
         """Whether it has started with these brokers, is not closed, and neither is its loop."""
         loop = self._loop
         is_started = self._sender is not None and not self._closed and loop is not None and not loop.is_closed()
-        return is_started and self._addresses == shards_of(brokers)
+        return is_started and self._addresses == shards_of(brokers, takes_memory=True)
 
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
-        self._addresses = shards_of(brokers)
+        self._addresses = shards_of(brokers, takes_memory=True)
         self._renew()
 
     @property

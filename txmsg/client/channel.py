@@ -12,15 +12,18 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
+from txmsg.client.memory import MemoryBlockingChannel, MemoryChannel
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, Unauthenticated
 from txmsg.logs import EventLog
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
-from txmsg.wire.channel import Channel
+from txmsg.wire.brokers import MEMORY
+from txmsg.wire.channel import Channel, Stream
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.tls import TlsChoice
@@ -40,6 +43,23 @@ _LINGER_S = 15.0
 """How long a broker that has gone may still be told what became of its messages."""
 
 
+class BrokerCalls(Protocol):
+    """Calls to one broker, on a loop: what `Channel` is."""
+
+    async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT: ...
+    async def stream(
+        self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
+    ) -> Stream[RequestT, ReplyT]: ...
+    async def close(self) -> None: ...
+
+
+class BlockingCalls(Protocol):
+    """The same for threads: what `BlockingChannel` is."""
+
+    def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT: ...
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Broker:
     """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so.
@@ -49,8 +69,8 @@ class Broker:
 
     address: str
     is_given: bool
-    channel: Channel
-    blocking: BlockingChannel
+    channel: BrokerCalls
+    blocking: BlockingCalls
     name: str = ""
     shard: bytes = b""
     is_cut_off: bool = False
@@ -111,7 +131,7 @@ class Brokers:
         named = (broker.address for broker in self._brokers.values() if broker.name == told)
         return next(named, told if told in self._brokers else None)
 
-    def channel(self, address: str) -> Channel:
+    def channel(self, address: str) -> BrokerCalls:
         """The channel to one broker, for calls that mean that one only (long polls, the attach stream)."""
         return self._brokers[address].channel
 
@@ -150,6 +170,8 @@ class Brokers:
                 changed()
 
     def _new_broker(self, address: str, *, is_given: bool) -> Broker:
+        if address == MEMORY:
+            return Broker(address, is_given, MemoryChannel(), MemoryBlockingChannel())
         return Broker(
             address,
             is_given,

@@ -2,13 +2,15 @@
 
 pytest finds it when txmsg is installed; it loads nothing before a fixture is used. The fixtures are
 `txmsg_broker`, `txmsg_clock`, `txmsg_producer`, `txmsg_consumer`, `txmsg_async_producer`, `txmsg_async_consumer`,
-`txmsg_app` and `txmsg_address`: docs/how-to/testing.md.
+`txmsg_app`, `txmsg_memory` and `txmsg_address`: docs/how-to/testing.md.
 
 plugin         the fixtures and the option --txmsg-storage
 database       the Notify database of a run, emptied for each test
 host           a process that runs one broker after the other
 broker         the broker of a test as the test sees it
 applications   runs an application at the broker, or has its handlers called without one
+calling_thread   runs handlers on the thread of the test
+memory         what was sent to "memory:", and handed on without a broker
 progress       what groups still have to do, for messages of failed tests
 clock          advances time for what waits
 faults         injects faults
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         lost_reply,
     )
     from txmsg.testing.fences import FenceStoreContract
+    from txmsg.testing.memory import Memory
     from txmsg.testing.plugin import MakeAsyncConsumer, MakeAsyncProducer, MakeConsumer, MakeProducer, RunApp
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "MakeAsyncProducer",
     "MakeConsumer",
     "MakeProducer",
+    "Memory",
     "ProcessDied",
     "RunApp",
     "broker_away",
@@ -65,6 +69,7 @@ _MODULE_OF = dict.fromkeys(__all__, "txmsg.testing.faults") | {
     "MakeAsyncProducer": "txmsg.testing.plugin",
     "MakeConsumer": "txmsg.testing.plugin",
     "MakeProducer": "txmsg.testing.plugin",
+    "Memory": "txmsg.testing.memory",
     "RunApp": "txmsg.testing.plugin",
     "handle": "txmsg.testing.applications",
     "handle_async": "txmsg.testing.applications",

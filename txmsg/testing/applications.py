@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from txmsg.app.application import Txmsg
@@ -15,6 +17,7 @@ from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
 from txmsg.runtime.threads import DaemonThreads
+from txmsg.testing.calling_thread import CallingThread
 from txmsg.wire.tags import parse_tags
 
 if TYPE_CHECKING:
@@ -104,7 +107,7 @@ class AppRun:
 def handle(
     app: Txmsg, *messages: Message | ReceivedMessage, group: str | None = None, overrides: Overrides | None = None
 ) -> None:
-    """Passes messages to the handler of their topic, one after the other, without a broker.
+    """Passes messages to the handler of their topic, one after the other, without a broker. `def` handlers run here.
 
     Uses its middleware, dependencies and payloads; a handler with batch= gets lists. Rates and hooks of the application
     are not used. Raises the handler's exceptions, also Reject, Skip and RetryAfter, and Reject for an invalid body.
@@ -114,7 +117,7 @@ def handle(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        asyncio.run(handle_async(app, *messages, group=group, overrides=overrides))
+        CallingThread().run(partial(handle_on, app, messages, group, overrides))
     else:
         raise MisuseError("handle() blocks, and was called by a coroutine: write await handle_async(...)")
 
@@ -122,18 +125,32 @@ def handle(
 async def handle_async(
     app: Txmsg, *messages: Message | ReceivedMessage, group: str | None = None, overrides: Overrides | None = None
 ) -> None:
-    """The same for a coroutine."""
+    """The same for a coroutine; `def` handlers run on a thread."""
+    threads = DaemonThreads(1, name="txmsg-handle")
+    try:
+        await handle_on(app, messages, group, overrides, threads)
+    finally:
+        threads.shutdown()
+
+
+async def handle_on(
+    app: Txmsg,
+    messages: Sequence[Message | ReceivedMessage],
+    group: str | None,
+    overrides: Overrides | None,
+    threads: Executor,
+) -> None:
+    """As `handle_async`. threads: where `def` handlers run."""
     received = [_received(each) for each in messages]
     subscriptions = [_subscription_of(app, each, group) for each in received]
     if not subscriptions or subscriptions.count(subscriptions[0]) < len(subscriptions):
         topics = ", ".join(sorted({each.topic for each in received})) or "none"
         raise MisuseError(f"handle() is given messages of these topics: {topics}; give it those of one handler")
     subscription = replace(subscriptions[0], rate=None)
-    handling = Handling(subscription, {**app.dependency_overrides, **(overrides or {})})
+    handling = Handling(subscription, {**app.dependency_overrides, **(overrides or {})}, threads)
     of_group = Subscriptions(str(subscription.group))
     of_group.add(handling.topic, subscription.tag)(handling.handle)
     function = of_group.handlers[subscription.topic].function
-    threads = DaemonThreads(1, name="txmsg-handle")
     try:
         if subscription.batch is None:
             for each in received:
@@ -145,7 +162,6 @@ async def handle_async(
                     raise end
     finally:
         await handling.close()
-        threads.shutdown()
 
 
 def _received(message: Message | ReceivedMessage) -> ReceivedMessage:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from txmsg.testing.clock import Clock
     from txmsg.testing.database import NotifyDatabase
     from txmsg.testing.host import BrokerHost
+    from txmsg.testing.memory import Memory
 
 _CLOSE_S_MAX = 5.0
 
@@ -106,6 +107,16 @@ def txmsg_address() -> str:
     from txmsg.wire.listening import loopback
 
     return f"{loopback()}:{own_port()}"
+
+
+@pytest.fixture
+def txmsg_memory() -> Iterator[Memory]:
+    """What is sent to "memory:" in this test, without a broker. See txmsg.testing.Memory."""
+    from txmsg.testing.memory import Memory
+
+    memory = Memory()
+    yield memory
+    memory.clear()
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from txmsg.wire.address import check_address
 BROKERS_VARIABLE: Final = "TXMSG_BROKERS"
 """The variable that names brokers for whoever is not told any: applications, producers, consumers and commands."""
 BROKERS_DEFAULT: Final = "localhost:7700"
+MEMORY: Final = "memory:"
+"""In place of addresses: what is sent stays in this process."""
 
 
 def addresses_of(brokers: object) -> list[str]:
@@ -27,17 +29,24 @@ def addresses_of(brokers: object) -> list[str]:
     return list(dict.fromkeys(check_address("broker address", text) for text in texts))
 
 
-def shards_of(brokers: object) -> list[list[str]]:
+def shards_of(brokers: object, *, takes_memory: bool = False) -> list[list[str]]:
     """The addresses of each Notify database: several are separated by semicolons, or are lists in a list.
 
-    None: what the variable TXMSG_BROKERS says, or else localhost:7700. Raises InvalidName, and MisuseError for an
-    address that is listed for two of them.
+    None: what the variable TXMSG_BROKERS says, or else localhost:7700. takes_memory: whether it may be MEMORY alone.
+    Raises InvalidName, and MisuseError for an address that is listed for two of them.
     """
     if brokers is None:
         try:
-            return shards_of(os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT)
+            return shards_of(os.environ.get(BROKERS_VARIABLE) or BROKERS_DEFAULT, takes_memory=takes_memory)
         except (InvalidName, MisuseError) as exc:
             raise type(exc)(f"the variable {BROKERS_VARIABLE}: {exc}") from exc
+    if brokers == MEMORY:
+        if takes_memory:
+            return [[MEMORY]]
+        raise MisuseError(
+            f"{MEMORY!r} keeps what producers of this process send and delivers nothing: name a broker here (`txmsg "
+            "up` starts one), or have a test hand on messages by txmsg.testing.Memory"
+        )
     if isinstance(brokers, str):
         shards = [addresses_of(part) for part in brokers.split(";")]
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from txmsg.client.channel import BrokerCalls
 from txmsg.client.receiving.awaited import AwaitedQueues
 from txmsg.client.receiving.line import Line
 from txmsg.client.receiving.member import Member
 from txmsg.client.receiving.room import Room
 from txmsg.client.receiving.trouble import Trouble
 from txmsg.errors import ProtocolError, TxmsgError
-from txmsg.wire.channel import Channel
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply, ReceiveRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -22,7 +22,7 @@ CALL_GRACE_S = 10.0
 class Calls:
     """Makes requests, and notes what each answer, or the lack of one, says of the broker."""
 
-    channel: Channel
+    channel: BrokerCalls
     member: Member
     room: Room
     line: Line

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import close_old_connections
+from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from txmsg.app.application import Txmsg
@@ -42,11 +42,18 @@ def subscribe(topic: str, *, group: str, tag: str = "*", retry: Retry | None = N
 @contextmanager
 def _with_fresh_connections(_: ReceivedMessage) -> Iterator[None]:
     """As for a request: connections that are too old, or broken, are not used."""
-    close_old_connections()
+    _close_old_connections()
     try:
         yield
     finally:
-        close_old_connections()
+        _close_old_connections()
+
+
+def _close_old_connections() -> None:
+    """As Django's, but for those in a transaction: of a TestCase, on whose thread a handler runs in tests."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def application(groups: Collection[str] = ()) -> Txmsg:

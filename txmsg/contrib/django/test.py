@@ -1,10 +1,12 @@
-"""Classes of tests with a real broker, new for each test. They need `txmsg[broker]`, and start it once per process.
+"""Classes of tests: with a real broker, new for each test, and without one.
 
 class Orders(BrokerTestCase):
     def test_a_mail_is_sent(self):
         self.client.post("/orders", {"id": 42})
         self.run_handlers()
         self.assertEqual(Mail.objects.count(), 1)
+
+Those with a broker need `txmsg[broker]`, and start it once per process.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import tempfile
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from txmsg.runtime.extras import lacking
 
@@ -26,14 +28,36 @@ except ModuleNotFoundError as exc:
     raise ModuleNotFoundError(lacking(__name__, exc, ["django"]), name=exc.name) from exc
 
 from txmsg.contrib.django.subscriptions import application
-from txmsg.postgres import connect
-from txmsg.runtime.ports import own_port
-from txmsg.testing.broker import Broker
-from txmsg.testing.database import NotifyDatabase
-from txmsg.testing.host import BrokerHost
-from txmsg.wire.listening import loopback
+from txmsg.testing.memory import Memory
+
+if TYPE_CHECKING:
+    from txmsg.testing.broker import Broker
+    from txmsg.testing.database import NotifyDatabase
+    from txmsg.testing.host import BrokerHost
 
 _TIMEOUT_S = 10.0
+
+
+class MemoryMixin:
+    """Has each test send to memory: `self.memory` says what was sent. See txmsg.testing.Memory.
+
+    A test takes no longer than without txmsg. With TestCase, whose transaction never commits, a message is sent when
+    `self.captureOnCommitCallbacks(execute=True)` ends.
+    """
+
+    memory: Memory
+
+    def setUp(self) -> None:
+        """Begins with nothing sent."""
+        super().setUp()  # type: ignore[misc]
+        self.memory = Memory()
+        self.addCleanup(self.memory.clear)  # type: ignore[attr-defined]
+        chosen = {**settings.TXMSG, "BROKERS": Memory.address}
+        self.enterContext(override_settings(TXMSG=chosen))  # type: ignore[attr-defined]
+
+    def run_handlers(self, *groups: str) -> int:
+        """Has the handlers of these groups (default: of all) handle what was sent, once. As `Memory.deliver`."""
+        return self.memory.deliver(application(groups))
 
 
 class BrokerMixin:
@@ -49,6 +73,9 @@ class BrokerMixin:
 
     def setUp(self) -> None:
         """Starts the broker, on an emptied database, and ends it when the test has ended."""
+        from txmsg.postgres import connect
+        from txmsg.testing.broker import Broker
+
         super().setUp()  # type: ignore[misc]
         host, database, address = _of_process(os.getpid())
         with ExitStack() as stack:
@@ -79,6 +106,11 @@ class BrokerTestCase(BrokerMixin, TransactionTestCase):
 @cache
 def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
     """pid: of this process, for workers of `manage.py test --parallel` are forked."""
+    from txmsg.runtime.ports import own_port
+    from txmsg.testing.database import NotifyDatabase
+    from txmsg.testing.host import BrokerHost
+    from txmsg.wire.listening import loopback
+
     stack = ExitStack()
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txmsg-test-")))
     database = stack.enter_context(NotifyDatabase.made(os.environ.get("TXMSG_STORAGE"), directory / "postgres"))
@@ -88,4 +120,4 @@ def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
     return host, database, f"{loopback()}:{own_port()}"
 
 
-__all__ = ["BrokerMixin", "BrokerTestCase"]
+__all__ = ["BrokerMixin", "BrokerTestCase", "MemoryMixin"]

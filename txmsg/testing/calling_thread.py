@@ -1,0 +1,63 @@
+"""Runs handlers of a test on the thread of the test: what that thread has open, they may use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Work = tuple["Future[Any]", Callable[[], Any]]
+
+
+class CallingThread(Executor):
+    """Runs a coroutine on a loop of another thread, and what is submitted meanwhile on the thread that called `run`."""
+
+    def __init__(self) -> None:
+        self._submitted: SimpleQueue[_Work | None] = SimpleQueue()
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Has the thread in `run` call the function. A function that raises does not end `run`."""
+        future: Future[T] = Future()
+        self._submitted.put((future, partial(function, *args, **kwargs)))
+        return future
+
+    def run(self, work: Callable[[Executor], Coroutine[Any, Any, T]]) -> T:
+        """What the coroutine returns that `work` makes. Interrupted (Ctrl-C), it cancels the coroutine."""
+        begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+
+        async def main() -> T:
+            task = asyncio.ensure_future(work(self))
+            begun.set_result((asyncio.get_running_loop(), task))
+            return await task
+
+        with ThreadPoolExecutor(1, thread_name_prefix="txmsg-handle") as other:
+            ended = other.submit(lambda: asyncio.run(main()))
+            ended.add_done_callback(lambda _: self._submitted.put(None))
+            try:
+                while (submitted := self._submitted.get()) is not None:
+                    _run(*submitted)
+            except BaseException:
+                loop, task = begun.result()
+                loop.call_soon_threadsafe(task.cancel)
+                wait((ended,))
+                raise
+            return ended.result()
+
+
+def _run(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except BaseException as exc:
+        future.set_exception(exc)
+        if not isinstance(exc, Exception):  # Ctrl-C is the test's
+            raise
+    else:
+        future.set_result(result)

@@ -1,0 +1,107 @@
+"""Messages that were sent to "memory:": what they are, and handed on to handlers. Without a broker or a server."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from txmsg.app.application import Txmsg
+from txmsg.app.router import Subscription
+from txmsg.client.memory import memory
+from txmsg.errors import MisuseError
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.threads import DaemonThreads
+from txmsg.testing.applications import Overrides, handle_on
+from txmsg.testing.calling_thread import CallingThread
+from txmsg.typed.topic import Topic, name_of
+from txmsg.wire.brokers import MEMORY
+from txmsg.wire.tags import parse_tags
+
+P = TypeVar("P")
+
+_ROUNDS_MAX = 100
+
+
+class Memory:
+    """What producers and applications of this process have sent to "memory:". A new one begins with nothing.
+
+    For tests of services that send: transactions run in the real database, and take no longer than without txmsg.
+    Retries, back-off, delays and what becomes of a process that dies are for tests with a broker.
+    """
+
+    address = MEMORY
+    """What to give as brokers, or to set as TXMSG_BROKERS."""
+
+    def __init__(self) -> None:
+        self._handled: set[tuple[str | None, str]] = set()
+        memory().clear()
+
+    def clear(self) -> None:
+        """Forgets what was sent and handled."""
+        self._handled.clear()
+        memory().clear()
+
+    @overload
+    def sent(self, topic: Topic[P]) -> list[ReceivedMessage[P]]: ...
+    @overload
+    def sent(self, topic: str | None = None) -> list[ReceivedMessage]: ...
+    def sent(self, topic: str | Topic[Any] | None = None) -> list[ReceivedMessage[Any]]:
+        """The messages of a topic, or of all, in the order of their commits: delayed ones, too.
+
+        Their bodies are as they were sent, so perhaps encrypted. Those of a `Topic` have their payload; raises
+        InvalidMessage for one that is not valid.
+        """
+        found = [each for each in memory().sent() if topic is None or each.topic == name_of(topic)]
+        return [topic.received(each) for each in found] if isinstance(topic, Topic) else found
+
+    def undecided(self) -> list[ReceivedMessage]:
+        """The half messages of transactions without an outcome."""
+        return memory().undecided()
+
+    def deliver(self, app: Txmsg, *, overrides: Overrides | None = None) -> int:
+        """Has the handlers of an application handle what was sent, and what they send, until nothing is left.
+
+        Each group handles each message once, in the order of commits; a handler with batch= gets lists. A handler's
+        exception is raised, and its message is handled again by the next call. `def` handlers run on this thread.
+        Returns how many messages were handled. overrides: as of `handle`. Hooks of the application are not called.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return CallingThread().run(partial(self._deliver, app, overrides))
+        raise MisuseError("deliver() blocks, and was called by a coroutine: write await deliver_async(...)")
+
+    async def deliver_async(self, app: Txmsg, *, overrides: Overrides | None = None) -> int:
+        """The same for a coroutine; `def` handlers run on a thread."""
+        threads = DaemonThreads(1, name="txmsg-handle")
+        try:
+            return await self._deliver(app, overrides, threads)
+        finally:
+            threads.shutdown()
+
+    async def _deliver(self, app: Txmsg, overrides: Overrides | None, threads: Executor) -> int:
+        count = 0
+        for _ in range(_ROUNDS_MAX):
+            handled = sum([await self._deliver_to(app, each, overrides, threads) for each in app.chosen()])
+            if not handled:
+                return count
+            count += handled
+        raise MisuseError(f"handlers send on without end: {count} messages were handled, in {_ROUNDS_MAX} rounds")
+
+    async def _deliver_to(
+        self, app: Txmsg, subscription: Subscription, overrides: Overrides | None, threads: Executor
+    ) -> int:
+        tags = parse_tags(subscription.tag)
+        fresh = [
+            each
+            for each in self.sent(subscription.topic)
+            if tags.matches(each.tag) and (subscription.group, each.id) not in self._handled
+        ]
+        size = subscription.batch or 1
+        for at in range(0, len(fresh), size):
+            part = fresh[at : at + size]
+            await handle_on(app, part, subscription.group, overrides, threads)
+            self._handled.update((subscription.group, each.id) for each in part)
+        return len(fresh)
