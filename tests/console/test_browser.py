@@ -102,8 +102,7 @@ def test_theme_and_language_are_switched(look: Look) -> None:
     expect(page.locator("h1")).to_have_text("Brokers")
     page.get_by_role("button", name="Dark theme").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert ground == "rgb(15, 15, 18)"
+    expect(page.locator("body")).to_have_css("background-color", "rgb(15, 15, 18)")
 
 
 @pytest.mark.parametrize("size", [PHONE, LAPTOP, WALL])

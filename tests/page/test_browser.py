@@ -247,7 +247,7 @@ def test_the_page_is_as_light_as_the_system_until_it_is_switched(look: Look) -> 
     for _ in ("dark", "system"):
         window.page.click("#theme")
     window.page.emulate_media(color_scheme="light")
-    assert window.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(238, 241, 246)"
+    expect(window.page.locator("body")).to_have_css("background-color", "rgb(238, 241, 246)")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
