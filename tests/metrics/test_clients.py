@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,9 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.broker_process import BrokerProcess
 from tests.waiting import until
 from txmsg.client import Consumer, Producer
+from txmsg.consumer.handler_counts import HandlerCounts
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metrics import ClientCollector
-from txmsg.metrics.catalogue import CATALOGUE, Process
+from txmsg.metrics.catalogue import CATALOGUE, OTHER, Process
+from txmsg.metrics.figures import Figures
 
 
 def values_of(registry: CollectorRegistry) -> dict[str, float]:
@@ -78,6 +82,55 @@ def test_consumers_are_counted_by_group(broker: BrokerProcess) -> None:
         assert found["txmsg_client_held_messages mailer"] == 0
         broker.kill()
         until(lambda: values_of(registry)["txmsg_client_poll_errors_total mailer"] > 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_handlers_are_counted_by_topic_with_what_they_raised(broker: BrokerProcess, is_async: bool) -> None:
+    consumer = Consumer(broker.address, group="mailer")
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait(message: ReceivedMessage) -> None:
+        if message.body == b"bad":
+            raise ValueError("of the test")
+        if message.body == b"slow":
+            began.set()
+            may_end.wait()
+
+    async def wait_async(message: ReceivedMessage) -> None:
+        if message.body == b"slow":
+            began.set()
+            await asyncio.to_thread(may_end.wait)
+        else:
+            wait(message)
+
+    consumer.subscribe("t")(wait_async if is_async else wait)
+    consumer.subscribe("other")(wait_async if is_async else wait)
+    registry = registered(consumer)
+    assert values_of(registry)["txmsg_handlers_running mailer t"] == 0
+    with Producer(broker.address, group="shop") as producer, consumer:
+        for body in (b"good", b"bad", b"slow"):
+            producer.send(Message("t", body))
+        producer.send(Message("other", b"good"))
+        assert began.wait(60)
+        until(lambda: values_of(registry)["txmsg_handler_seconds_count mailer t"] == 2)
+        until(lambda: values_of(registry)["txmsg_handler_seconds_count mailer other"] == 1)
+        found = values_of(registry)
+        assert (found["txmsg_handlers_running mailer t"], found["txmsg_handlers_running mailer other"]) == (1, 0)
+        assert found["txmsg_handler_failures_total ValueError mailer t"] == 1
+        may_end.set()
+        until(lambda: values_of(registry)["txmsg_handler_seconds_count mailer t"] == 3)
+    assert values_of(registry)["txmsg_handlers_running mailer t"] == 0
+
+
+def test_classes_of_exceptions_are_bounded() -> None:
+    counts = HandlerCounts()
+    for number in range(30):
+        counts.raised(type(f"Error{number}", (Exception,), {})())
+    counts.raised(type("Error0", (Exception,), {})())
+    figures = Figures(Process.APPLICATION)
+    counts.put(figures, "g", "t", running=0)
+    series = dict(next(values for metric, values in figures.series() if metric.name == "txmsg_handler_failures_total"))
+    assert (len(series), series["g", "t", OTHER], series["g", "t", "Error0"]) == (21, 10, 2)
 
 
 def test_the_collector_tells_what_the_catalogue_says(broker: BrokerProcess) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -139,12 +139,15 @@ class AsyncConsumer(AsyncLifecycle):
         super()._begin()
         self._shards: list[_OfShard] = []
         self._counts = ConsumerCounts()
+        self._running: Callable[[], Sequence[Delivery]] = list
+        """What is being handled."""
         self._is_paused = False
         self._blocked_at = -math.inf
 
     def put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
         self._counts.put(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
+        self._subscriptions.put_figures(figures, (delivery.handler for delivery in self._running()))
 
     # ---- life
 
@@ -159,6 +162,7 @@ class AsyncConsumer(AsyncLifecycle):
             before=lambda message: self.hooks.before_handler(message),  # noqa: PLW0108 - tests may set it later
             blocked=self._note_blocked,
         )
+        self._running = self._workers.running
         self._suspects = Suspects(self._workers, self.group)
         self._isolating = asyncio.create_task(self._suspects.run(), name=f"txmsg-suspects-{self.group}")
         member = Member(

@@ -6,7 +6,8 @@ Knows neither: what a consumer does with a message that failed is its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
 from inspect import isfunction, unwrap
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 from weakref import WeakSet
 
 from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
+from txmsg.consumer.handler_counts import HandlerCounts
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.reason import text_of, without_words
 from txmsg.runtime.user_function import UserFunction, check_takes
 from txmsg.runtime.user_function import name_of as name_of_function
@@ -92,6 +95,8 @@ class Handler:
         self.topic = topic
         self.function = function
         self.retry = retry
+        self.counts = HandlerCounts()
+        """Of its calls."""
         self._is_secret = is_secret
         """Whether its errors may quote what was encrypted."""
 
@@ -207,6 +212,12 @@ class Subscriptions:
             return handler
 
         return register
+
+    def put_figures(self, figures: Figures, running: Iterable[Handler]) -> None:
+        """Adds those of its handlers. running: the handler of each call that is under way."""
+        under_way = Counter(handler.topic for handler in running)
+        for topic, handler in self.handlers.items():
+            handler.counts.put(figures, self._group, topic, running=under_way[topic])
 
     def close(self, *, need_handlers: bool) -> None:
         """Takes no more: the consumer starts. Raises MisuseError for no topic, and for topics without a handler.

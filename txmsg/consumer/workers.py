@@ -270,9 +270,12 @@ class _LoopWorkers(Generic[R]):
             run.end()
 
     async def _handle(self, run: R) -> None:
-        while (message := run.next(self._loop.time())) is not None:
-            while self._in_turn >= _TURN_COUNT:  # noqa: ASYNC110 - not an event: whatever else the loop has to do
+        clock, counts = self._loop.time, run.handler.counts
+        began_at = clock()
+        while (message := run.next(began_at)) is not None:
+            while self._in_turn >= _TURN_COUNT:
                 await asyncio.sleep(0)
+                began_at = clock()
             if self._in_turn == 0:
                 self._loop.call_soon(self._begin_turn)
             self._in_turn += 1
@@ -281,9 +284,13 @@ class _LoopWorkers(Generic[R]):
                     self._before(message)
                 await run.handler.function.on_loop(message)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
+                counts.raised(exc)
                 run.note(run.handler.failure_of(message, exc))
             else:
                 run.note(None)
+            ended_at = clock()
+            counts.called(ended_at - began_at)
+            began_at = ended_at
 
     async def _wait(self) -> None:
         waiting: asyncio.Future[None] = self._loop.create_future()
@@ -434,15 +441,21 @@ class _ThreadWorkers(Generic[R]):
         self._free_places.append(place)
 
     def _handle(self, run: R) -> None:
-        while (message := run.next(self._loop.time())) is not None:
+        clock, counts = self._loop.time, run.handler.counts
+        began_at = clock()
+        while (message := run.next(began_at)) is not None:
             try:
                 if self._before is not None:
                     self._before(message)
                 run.handler.function.on_thread(message, self._loop)
             except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses the message
+                counts.raised(exc)
                 run.note(run.handler.failure_of(message, exc))
             else:
                 run.note(None)
+            ended_at = clock()
+            counts.called(ended_at - began_at)
+            began_at = ended_at
 
     def _end_soon(self, run: R) -> None:
         self._ended.append(run)

@@ -62,7 +62,8 @@ LABELS: Final = {
     "that wait longest or have most retries or dead letters; for a counter, whose series must not come and go, those "
     "created first.",
     ERROR: "The code of an error class, as it goes over the wire: one of about 25. At gateways one of RocketMQ, like "
-    "`TOPIC_NOT_FOUND`, or of gRPC, like `grpc.DEADLINE_EXCEEDED`.",
+    "`TOPIC_NOT_FOUND`, or of gRPC, like `grpc.DEADLINE_EXCEEDED`. Of handlers the name of the exception's class: 20 "
+    f"of each handler; the others together are `{OTHER}`.",
     OPERATION: "`send`, `half` or `outcome`.",
     METHOD: "A method of RocketMQ's clients, such as `SendMessage`: one of ten.",
     "bound": "The bounded resource; see below.",
@@ -509,6 +510,9 @@ _CLIENT: Final = (
     _counter("txmsg_client_refused_messages_total", "messages", "Refusals that reached a broker.", GROUP),
     _counter("txmsg_client_poll_errors_total", "calls", "Calls of consumers that failed and are repeated.", GROUP),
     _gauge("txmsg_client_held_messages", "messages", "Messages received and not settled.", GROUP),
+    _histogram("txmsg_handler_seconds", "seconds", "Time that calls of a handler took.", GROUP, TOPIC),
+    _gauge("txmsg_handlers_running", "calls", "Calls of a handler under way.", GROUP, TOPIC),
+    _counter("txmsg_handler_failures_total", "calls", "Calls of a handler that raised.", GROUP, TOPIC, ERROR),
 )
 _WORKER: Final = (
     _gauge(

@@ -1,0 +1,46 @@
+"""How often and how long the handler of a topic was called, and what it raised. Counted at each message, so cheaply."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from txmsg.metrics.catalogue import ERROR, GROUP, OTHER, TOPIC
+from txmsg.metrics.counts import SECONDS, Histogram
+from txmsg.metrics.figures import Figures
+
+_CLASSES_MAX: Final = 20
+
+
+class HandlerCounts:
+    """Calls of one handler, as figures. From any thread: a lost count does no harm."""
+
+    __slots__ = ("_failures", "_seconds")
+
+    def __init__(self) -> None:
+        self._seconds = Histogram(SECONDS)
+        self._failures: Counter[str] = Counter()
+
+    def called(self, seconds: float) -> None:
+        """A call has ended, however."""
+        histogram = self._seconds
+        if seconds < SECONDS[0]:  # by hand, for the quick ones: a hundred thousand per second
+            histogram.counts[0] += 1
+            histogram.sum += seconds
+        else:
+            histogram.observe(seconds)
+
+    def raised(self, error: Exception) -> None:
+        """A call has raised this."""
+        name = type(error).__name__
+        if name not in self._failures and len(self._failures) >= _CLASSES_MAX:
+            name = OTHER
+        self._failures[name] += 1
+
+    def put(self, figures: Figures, group: str, topic: str, *, running: int) -> None:
+        """Adds them, and how many calls are under way."""
+        labels = {GROUP: group, TOPIC: topic}
+        figures.add("txmsg_handler_seconds", self._seconds, **labels)
+        figures.add("txmsg_handlers_running", running, **labels)
+        for name, count in self._failures.copy().items():
+            figures.add("txmsg_handler_failures_total", count, **{**labels, ERROR: name})
