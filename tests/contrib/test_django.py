@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -19,6 +20,7 @@ from tests.contrib.django_project import Shop
 from tests.integration.client_harness import half_count
 from tests.mariadb_server import MariaDBServer
 from tests.waiting import until
+from txmsg.contrib.django.worker import APP
 
 SCENES = Path(__file__).with_name("django_scenes.py")
 _LONG = pytest.mark.long
@@ -139,7 +141,31 @@ def test_a_worker_handles_until_it_is_told_to_end(shop: Shop, notify_url: str) -
 
 @_LONG
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
+def test_supervised_processes_run_the_handlers(shop: Shop) -> None:
+    assert played(shop, "all_kinds")
+    worker = subprocess.Popen(
+        [sys.executable, "manage.py", "txmsg_worker", "mailer", "--processes", "2", "--http-listen", "127.0.0.1:0"],
+        cwd=shop.directory,
+        env=shop.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == f"2 processes run {APP}; Ctrl-C ends them\n"
+    assert len(psutil.Process(worker.pid).children()) == 2
+    mails = "from shop.models import Mail; print(sorted(Mail.objects.values_list('order_number', flat=True)))"
+    until(lambda: "[1, 2, 3, 5, 9, 10, 11]" in shop.manage("shell", "--no-imports", "-c", mails))
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 0, said
+
+
+@_LONG
+@pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_wrong_uses_are_named(shop: Shop) -> None:
+    said = shop.manage("txmsg_worker", "--processes", "two", ends_with=1)
+    assert "'two' is not a valid integer range" in said
     assert "no handler is of group 'mailr': there are mailer" in shop.manage("txmsg_worker", "mailr", ends_with=1)
     assert shop.manage("makemigrations", "--check") == "No changes detected\n"
     assert "at least 600 s are needed" in shop.manage("txmsg_purge", "--older-than-days", "0", ends_with=1)

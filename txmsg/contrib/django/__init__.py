@@ -16,6 +16,7 @@ sending         `transactional_message`
 rows            the rows that prove a commit, in a transaction of Django
 handling        `idempotent`
 subscriptions   `subscribe`, and what a worker runs
+worker          the same by a name, for supervised processes
 models          the tables, to be looked at
 tables          the operation of migrations that makes them
 migrations      creates the tables
