@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres, binaries_dir
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.programs import binaries_dir
 from txmsg.runtime.child import Child
 
 _STOP_TIMEOUT_S = 30

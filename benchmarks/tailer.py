@@ -43,7 +43,8 @@ from benchmarks.surroundings import (
 )
 from benchmarks.turns import Compared, by_turns
 from txmsg.client import AsyncProducer
-from txmsg.embedded import EmbeddedPostgres, binaries_dir
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.programs import binaries_dir
 from txmsg.message import Message
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log

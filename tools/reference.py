@@ -18,6 +18,9 @@ MODULES = (
 )
 """What an application may import from; a name stands at the first module that has it in `__all__`."""
 
+PASSED_ON = {"Log": ("close",), "Tracing": ()}
+"""Classes that applications make and pass on, with the methods that they call: txmsg calls the others."""
+
 _HEAD = """# Reference
 
 All public names by module, with the first line of their docstrings; `help(name)` prints the rest. Names that are not
@@ -66,12 +69,19 @@ def _rows(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
         found = inspect.getattr_static(value, member)
         if isinstance(found, classmethod):
             found = found.__func__
-        if member.startswith("_") or not owner.__module__.startswith("txmsg."):
+        if not owner.__module__.startswith("txmsg.") or not _is_for_applications(value, owner, member):
             continue
         if isinstance(found, property):
             yield f"{name}.{member}", _summary(found)
         elif inspect.isfunction(found):
             yield f"{name}.{member}{_parameters(found)}", _summary(found)
+
+
+def _is_for_applications(of: type, owner: type, member: str) -> bool:
+    """Whether applications call it: neither txmsg alone, nor pytest, nor who calls what it overrides."""
+    if member.startswith(("_", "test_")) or member not in PASSED_ON.get(of.__name__, (member,)):
+        return False
+    return not any(member in vars(base) for base in of.__mro__ if not base.__module__.startswith("txmsg."))
 
 
 def _has_own_init(value: type) -> bool:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, ReceivedMessage
 
-__all__ = ["ENCRYPTION_HEADER", "AesGcm", "Encryption"]
+__all__ = ["AesGcm", "Encryption"]
 
 ENCRYPTION_HEADER: Final = "txmsg-encryption"
 """The header that names the key of an encrypted body."""

@@ -28,29 +28,13 @@ else:  # the default is for type checkers: `ReceivedMessage` alone has a payload
     P_co = TypeVar("P_co", covariant=True)
 
 __all__ = [
-    "BODY_SIZE_BYTES_CEILING",
-    "BODY_SIZE_BYTES_MAX",
-    "DELAY_MAX",
-    "FIRST_CHECK_MAX",
-    "HEADERS_SIZE_BYTES_MAX",
-    "KEY_SIZE_BYTES_MAX",
-    "MESSAGES_PER_TRANSACTION_MAX",
-    "NAME_SIZE_MAX",
-    "QUEUES_MAX",
     "Message",
     "MessageId",
     "ReceivedMessage",
     "TransactionId",
     "TransactionState",
-    "check_body_size",
-    "check_name",
-    "check_tag",
-    "is_name",
-    "is_tag",
     "message_id",
     "new_transaction_id",
-    "new_transaction_id_bytes",
-    "parse_id",
     "parse_message_id",
 ]
 
@@ -328,17 +312,17 @@ class Message:
             self._copy_headers()
         if self.ordering_key is not None:
             _check_key("ordering key", self.ordering_key)
-        if self.is_delayed:
+        if self._is_delayed:
             self._check_delay()
         if self.first_check_after is not None:
             self._check_first_check(self.first_check_after)
 
     @property
-    def is_delayed(self) -> bool:
+    def _is_delayed(self) -> bool:
         """Whether it has a due time."""
         return self.deliver_at is not None or self.deliver_after is not None
 
-    def deliver_at_us(self, sent_at_us: int) -> int:
+    def _deliver_at_us(self, sent_at_us: int) -> int:
         """The due time of a delayed message that is sent at this time, in us since 1970. Raises InvalidMessage."""
         if self.deliver_at is not None:
             deliver_at_us = max(us_of_datetime(self.deliver_at), 1)  # 0 means: not delayed
@@ -349,12 +333,12 @@ class Message:
         return deliver_at_us
 
     @property
-    def deliver_after_us(self) -> int:
+    def _deliver_after_us(self) -> int:
         """`deliver_after` in us, at least 1; 0 without one."""
         return 0 if self.deliver_after is None else max(1, self.deliver_after // timedelta(microseconds=1))
 
     @property
-    def first_check_ms(self) -> int:
+    def _first_check_ms(self) -> int:
         """`first_check_after` in ms, at least 1; 0 without one."""
         return 0 if self.first_check_after is None else max(1, self.first_check_after // _MILLISECOND)
 

@@ -15,7 +15,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.waiting import until
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres, binaries_dir
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.programs import binaries_dir
 
 _DATABASE = "notify"
 

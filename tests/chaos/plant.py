@@ -138,7 +138,7 @@ def _relayed_under_another_id() -> Iterator[None]:
     original = rows.finish
     with (
         patch.object(rows, "finish", finish),
-        patch.object(AsyncProducer, "end_soon", lambda self, half, _: self._end_soon(half, TransactionState.UNKNOWN)),
+        patch.object(AsyncProducer, "_end_soon", lambda self, half, _: self._tell_soon(half, TransactionState.UNKNOWN)),
     ):
         yield
 

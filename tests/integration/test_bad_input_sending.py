@@ -352,7 +352,7 @@ def test_a_contradiction_that_is_told_after_the_caller_has_gone_is_logged_too(
     try:
         with pytest.raises(OutcomeUnknown, match=r"no answer within 0\.01 s; it is still being tried"):
             producer.end(halves[0], COMMIT, timeout_s=0.01)
-        producer.end_soon(halves[1], COMMIT)
+        producer._end_soon(halves[1], COMMIT)
     finally:
         broker.resume()
     refused(OutcomeConflict, "already has the other outcome", producer.end, halves[2], COMMIT)

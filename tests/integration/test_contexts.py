@@ -68,7 +68,7 @@ async def test_an_outbox_does_not_keep_the_context_of_its_first_use(broker: Brok
             opened.push_async_callback(producer.close)
 
             async def use() -> None:
-                producer.use_outbox()
+                producer._use_outbox()
                 await producer.start()
                 await producer.send(Message("t", b"1"))
 

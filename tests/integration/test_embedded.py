@@ -19,9 +19,9 @@ import pytest
 
 from tests import namespaces
 from tests.waiting import until
-from txmsg.embedded import EmbeddedPostgres, cluster, default_data_dir, keeper, place
+from txmsg.embedded import EmbeddedPostgres, cluster, keeper, place
 from txmsg.embedded.contents import Contents, contents_of
-from txmsg.embedded.place import Place, is_locked
+from txmsg.embedded.place import Place, default_data_dir, is_locked
 from txmsg.embedded.watch import Watch
 from txmsg.errors import MisuseError, StorageError
 

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 import txmsg
-from txmsg.embedded import EmbeddedPostgres, binaries_dir
+from txmsg.embedded import EmbeddedPostgres
 from txmsg.embedded.owner import OtherUser, is_private
-from txmsg.embedded.programs import programs_for
+from txmsg.embedded.programs import binaries_dir, programs_for
 from txmsg.errors import StorageError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")

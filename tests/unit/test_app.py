@@ -114,7 +114,7 @@ def unread(message: Missing) -> None: ...  # type: ignore[name-defined] # noqa: 
 
 def chosen(app: Txmsg, group: str) -> object:
     app.groups = [group]
-    return app.chosen()
+    return app._chosen()
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_an_exception_of_a_process_is_judged_as_here(
         processes_of_fail(MESSAGE._replace(body=body))
     assert type(raised.value) is kind
     assert said in text_of(raised.value)
-    found = policy.failure_of(raised.value, 1, "")
+    found = policy._failure_of(raised.value, 1, "")
     assert found is not None
     assert (found.delay_s, found.is_final, found.is_rejected) == failure
     if isinstance(raised.value, Invalid):

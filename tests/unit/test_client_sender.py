@@ -121,7 +121,7 @@ class Threaded:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self.end_soon = producer.end_soon
+        self._end_soon = producer._end_soon
 
     async def send(self, message: Message) -> str:
         return await asyncio.to_thread(self._producer.send, message)
@@ -266,6 +266,6 @@ async def test_a_short_wait_for_an_outcome_does_not_take_it_back(kind: Any) -> N
         with pytest.raises(OutcomeUnknown, match="still being tried"):
             await producer.end(half, TransactionState.COMMIT, timeout_s=0.1)
         go_on.set()
-        producer.end_soon(half, TransactionState.COMMIT)  # nobody waits, and it is sent all the same
+        producer._end_soon(half, TransactionState.COMMIT)  # nobody waits, and it is sent all the same
     assert len(script.ends) >= 2  # a thread's request, when it leaves, is repeated for it
     assert {request.commit for request in script.ends} == {half.id_bytes}

@@ -45,24 +45,24 @@ RETRY = Retry(
     ],
 )
 def test_the_policy_decides_by_exception_and_delivery(exc: Exception, attempt: int, expected: Failure | None) -> None:
-    assert RETRY.failure_of(exc, attempt, "why") == expected
+    assert RETRY._failure_of(exc, attempt, "why") == expected
 
 
 def test_a_policy_for_a_type_tells_derived_types_apart() -> None:
     retry = Retry(by_type={LookupError: Retry(delays_s=[7], by_type={KeyError: Reject, TooMany: Skip})})
-    assert retry.failure_of(IndexError(), 1, "why") == Failure("why", 7)
-    assert retry.failure_of(KeyError(), 1, "why") == Failure("why", is_final=True, is_rejected=True)
-    assert retry.failure_of(TooMany(), 1, "why") == Failure("why")  # not of a type that is looked up there
+    assert retry._failure_of(IndexError(), 1, "why") == Failure("why", 7)
+    assert retry._failure_of(KeyError(), 1, "why") == Failure("why", is_final=True, is_rejected=True)
+    assert retry._failure_of(TooMany(), 1, "why") == Failure("why")  # not of a type that is looked up there
 
 
 def test_without_a_policy_the_group_decides() -> None:
-    assert Retry().failure_of(ValueError(), 17, "why") == Failure("why")
+    assert Retry()._failure_of(ValueError(), 17, "why") == Failure("why")
 
 
 def test_jitter_changes_a_delay_by_its_part_and_no_more() -> None:
     retry = Retry(delays_s=[10], jitter=0.2)
-    assert [retry.delay_s(1, chance) for chance in (-1, 0, 1)] == [8, 10, 12]
-    found = {(retry.failure_of(ValueError(), 1, "") or Failure("")).delay_s for _ in range(50)}
+    assert [retry._delay_s(1, chance) for chance in (-1, 0, 1)] == [8, 10, 12]
+    found = {(retry._failure_of(ValueError(), 1, "") or Failure("")).delay_s for _ in range(50)}
     assert len(found) > 1
     assert all(delay_s is not None and 8 <= delay_s <= 12 for delay_s in found)
 

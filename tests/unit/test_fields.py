@@ -204,7 +204,7 @@ def test_typed_dict_is_a_payload_with_required_and_other_fields() -> None:
         "properties": {"order_id": {"type": "integer"}, "note": {"type": "string"}},
         "required": ["order_id"],
     }
-    assert topic.is_made_of(["order_id"])
-    assert not topic.is_made_of(["order_id", "more"])
+    assert topic._is_made_of(["order_id"])
+    assert not topic._is_made_of(["order_id", "more"])
     with pytest.raises(MisuseError, match="key='id' of topic 'x' is not a field of Order: there are order_id, note"):
         Topic("x", Order, key="id")

@@ -515,7 +515,7 @@ async def test_halves_of_a_row_are_rolled_back_when_the_relay_stops_waiting_for_
     told: asyncio.Queue[tuple[bytes, TransactionState]] = asyncio.Queue()
     async with AsyncProducer("127.0.0.1:1", group=GROUP) as producer:
         monkeypatch.setattr(producer._sender_started.halves, "offer", entries.put_nowait)
-        monkeypatch.setattr(producer, "_end_soon", lambda half, state: told.put_nowait((half.id_bytes, state)))
+        monkeypatch.setattr(producer, "_tell_soon", lambda half, state: told.put_nowait((half.id_bytes, state)))
         storing = asyncio.create_task(producer._half_of_kept([Message("order", b"")], 1))
         entry = await entries.get()
         storing.cancel()

@@ -34,6 +34,13 @@ def test_every_row_says_what_the_name_is() -> None:
     assert [row["name"] for row in _ROW.finditer(_PAGE) if not row["summary"].strip()] == []
 
 
+def test_methods_that_only_txmsg_or_a_framework_calls_are_not_listed() -> None:
+    methods = set(re.findall(r"^\| `(\w+\.\w+)", _PAGE, re.MULTILINE))
+    assert {"Producer.send", "Log.close", "FenceStoreContract.write"} <= methods
+    assert methods.isdisjoint({"Log.append", "Tracing.sending", "JsonFormatter.format"})
+    assert [method for method in methods if ".test_" in method or "._" in method] == []
+
+
 @pytest.mark.parametrize("name", txmsg.__all__)
 def test_a_name_of_the_package_is_there_when_asked_for(name: str) -> None:
     assert name in dir(txmsg)

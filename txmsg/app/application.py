@@ -273,7 +273,7 @@ class Txmsg(Router):
         """
         if self._running is not None or self._starting is not None or self._closing is not None:
             raise MisuseError(_RUNS_ALREADY)
-        chosen = self.chosen()
+        chosen = self._chosen()
         self._starting = asyncio.current_task(), (ended := asyncio.Event())
         self._is_closed_early = False
         self._closed_by_handler = None
@@ -328,7 +328,7 @@ class Txmsg(Router):
         finally:
             await asyncio.gather(*(brokers.close() for brokers in shards))
 
-    def chosen(self) -> list[Subscription]:
+    def _chosen(self) -> list[Subscription]:
         """The subscriptions of its `groups`. Raises MisuseError for a group without a handler."""
         there = sorted({each.group for each in self.subscriptions if each.group is not None})
         if unknown := sorted(set(self.groups) - set(there)):
@@ -492,12 +492,12 @@ class Txmsg(Router):
             raise MisuseError(f"no handler that runs here is of group {group!r}: there are {there}")
         return found
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`: those of its producers, and of the consumers of its last start."""
         for producer in self._producers:
-            producer.put_figures(figures)
+            producer._put_figures(figures)
         for _, consumer in self._consumers:
-            consumer.put_figures(figures)
+            consumer._put_figures(figures)
 
 
 async def _closed(producer: Producer | AsyncProducer, threads: Executor) -> None:

@@ -53,7 +53,9 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
 def _embedded(config: BrokerConfig) -> Iterator[str]:
     """The URL of an upgraded Notify database in the embedded PostgreSQL, which this process uses meanwhile."""
     from txmsg.broker import migrate
-    from txmsg.embedded import EmbeddedPostgres, default_data_dir, watched
+    from txmsg.embedded import EmbeddedPostgres
+    from txmsg.embedded.place import default_data_dir
+    from txmsg.embedded.watch import watched
 
     with EmbeddedPostgres(None if config.data_dir is None else config.data_dir / "pg") as postgres, watched(postgres):
         url = postgres.create_database("txmsg")

@@ -19,7 +19,8 @@ from txmsg.cli.main import EXAMPLE_FORMAT, LazyGroup
 from txmsg.cli.options import Decorator
 from txmsg.demo.browser import has_browser
 from txmsg.demo.registration import GROUPS
-from txmsg.embedded import EmbeddedPostgres, binaries_dir
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.programs import binaries_dir
 
 if TYPE_CHECKING:  # each demo needs packages that the other does not
     from txmsg.demo.lottery import supervisor as lottery_demo

@@ -8,9 +8,11 @@ from typing import TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 
 from txmsg.checker.fence import Fence
+from txmsg.checker.fence.engines import on_engine
+from txmsg.checker.fence.identity import fence_id, renew_fence_id
 from txmsg.cli.business import database_option, with_engine
 from txmsg.cli.connections import token_file_option
 from txmsg.cli.main import EXAMPLE_FORMAT
@@ -83,15 +85,15 @@ def renew_id(*, database: str, yes: bool, as_json: bool) -> None:
     outbox of the copy would be sent again: delete them, too (`txmsg outbox delete --all`).
     """
 
-    def renew(fence: Fence) -> tuple[UUID, UUID]:
-        old = fence.fence_id()
+    def renew(engine: Engine) -> tuple[UUID, UUID]:
+        old = on_engine(engine, fence_id)
         if not yes:
             click.confirm(
                 f"replace the fence id {old} of {make_url(database)}? Only in a copy", abort=True, err=as_json
             )
-        return old, fence.renew_fence_id()
+        return old, on_engine(engine, renew_fence_id)
 
-    old, new = _with_fence(database, renew)
+    old, new = with_engine(database, renew)
     click.echo(json.dumps({"old": str(old), "fence_id": str(new)}) if as_json else f"{old} is now {new}")
 
 

@@ -16,7 +16,9 @@ from txmsg.broker import migrate
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option, log_format_option
 from txmsg.cli.settings import config_option
-from txmsg.embedded import EmbeddedPostgres, default_data_dir, watched
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.place import default_data_dir
+from txmsg.embedded.watch import watched
 from txmsg.errors import MisuseError
 from txmsg.logs import StderrLines, log_to_stderr, name_process
 from txmsg.runtime.child import Child, ChildFailed, with_name

@@ -144,7 +144,7 @@ class AsyncConsumer(AsyncLifecycle):
         self._is_paused = False
         self._blocked_at = -math.inf
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
         self._counts.put(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
         self._subscriptions.put_figures(figures, (delivery.handler for delivery in self._running()))

@@ -212,7 +212,7 @@ class AsyncProducer:
         if self._uses_outbox:
             self._relay_outbox()
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
         self._counts.put(figures)
         figures.add("txmsg_client_pending_items", sum(sender.pending_items() for sender in self._senders))
@@ -343,7 +343,7 @@ class AsyncProducer:
         loop = self._loop
 
         def stored(shard: bytes) -> None:
-            loop.call_soon_threadsafe(self._end_soon, Half(entry.transaction_id, shard), TransactionState.ROLLBACK)
+            loop.call_soon_threadsafe(self._tell_soon, Half(entry.transaction_id, shard), TransactionState.ROLLBACK)
 
         entry.go_on_without(stored)
 
@@ -369,7 +369,7 @@ class AsyncProducer:
         self.hooks.after_half(half)
         return half
 
-    def use_outbox(self) -> None:
+    def _use_outbox(self) -> None:
         """Relays the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
@@ -399,7 +399,7 @@ class AsyncProducer:
             self.group,
             self._outbox,
             store=self._half_of_kept,
-            tell=self.end_soon,
+            tell=self._end_soon,
         )
 
     async def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
@@ -425,12 +425,12 @@ class AsyncProducer:
             except TimeoutError as exc:
                 raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
-    def end_soon(self, half: Half, state: TransactionState) -> None:
+    def _end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but does not wait: for a caller that is being cancelled. Must be called on the loop."""
         self.hooks.before_end_soon(half, state)
-        self._end_soon(half, state)
+        self._tell_soon(half, state)
 
-    def _end_soon(self, half: Half, state: TransactionState) -> None:
+    def _tell_soon(self, half: Half, state: TransactionState) -> None:
         if self._sender is not None:
             entry = EndEntry(half.id_bytes, state, None)
             with telling(half, state):

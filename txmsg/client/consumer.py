@@ -86,6 +86,6 @@ class Consumer(Lifecycle[AsyncConsumer]):
         """Ends `stop_group`, or `txmsg group stop`."""
         shared_loop().call(self._core.start_group())
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
-        self._core.put_figures(figures)
+        self._core._put_figures(figures)

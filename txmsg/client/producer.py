@@ -144,9 +144,9 @@ class Producer:
         """The fence of a FenceCheckListener; None with any other listener."""
         return self._fence
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
-        self._core.put_figures(figures)
+        self._core._put_figures(figures)
 
     # ---- life
 
@@ -209,12 +209,12 @@ class Producer:
     def _as_sent(self, messages: Sequence[Message]) -> Sequence[Message]:
         return self._core._as_sent(messages)
 
-    def use_outbox(self) -> None:
+    def _use_outbox(self) -> None:
         """Relays the group's outbox in the background, from `start` on. Idempotent; the decorator calls it.
 
         Raises MisuseError without a fence.
         """
-        self._core.use_outbox()
+        self._core._use_outbox()
 
     def relay_outbox(self) -> int:
         """Relays the group's outbox now, including refused messages. Returns the number of transactions.
@@ -353,10 +353,10 @@ class Producer:
                 thread.post(entry.forsake)
                 raise
 
-    def end_soon(self, half: Half, state: TransactionState) -> None:
+    def _end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but does not wait: for a caller that is being stopped."""
         self.hooks.before_end_soon(half, state)
-        self._started().post(self._core._end_soon, half, state)
+        self._started().post(self._core._tell_soon, half, state)
 
     @property
     def _wait_s(self) -> float:

@@ -274,7 +274,7 @@ def _check_outbox(name: str, producer: Producer | AsyncProducer, session: object
             f"{name} has when_away= and no session=: the outbox is written in the function's own transaction, so give "
             "session= with a sessionmaker"
         )
-    producer.use_outbox()
+    producer._use_outbox()
 
 
 def check_function(function: Callable[..., Any]) -> str:

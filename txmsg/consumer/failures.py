@@ -89,22 +89,22 @@ class Retry:
                     f"Retry(by_type=...): {kind.__name__} is given {shown(chosen)}: give Reject, Skip or a Retry(...)"
                 )
 
-    def failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
+    def _failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
         """The failure to report; None: the message is acknowledged. attempt: the delivery that failed, from 1."""
         if isinstance(exc, RetryAfter):
             delay_s = _delay_of(exc)
             if delay_s is None:
-                delay_s = self.delay_s(attempt, random.uniform(-1, 1))
+                delay_s = self._delay_s(attempt, random.uniform(-1, 1))
             return Failure(error, delay_s, is_final=self._is_last(attempt))
         entries = [*_SAID, *self.by_type.items()]
         chosen = next((chosen for kind, chosen in entries if isinstance(exc, kind)), None)
         if isinstance(chosen, Retry):  # which may tell types derived from this one apart
-            return chosen.failure_of(exc, attempt, error)
+            return chosen._failure_of(exc, attempt, error)
         if chosen is None:
-            return Failure(error, self.delay_s(attempt, random.uniform(-1, 1)), is_final=self._is_last(attempt))
+            return Failure(error, self._delay_s(attempt, random.uniform(-1, 1)), is_final=self._is_last(attempt))
         return None if chosen is Skip else Failure(error, is_final=True, is_rejected=True)
 
-    def delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
+    def _delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
         """Seconds until the delivery after `attempt`; None: the group decides. chance: of the jitter, from -1 to 1."""
         if self.delays_s is None:
             return None

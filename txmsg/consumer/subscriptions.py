@@ -113,7 +113,7 @@ class Handler:
 
     def _judged(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
         text = text_of(exc)
-        failure = self.retry.failure_of(exc, message.attempt, without_words(text) if self._is_secret else text)
+        failure = self.retry._failure_of(exc, message.attempt, without_words(text) if self._is_secret else text)
         if failure is None:
             _log.info(
                 "handler.skipped",

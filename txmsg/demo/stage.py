@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Protocol, Self
 from txmsg.administration.ask import Nothing
 from txmsg.administration.halves import Admin, Stats
 from txmsg.broker.migrate import upgrade
-from txmsg.embedded import EmbeddedPostgres, watched
+from txmsg.embedded import EmbeddedPostgres
+from txmsg.embedded.watch import watched
 from txmsg.runtime.child import LISTENING, Child, ChildFailed
 from txmsg.runtime.ports import own_port
 from txmsg.wire.blocking import BlockingChannel

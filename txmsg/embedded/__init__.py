@@ -34,19 +34,8 @@ from typing import TYPE_CHECKING
 from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from txmsg.embedded.place import default_data_dir
     from txmsg.embedded.postgres import EmbeddedPostgres
-    from txmsg.embedded.programs import binaries_dir
-    from txmsg.embedded.watch import watched
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "EmbeddedPostgres": "txmsg.embedded.postgres",
-            "binaries_dir": "txmsg.embedded.programs",
-            "default_data_dir": "txmsg.embedded.place",
-            "watched": "txmsg.embedded.watch",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__, {"EmbeddedPostgres": "txmsg.embedded.postgres"})
 
-__all__ = ["EmbeddedPostgres", "binaries_dir", "default_data_dir", "watched"]
+__all__ = ["EmbeddedPostgres"]

@@ -54,7 +54,7 @@ def search_id(
             at[queue] = following
             for batch in found[0].batches:
                 left_bytes -= batch.unpacked_size_bytes
-                if (message := batch.with_id(transaction_id.bytes, n)) is not None:
+                if (message := batch._with_id(transaction_id.bytes, n)) is not None:
                     return Search(message, {})
     return Search(None, at)
 

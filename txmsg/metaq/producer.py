@@ -180,9 +180,9 @@ def _queue_of(message: Message, turn: int, count: int) -> int:
 
 def _due_at_us(message: Message, now: int) -> int | None:
     """When a delayed message is due; None: it is not delayed, or due by now."""
-    if not message.is_delayed:
+    if not message._is_delayed:
         return None
-    due_at_us = message.deliver_at_us(now)
+    due_at_us = message._deliver_at_us(now)
     return due_at_us if due_at_us > now else None
 
 

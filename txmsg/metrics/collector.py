@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Counted(Protocol):
     """A producer or consumer of txmsg.client."""
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         """Adds what it has counted."""
         ...
 
@@ -36,5 +36,5 @@ class ClientCollector:
 
         figures = Figures(Process.APPLICATION)
         for client in self._clients:
-            client.put_figures(figures)
+            client._put_figures(figures)
         return families_of(figures)

@@ -303,7 +303,7 @@ class Api:
             return pb.SendResultEntry(status=status_of(exc))
         id_ = properties.message_id
         return pb.SendResultEntry(
-            status=OK, message_id=id_, transaction_id=id_, recall_handle=id_ if message.is_delayed else ""
+            status=OK, message_id=id_, transaction_id=id_, recall_handle=id_ if message._is_delayed else ""
         )
 
     async def end_transaction(self, request: pb.EndTransactionRequest, caller: Caller) -> pb.EndTransactionResponse:

@@ -79,7 +79,7 @@ class AppRun:
         await wait_async(self._looks(dead, timeout_s, jump))
 
     def _looks(self, dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
-        wanted = [(str(each.group), each.topic) for each in self.app.chosen()]
+        wanted = [(str(each.group), each.topic) for each in self.app._chosen()]
         return self._broker._until_idle(wanted, dead, timeout_s, jump)
 
     @contextmanager

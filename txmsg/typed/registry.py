@@ -34,9 +34,9 @@ def schema_of(topic: Topic[Any]) -> SchemaVersion:
     return SchemaVersion(
         topic=topic.name,
         version=topic.version,
-        content_type=topic.content_type,
+        content_type=topic._content_type,
         schema=topic.schema(),
-        event_source=topic.event_source,
+        event_source=topic._event_source,
     )
 
 

@@ -82,12 +82,12 @@ class Topic(Generic[P]):
         return f"Topic({self.name!r}, {self.payload_type.__name__})"
 
     @property
-    def content_type(self) -> str:
+    def _content_type(self) -> str:
         """The content type of its bodies."""
         return self._codec.content_type
 
     @property
-    def event_source(self) -> str | None:
+    def _event_source(self) -> str | None:
         """The CloudEvents source of its messages; None: they are not sent as CloudEvents."""
         return str(self._source) if self._source else None
 
@@ -170,11 +170,11 @@ class Topic(Generic[P]):
             )
         return text
 
-    def is_made_of(self, names: Collection[str]) -> bool:
+    def _is_made_of(self, names: Collection[str]) -> bool:
         """Whether a payload can be built from arguments with these names, as far as this is known."""
         return self._codec.is_made_of(names)
 
-    def made_of(self, arguments: Mapping[str, object], *, owner: str) -> P:
+    def _made_of(self, arguments: Mapping[str, object], *, owner: str) -> P:
         """The payload built from arguments of `owner`. Raises InvalidMessage."""
         try:
             return self._codec.make(arguments)
@@ -187,10 +187,10 @@ class Topic(Generic[P]):
 
     def payload_of(self, message: Message | ReceivedMessage) -> P:
         """The payload of a message of the topic. Raises InvalidMessage with the validator's text."""
-        content_type = message.headers.get(CONTENT_TYPE_HEADER, self.content_type)
+        content_type = message.headers.get(CONTENT_TYPE_HEADER, self._content_type)
         if not self._codec.reads(content_type.partition(";")[0].strip().lower()):
             raise InvalidMessage(
-                f"the body of this message of topic {self.name!r} is {shown(content_type)}, not {self.content_type}"
+                f"the body of this message of topic {self.name!r} is {shown(content_type)}, not {self._content_type}"
             )
         try:
             return self._codec.decode(message.body)

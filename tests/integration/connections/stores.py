@@ -35,7 +35,7 @@ class SessionStore(FenceStore[Session]):
     def _in_session(self, transaction_id: TransactionId) -> Iterator[Session]:
         with Session(self._fence.engine) as session, SessionGuard(session, owner=OWNER) as guard:  # type: ignore[arg-type]
             self._fence.write(session, transaction_id)
-            guard.own_row = self._fence.own_row(transaction_id)
+            guard.own_row = self._fence._own_row(transaction_id)
             yield session
             guard.end_work()
             session.commit()

@@ -23,6 +23,8 @@ from tests.integration.cli_harness import said
 from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN, recorded
 from txmsg import AsyncProducer, FenceCheckListener, Producer
 from txmsg.checker.fence import Fence
+from txmsg.checker.fence.engines import on_engine
+from txmsg.checker.fence.identity import renew_fence_id
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import new_transaction_id
 from txmsg.tables import create_tables, fence_identity_table, fence_table, inbox_table, metadata
@@ -88,7 +90,7 @@ def test_a_started_producer_answers_checks_for_the_fence_that_brokers_were_told_
     """Its URL leads to a copy meanwhile, which has another fence id: nobody knows what happened in the original."""
     listener = FenceCheckListener(engine)
     with Producer(broker.address, group="g", check_listener=listener):
-        Fence(engine).renew_fence_id()
+        on_engine(engine, renew_fence_id)
         assert isinstance(listener.fence, Fence)
         assert listener.fence.check(new_transaction_id()) is UNKNOWN
 
@@ -96,7 +98,7 @@ def test_a_started_producer_answers_checks_for_the_fence_that_brokers_were_told_
 async def test_a_started_asynchronous_producer_does_so_too(broker: BrokerProcess, engine: Engine, fence: Fence) -> None:
     listener = FenceCheckListener(engine)
     async with AsyncProducer(broker.address, group="g", check_listener=listener):
-        Fence(engine).renew_fence_id()
+        on_engine(engine, renew_fence_id)
         assert isinstance(listener.fence, Fence)
         assert listener.fence.check(new_transaction_id()) is UNKNOWN
 
@@ -136,7 +138,7 @@ def test_a_copy_with_an_id_of_its_own_concludes_nothing_for_a_client_that_knows_
     with Session(engine) as session:
         fence.write(session, done)
         session.commit()
-    new_id = Fence(engine).renew_fence_id()
+    new_id = on_engine(engine, renew_fence_id)
     assert old_id != new_id == Fence(engine).fence_id()
     assert [fence.check(each) for each in (done, absent)] == [COMMIT, UNKNOWN]
     assert set(recorded(engine)) == {done}

@@ -81,7 +81,7 @@ def test_one_fence_serves_the_sessions_of_all_tenants(shared: Engine) -> None:
     fence, transaction_id = Fence(shared), new_transaction_id()
     with Session(of_tenant(shared)) as session:
         fence.write(session, transaction_id)
-        assert fence.own_row(transaction_id)(session.connection())
+        assert fence._own_row(transaction_id)(session.connection())
         session.add(Order(id=1))
         session.commit()
     other_process = create_engine(shared.url)

@@ -120,7 +120,7 @@ def _appends(got: list[ReceivedMessage]) -> Callable[[ReceivedMessage], Any]:
 
 def _acknowledged(app: Txmsg) -> float:
     figures = Figures(Process.APPLICATION)
-    app.put_figures(figures)
+    app._put_figures(figures)
     (found,) = (
         values for metric, values in figures.series() if metric.name == "txmsg_client_acknowledged_messages_total"
     )

@@ -62,7 +62,7 @@ def main() -> None:
         try:
             app = load(orders.app)
             app.groups, app.concurrency, app.close_timeout_s = orders.groups, orders.concurrency, orders.drain_s
-            if not app.chosen():
+            if not app._chosen():
                 raise MisuseError(f"the application {orders.app} has no subscriptions: declare one by @app.subscribe")
             loops.run_application(_run(app, reports))
         except MisuseError as exc:
@@ -112,7 +112,7 @@ async def _run(app: Txmsg, reports: IO[str]) -> None:
 
 def _series(app: Txmsg) -> list[Any]:
     figures = Figures(Process.APPLICATION)
-    app.put_figures(figures)
+    app._put_figures(figures)
     return series_of(figures)
 
 

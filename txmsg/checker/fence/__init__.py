@@ -10,7 +10,7 @@ Source of the idea: the barrier row of dtm. Knows SQLAlchemy, and no network.
 What the fence cannot see: a check must read the primary (on a replica its INSERT fails, which counts as UNKNOWN); a
 business database that loses commits it had reported (an asynchronous failover, or synchronous_commit=off and a crash)
 loses fence rows with them; a copy of the business database has the fence id of the original, until
-`Fence.renew_fence_id` (`txmsg fence renew-id`) is run in the copy.
+`txmsg fence renew-id` is run in the copy.
 """
 
 from txmsg.checker.fence.check import LOCK_WAIT_S

@@ -61,15 +61,6 @@ class Fence:
             known.fence_id = self._run(identity.fence_id)
         return known.fence_id
 
-    def renew_fence_id(self) -> UUID:
-        """Gives this database a new fence id: for a copy of a database, before its services start.
-
-        Until then the copy answers checks for the transactions of the original. Use it in copies only: in a database
-        whose services run, half messages that are undecided at this moment could not be checked, and would be parked.
-        """
-        self.identity.fence_id = new = self._run(identity.renew_fence_id)
-        return new
-
     # ---- the business transaction
 
     def write(self, session: Session, transaction_id: TransactionId) -> None:
@@ -85,7 +76,7 @@ class Fence:
             self.identity.fence_id = in_session(session, business_row.fence_id, self._row_options)
         in_session(session, business_row.write, transaction_id, self.fence_id(), self._row_options)
 
-    def own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
+    def _own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
         """Returns a function that checks whether the row of `write` is still in a connection's transaction."""
         return lambda connection: business_row.is_written(connection, transaction_id, self._row_options)
 

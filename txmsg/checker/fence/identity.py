@@ -39,7 +39,11 @@ def fence_id(connection: Connection) -> UUID:
 
 
 def renew_fence_id(connection: Connection) -> UUID:
-    """Replaces the id, in one transaction with the removal of the old one."""
+    """Gives a copy of a database a fence id of its own, before its services start; the old one goes with it.
+
+    Until then the copy answers checks for the transactions of the original. Use it in copies only: in a database whose
+    services run, half messages that are undecided at this moment could not be checked, and would be parked.
+    """
     new = uuid4()
     with connection.begin():
         connection.execute(delete(fence_identity_table))

@@ -69,7 +69,7 @@ class MessagePlan:
                 f"message= of {self.owner} is given beside topic={topic!r}: leave topic= out, and let message= return "
                 "what its message() makes"
             )
-        if len(self._names()) != 1 and not topic.is_made_of(self._names()):
+        if len(self._names()) != 1 and not topic._is_made_of(self._names()):
             kind = topic.payload_type.__name__
             raise MisuseError(
                 f"the arguments {self._call()} of {self.owner} are neither one {kind} nor those that {kind} is made "
@@ -121,7 +121,7 @@ class MessagePlan:
             (argument,) = arguments.values()
             if isinstance(argument, topic.payload_type):
                 return argument
-        return topic.made_of(arguments, owner=self.owner)
+        return topic._made_of(arguments, owner=self.owner)
 
     def _several(self, built: object) -> list[Message]:
         several: list[Message] = []

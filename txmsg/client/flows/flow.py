@@ -111,7 +111,7 @@ class LocalTransaction:
             with watch:
                 if self._fence is not None:
                     self._fence.write(session, self._transaction_id)
-                    watch.own_row = self._fence.own_row(self._transaction_id)
+                    watch.own_row = self._fence._own_row(self._transaction_id)
                 result = work(session)
                 in_session(session, lambda _: watch.end_work())
                 session.commit()
@@ -166,6 +166,6 @@ def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool = 
         if wait:
             producer.end(half, state, timeout_s=OUTCOME_WAIT_S)
         else:
-            producer.end_soon(half, state)
+            producer._end_soon(half, state)
     except TxmsgError as exc:
         log_untold(half.id_bytes, state, exc)

@@ -109,7 +109,7 @@ class AsyncLocalTransaction:
             with watch:
                 if self._fence is not None:
                     await self._fence.write(session, self._transaction_id)
-                    watch.own_row = self._fence.own_row(self._transaction_id)
+                    watch.own_row = self._fence._own_row(self._transaction_id)
                 result = await work(session)
                 await in_session_async(session, lambda _: watch.end_work())
                 await session.commit()
@@ -168,6 +168,6 @@ async def tell(producer: AsyncHalves, half: Half, state: TransactionState, *, wa
         if wait:
             await producer.end(half, state, timeout_s=OUTCOME_WAIT_S)
         else:
-            producer.end_soon(half, state)
+            producer._end_soon(half, state)
     except TxmsgError as exc:
         log_untold(half.id_bytes, state, exc)

@@ -154,6 +154,6 @@ class AsyncLateTransaction:
             return
         if self._producer.fence is not None:
             await self._producer.fence.write(self._session, self.transaction_id)
-            self._guard.own_row = self._producer.fence.own_row(self.transaction_id)
+            self._guard.own_row = self._producer.fence._own_row(self.transaction_id)
         self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         entered.enter_context(running(self._half.id_bytes))

@@ -107,8 +107,8 @@ class SendEntry(Entry):
                 size_bytes += 4 * len(message.key)
             if message.ordering_key is not None:
                 size_bytes += 4 * len(message.ordering_key)
-            if message.is_delayed:
-                message.deliver_at_us(self.born_at_us)  # said here, where the caller hears it
+            if message._is_delayed:
+                message._deliver_at_us(self.born_at_us)  # said here, where the caller hears it
             if message.headers:
                 size_bytes += sum(4 * (len(name) + len(value)) for name, value in message.headers.items())
         super().__init__(transaction_id, len(messages), size_bytes, waiter)
@@ -220,10 +220,10 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
                 put(columns.headers, row, pack_headers(message.headers), b"")
             if message.ordering_key is not None:
                 put(columns.ordering_key, row, message.ordering_key, "")
-            if message.is_delayed:
+            if message._is_delayed:
                 _put_delay(columns, row, message, entry.born_at_us)
             if message.first_check_after is not None:
-                put(columns.first_check_ms, row, message.first_check_ms, 0)
+                put(columns.first_check_ms, row, message._first_check_ms, 0)
     for columns in by_topic.values():
         columns.fill()
     return [packed_columns(topic, columns) for topic, columns in by_topic.items()]
@@ -231,9 +231,9 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
 
 def _put_delay(columns: Columns, row: int, message: Message, born_at_us: int) -> None:
     if message.deliver_at is not None:
-        put(columns.deliver_at_us, row, message.deliver_at_us(born_at_us), 0)
+        put(columns.deliver_at_us, row, message._deliver_at_us(born_at_us), 0)
     else:  # not a time: this machine's clock may be wrong
-        put(columns.deliver_after_us, row, message.deliver_after_us, 0)
+        put(columns.deliver_after_us, row, message._deliver_after_us, 0)
 
 
 def recalled(message_id: str, result: int) -> bool:

@@ -35,7 +35,7 @@ class _Producers:
             if using not in self._made:
                 made = _new(using)
                 if using in self._with_outbox:
-                    made.use_outbox()
+                    made._use_outbox()
                 self._made[using] = made
             return self._made[using]
 
@@ -43,7 +43,7 @@ class _Producers:
         with self._making:
             self._with_outbox.add(using)
             if using in self._made:
-                self._made[using].use_outbox()
+                self._made[using]._use_outbox()
 
     def close(self) -> None:
         with self._making:

@@ -81,7 +81,7 @@ def transactional_message(
 
         outbox = outbox_of(when_away, plan.owner)
         if outbox is not None:
-            use_outbox(using) if producer is None else producer.use_outbox()
+            use_outbox(using) if producer is None else producer._use_outbox()
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -95,7 +95,7 @@ class BrokerMixin:
         """
         app = application(groups)
         with app:
-            for group in sorted({str(each.group) for each in app.chosen()}):
+            for group in sorted({str(each.group) for each in app._chosen()}):
                 self.broker.wait_until_idle(group, dead=dead, jump=jump)
 
 

@@ -109,7 +109,7 @@ class LogBatch(Protocol):
         """The messages one by one, created on demand; `wanted` as for `to_arrow`."""
         ...
 
-    def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
+    def _with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
         """The message of this id, if it is here. Raises UnreadableMessage if it cannot be read."""
         ...
 
@@ -277,7 +277,7 @@ class FrameBatch:
     def before(self, offset: int) -> FrameBatch:
         return replace(self, left=self.left + max(0, min(self.end_offset - offset, len(self))))
 
-    def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
+    def _with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
         """The message that has this id."""
         header = self.header
         if not header.columns & Column.TRANSACTION_ID.value:

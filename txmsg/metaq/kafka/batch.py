@@ -92,7 +92,7 @@ class RecordBatch:
         ]
         return only(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), wanted)
 
-    def with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
+    def _with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
         return next((each for each in self.messages() if (each.id_bytes, each.n) == (transaction_id, n)), None)
 
     def unreadable(self) -> None:

@@ -130,7 +130,7 @@ class Log:
         return self.settings_of(topic).flush is Flush.SYNC
 
     def _queue_that_is_read(self, topic: str, queue: int) -> int:
-        return self.settings_of(topic).queue_that_is_read(queue)
+        return self.settings_of(topic)._queue_that_is_read(queue)
 
     # ---- appending
 
@@ -212,7 +212,7 @@ class Log:
         """Raises MisuseError for a queue that accepts no appends. A mirror may append in any case."""
         for append in appends:
             if not append.is_mirrored:
-                self.settings_of(append.topic).require_takes(append.topic, append.queue)
+                self.settings_of(append.topic)._require_takes(append.topic, append.queue)
 
     def require_leader(self) -> None:
         """Raises NotLeader for a log that accepts no changes, including those beside its frames."""

@@ -79,7 +79,7 @@ class TopicSettings:
         is_open = self.permission in {Permission.READ_WRITE, Permission.READ}
         return is_open and (self.read_queues is None or queue < self.read_queues)
 
-    def require_takes(self, topic: str, queue: int) -> None:
+    def _require_takes(self, topic: str, queue: int) -> None:
         """Raises MisuseError unless appends to this queue are accepted."""
         if self.takes(queue):
             return
@@ -90,7 +90,7 @@ class TopicSettings:
             way_out = f"--read-queues {queue + 1}"
         raise MisuseError(f"{what}: nothing was appended; allow it with `txmsg metaq set {topic} --log LOG {way_out}`")
 
-    def queue_that_is_read(self, queue: int) -> int:
+    def _queue_that_is_read(self, queue: int) -> int:
         """This one, or if it is no longer read, one that is."""
         return queue if self.read_queues is None else queue % self.read_queues
 

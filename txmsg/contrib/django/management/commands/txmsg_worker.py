@@ -40,7 +40,7 @@ class Command(BaseCommand):
     def handle(self, *_: object, groups: list[str], **given: Any) -> None:
         try:
             app = application(groups)
-            found = app.chosen()
+            found = app._chosen()
             if not found:
                 raise CommandError(_NO_HANDLERS)
             if arguments := list(_arguments(given)):
