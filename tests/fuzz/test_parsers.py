@@ -217,7 +217,7 @@ _URL_PARTS = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("command", ["current", "upgrade", "check"])
+@pytest.mark.parametrize("command", ["upgrade", "check"])
 def test_a_database_that_cannot_be_one_is_said_in_a_line(command: str) -> None:
     @settings(max_examples=25)
     @given(st.lists(_URL_PARTS, max_size=6).map("".join))

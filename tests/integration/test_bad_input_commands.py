@@ -137,7 +137,7 @@ def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_on
 # ---- the database
 
 
-@pytest.mark.parametrize("command", [["broker"], ["db", "upgrade"], ["db", "current"], ["db", "check"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["broker"], ["db", "upgrade"], ["db", "check"]], ids=" ".join)
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -153,7 +153,7 @@ def test_what_is_no_database_url_is_refused_at_once(command: list[str], url: str
     assert is_documented(StorageError(said)), said
 
 
-@pytest.mark.parametrize("command", ["upgrade", "current", "check"])  # a broker waits for its database
+@pytest.mark.parametrize("command", ["upgrade", "check"])  # a broker waits for its database
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0.0.1:1"])
 def test_a_database_that_cannot_be_reached_is_named_without_its_password(command: str, host: str) -> None:
     said = failing("db", command, "--storage", f"postgresql://u:{SECRET}@{host}/d")
@@ -163,7 +163,7 @@ def test_a_database_that_cannot_be_reached_is_named_without_its_password(command
 
 def test_a_database_that_does_not_exist_is_named(database_url: str) -> None:
     url = make_url(database_url).set(database="no_such_database").render_as_string(hide_password=False)
-    said = failing("db", "current", "--storage", url)
+    said = failing("db", "check", "--storage", url)
     assert 'database "no_such_database" does not exist' in said
     assert is_documented(StorageError(said)), said
 
@@ -217,7 +217,7 @@ def test_a_server_that_is_too_old_is_refused_but_can_be_looked_at(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "VERSION_MIN", 990_000)  # no server is new enough for that
-    for command in (["broker"], ["db", "upgrade"], ["db", "current"]):
+    for command in (["broker"], ["db", "upgrade"]):
         said = failing(*command, "--storage", database_url)
         assert ": use 99 or newer" in said
         assert is_documented(StorageError(said)), said

@@ -25,6 +25,8 @@ from txmsg.cli.options import TIME, duration
 from txmsg.runtime.durations import shown_duration
 
 _ROOT = Path(__file__).resolve().parents[2]
+_PAGES_OF_TEXTS = {"errors.md", "events.md", "settings.md"}
+"""They list what txmsg says, and show no use of a command."""
 INTERACTIVE = {"txmsg demo connect"}  # for the eyes of a person
 
 
@@ -49,6 +51,15 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 def test_the_walk_sees_the_commands() -> None:
     assert {"txmsg broker", "txmsg db check", "txmsg dead-letter redrive", "txmsg topic alter"} <= COMMANDS.keys()
+
+
+def test_a_page_names_every_command() -> None:
+    pages = [_ROOT / "README.md", *(_ROOT / "examples").rglob("README.md"), *(_ROOT / "docs").rglob("*.md")]
+    written = " ".join(
+        page.read_text() for page in pages if page.parent.name != "decisions" and page.name not in _PAGES_OF_TEXTS
+    )
+    words = " ".join(written.split())
+    assert [path for path in COMMANDS if path not in INTERACTIVE and not re.search(rf"{path}\b", words)] == []
 
 
 def groups_of(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Group]]:

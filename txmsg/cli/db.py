@@ -33,22 +33,6 @@ def upgrade(*, storage: str, as_json: bool) -> None:
 
 
 @db.command(
-    short_help="Print the revision of the database.",
-    epilog=f"{EXAMPLE_FORMAT}\n  txmsg db current --storage postgresql://notify@db/notify --json",
-)
-@storage_option
-@json_option
-def current(*, storage: str, as_json: bool) -> None:
-    """Print the revision of the database, and the range this release supports."""
-    revision = migrate.current(storage)
-    if as_json:
-        click.echo(json.dumps({"revision": revision, "works_with": list(migrate.REVISIONS)}))
-    else:
-        known = " to ".join(dict.fromkeys((migrate.REVISIONS[0], migrate.REVISIONS[-1])))
-        click.echo(f"{revision or 'no txmsg tables'} (this release supports {known})")
-
-
-@db.command(
     short_help="Check version, settings, rights, standbys, revision and schema.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg db check --storage postgresql://notify@db/notify",
 )

@@ -33,7 +33,7 @@ COMMANDS: Final = {
     "cluster": "Look at the brokers of a database, and take one out for maintenance.",
     "config": "Explain settings, look at their values, and change them while brokers run.",
     "console": "Show brokers, topics, groups, dead letters and settings in a browser.",
-    "db": "Look after a Notify database: upgrade, current, check.",
+    "db": "Look after a Notify database: upgrade, check.",
     "dead-letter": "Look at messages that a group could not process, deliver them again, or purge them.",
     "demo": "Play an example with real processes and crashes.",
     "doctor": "Look at a running set, and say what is wrong or risky, and what mends it.",
