@@ -19,7 +19,7 @@ from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts.alerting import _rule_of
 from txmsg.broker.alerts.states import looked
 from txmsg.checks import database as of_database
-from txmsg.checks.brokers import CUT, NOBODY_DELIVERS, RULE_FAILED
+from txmsg.checks.brokers import CUT, NOBODY_DELIVERS
 from txmsg.checks.catalogue import BUILT_IN, CHECKS, RULES, findings_in
 from txmsg.checks.check import Check
 from txmsg.checks.conditions import INSTANCE, History, Labels, Level, Rise, Share, holding, scope_of
@@ -193,10 +193,6 @@ def test_doctor_and_the_overview_find_what_figures_show(check: Check) -> None:
 def test_counters_are_not_compared_with_before_by_who_looks_once() -> None:
     for check in (each for each in RULES if isinstance(each.condition, Rise)):
         assert list(findings_in(samples(check, FIRES[check.alert][1], History()))) == []
-
-
-def test_what_brokers_say_of_rules_themselves_is_an_alert() -> None:
-    assert (RULE_FAILED.alert, RULE_FAILED.condition) == ("TxmsgRuleFailed", None)
 
 
 # ---- probes of the database fire and clear: with rows as statements return them; test_database.py has real ones

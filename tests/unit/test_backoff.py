@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from txmsg.runtime.backoff import DELAYS_S, Backoff
+from txmsg.runtime.backoff import Backoff
 
 
-def test_delays_grow_from_a_second_to_two_hours() -> None:
-    minutes = [60 * m for m in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
-    assert list(DELAYS_S) == [1, 5, 10, 30, *minutes, 3600, 7200]
+def test_a_message_is_retried_as_the_page_says() -> None:
+    page = " ".join((Path(__file__).resolve().parents[2] / "docs" / "how-to" / "retries.md").read_text().split())
+    first = ", ".join(f"{Backoff().delay_s(attempt):g} s" for attempt in range(1, 5))
+    least_s, most_s = Backoff().delay_s(5), Backoff().delay_s(14)
+    assert least_s
+    assert most_s
+    minutes = f"{least_s / 60:g} to {most_s / 60:g} minutes"
+    assert f"after {first}, {minutes} and so on, up to {Backoff().retries_max} times" in page
 
 
-def test_sixteen_retries_then_dead_letter() -> None:
+def test_each_retry_is_later_than_the_one_before_until_the_message_is_a_dead_letter() -> None:
     backoff = Backoff()
-    delays = [backoff.delay_s(attempt) for attempt in range(1, 18)]
-    assert delays == [*DELAYS_S[:16], None]
-    assert backoff.delay_s(1000) is None
+    delays = [delay_s for attempt in range(1, 17) if (delay_s := backoff.delay_s(attempt)) is not None]
+    assert len(set(delays)) == 16
+    assert delays == sorted(delays)
+    assert backoff.delay_s(17) is backoff.delay_s(1000) is None
 
 
 def test_last_delay_repeats_when_there_are_more_retries_than_delays() -> None:
