@@ -69,10 +69,6 @@ __all__ = [
     "UnknownTopic",
     "UnreadableMessage",
     "WrongMessageType",
-    "error_of_code",
-    "printable",
-    "said_by",
-    "shown",
 ]
 
 _SHORT = reprlib.Repr()

@@ -19,7 +19,6 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 import txmsg
 from txmsg import (
     AsyncConsumer,
-    AsyncFence,
     AsyncProducer,
     BrokerUnavailable,
     FenceCheckListener,
@@ -29,6 +28,7 @@ from txmsg import (
     TransactionState,
     TxmsgError,
 )
+from txmsg.fence import AsyncFence
 
 TASKS = 3
 LONG_ONES = 5

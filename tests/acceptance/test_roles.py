@@ -26,8 +26,9 @@ from tests.mirror.tailer_process import TailerProcess
 from tests.rocketmq.test_access import _GATEWAY as GATEWAY
 from tests.waiting import until
 from txmsg.body_keys import BodyKeys
-from txmsg.client import Consumer, Producer, held_by
+from txmsg.client import Consumer, Producer
 from txmsg.errors import PermissionDenied, Unauthenticated
+from txmsg.fence import held_by
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import LogConsumer
 from txmsg.metaq.interface import LogAccess, LogQueue

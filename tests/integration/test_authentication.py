@@ -31,7 +31,7 @@ from tests.integration.cli_harness import json_of, said
 from tests.integration.client_harness import WAIT_S
 from tests.ports import own_port
 from tests.waiting import until, until_told
-from txmsg import AsyncProducer, Consumer, Message, PermissionDenied, Producer, Unauthenticated
+from txmsg import AsyncProducer, Consumer, Message, Producer
 from txmsg.access.keys import AccessKey, KeyFile
 from txmsg.access.tokens import new_token
 from txmsg.administration.access import Access
@@ -40,7 +40,7 @@ from txmsg.cli.main import main
 from txmsg.cli.user import make_first_user
 from txmsg.client.settings import Settings
 from txmsg.console.desks import Desks
-from txmsg.errors import MisuseError, TxmsgError
+from txmsg.errors import MisuseError, PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.location import open_log
 from txmsg.wire.blocking import BlockingChannel

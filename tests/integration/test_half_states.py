@@ -17,12 +17,13 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
-from txmsg import Message, OutcomeConflict, Producer, TransactionId, TransactionState
+from txmsg import Message, Producer, TransactionId, TransactionState
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.halves import Halves
 from txmsg.checker.policy import TRANSITIONS, HalfEvent, HalfState, ParkReason
 from txmsg.checker.ports import Askable
 from txmsg.client import Half
+from txmsg.errors import OutcomeConflict
 from txmsg.message import new_transaction_id
 
 S, E = HalfState, HalfEvent

@@ -34,8 +34,9 @@ from txmsg.broker import migrate
 from txmsg.broker.store.connect import connect_listener, connect_writer, open_pool, upkeep_session
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client import Consumer, Producer, purge_inbox
+from txmsg.client import Consumer, Producer
 from txmsg.errors import StorageError
+from txmsg.fence import purge_inbox
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
 from txmsg.postgres import FORM, PINNED, connect
 from txmsg.runtime.child import ChildFailed

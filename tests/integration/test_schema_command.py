@@ -20,20 +20,11 @@ from tests.conftest import StartBroker
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import TIMEOUT_S, asked, json_of, said
 from tests.integration.test_topic_command import settle
-from txmsg import (
-    AsyncProducer,
-    InvalidMessage,
-    InvalidName,
-    MisuseError,
-    Producer,
-    ProtocolError,
-    Topic,
-    Txmsg,
-    UnknownTopic,
-)
+from txmsg import AsyncProducer, InvalidMessage, MisuseError, Producer, Topic, Txmsg
 from txmsg.administration.schemas import RegisterSchema, SchemaQuery, Schemas, register_schema, schemas_of
 from txmsg.broker.api.schemas import SchemasApi
 from txmsg.cli.connections import asker
+from txmsg.errors import InvalidName, ProtocolError, UnknownTopic
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.values import unpacked
 

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from tests.tracing.conftest import attributes_of
-from txmsg import CorruptLog, Message, ReceivedMessage, TransactionState
+from txmsg import Message, ReceivedMessage, TransactionState
+from txmsg.errors import CorruptLog
 from txmsg.tracing import Tracing
 from txmsg.tracing import spans as spans_module
 from txmsg.wire.headers import pack_headers

@@ -13,9 +13,7 @@ import aiosqlite
 import pytest
 
 from txmsg import (
-    AsyncFence,
     AsyncProducer,
-    Fence,
     FenceCheckListener,
     MisuseError,
     Producer,
@@ -24,11 +22,11 @@ from txmsg import (
     create_tables,
     idempotent,
     new_transaction_id,
-    purge_inbox,
     transactional_message,
 )
 from txmsg.client.flows.flow import LocalTransaction
 from txmsg.connections.asyncpg_driver import _numbered
+from txmsg.fence import AsyncFence, Fence, purge_inbox
 from txmsg.message import TransactionState
 
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy.orm import sessionmaker
 from sqlmodel import Field, Session, SQLModel, create_engine, select
 
-from txmsg import Fence, Producer, create_tables, new_transaction_id, transactional_message
+from txmsg import Producer, create_tables, new_transaction_id, transactional_message
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.flows.flow import LocalTransaction
+from txmsg.fence import Fence
 from txmsg.message import TransactionState
 
 

@@ -18,7 +18,8 @@ import pydantic
 import pytest
 
 from tests.errors_page import is_documented
-from txmsg import InvalidMessage, InvalidName, Message, MisuseError, ReceivedMessage, Topic
+from txmsg import InvalidMessage, Message, MisuseError, ReceivedMessage, Topic
+from txmsg.errors import InvalidName
 from txmsg.typed.topic import VERSION_HEADER
 
 ID = UUID("01890000-0000-7000-8000-000000000001")

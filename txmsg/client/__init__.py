@@ -25,11 +25,9 @@ from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.async_settings import AsyncSettings
 from txmsg.client.consumer import Consumer
-from txmsg.client.flows.undecided import held_by, held_by_async
 from txmsg.client.outbox.options import Outbox
 from txmsg.client.producer import Producer
 from txmsg.client.receiving.idempotent import idempotent
-from txmsg.client.receiving.inbox import purge_inbox
 from txmsg.client.sending.half import Half
 from txmsg.client.settings import Settings
 from txmsg.client.transactional import transactional_message
@@ -44,9 +42,6 @@ __all__ = [
     "Outbox",
     "Producer",
     "Settings",
-    "held_by",
-    "held_by_async",
     "idempotent",
-    "purge_inbox",
     "transactional_message",
 ]

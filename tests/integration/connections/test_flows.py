@@ -21,7 +21,6 @@ from tests.integration.connections.drivers import ASYNC, SYNC, Connect, address_
 from tests.waiting import until
 from txmsg import (
     AsyncProducer,
-    Fence,
     FenceCheckListener,
     MisuseError,
     Outbox,
@@ -34,6 +33,7 @@ from txmsg import (
 )
 from txmsg.connections.engines import DriverConnection
 from txmsg.connections.opening import driver_of, driver_of_async
+from txmsg.fence import Fence
 from txmsg.message import new_transaction_id
 
 _SYNC_OF = {"psycopg-async": "psycopg", "asyncpg": "psycopg", "aiosqlite": "sqlite3", "aiomysql": "pymysql"}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, Engine, event, insert, select
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from txmsg.client import purge_inbox
+from txmsg.fence import purge_inbox
 from txmsg.tables import create_tables, inbox_table
 
 

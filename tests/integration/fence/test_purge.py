@@ -21,9 +21,10 @@ from tests.integration.fence.business import (
 )
 from txmsg.checker.fence import Fence
 from txmsg.cli.main import main
-from txmsg.client import Producer, held_by
+from txmsg.client import Producer
 from txmsg.client.flows import undecided
 from txmsg.errors import MisuseError
+from txmsg.fence import held_by
 from txmsg.message import Message, TransactionId, new_transaction_id
 from txmsg.tables import fence_table
 

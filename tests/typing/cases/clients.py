@@ -15,14 +15,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from txmsg import (
     AsyncConsumer,
-    AsyncFence,
-    AsyncFenceStore,
     AsyncProducer,
     CheckMessageListener,
     Consumer,
-    Fence,
     FenceCheckListener,
-    FenceStore,
     Half,
     Message,
     MessageId,
@@ -36,12 +32,10 @@ from txmsg import (
     TransactionState,
     TxmsgError,
     create_tables,
-    held_by,
-    held_by_async,
     idempotent,
     new_transaction_id,
-    purge_inbox,
 )
+from txmsg.fence import AsyncFence, AsyncFenceStore, Fence, FenceStore, held_by, held_by_async, purge_inbox
 
 engine = create_engine("sqlite:///shop.db")
 async_engine = create_async_engine("sqlite+aiosqlite:///shop.db")
