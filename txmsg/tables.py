@@ -245,7 +245,7 @@ def _create(connection: Connection) -> None:
                 connection.execute(CreateTable(table, if_not_exists=True))
                 for comment in comments_of(table, connection.dialect):
                     connection.execute(comment)
-            for index in table.indexes:
+            for index in indexes_of(table):
                 if not connection.dialect.has_index(connection, table.name, str(index.name), schema=schema):
                     connection.execute(CreateIndex(index, if_not_exists=dialect_name not in _MYSQL))
         connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
@@ -262,6 +262,11 @@ def comments_of(table: Table, dialect: Dialect) -> list[SetTableComment | SetCol
     if not dialect.supports_comments or dialect.inline_comments:
         return []
     return [SetTableComment(table), *(SetColumnComment(column) for column in table.columns if column.comment)]
+
+
+def indexes_of(table: Table) -> list[Index]:
+    """Its indexes, always in the same order: SQLAlchemy has them in a set."""
+    return sorted(table.indexes, key=lambda index: str(index.name))
 
 
 _LOCK_KEY: Final = 7_269_853_771_002  # any number: a PostgreSQL advisory lock key of our own

@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "outbox": "Look at messages that wait in a business database for a broker: list, relay, delete.",
     "rocketmq": "Let RocketMQ's official clients send and receive: Java, Go, Node, Rust, Python.",
     "schema": "Register, check, show and delete schemas of topics, and describe topics in AsyncAPI.",
+    "tables": "Print the tables of a business database as SQL, and the rights that roles need.",
     "tailer": "Mirror a Notify database into MetaQ: run, status, verify, fork.",
     "topic": "Create topics, look at them, change their settings, delete them.",
     "up": "Run a database, a broker, MetaQ and a tailer together, for development.",

@@ -15,6 +15,7 @@ channel      connects to brokers, and chooses one
 memory       the broker of "memory:", for tests
 attach, asker   the stream over which brokers check back; the listener's answer
 running      the transactions that this process is running
+business_sql the tables of a business database as SQL, and the rights that roles need
 options, hooks   checks of constructors' options; where tests act
 """
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 from django.db.migrations.operations.base import Operation
 from sqlalchemy import Dialect
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
+from txmsg.client.business_sql import identity_sql, table_sql
 from txmsg.errors import MisuseError
-from txmsg.tables import comments_of, fence_identity_table, metadata
+from txmsg.tables import metadata
 
 
 class CreateTables(Operation):
@@ -28,22 +27,9 @@ class CreateTables(Operation):
         dialect = _dialect_of(connection)
         for table in metadata.sorted_tables:
             if schema_editor.collect_sql or table.name not in connection.introspection.table_names():
-                schema_editor.execute(_text(CreateTable(table), dialect), params=None)
-                for comment in comments_of(table, dialect):
-                    schema_editor.execute(_text(comment, dialect), params=None)
-                for index in table.indexes:
-                    schema_editor.execute(_text(CreateIndex(index), dialect), params=None)
-        self._give_identity(schema_editor)
-
-    def _give_identity(self, schema_editor: Any) -> None:
-        """Made with the tables, so that it is older than the snapshot of any transaction that writes a fence row."""
-        name = fence_identity_table.name
-        fence_id = uuid4()
-        value = str(fence_id) if schema_editor.connection.vendor == "postgresql" else fence_id.hex
-        schema_editor.execute(
-            f"INSERT INTO {name} (one, fence_id) SELECT 1, '{value}' WHERE NOT EXISTS (SELECT 1 FROM {name})",
-            params=None,
-        )
+                for statement in table_sql(table, dialect):
+                    schema_editor.execute(statement, params=None)
+        schema_editor.execute(identity_sql(dialect), params=None)
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         for table in reversed(metadata.sorted_tables):
@@ -55,10 +41,6 @@ class CreateTables(Operation):
     @property
     def migration_name_fragment(self) -> str:
         return "txmsg_tables"
-
-
-def _text(element: ExecutableDDLElement, dialect: Dialect) -> str:
-    return str(element.compile(dialect=dialect)).strip()
 
 
 def _dialect_of(connection: Any) -> Dialect:
