@@ -23,7 +23,7 @@ class Handled:
     def __init__(self, counts: HandlerCounts) -> None:
         self.counts = counts
 
-    def put_figures(self, figures: Figures) -> None:
+    def _put_figures(self, figures: Figures) -> None:
         self.counts.put(figures, "g", "t", running=3)
 
 

@@ -84,7 +84,7 @@ class Memory:
     async def _deliver(self, app: Txmsg, overrides: Overrides | None, threads: Executor) -> int:
         count = 0
         for _ in range(_ROUNDS_MAX):
-            handled = sum([await self._deliver_to(app, each, overrides, threads) for each in app.chosen()])
+            handled = sum([await self._deliver_to(app, each, overrides, threads) for each in app._chosen()])
             if not handled:
                 return count
             count += handled

@@ -29,7 +29,7 @@ def export_metrics(*clients: Counted, meter_provider: MeterProvider | None = Non
     def read(metric: Metric) -> Values:
         figures = Figures(Process.APPLICATION)
         for client in clients:
-            client.put_figures(figures)
+            client._put_figures(figures)
         return next(values for of, values in figures.series() if of is metric)
 
     for metric in CATALOGUE.values():

@@ -24,14 +24,13 @@ from txmsg import (
     Consumer,
     Message,
     MisuseError,
-    OutcomeConflict,
-    OutcomeExpired,
     Producer,
     ReceivedMessage,
     Topic,
     TransactionState,
     Txmsg,
 )
+from txmsg.errors import OutcomeConflict, OutcomeExpired
 from txmsg.testing import Memory, handle
 from txmsg.testing.faults import dies_after_commit
 
