@@ -21,6 +21,7 @@ answers    counts how calls are answered
 api        the service apache.rocketmq.v2.MessagingService
 grpc       serves it: HTTP/2, and bounds per client
 config     settings of a gateway
+parts      which parts figures read
 figures    its metrics, and whether it is ready
 server     joins all parts and listens
 v2         code generated from RocketMQ's .proto files

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from txmsg.checks.brokers import STOPPING
 from txmsg.checks.database import DATABASE_AWAY
 from txmsg.checks.logs import GATEWAY_ALONE, GATEWAY_CLOSED
@@ -11,10 +9,8 @@ from txmsg.metrics.catalogue import ERROR, METHOD, Process
 from txmsg.metrics.figures import Figures
 from txmsg.rocketmq.answers import GOOD
 from txmsg.rocketmq.grpc.framing import Code
+from txmsg.rocketmq.parts import Parts
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-
-if TYPE_CHECKING:
-    from txmsg.rocketmq.server import Parts
 
 
 def unready(parts: Parts) -> str:

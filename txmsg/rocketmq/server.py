@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -25,6 +24,7 @@ from txmsg.rocketmq.door import Door
 from txmsg.rocketmq.figures import figures_of, unready
 from txmsg.rocketmq.grpc.port import HTTP2, Port
 from txmsg.rocketmq.guarded import GuardedDoor
+from txmsg.rocketmq.parts import Parts
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
 from txmsg.rocketmq.routes import Routes
@@ -63,21 +63,6 @@ _REQUESTS_SIZE_BYTES_MAX = 1024**3
 more than 64 KiB fail."""
 _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a gateway consists of, to be looked at."""
-
-    config: GatewayConfig
-    brokers: Brokers
-    presence: Presence
-    clients: Clients
-    receivers: Receivers
-    door: Door
-    api: Api
-    port: Port
-    stop: asyncio.Event
 
 
 async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:

@@ -1,0 +1,30 @@
+"""The parts of a gateway, for its figures and its readiness."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from txmsg.client.attach import Presence
+from txmsg.client.channel import Brokers
+from txmsg.rocketmq.api import Api
+from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.config import GatewayConfig
+from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.grpc.port import Port
+from txmsg.rocketmq.receivers import Receivers
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway consists of, to be looked at."""
+
+    config: GatewayConfig
+    brokers: Brokers
+    presence: Presence
+    clients: Clients
+    receivers: Receivers
+    door: Door
+    api: Api
+    port: Port
+    stop: asyncio.Event
