@@ -33,7 +33,7 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Kind, call_head, frame_of, header_of
 from txmsg.wire.method import Method
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 from txmsg.wire.v1.wire_pb2 import Greeting

@@ -25,10 +25,12 @@ def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_connections
     program = f"""
         import asyncio
         from txmsg.wire.channel import Channel
+        from txmsg.wire.handlers import Handlers
         from txmsg.wire.server import Server
+        from txmsg.wire.shared import Shared
 
         async def main():
-            server = Server({{}}, connections_max=10)
+            server = Server(Handlers({{}}), Shared(connections_max=10))
             channel = Channel(await server.bind("127.0.0.1:0"))
             await server.start()
             connection = await channel._connected(asyncio.get_running_loop().time() + 60)

@@ -56,7 +56,7 @@ from txmsg.wire.frames import (
     read_call_head,
 )
 from txmsg.wire.method import methods_of
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError, Greeting
@@ -256,8 +256,8 @@ def test_wild_bytes_harm_neither_a_server_nor_its_neighbours(fuzz: Fuzz, caplog:
             loop.run(send(data, places))
 
         fuzz(streams)
-        loop.run(until_async(lambda: len(server.connections) == 1))
-        assert [task for connection in server.connections for task in connection.tasks()] == []
+        loop.run(until_async(lambda: len(server.shared.connections) == 1))
+        assert [task for connection in server.shared.connections for task in connection.tasks()] == []
         assert set(outcomes) == {"answered", "closed"}, "all kinds of streams are among the examples"
         loop.run(stack.aclose())
 
@@ -351,9 +351,9 @@ def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authent
         fuzz(strangers)
         growth_bytes = process.memory_info().rss - before_bytes
         print(f"\n{outcomes}, grew by {growth_bytes} bytes")
-        loop.run(until_async(lambda: len(server.connections) == 1))
-        assert (server.arriving_bytes, server.refusing) == (0, 0)
-        assert len(server.failures) < 1000
+        loop.run(until_async(lambda: len(server.shared.connections) == 1))
+        assert (server.shared.arriving_bytes, server.shared.refusing) == (0, 0)
+        assert len(server.shared.failures) < 1000
         assert growth_bytes < _GROWTH_BYTES_MAX
         assert set(outcomes) == {"refused", "closed"}, "all kinds of streams are among the examples"
         loop.run(stack.aclose())

@@ -23,7 +23,9 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, PREFACE, Kind, call_head, frame_of
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.server import Server
+from txmsg.wire.shared import Shared
 from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.txmsg_rpc import Notify
 from txmsg.wire.v1.wire_pb2 import Greeting
@@ -218,7 +220,7 @@ class Refusing:
 
 @pytest.mark.parametrize("kind", [MisuseError, Nasty])
 async def test_what_a_strange_broker_says_is_shown_without_its_control_characters(kind: type[TxmsgError]) -> None:
-    strange = Server({Topics: Refusing(kind(NASTY.decode()))}, connections_max=10)
+    strange = Server(Handlers({Topics: Refusing(kind(NASTY.decode()))}), Shared(connections_max=10))
     address = await strange.bind("127.0.0.1:0")
     await strange.start()
     try:

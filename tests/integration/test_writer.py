@@ -20,8 +20,9 @@ from txmsg.broker.store.batch import Applied, Batch, apply, try_to_write
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.server import Server
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits, Shared
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 
@@ -141,14 +142,14 @@ async def test_a_call_whose_time_is_over_before_a_batch_took_it_is_not_begun(not
             return HeldReply(held=request.transaction_ids)
 
     async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
-        server = Server({Echo: Storing()}, connections_max=1, limits=Limits(look_s=0.01))
+        server = Server(Handlers({Echo: Storing()}), Shared(connections_max=1, limits=Limits(look_s=0.01)))
         address = await server.bind("127.0.0.1:0")
         await server.start()
         with RawClient(address) as client:
             client.begin("Echo/Wait", b"", timeout_ms=100)
             patient = client.begin("Echo/Wait", b"")
             await until_async(lambda: writer.waiting_items == 2)
-            [connection] = server.connections
+            [connection] = server.shared.connections
             await until_async(lambda: connection.calls_in_flight == 1)
             running = asyncio.create_task(writer.run())
             assert (await asyncio.to_thread(client.answer, patient)).reply == b""

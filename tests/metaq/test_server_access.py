@@ -38,7 +38,9 @@ from txmsg.metaq.server.users import UsersOfFile
 from txmsg.settings.common import UserConfig
 from txmsg.wire import users as users_module
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.server import Server
+from txmsg.wire.shared import Shared
 from txmsg.wire.users import (
     AccessWatch,
     UsersOfBrokers,
@@ -255,7 +257,7 @@ async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_
     token = tmp_path / "log.token"
     token.write_text(new_token().text)
     monkeypatch.setenv("TXMSG_TOKEN_FILE", str(token))
-    server = Server({AccessWatch: NewerBroker()}, connections_max=10, request_size_bytes_max=10_000)
+    server = Server(Handlers({AccessWatch: NewerBroker()}, request_size_bytes_max=10_000), Shared(connections_max=10))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     users = UsersOfBrokers([address], age_s_max=60)
@@ -303,7 +305,9 @@ class RefusingBroker(NewerBroker):
 
 @pytest.mark.parametrize("error", [PermissionDenied("read cluster"), MisuseError("--auth"), BrokerUnavailable("away")])
 async def test_what_its_operator_can_mend_is_told_before_a_server_starts(error: TxmsgError) -> None:
-    server = Server({AccessWatch: RefusingBroker(error)}, connections_max=10, request_size_bytes_max=10_000)
+    server = Server(
+        Handlers({AccessWatch: RefusingBroker(error)}, request_size_bytes_max=10_000), Shared(connections_max=10)
+    )
     address = await server.bind("127.0.0.1:0")
     await server.start()
     users = UsersOfBrokers([address], age_s_max=60)
@@ -333,7 +337,10 @@ async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_no
     monkeypatch.setattr("txmsg.wire.users.LOOK_S", 0.01)
     now = 0.0
     servers = [
-        Server({AccessWatch: TellingBroker(user, version)}, connections_max=10, request_size_bytes_max=10_000)
+        Server(
+            Handlers({AccessWatch: TellingBroker(user, version)}, request_size_bytes_max=10_000),
+            Shared(connections_max=10),
+        )
         for version, user in enumerate(("ann", "bert"), start=1)
     ]
     addresses = [await server.bind("127.0.0.1:0") for server in servers]

@@ -17,9 +17,11 @@ from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.wire.channel import Channel, Stream
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
 from txmsg.wire.server import Server
 from txmsg.wire.server_call import ServerCall
+from txmsg.wire.shared import Shared
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, ClientFrame, RouteChanged
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -77,7 +79,7 @@ class OneBroker(Brokers):
 async def attached() -> AsyncIterator[tuple[asyncio.Task[None], Presence, OneBroker, Attaching]]:
     """A presence that runs, at a broker."""
     answers = Attaching()
-    server = Server({AttachOnly: answers}, connections_max=10, request_size_bytes_max=1 << 20)
+    server = Server(Handlers({AttachOnly: answers}, request_size_bytes_max=1 << 20), Shared(connections_max=10))
     brokers = OneBroker(await server.bind("127.0.0.1:0"))
     await server.start()
     presence = Presence(brokers, group="g", client_id="c")

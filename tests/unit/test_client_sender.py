@@ -28,7 +28,9 @@ from txmsg.errors import (
     error_of_code,
 )
 from txmsg.message import Message, TransactionState
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.server import Server
+from txmsg.wire.shared import Shared
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -42,7 +44,7 @@ class Script:
     """Does the next step for each request, and answers well when none is left."""
 
     def __init__(self) -> None:
-        self.server = Server({Notify: self}, connections_max=100)
+        self.server = Server(Handlers({Notify: self}), Shared(connections_max=100))
         self.sends: list[pb.SendRequest] = []
         self.ends: list[pb.EndTransactionsRequest] = []
         self.steps: deque[Step] = deque()
@@ -73,7 +75,7 @@ class Script:
 
 async def lose_reply(request: Any, script: Script) -> None:
     """It was carried out, and the connection breaks before the reply."""
-    for connection in list(script.server.connections):
+    for connection in list(script.server.shared.connections):
         connection.abort("the script says so")
     await asyncio.Event().wait()
 

@@ -13,8 +13,8 @@ from txmsg.metrics import http
 from txmsg.page import app, connection, sessions
 from txmsg.rocketmq import server as gateway
 from txmsg.rocketmq.grpc import port
-from txmsg.wire import server
-from txmsg.wire.server_connection import Limits
+from txmsg.wire import shared
+from txmsg.wire.shared import Limits
 from txmsg.wire.table import Bounds
 
 _PAGE: Final = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_each_socket_has_the_bounds_and_times_of_its_code() -> None:
         "MetaQ server": MetaQConfig(data_dir=Path("log")).connections_max,
     }
     for socket, connections in of_brokers.items():
-        known_s = [limits.first_byte_s, limits.greeting_s, server._RESERVE]
+        known_s = [limits.first_byte_s, limits.greeting_s, shared._RESERVE]
         found = [numbers(cell) for cell in table[socket]]
         assert found == [[connections], [16], [], *([each] for each in known_s)], socket
     assert Bounds(connections=1).strangers_max == 16

@@ -17,7 +17,9 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Endpoint, Probes
 from txmsg.rocketmq.grpc.port import Port
 from txmsg.wire.address import host_and_port
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.server import Server
+from txmsg.wire.shared import Shared
 
 _WAIT_S = 60.0
 
@@ -25,7 +27,7 @@ Stop = Callable[[], Awaitable[None]]
 
 
 async def _server() -> tuple[str, Stop]:
-    server = Server({Echo: Answers()}, connections_max=5)
+    server = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     return address, lambda: server.stop(0)

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 
 from txmsg.access.guard import Guard
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
 from txmsg.wire.server import Server
 from txmsg.wire.server_call import ServerCall, with_call
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits, Shared
 from txmsg.wire.tls import ServerTls
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
@@ -102,12 +103,8 @@ async def serving(
     """A server of the service on this loop: its address, and what answers."""
     answers = answers or Answers()
     server = Server(
-        {Echo: answers},
-        connections_max=connections_max,
-        request_size_bytes_max=size_bytes_max,
-        limits=limits,
-        tls=tls,
-        guard=guard,
+        Handlers({Echo: answers}, request_size_bytes_max=size_bytes_max),
+        Shared(connections_max=connections_max, limits=limits, tls=tls, guard=guard),
     )
     address = await server.bind("127.0.0.1:0")
     await server.start()

@@ -23,9 +23,10 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.frames import LAST, FrameReader, Kind, call_head, frame_of
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import methods_of
 from txmsg.wire.server import Server
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits, Shared
 from txmsg.wire.tls import TlsChoice, client_context
 
 WAIT_S = 60.0
@@ -136,7 +137,7 @@ async def test_others_are_refused_and_not_told_whether_there_is_such_a_user(user
             assert token.split("_")[2] not in str(caught.value)
         with pytest.raises(Unauthenticated, match="requires authentication: give token="):
             await call(address, "")
-        assert answers.begun == server.calls_begun == 0
+        assert answers.begun == server.shared.calls_begun == 0
     assert len(told) == 1
 
 
@@ -148,7 +149,7 @@ async def test_what_a_stranger_sends_with_its_greeting_is_not_done(users: Users)
         frames = FrameReader().feed(await reader.read())
         assert [frame.kind for frame in frames] == [Kind.HELLO, Kind.GOAWAY]
         writer.write(request)
-        await until_async(lambda: not server.connections)  # although this client never closes
+        await until_async(lambda: not server.shared.connections)  # although this client never closes
         assert answers.begun == 0
         writer.close()
 
@@ -179,7 +180,7 @@ async def test_a_token_that_expires_ends_its_connections(users: Users) -> None:
     ):
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         users.now = 10.0
-        await until_async(lambda: not server.connections)
+        await until_async(lambda: not server.shared.connections)
         with pytest.raises(Unauthenticated):
             await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
 
@@ -246,7 +247,7 @@ async def test_a_token_is_not_sent_where_others_could_read_it(
     async with serving(guard=users.guard) as (address, _, server):
         with pytest.raises(MisuseError, match=r"is not sent to 127\.0\.0\.1 without TLS") as caught:
             await call(address, token.text)
-        assert server.traffic.received_bytes == 0
+        assert server.shared.traffic.received_bytes == 0
         assert token.text not in str(caught.value)
 
 
@@ -275,7 +276,7 @@ async def test_a_handler_knows_the_principal() -> None:
         async def each(self, call: object) -> None:
             seen.append(call.connection.principal)  # type: ignore[attr-defined]
 
-    server = Server({Echo: Watched()}, connections_max=5, guard=users.guard)
+    server = Server(Handlers({Echo: Watched()}), Shared(connections_max=5, guard=users.guard))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     try:

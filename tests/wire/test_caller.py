@@ -23,7 +23,7 @@ async def test_each_call_knows_its_own_caller_also_after_it_has_waited() -> None
             await until_async(lambda: answers.begun == 2)
             answers.go.set()
             told = {(await call).held.decode() for call in calls}
-            assert told == {connection.peer_name for connection in server.connections}
+            assert told == {connection.peer_name for connection in server.shared.connections}
             assert len(told) == 2
 
 

@@ -36,9 +36,10 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import was_told
 from txmsg.wire.frames import FrameReader, Kind
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
 from txmsg.wire.server import Server
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits, Shared
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest, SendReply, SendRequest
 
 WAIT_S = 60.0
@@ -102,7 +103,7 @@ async def test_a_reply_that_is_larger_than_any_is_refused_and_the_next_one_is_no
 
 
 async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Path) -> None:
-    server = Server({Echo: Answers()}, connections_max=5)
+    server = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind(f"unix:{tmp_path}/s")
     await server.start()
     assert (await asking(address, Echo.back, b"local")).held == b"local"
@@ -147,7 +148,7 @@ async def test_a_method_that_the_server_does_not_have_is_named(asking: Asking) -
 
 async def test_a_request_that_holds_a_nul_does_not_reach_its_method() -> None:
     send = Method("Sending/Send", SendRequest, SendReply)
-    server = Server({type("Sending", (), {"send": send}): _Never()}, connections_max=5)
+    server = Server(Handlers({type("Sending", (), {"send": send}): _Never()}), Shared(connections_max=5))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     async with Channel(address) as channel:
@@ -193,7 +194,7 @@ async def test_a_call_whose_connection_is_lost_may_have_been_carried_out(asking:
     async with serving() as (address, answers, server):
         call = asyncio.ensure_future(asking(address, Echo.wait))
         await until_async(lambda: answers.begun)
-        for connection in list(server.connections):
+        for connection in list(server.shared.connections):
             connection.abort("for a test")
         with pytest.raises(OutcomeUnknown, match="the request may have been carried out"):
             await call
@@ -225,7 +226,7 @@ async def test_a_stopping_server_finishes_what_it_began_and_begins_nothing_more(
         begun = asyncio.create_task(channel.call(Echo.wait, ask(b"begun"), timeout_s=WAIT_S))
         await until_async(lambda: answers.begun)
         stopping = asyncio.create_task(server.stop(WAIT_S))
-        await until_async(lambda: server.is_stopping)
+        await until_async(lambda: server.shared.is_stopping)
         with pytest.raises(BrokerUnavailable):
             await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         assert answers.begun == 1
@@ -240,7 +241,7 @@ async def test_a_channel_connects_again_when_its_server_is_back() -> None:
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         await asyncio.to_thread(blocking.call, Echo.back, ask(), timeout_s=WAIT_S)
         await first.stop(0)
-    second = Server({Echo: Answers()}, connections_max=5)
+    second = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
     await second.bind(address)
     await second.start()
     assert (await channel.call(Echo.back, ask(b"2"), timeout_s=WAIT_S)).held == b"2"
@@ -265,7 +266,7 @@ async def test_a_closed_channel_refuses_calls() -> None:
 async def test_the_second_server_at_a_port_is_refused() -> None:
     async with serving() as (address, _, _):
         with pytest.raises(MisuseError, match=f"cannot listen on {address}"):
-            await Server({}, connections_max=5).bind(address)
+            await Server(Handlers({}), Shared(connections_max=5)).bind(address)
 
 
 # ---- many messages
@@ -298,14 +299,14 @@ async def test_a_stream_goes_both_ways_until_its_caller_closes_it() -> None:
         received = [await stream.receive() for _ in range(3)]
         assert [reply.held for reply in received if reply] == [b"first", bytes(500_000), b"last"]
         stream.close()
-        await until_async(lambda: not any(connection.tasks() for connection in server.connections))
+        await until_async(lambda: not any(connection.tasks() for connection in server.shared.connections))
 
 
 async def test_a_stream_whose_connection_is_lost_raises() -> None:
     async with serving() as (address, _, server), Channel(address) as channel:
         stream = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
         await stream.receive()
-        for connection in list(server.connections):
+        for connection in list(server.shared.connections):
             connection.abort("for a test")
         with pytest.raises(OutcomeUnknown):
             await stream.receive()
@@ -315,7 +316,7 @@ async def test_a_stream_that_a_stopping_server_did_not_begin_ends() -> None:
     async with serving() as (address, _, server), Channel(address) as channel:
         begun = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
         assert await begun.receive()
-        [connection] = server.connections
+        [connection] = server.shared.connections
         connection.go_away(BrokerUnavailable("for a test"))
         late = await channel.stream(Echo.each, ask(b"late"), timeout_s=WAIT_S)  # before that has come
         async with asyncio.timeout(WAIT_S):
@@ -353,7 +354,7 @@ async def test_threads_share_a_channel() -> None:
 
             calls = [asyncio.wrap_future(threads.submit(call, number)) for number in range(800)]
             assert all(await asyncio.gather(*calls))
-            assert len(server.connections) == 1
+            assert len(server.shared.connections) == 1
 
 
 async def test_a_thread_that_gives_up_leaves_the_others_their_replies() -> None:
@@ -460,8 +461,8 @@ async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
         with pytest.raises(MessageTooLarge):
             await channel.call(Echo.back, ask(bytes(60_000_000)), timeout_s=WAIT_S)
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
-        [connection] = server.connections
-        assert (connection.partial, connection._partial_bytes, server.arriving_bytes) == ({}, 0, 0)
+        [connection] = server.shared.connections
+        assert (connection.partial, connection._partial_bytes, server.shared.arriving_bytes) == ({}, 0, 0)
 
 
 @pytest.mark.parametrize("module", [blocking_module, channel_module])

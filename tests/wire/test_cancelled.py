@@ -29,7 +29,7 @@ async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: 
     monkeypatch.setattr(Connection, "_take_frame", noted)
     async with serving() as (address, _, server), Channel(address) as channel:
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
-        [mine] = [each for each in connections if each not in server.connections]
+        [mine] = [each for each in connections if each not in server.shared.connections]
         for _ in range(5):
             call = asyncio.create_task(channel.call(Echo.back, ask(LARGE), timeout_s=WAIT_S))
             await until_async(lambda: mine.partial)
@@ -38,7 +38,7 @@ async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: 
             # Its answer comes behind the last part that the server sent.
             assert (await channel.call(Echo.back, ask(b"next"), timeout_s=WAIT_S)).held == b"next"
             assert mine.partial == {}
-        [theirs] = server.connections
+        [theirs] = server.shared.connections
         assert (theirs.partial, theirs._lanes) == ({}, {})
 
 
@@ -58,5 +58,5 @@ async def test_a_method_hears_that_its_reply_did_not_leave_and_only_then() -> No
                     client.cancel(call)
                     await until_async(lambda: answers.unsent)
             await until_async(lambda: answers.unsent)
-            await until_async(lambda: not server.connections)
+            await until_async(lambda: not server.shared.connections)
             assert answers.unsent == 1, cut

@@ -20,7 +20,7 @@ from txmsg.wire.address import host_and_port
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits
 from txmsg.wire.v1.txmsg_pb2 import HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError
 
@@ -91,7 +91,7 @@ async def test_what_says_nothing_or_nonsense_is_cut_off_and_a_neighbour_is_serve
         assert (await neighbour.call(Echo.back, ask(), timeout_s=WAIT_S)).held == b"x"
         await read_to_the_end(reader)
         writer.close()
-        await until_async(lambda: len(server.connections) == 1)
+        await until_async(lambda: len(server.shared.connections) == 1)
         assert answers.begun == 1
 
 
@@ -101,8 +101,8 @@ async def test_a_silent_peer_that_answers_pings_stays_and_one_that_does_not_is_c
         async with Channel(address) as alive:
             await alive.call(Echo.back, ask(), timeout_s=WAIT_S)
             await read_to_the_end(dead)
-            await until_async(lambda: len(server.connections) == 1)
-            [left] = server.connections
+            await until_async(lambda: len(server.shared.connections) == 1)
+            [left] = server.shared.connections
             heard_at = left.heard_at
             await until_async(lambda: left.heard_at > heard_at + 3 * QUICK.silence_s)
             assert not left.is_lost
@@ -113,7 +113,7 @@ async def test_a_pong_in_the_same_tick_of_the_clock_as_its_ping_counts() -> None
     silence_s = DEFAULT_LIMITS.silence_s
     async with serving() as (address, _, server), Channel(address) as alive:
         await alive.call(Echo.back, ask(), timeout_s=WAIT_S)
-        [left] = server.connections
+        [left] = server.shared.connections
         pinged_at = left.heard_at + silence_s + 1.0
         left.look(pinged_at)
         left.heard_at = pinged_at
@@ -126,7 +126,7 @@ async def test_a_blocking_peer_is_not_pinged() -> None:
         _, silent = await connect(address, greeting(blocking=True))
         other, writer = await connect(address, greeting())
         await read_to_the_end(other)  # cut off, for it answers no ping
-        assert len(server.connections) == 1
+        assert len(server.shared.connections) == 1
         writer.close()
         silent.close()
 
@@ -137,7 +137,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
         content = bytes(100_000)
         for call in range(1, 200):  # more than buffers of the kernel hold
             writer.write(back(call, content))
-        await until_async(lambda: not server.connections)
+        await until_async(lambda: not server.shared.connections)
         writer.close()
 
 
@@ -154,8 +154,8 @@ async def test_a_server_stops_in_order_though_a_large_reply_was_not_read() -> No
             head, content = call_head(b"Echo/Back", 0), ask(bytes(20_000_000)).SerializeToString()
             parts = b"".join(parts_of(Kind.CALL, LAST, 1, head, content))
             await loop.sock_sendall(client, greeting() + parts)
-            await until_async(lambda: [each for each in server.connections if each._lanes])
-            [connection] = server.connections
+            await until_async(lambda: [each for each in server.shared.connections if each._lanes])
+            [connection] = server.shared.connections
             stopping = asyncio.create_task(server.stop(0))
             await until_async(lambda: connection._is_finished)
             assert connection.is_full
@@ -203,7 +203,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
             async with Channel(address) as three:
                 with pytest.raises(Overloaded, match="2 connections, as many as it takes"):
                     await three.call(Echo.back, ask(), timeout_s=WAIT_S)
-        await until_async(lambda: not server.connections)
+        await until_async(lambda: not server.shared.connections)
         async with Channel(address) as four:
             await four.call(Echo.back, ask(), timeout_s=WAIT_S)
 
@@ -243,7 +243,7 @@ async def test_a_connection_that_begins_a_call_twice_is_closed() -> None:
         wait = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Wait", 0))
         reader, writer = await connect(address, greeting(blocking=True) + wait + wait)
         await read_to_the_end(reader)
-        assert not server.connections
+        assert not server.shared.connections
         writer.close()
 
 
@@ -305,7 +305,7 @@ async def test_strangers_fill_no_server_and_their_flood_is_logged(
                 async with Channel(address, token=token.text) as channel:
                     await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         await lasting.call(Echo.back, ask(), timeout_s=WAIT_S)
-        assert server.table.strangers <= server.table.bounds.strangers_max
+        assert server.shared.table.strangers <= server.shared.table.bounds.strangers_max
     assert sum("has no room for all connections" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -313,13 +313,13 @@ async def test_all_clients_that_reconnect_at_once_are_served() -> None:
     """As after a restart: all are accepted in one turn of the loop, before any greeting is read."""
     count = 300
     async with serving(connections_max=count) as (address, _, server):
-        server.table.bounds = replace(server.table.bounds, young_s=WAIT_S)
-        assert server.table.bounds.strangers_max < count / 2
+        server.shared.table.bounds = replace(server.shared.table.bounds, young_s=WAIT_S)
+        assert server.shared.table.bounds.strangers_max < count / 2
         clients = [socket.create_connection(host_and_port(address)) for _ in range(count)]
         for client in clients:
             client.sendall(greeting(blocking=True))
-        await until_async(lambda: server.table.known == count)
-        assert not server.table.closed
+        await until_async(lambda: server.shared.table.known == count)
+        assert not server.shared.table.closed
         for client in clients:
             client.close()
 

@@ -23,7 +23,7 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.frames import PREFACE
 from txmsg.wire.server import Server
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits
 from txmsg.wire.tls import ServerTls, TlsChoice, client_context
 
 WAIT_S = 60.0
@@ -130,7 +130,7 @@ async def test_threads_share_a_channel(authority: Authority) -> None:
 
             calls = [asyncio.wrap_future(threads.submit(one, number)) for number in range(400)]
             assert all(await asyncio.gather(*calls))
-            assert len(server.connections) == 1
+            assert len(server.shared.connections) == 1
 
 
 async def test_a_server_that_another_authority_vouches_for_is_refused(
@@ -154,7 +154,7 @@ async def test_a_client_without_tls_is_told_that_the_server_wants_it(authority: 
     async with encrypted(authority) as (address, answers, server):
         with pytest.raises(BrokerUnavailable, match="it speaks TLS only: set TXMSG_TLS_CA"):
             await call(address, False, b"x")
-        await until_async(lambda: not server.connections)
+        await until_async(lambda: not server.shared.connections)
         assert answers.begun == 0
 
 
@@ -188,7 +188,7 @@ async def test_who_does_not_finish_the_handshake_is_cut_off(authority: Authority
             while await reader.read(4096):
                 pass
         writer.close()
-        await until_async(lambda: not server.connections)
+        await until_async(lambda: not server.shared.connections)
 
 
 async def test_a_new_certificate_is_used_without_a_restart_and_connections_go_on(

@@ -14,7 +14,7 @@ from tests.wire.services import Echo, ask, serving
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import PREFACE
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits
 from txmsg.wire.tls import client_context
 
 OPENSSL = shutil.which("openssl")
@@ -116,4 +116,4 @@ async def test_tls_at_a_plain_port_is_closed(authority: Authority) -> None:
         assert answers.begun == 0
         async with Channel(address) as channel:
             assert (await channel.call(Echo.back, ask(b"x"), timeout_s=WAIT_S)).held == b"x"
-        assert server.arriving_bytes == 0
+        assert server.shared.arriving_bytes == 0

@@ -11,7 +11,7 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
 from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, Frame, FrameReader, Kind, call_head, frame_of, parts_of
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.shared import Limits
 
 WAIT_S = 60.0
 
@@ -30,7 +30,7 @@ async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() ->
             except ConnectionError:
                 pass  # it is reset, as it had not been read to its end
         writer.close()
-        await until_async(lambda: len(server.connections) == 1)
+        await until_async(lambda: len(server.shared.connections) == 1)
         assert (await neighbour.call(Echo.back, ask(b"behind"), timeout_s=WAIT_S)).held == b"behind"
 
 
@@ -42,9 +42,9 @@ async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(blocking=True) + first + b"".join(others[:-1]))
-        await until_async(lambda: server.arriving_bytes > 500_000)
+        await until_async(lambda: server.shared.arriving_bytes > 500_000)
         assert len((await quick.call(Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)).held) == 900_000
-        assert server.arriving_bytes == 0
+        assert server.shared.arriving_bytes == 0
         writer.write(others[-1] + b"".join(parts_of(Kind.CALL, LAST, 2, head, ask(b"small").SerializeToString())))
         frames, came = FrameReader(), list[Frame]()
         async with asyncio.timeout(WAIT_S):
@@ -72,7 +72,7 @@ async def test_a_call_of_which_a_message_is_refused_ends() -> None:
                 came += frames.feed(await reader.read(65536))
         assert came[1].kind == Kind.ERROR
         assert isinstance(error_of_bytes(came[1].payload, "the server"), Overloaded)
-        [connection] = server.connections
+        [connection] = server.shared.connections
         await until_async(lambda: connection.calls_in_flight == 1)
         assert list(connection._calls) == [3 - came[1].call]
         writer.close()
@@ -81,4 +81,4 @@ async def test_a_call_of_which_a_message_is_refused_ends() -> None:
 async def test_a_request_alone_may_be_larger_than_the_room_for_those_of_many() -> None:
     async with serving(limits=Limits(arriving_bytes=1_000)) as (address, _, server), Channel(address) as channel:
         assert len((await channel.call(Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)).held) == 900_000
-        assert server.arriving_bytes == 0
+        assert server.shared.arriving_bytes == 0

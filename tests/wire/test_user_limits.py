@@ -50,7 +50,7 @@ async def test_connections_above_the_limit_are_refused_and_those_of_others_are_n
                 await asyncio.to_thread(call_blocking, address, anna)
             async with Channel(address, token=bert) as other:
                 await other.call(Echo.back, ask(), timeout_s=WAIT_S)
-        await until_async(lambda: not server.connections)
+        await until_async(lambda: not server.shared.connections)
         async with Channel(address, token=anna) as again:
             await again.call(Echo.back, ask(), timeout_s=WAIT_S)
 
@@ -95,7 +95,7 @@ async def test_a_call_that_waits_for_its_rate_is_refused_if_its_rule_is_taken_aw
     limit(users, "anna", requests_per_s=4)
     async with serving(guard=users.guard) as (address, answers, server), Channel(address, token=anna) as channel:
         calls = [asyncio.create_task(channel.call(Echo.back, ask(), timeout_s=WAIT_S)) for _ in range(8)]
-        await until_async(lambda: server.calls_begun == len(calls))
+        await until_async(lambda: server.shared.calls_begun == len(calls))
         users.rules = []
         users.use()
         begun = answers.begun
@@ -141,13 +141,13 @@ async def test_who_guesses_is_answered_later_and_others_are_not(users: Users, mo
     async with serving(guard=users.guard) as (address, _, server):
         async with Channel(address, token=new_token().text) as bad:
             guess = asyncio.create_task(bad.call(Echo.back, ask(), timeout_s=WAIT_S))
-            await until_async(lambda: server.refusing == 1)
+            await until_async(lambda: server.shared.refusing == 1)
             async with Channel(address, token=good) as channel:
                 await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
             assert not guess.done()
             with pytest.raises(Unauthenticated):
                 await guess
-        assert server.refusing == 0
+        assert server.shared.refusing == 0
 
 
 async def test_of_many_who_guess_most_are_cut_off(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,8 @@ async def test_of_many_who_guess_most_are_cut_off(users: Users, monkeypatch: pyt
         with pytest.raises(BrokerUnavailable, match="too many logins are refused"):
             async with Channel(address, token=new_token().text) as channel:
                 await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
-        await until_async(lambda: not server.connections)
-        assert server.refusing == 0
+        await until_async(lambda: not server.shared.connections)
+        assert server.shared.refusing == 0
 
 
 def test_failures_cost_more_each_time_are_forgotten_and_bounded() -> None:

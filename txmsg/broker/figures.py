@@ -139,7 +139,7 @@ def figures_of(broker: Broker, database: DatabaseFigures | None) -> Figures:
     """All figures of a broker, without `database` only its own."""
     figures = Figures(Process.BROKER)
     figures.put("txmsg_ready", not unready(broker))
-    put_calls(figures, broker.server)
+    put_calls(figures, broker.shared)
     _put_sending(figures, broker)
     _put_checks(figures, broker)
     _put_delivery(figures, broker)

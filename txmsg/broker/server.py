@@ -83,8 +83,11 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.settings.live import Given
 from txmsg.settings.tracing import tracing_of_process
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server import CLOSING_S_MAX, Server
+from txmsg.wire.server_connection import ServerConnection
+from txmsg.wire.shared import Shared
 from txmsg.wire.users import AccessWatch
 from txmsg.wire.v1 import (
     txmsg_rpc,
@@ -247,7 +250,7 @@ class Broker:
             on_resume=partial(self.checks.wake, sweep=True),
         )
         access = AccessApi(Users(admin_pool), self.access)
-        self.server = Server(
+        handlers = Handlers(
             {
                 txmsg_rpc.Notify: self.api,
                 Admin: admin,
@@ -263,11 +266,14 @@ class Broker:
                 Settings: SettingsApi(self.settings),
                 Schemas: SchemasApi(TopicSchemas(admin_pool), self.topics.ensure),
                 Topics: TopicsApi(self.topics, TopicAdministration(admin_pool), lambda: self.config.retention_s),
-            },
+            }
+        )
+        self.shared = Shared[ServerConnection](
             connections_max=connections_allowed(config.connections_max),
             tls=config.tls.of_server(),
             guard=None if self.access is None else self.access.guard,
         )
+        self.server = Server(handlers, self.shared)
 
     def use(self, config: BrokerConfig) -> None:
         """Takes the live settings of a configuration, while everything runs."""
@@ -342,7 +348,7 @@ class Broker:
         address = await self.server.bind(self.config.listen)
         self.api.address = self.membership.address = self.config.advertise or _reachable(address)
         async with (
-            serving(self.config.http_listen, self._probes(), self.server.tls, self.config.http_token_file),
+            serving(self.config.http_listen, self._probes(), self.shared.tls, self.config.http_token_file),
             asyncio.TaskGroup() as tasks,
         ):
             writing = tasks.create_task(self.writers.run(), name="writers")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from txmsg.errors import CODES
 from txmsg.metrics.catalogue import ERROR
 from txmsg.metrics.figures import Figures
-from txmsg.wire.server import Server
+from txmsg.wire.shared import ConnectedT, Shared
 
 
-def put_calls(figures: Figures, server: Server) -> None:
+def put_calls(figures: Figures, server: Shared[ConnectedT]) -> None:
     """Adds what a server has counted."""
     figures.put("txmsg_connections", len(server.connections))
     figures.put_bound("connections", len(server.connections), server.connections_max)

@@ -1,4 +1,4 @@
-"""A server of the protocol, for brokers and MetaQ: what it answers, and what all of its connections share.
+"""A server of the protocol, for brokers and MetaQ: listens, looks after its connections, and stops in order.
 
 Knows no service: what answers a method is given. Errors of txmsg become ERROR frames; whatever else a method raises is
 logged, and told as an error of the server. Belongs to one loop.
@@ -9,26 +9,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from txmsg.access.failures import Failures
-from txmsg.access.guard import Guard
-from txmsg.access.limits import Usages
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.logs import EventLog
 from txmsg.wire.address import UNIX, host_and_port, is_loopback
-from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
-from txmsg.wire.connection import Traffic
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.listening import bound_sockets, stop_listening
-from txmsg.wire.method import Method, methods_of
-from txmsg.wire.server_call import Handler
-from txmsg.wire.server_connection import STOPPING, Limits, ServerConnection
-from txmsg.wire.table import Bounds, Table
-from txmsg.wire.tls import ServerTls
-from txmsg.wire.values import SIZE_BYTES_MAX
+from txmsg.wire.server_connection import STOPPING, ServerConnection
+from txmsg.wire.shared import Shared
 
 _log = EventLog(__name__)
 
@@ -36,73 +25,22 @@ _CLOSE_S_MAX = 1.0
 CLOSING_S_MAX = 2 * _CLOSE_S_MAX
 """How much longer than its grace a server takes to stop."""
 _BACKLOG = 1024
-_RESERVE = 16
-"""Connections of administrators beyond `connections_max`."""
 _SAY_AGAIN_S = 60.0
 _SAY_OPEN_AGAIN_S = 3600.0
 
 
 class Server:
-    """Listens after `bind` and `start`, until `stop`.
+    """Listens after `bind` and `start`, until `stop`. handlers: what it answers. shared: by its connections."""
 
-    services: what answers the methods of each, by the generated class that lists them: a method of the same name, as
-    `async def send(request) -> reply`; or, where messages are many, with a `ServerCall`: `attach(call)`,
-    `fetch(request, call)`; or, where a request has data, with that: `append(request, data) -> reply`. One that is
-    marked by `with_call` gets a `ServerCall`, too.
-    larger_requests: the size of those that may be larger than `request_size_bytes_max`, by the method's name.
-    tls: for connections over TCP; None is without TLS. guard: who may connect, and call what; None is everybody.
-    """
-
-    def __init__(
-        self,
-        services: Mapping[type, object],
-        *,
-        connections_max: int,
-        request_size_bytes_max: int = MESSAGE_SIZE_BYTES_MAX,
-        larger_requests: Mapping[str, int] = {},
-        limits: Limits = Limits(),
-        tls: ServerTls | None = None,
-        guard: Guard | None = None,
-    ) -> None:
-        self.limits = limits
-        self.tls = tls
-        self.guard = guard
-        self.failures = Failures()
-        self.refusing = 0
-        """Connections whose refusal waits."""
-        if guard is not None:
-            guard.on_change = self._look_at_credentials
-            self.usages = Usages(guard.limits_of)
+    def __init__(self, handlers: Handlers, shared: Shared[ServerConnection]) -> None:
+        self.shared = shared
+        self._handlers = handlers
+        if shared.guard is not None:
+            shared.guard.on_change = self._look_at_credentials
         self._address = ""
         self._is_open = False
         """Whether other machines reach it, and clients need neither a certificate nor, over TLS, a token."""
         self._say_open_at = 0.0
-        self.connections_max = connections_max
-        self.table = Table(
-            "the server",
-            Bounds(
-                connections=connections_max,
-                reserve=0 if guard is None else _RESERVE,
-                first_byte_s=min(limits.first_byte_s, limits.greeting_s),
-                greeting_s=limits.greeting_s,
-            ),
-        )
-        """Connections that were refused, and wait for their end, are not in it."""
-        self.arriving_bytes = 0
-        """Of requests that have not come whole, in all connections."""
-        self._request_size_bytes_max = request_size_bytes_max
-        self._larger_requests = larger_requests
-        self.handlers: dict[str, tuple[Method[Any, Any], Handler]] = {
-            method.name: (method, getattr(answering, name))
-            for service, answering in services.items()
-            for name, method in methods_of(service).items()
-        }
-        self.connections: set[ServerConnection] = set()
-        self.traffic = Traffic()
-        self.calls_begun = 0
-        self.calls_failed: Counter[str] = Counter()
-        """Calls answered with an error, by its code."""
-        self.is_stopping = False
         self._listeners: list[asyncio.Server] = []
         self._out_of_files_at: float | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -115,7 +53,10 @@ class Server:
             try:
                 self._listeners.append(
                     await loop.create_unix_server(
-                        lambda: ServerConnection(self), path, backlog=_BACKLOG, start_serving=False
+                        lambda: ServerConnection(self.shared, self._handlers),
+                        path,
+                        backlog=_BACKLOG,
+                        start_serving=False,
                     )
                 )
             except OSError as exc:
@@ -126,13 +67,16 @@ class Server:
             return listen
         host, _, port = listen.rpartition(":")
         self._is_open = not is_loopback(host_and_port(listen)[0]) and (
-            self.tls is None or not (self.tls.asks_clients or self.guard is not None)
+            self.shared.tls is None or not (self.shared.tls.asks_clients or self.shared.guard is not None)
         )
         try:
             for sock in bound_sockets(*host_and_port(listen)):
                 self._listeners.append(
                     await loop.create_server(
-                        lambda: ServerConnection(self, self.tls), sock=sock, backlog=_BACKLOG, start_serving=False
+                        lambda: ServerConnection(self.shared, self._handlers, self.shared.tls),
+                        sock=sock,
+                        backlog=_BACKLOG,
+                        start_serving=False,
                     )
                 )
         except (OSError, UnicodeError) as exc:
@@ -142,7 +86,7 @@ class Server:
                 "free one)"
             ) from exc
         self._address = f"{host}:{self._listeners[0].sockets[0].getsockname()[1]}"
-        self.table.name = f"the server at {self._address}"
+        self.shared.table.name = f"the server at {self._address}"
         return self._address
 
     async def start(self) -> None:
@@ -155,10 +99,10 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls; those under way have `grace_s`, then they are cancelled. Closes all connections."""
         await stop_listening(self._listeners)
-        self.is_stopping = True
+        self.shared.is_stopping = True
         if self._looking is not None:
             self._looking.cancel()
-        connections = list(self.connections)
+        connections = list(self.shared.connections)
         for connection in connections:
             connection.go_away(BrokerUnavailable(STOPPING))
         for patience_s in (grace_s, _CLOSE_S_MAX):
@@ -175,41 +119,23 @@ class Server:
         for connection in connections:
             connection.abort("the server has stopped")
 
-    def request_size_bytes_max(self, method: str) -> int:
-        """How large a request of this method may be."""
-        if method in self.handlers and self.handlers[method][0].is_json:
-            return SIZE_BYTES_MAX
-        return self._larger_requests.get(method, self._request_size_bytes_max)
-
-    def make_room(self) -> None:
-        """Refuses the slowest of the requests that have not come whole, unless there is only one."""
-        arriving = [
-            (partial.due_at, connection, partial)
-            for connection in self.connections
-            for partial in connection.partial.values()
-            if partial.kept
-        ]
-        if len(arriving) > 1:
-            _, connection, partial = min(arriving, key=lambda each: each[0])
-            connection.refuse_arriving(partial)
-
     def _look_at_credentials(self) -> None:
         """Users, rules or limits have changed: who has lost its credential is cut off, and calls that wait end."""
-        assert self.guard is not None
-        self.usages.look(self.guard.snapshot.users)
-        for connection in list(self.connections):
+        assert self.shared.guard is not None
+        self.shared.usages.look(self.shared.guard.snapshot.users)
+        for connection in list(self.shared.connections):
             connection.look_at_credential()
             connection.look_at_calls()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(self.limits.look_s, self._look)
+        self._looking = loop.call_later(self.shared.limits.look_s, self._look)
         now = loop.time()
-        for connection in list(self.connections):
+        for connection in list(self.shared.connections):
             connection.look(now)
-        self.table.look()
-        if self.tls is not None:
-            self.tls.renew()
+        self.shared.table.look()
+        if self.shared.tls is not None:
+            self.shared.tls.renew()
         if self._is_open and now >= self._say_open_at:
             self._say_open_at = now + _SAY_OPEN_AGAIN_S
             _log.warning(
@@ -234,6 +160,6 @@ class Server:
                     "(ulimit -n, or LimitNOFILE= of systemd), or allow fewer connections "
                     "(connections_max=%(connections_max)d, %(connections)d are open)",
                     error=exc.strerror,
-                    connections_max=self.connections_max,
-                    connections=len(self.connections),
+                    connections_max=self.shared.connections_max,
+                    connections=len(self.shared.connections),
                 )

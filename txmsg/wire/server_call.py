@@ -6,18 +6,16 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from txmsg.errors import ProtocolError
+from txmsg.wire.caller import Calling
 from txmsg.wire.data import pieces_of
 from txmsg.wire.frames import Buffer, Kind
 from txmsg.wire.method import Method, ReplyT, RequestT, unpacked
 from txmsg.wire.texts import nul_in
-
-if TYPE_CHECKING:
-    from txmsg.wire.server_connection import ServerConnection
 
 Handler = Callable[..., Awaitable[Any]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -27,6 +25,31 @@ def with_call(handler: HandlerT) -> HandlerT:
     """Marks what answers a method with one request and one reply, and is to be given the `ServerCall`, too."""
     handler.with_call = True  # type: ignore[attr-defined]
     return handler
+
+
+class Carrying(Calling, Protocol):
+    """The connection of a call, as the call sees it, and the method that answers."""
+
+    @property
+    def is_full(self) -> bool:
+        """The client does not take what was sent to it."""
+        ...
+
+    async def emptied(self) -> None:
+        """Returns when it takes more, or is gone."""
+        ...
+
+    def hold(self, size_bytes: int) -> None:
+        """So many bytes more of requests are under way, or fewer."""
+        ...
+
+    def send(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
+        """Sends a message of a call."""
+        ...
+
+    async def drained(self, call: int) -> None:
+        """Returns when the client is taking what was sent of a call."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +75,7 @@ def ignore() -> None:
 class ServerCall(Generic[RequestT, ReplyT]):
     """A call in which messages are many, as the method has it that answers: iterate over requests, `send` replies."""
 
-    def __init__(self, connection: ServerConnection, call: int, method: Method[RequestT, ReplyT]) -> None:
+    def __init__(self, connection: Carrying, call: int, method: Method[RequestT, ReplyT]) -> None:
         self.connection = connection
         self._call = call
         self.method = method

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from txmsg.access.guard import host_of
 from txmsg.access.limits import Usage
@@ -26,13 +25,12 @@ from txmsg.wire.connection import Connection, Partial
 from txmsg.wire.data import split
 from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method, packed
 from txmsg.wire.server_call import Handler, Running, ServerCall, ignore, read_request
+from txmsg.wire.shared import Shared
 from txmsg.wire.table import Place, full_text
 from txmsg.wire.tls import ServerTls, TlsStream
-
-if TYPE_CHECKING:
-    from txmsg.wire.server import Server
 
 _log = EventLog(__name__)
 
@@ -43,38 +41,14 @@ _REFUSING_MAX = 100
 """Refused logins whose answer waits; more are told at once, and not why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may take of a server: a stranger's as a friend's."""
-
-    first_byte_s: float = 5.0
-    """A connection of which nothing has come by then is closed."""
-    greeting_s: float = 10.0
-    """So is one that has not greeted and authenticated by then."""
-    silence_s: float = 10.0
-    """A peer that has said nothing for so long is sent a ping; one that does not answer in as long again is cut off."""
-    unread_s: float = 30.0
-    """So is one that takes nothing of what is sent to it for so long."""
-    arrival_s: float = 30.0
-    """And one whose request is so far behind this rate:"""
-    arrival_bytes_per_s: float = 256 * 1024
-    arriving_bytes: int = 256 * 1024 * 1024
-    """Of requests that have not come whole, in all connections, or one alone: above it, the slowest is refused."""
-    calls: int = 1000
-    """Calls under way at once; more are refused."""
-    held_bytes: int = 64 * 1024 * 1024
-    """Requests under way, and so much of large replies that were not taken: above it, no more requests are read."""
-    look_s: float = 1.0
-    """How often all of this is looked at."""
-
-
 class ServerConnection(Connection):
     """A client's connection, as the server has it."""
 
-    def __init__(self, server: Server, tls: ServerTls | None = None) -> None:
-        super().__init__(server.traffic, tls=None if tls is None else TlsStream(tls.context))
-        self._server = server
-        self.principal = ANYONE if server.guard is None else NOBODY
+    def __init__(self, shared: Shared[ServerConnection], handlers: Handlers, tls: ServerTls | None = None) -> None:
+        super().__init__(shared.traffic, tls=None if tls is None else TlsStream(tls.context))
+        self._shared = shared
+        self._handlers = handlers
+        self.principal = ANYONE if shared.guard is None else NOBODY
         """Who it is; NOBODY before it has authenticated, and after it was refused."""
         self.usage: Usage | None = None
         """What its user takes of the server, with other connections; None without authentication."""
@@ -82,10 +56,10 @@ class ServerConnection(Connection):
         """Among the connections of its user."""
         self._refused_at = 0.0
         self._refusal: asyncio.TimerHandle | None = None
-        self.waiting_bytes_max = server.limits.held_bytes
+        self.waiting_bytes_max = shared.limits.held_bytes
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX
-        self.arrival_s = server.limits.arrival_s
-        self.arrival_bytes_per_s = server.limits.arrival_bytes_per_s
+        self.arrival_s = shared.limits.arrival_s
+        self.arrival_bytes_per_s = shared.limits.arrival_bytes_per_s
         self._calls: dict[int, Running] = {}
         self._held_bytes = 0
         self._last_call = 0
@@ -100,30 +74,30 @@ class ServerConnection(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio has it."""
         super().connection_made(transport)
-        server = self._server
-        server.connections.add(self)
-        if server.is_stopping:
+        shared = self._shared
+        shared.connections.add(self)
+        if shared.is_stopping:
             self.go_away(BrokerUnavailable(STOPPING))
             self.close()
             return
-        self._place = server.table.enter(host_of(self.peer_name), self.abort)
+        self._place = shared.table.enter(host_of(self.peer_name), self.abort)
         if self._place is None:
-            self.go_away(Overloaded(full_text(server.connections_max)))
+            self.go_away(Overloaded(full_text(shared.connections_max)))
             self.close()
 
     def greeted(self) -> None:
-        if (guard := self._server.guard) is None:
+        if (guard := self._shared.guard) is None:
             if self._place is not None:
-                self._server.table.know(self._place)
+                self._shared.table.know(self._place)
             return
         assert self.peer is not None
         certificate = "" if self._tls is None else self._tls.certificate_name()
         try:
             self.principal = guard.authenticate(self.peer.token, certificate, self.peer_name)
-            self.usage = self._server.usages.enter(self.principal.name)
+            self.usage = self._shared.usages.enter(self.principal.name)
             self._is_counted = True
             if self._place is not None:
-                self._server.table.know(self._place, self.principal.name, is_admin=self.principal.is_admin)
+                self._shared.table.know(self._place, self.principal.name, is_admin=self.principal.is_admin)
         except Unauthenticated as exc:
             self._refuse_slowly(exc)
         except BrokerUnavailable as exc:
@@ -133,16 +107,16 @@ class ServerConnection(Connection):
     def _refuse_slowly(self, error: Unauthenticated) -> None:
         """Answers the later the more logins of this address, or with this token, were refused: it may be guessing."""
         assert self.peer is not None
-        server = self._server
+        shared = self._shared
         token = read_token(self.peer.token)
         keys = [host_of(self.peer_name), *([] if token is None else [token.id])]
-        delay_s = server.failures.delay_s(self.loop.time(), *keys)
+        delay_s = shared.failures.delay_s(self.loop.time(), *keys)
         if not delay_s:
             self._let_out(error)
-        elif server.refusing >= _REFUSING_MAX:
+        elif shared.refusing >= _REFUSING_MAX:
             self._let_out(BrokerUnavailable("too many logins are refused at this moment: try again later"))
         else:
-            server.refusing += 1
+            shared.refusing += 1
             self._refusal = self.loop.call_later(delay_s, self._refuse, error)
 
     def _refuse(self, error: Unauthenticated) -> None:
@@ -153,11 +127,11 @@ class ServerConnection(Connection):
         if self._refusal is not None:
             self._refusal.cancel()
             self._refusal = None
-            self._server.refusing -= 1
+            self._shared.refusing -= 1
 
     def look_at_credential(self) -> None:
         """Ends the connection if its credential is not valid any more; else the principal has the roles of now."""
-        if (guard := self._server.guard) is not None and self.principal is not NOBODY:
+        if (guard := self._shared.guard) is not None and self.principal is not NOBODY:
             try:
                 self.principal = guard.renewed(self.principal)
             except Unauthenticated:
@@ -166,7 +140,7 @@ class ServerConnection(Connection):
 
     def look_at_calls(self) -> None:
         """Refuses the calls under way that wait or stream, and that their principal may not make any more."""
-        guard = self._server.guard
+        guard = self._shared.guard
         for call, running in list(self._calls.items()):
             if guard is not None and running.call is not None and running.task is not None:
                 refused = guard.refusal(self.principal, running.call.method.name, running.request)
@@ -181,7 +155,7 @@ class ServerConnection(Connection):
         self.principal = NOBODY
         self._leave()
         if self._place is not None:
-            self._server.table.forget(self._place)
+            self._shared.table.forget(self._place)
         self._refused_at = self.loop.time()
         self.go_away(error)
         self.cancel_calls()
@@ -193,9 +167,9 @@ class ServerConnection(Connection):
             self.usage.connections -= 1
 
     def lost(self, reason: str) -> None:
-        self._server.connections.discard(self)
+        self._shared.connections.discard(self)
         if self._place is not None:
-            self._server.table.leave(self._place)
+            self._shared.table.leave(self._place)
         self._leave()
         self._forget_refusal()
         self.cancel_calls()
@@ -233,11 +207,11 @@ class ServerConnection(Connection):
 
     def look(self, now: float) -> None:
         """Ends what takes too long."""
-        limits = self._server.limits
+        limits = self._shared.limits
         if self.is_full:
             self.look_full(now)
         if self._place is not None and self._place.is_stranger and self.heard_at > self._connected_at:
-            self._server.table.spoken(self._place)
+            self._shared.table.spoken(self._place)
         if self._refused_at and now - self._refused_at > limits.greeting_s:
             self.abort("it was refused, and does not close")
         elif self.is_full and now - self.full_since > limits.unread_s:
@@ -279,7 +253,7 @@ class ServerConnection(Connection):
     def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
         if self.principal is NOBODY or (kind == Kind.PUSH and call not in self._calls):
             return 0
-        return self._server.request_size_bytes_max(read_call_head(first).method if kind == Kind.CALL else "")
+        return self._handlers.request_size_bytes_max(read_call_head(first).method if kind == Kind.CALL else "")
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
         error = MessageTooLarge(
@@ -288,10 +262,10 @@ class ServerConnection(Connection):
         self._refuse_call(call, error)
 
     def arriving(self, size_bytes: int) -> None:
-        server = self._server
-        server.arriving_bytes += size_bytes
-        if size_bytes > 0 and server.arriving_bytes > server.limits.arriving_bytes:
-            server.make_room()
+        shared = self._shared
+        shared.arriving_bytes += size_bytes
+        if size_bytes > 0 and shared.arriving_bytes > shared.limits.arriving_bytes:
+            shared.make_room()
 
     def refuse_arriving(self, partial: Partial) -> None:
         """Refuses a request that has not come whole: others need its room."""
@@ -310,7 +284,7 @@ class ServerConnection(Connection):
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes more of requests are under way, or fewer."""
-        allowed = self._server.limits.held_bytes
+        allowed = self._shared.limits.held_bytes
         before, self._held_bytes = self._held_bytes, self._held_bytes + size_bytes
         if self.usage is not None:
             self.usage.in_flight_bytes += size_bytes
@@ -326,7 +300,7 @@ class ServerConnection(Connection):
         if call in self._calls:
             raise ProtocolError(f"call {call} is begun twice")
         self._last_call = max(self._last_call, call)  # a small call passes a large one
-        found = self._server.handlers.get(head.method)
+        found = self._handlers.find(head.method)
         if found is None:
             error: TxmsgError = ProtocolError(
                 f"the method {head.method[:100]} is not known here: this server is of an older release than the "
@@ -334,7 +308,7 @@ class ServerConnection(Connection):
             )
             self._fail(call, error)
             return
-        if len(self._calls) >= self._server.limits.calls:
+        if len(self._calls) >= self._shared.limits.calls:
             error = Overloaded(f"{len(self._calls)} calls are under way in this connection, as many as it takes")
             self._fail(call, error)
             return
@@ -353,7 +327,7 @@ class ServerConnection(Connection):
         if refused is not None:
             self._fail(call, refused)
             return
-        self._server.calls_begun += 1
+        self._shared.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
         running = self._calls[call] = Running(deadline, len(message), arguments[0])
         self.hold(running.size_bytes)
@@ -368,7 +342,7 @@ class ServerConnection(Connection):
 
     def _why_not(self, method: Method[Any, Any], request: Any, size_bytes: int) -> TxmsgError | None:
         """Why this user may not make this call now."""
-        if (guard := self._server.guard) is None:
+        if (guard := self._shared.guard) is None:
             return None
         refused = guard.refusal(self.principal, method.name, request)
         if refused is None and self.usage is not None and self.usage.is_limited:
@@ -382,7 +356,7 @@ class ServerConnection(Connection):
         try:
             if self.usage is not None and self.usage.is_limited:
                 await self.usage.request()
-                guard = self._server.guard
+                guard = self._shared.guard
                 assert guard is not None, "users have limits"
                 if (refused := guard.refusal(self.principal, method.name, running.request)) is not None:
                     raise refused  # its rule was taken away while it waited
@@ -400,9 +374,9 @@ class ServerConnection(Connection):
                 running.call.unsent = ignore
 
     def _fail(self, call: int, error: TxmsgError) -> None:
-        self._server.calls_failed[error.code] += 1
-        if isinstance(error, PermissionDenied) and self._server.guard is not None:
-            self._server.guard.on_denied(self.principal.name, host_of(self.peer_name), error.what)
+        self._shared.calls_failed[error.code] += 1
+        if isinstance(error, PermissionDenied) and self._shared.guard is not None:
+            self._shared.guard.on_denied(self.principal.name, host_of(self.peer_name), error.what)
         self.drop(call)  # what had not left of it
         self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 

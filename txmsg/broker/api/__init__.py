@@ -14,6 +14,6 @@ access, rules   users and tokens; who may do what
 withheld      what of an answer is for those who may read the topic
 
 The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor. Errors as
-frames are the work of `wire/failures.py`, and the bounds of a connection of `wire/server_connection.py`, for MetaQ's
+frames are the work of `wire/failures.py`, and the bounds of a connection of `wire/shared.py`, for MetaQ's
 server, too.
 """

@@ -1,6 +1,7 @@
 """A log for other machines: `txmsg metaq serve`. Not needed for a log in a directory.
 
 server      joins all parts
+parts       which of them figures and settings use
 config      its settings
 log_api     reading and appending
 fetched     the replies to a fetch                         (pure)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from shutil import disk_usage
-from typing import TYPE_CHECKING
 
 from txmsg.checks.brokers import STOPPING
 from txmsg.checks.logs import LOG_FAILED, LOG_USERS_UNKNOWN
@@ -17,15 +16,13 @@ from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
 from txmsg.logs import EventLog
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
+from txmsg.metaq.server.parts import Parts
 from txmsg.metaq.server.sessions import SESSIONS_MAX
 from txmsg.metaq.store.log import LogSize
 from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, Process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.lookup import Lookup
-
-if TYPE_CHECKING:
-    from txmsg.metaq.server.server import Parts
 
 _log = EventLog(__name__)
 
@@ -144,7 +141,7 @@ def unready(parts: Parts) -> str:
     """Why a server should get no traffic; empty if it may."""
     if parts.stop.is_set():
         return STOPPING.found(process="server").what
-    if (guard := parts.server.guard) is not None and not guard.is_fresh:
+    if (guard := parts.shared.guard) is not None and not guard.is_fresh:
         return LOG_USERS_UNKNOWN.found().what
     return LOG_FAILED.found(parts.appender.failure).what if parts.appender.failure else ""
 
@@ -153,7 +150,7 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     """All figures of a server."""
     figures = Figures(Process.METAQ)
     figures.put("txmsg_ready", not unready(parts))
-    put_calls(figures, parts.server)
+    put_calls(figures, parts.shared)
     counts, written, config = parts.appender.counts, parts.log.counts(), parts.config
     figures.put("txmsg_log_unsynced_bytes", written.unsynced_bytes)
     figures.put("txmsg_log_sync_seconds", written.syncs)
@@ -172,7 +169,7 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     figures.put("txmsg_log_members", len(parts.sessions))
     figures.put_bound("appending", parts.appender.size_bytes, config.appending_size_bytes_max)
     figures.put_bound("sending", parts.api.sending.held_bytes, config.sending_size_bytes_max)
-    figures.put_bound("arriving", parts.server.arriving_bytes, config.arriving_size_bytes_max)
+    figures.put_bound("arriving", parts.shared.arriving_bytes, config.arriving_size_bytes_max)
     figures.put_bound("members", len(parts.sessions), SESSIONS_MAX)
     log.put(figures)
     return figures

@@ -88,6 +88,8 @@ class LogApi:
         config: MetaQConfig,
         stop: asyncio.Event,
         copies: Copies,
+        *,
+        tls: ServerTls | None,
     ) -> None:
         self._log = log
         self._copies = copies
@@ -98,8 +100,7 @@ class LogApi:
         self._recalling = recalling
         self._config = config
         self._stop = stop
-        self.tls: ServerTls | None = None
-        """Of the server, once there is one."""
+        self._tls = tls
         self.sending = Transfers(config.sending_size_bytes_max, config.send_timeout_s)
 
     async def _read(self, work: Callable[[], T]) -> T:
@@ -123,7 +124,7 @@ class LogApi:
         )
         return pb.DescribeLogReply(
             disk_free_ratio=disk.free / disk.total,
-            certificate_remaining_s=None if self.tls is None else self.tls.remaining_s(),
+            certificate_remaining_s=None if self._tls is None else self._tls.remaining_s(),
             log_id=identity.log_id,
             generation=identity.generation,
             release=version("txmsg"),

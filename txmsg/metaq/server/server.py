@@ -8,13 +8,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from txmsg.access.denied import DeniedCalls
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog, set_log_level
+from txmsg.logs import EventLog
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
 from txmsg.metaq.group.files import set_zone
@@ -28,6 +27,7 @@ from txmsg.metaq.server.disk import DiskWatch
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import APPEND_SIZE_BYTES_MAX, LogApi
+from txmsg.metaq.server.parts import Parts
 from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.producers import REMEMBERED_S
@@ -39,9 +39,11 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.settings.live import Given
 from txmsg.wire.address import UNIX, check_address
+from txmsg.wire.handlers import Handlers
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server import Server
-from txmsg.wire.server_connection import Limits
+from txmsg.wire.server_connection import ServerConnection
+from txmsg.wire.shared import Limits, Shared
 from txmsg.wire.users import UsersOfBrokers
 from txmsg.wire.v1 import metaq_rpc as rpc
 
@@ -53,37 +55,6 @@ _BEGIN_AGAIN_S = 1.0
 _READERS = 4
 _GROUP_THREADS = 8
 _REQUEST_SIZE_BYTES_MAX = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a server consists of, to be looked at."""
-
-    given: Given[MetaQConfig]
-    log: LocalLog
-    appender: Appender
-    polls: Polls
-    sessions: Sessions
-    users: UserSource | None
-    api: LogApi
-    copies: Copies
-    follower: Follower | None
-    server: Server
-    stop: asyncio.Event
-
-    @property
-    def config(self) -> MetaQConfig:
-        """What holds now."""
-        return self.given.config
-
-    def use(self, config: MetaQConfig) -> None:
-        """Takes the live settings of a configuration."""
-        set_log_level(config.log_level)
-        self.log.use(config.log)
-        self.copies.timeout_s = config.copies.timeout_s
-        self.copies.goes_on = config.copies.missing == GO_ON
-        if self.users is not None:
-            self.users.guard.use_limits(config.user.limits())
 
 
 async def serve(given: Given[MetaQConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
@@ -194,6 +165,12 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
 
     log.writer.moving.on_moved = moved
     users = _users(config)
+    shared = Shared[ServerConnection](
+        connections_max=connections_allowed(config.connections_max),
+        limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
+        tls=config.tls.of_server(),
+        guard=None if users is None else users.guard,
+    )
     sessions = Sessions(group_threads, clock=time.monotonic)
     api = LogApi(
         log,
@@ -205,30 +182,29 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
         config,
         stop,
         copies,
+        tls=shared.tls,
     )
     copy_api = CopyApi(log, copies, readers, api.sending, config.send_timeout_s, stop)
     follower = None if leader is None else _follower(leader, log, config, polls, copy_api)
     server = Server(
-        {
-            rpc.MetaQ: api,
-            rpc.MetaQGroups: GroupApi(log, sessions, group_threads),
-            rpc.MetaQCopies: copy_api,
-        },
-        connections_max=connections_allowed(config.connections_max),
-        request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
-        larger_requests={rpc.MetaQ.append.name: APPEND_SIZE_BYTES_MAX},
-        limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
-        tls=config.tls.of_server(),
-        guard=None if users is None else users.guard,
+        Handlers(
+            {
+                rpc.MetaQ: api,
+                rpc.MetaQGroups: GroupApi(log, sessions, group_threads),
+                rpc.MetaQCopies: copy_api,
+            },
+            request_size_bytes_max=_REQUEST_SIZE_BYTES_MAX,
+            larger_requests={rpc.MetaQ.append.name: APPEND_SIZE_BYTES_MAX},
+        ),
+        shared,
     )
-    api.tls = server.tls
     figures = LogFigures(log, readers)
-    parts = Parts(given, log, appender, polls, sessions, users, api, copies, follower, server, stop)
+    parts = Parts(given, log, appender, polls, sessions, users, api, copies, follower, shared, stop)
     given.use = parts.use
     probes = _probes(parts, figures)
     async with _listening(server, listen) as address:
         async with (
-            serving(config.http_listen, probes, server.tls, config.http_token_file),
+            serving(config.http_listen, probes, shared.tls, config.http_token_file),
             asyncio.TaskGroup() as tasks,
         ):
             of_users = [] if users is None else [users.run()]

@@ -1,0 +1,51 @@
+"""The parts of a MetaQ server, for its figures, and for settings that change while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from txmsg.logs import set_log_level
+from txmsg.metaq.copy.copies import Copies
+from txmsg.metaq.copy.follower import Follower
+from txmsg.metaq.local import LocalLog
+from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.server.config import GO_ON, MetaQConfig
+from txmsg.metaq.server.log_api import LogApi
+from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.server.users import UserSource
+from txmsg.settings.live import Given
+from txmsg.wire.server_connection import ServerConnection
+from txmsg.wire.shared import Shared
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What its figures read, and what takes live settings."""
+
+    given: Given[MetaQConfig]
+    log: LocalLog
+    appender: Appender
+    polls: Polls
+    sessions: Sessions
+    users: UserSource | None
+    api: LogApi
+    copies: Copies
+    follower: Follower | None
+    shared: Shared[ServerConnection]
+    stop: asyncio.Event
+
+    @property
+    def config(self) -> MetaQConfig:
+        """What holds now."""
+        return self.given.config
+
+    def use(self, config: MetaQConfig) -> None:
+        """Takes the live settings of a configuration."""
+        set_log_level(config.log_level)
+        self.log.use(config.log)
+        self.copies.timeout_s = config.copies.timeout_s
+        self.copies.goes_on = config.copies.missing == GO_ON
+        if self.users is not None:
+            self.users.guard.use_limits(config.user.limits())
