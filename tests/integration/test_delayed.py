@@ -11,7 +11,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify
-from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig
+from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig, Window
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
@@ -261,14 +261,15 @@ async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(d
         ends.update(grown)
 
     async with open_pool(db.url) as pool:
-        scheduler = Scheduler(Scheduled(pool, _Segment(db)), on_ends=note, look_again=lambda _: None)
+        window = Window()
+        scheduler = Scheduler(Scheduled(pool, _Segment(db)), window, on_ends=note, look_again=lambda _: None)
         await scheduler.run_once()  # the window begins now
         late = _delayed(db, 2)
         deliver_at_us = (await db.apply(Batch(plain=late))).deliver_at_us
         await _pass(db)  # it became visible after its own due time, and the window has passed that
         assert (await scheduler.run_once()).count == 0
         assert deliver_at_us is not None
-        scheduler.note(deliver_at_us - (_HOUR_S + 2) * 1_000_000)
+        window.note(deliver_at_us - (_HOUR_S + 2) * 1_000_000)
         assert (await scheduler.run_once()).count == 2
         await db.apply(Batch(plain=_delayed(db, 3)))  # by another broker, of which this one hears nothing
         await _pass(db)

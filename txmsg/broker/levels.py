@@ -94,7 +94,7 @@ async def _write(writer: Writer, batch: Batch, size_bytes: int) -> Mapping[bytes
 
 
 class Writers:
-    """All writers of a broker. Each connects when it first has something to write."""
+    """All writers of a broker. Each connects when it first has something to write. on_ends, on_due: as `Writer`."""
 
     def __init__(
         self,
@@ -103,14 +103,15 @@ class Writers:
         segments: Segments,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
+        on_due: Callable[[int], None],
     ) -> None:
         self._levels = Levels(pool, segments)
         self._look_s = config.topic_refresh_s
-        half = Writer(config, segments, on_ends=on_ends)
-        other = Writer(config, segments, on_ends=on_ends)
+        half = Writer(config, segments, on_ends=on_ends, on_due=on_due)
+        other = Writer(config, segments, on_ends=on_ends, on_due=on_due)
         # Less than a request may take: a sender is told why its message is not confirmed.
         standby_wait_s = min(config.standby_wait_s, 0.75 * config.request_timeout_s)
-        replicated = Writer(config, segments, on_ends=on_ends, standby_wait_s=standby_wait_s)
+        replicated = Writer(config, segments, on_ends=on_ends, on_due=on_due, standby_wait_s=standby_wait_s)
         self.by_name = {"half": half, "other": other, "replicated": replicated}
         self._all = tuple(self.by_name.values())
         self.half = LeveledWriter(self._levels, half, replicated)
@@ -130,11 +131,6 @@ class Writers:
         """From the next batch on these settings hold."""
         for writer in self._all:
             writer.use(config)
-
-    def on_due(self, note: Callable[[int], None]) -> None:
-        """Calls this with the time at which the first delayed message of a batch is due."""
-        for writer in self._all:
-            writer.on_due = note
 
     def look_again(self, ids: list[bytes]) -> None:
         """As `Writer.look_again`."""

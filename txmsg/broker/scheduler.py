@@ -7,7 +7,8 @@ a broker that died between two batches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -72,54 +73,77 @@ class DueMessages(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Look:
+    """One look. since: the due time that it begins with; None: the first. through: where the next one may begin."""
+
+    since: datetime | None
+    through: datetime | None = None
+
+
+class Window:
+    """From which due time on the next look begins. Whoever stores a delayed message notes its due time."""
+
+    def __init__(self) -> None:
+        self._since: datetime | None = None
+        self._noted: datetime | None = None
+
+    def note(self, deliver_at_us: int) -> None:
+        """A message due at this time was stored: the window may already have moved past it."""
+        self._note(datetime_of_us(deliver_at_us))
+
+    def _note(self, deliver_at: datetime) -> None:
+        self._noted = deliver_at if self._noted is None else min(self._noted, deliver_at)
+
+    def forget(self, _: str) -> None:
+        """The database has gone back: moved messages may be due again. The next look is at all of them."""
+        self._since = self._noted = None
+
+    @contextmanager
+    def look(self) -> Iterator[Look]:
+        """A look from where the window begins. If it fails, what was noted is noted still."""
+        before, noted, self._noted = self._since, self._noted, None
+        look = Look(before if before is None or noted is None else min(before, noted))
+        try:
+            yield look
+        except BaseException:
+            if noted is not None:
+                self._note(noted)
+            raise
+        if self._since is before:  # else it was forgotten meanwhile
+            self._since = look.through
+
+
 class Scheduler:
     """Moves delayed messages into their queues when they are due."""
 
     def __init__(
         self,
         due: DueMessages,
+        window: Window,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
         look_again: Callable[[list[bytes]], None],
         config: SchedulerConfig | None = None,
     ) -> None:
         self._due = due
+        self._window = window
         self._on_ends = on_ends
         self._look_again = look_again
         self._config = config or SchedulerConfig()
-        self._since: datetime | None = None
-        self._earliest: datetime | None = None
         self.released = 0
         """Messages moved since it was made."""
 
-    def note(self, deliver_at_us: int) -> None:
-        """A message due at this time was stored: the window may already have moved past it."""
-        deliver_at = datetime_of_us(deliver_at_us)
-        self._earliest = deliver_at if self._earliest is None else min(self._earliest, deliver_at)
-
-    def forget(self, _: str) -> None:
-        """The database has gone back: moved messages may be due again. The next look is at all of them."""
-        self._since = self._earliest = None
-
     async def run_once(self, *, sweep: bool = False) -> Released:
         """Moves one batch of what is due. sweep: from the first one on. Raises BrokerUnavailable."""
-        window = since = self._since
-        self._earliest, noted = None, self._earliest
-        if sweep:
-            since = None
-        elif since is not None and noted is not None:
-            since = min(since, noted)
-        try:
+        with self._window.look() as look:
             released = await self._due.release_due(
-                since=since, rows_max=self._config.rows_max, size_bytes_max=self._config.size_bytes_max
+                since=None if sweep else look.since,
+                rows_max=self._config.rows_max,
+                size_bytes_max=self._config.size_bytes_max,
             )
-        except BaseException:
-            if noted is not None:
-                self._earliest = noted if self._earliest is None else min(self._earliest, noted)
-            raise
+            look.through = released.through
         self.released += released.count
-        if self._since is window:  # else it was forgotten meanwhile
-            self._since = released.through
         if released.ends:
             self._on_ends(released.ends)
         return released

@@ -50,7 +50,7 @@ from txmsg.broker.figures import DatabaseFigures, figures_of, unready
 from txmsg.broker.journal import Journal, JournalWriter
 from txmsg.broker.levels import Writers
 from txmsg.broker.retention import Retention
-from txmsg.broker.scheduler import Scheduler
+from txmsg.broker.scheduler import Scheduler, Window
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.settings import RunTimeSettings
@@ -181,7 +181,8 @@ class Broker:
         )
         # sending
         self.bodies = bodies = ErasableBodies(BodyKeys(pool))
-        self.writers = Writers(pool, config, segments, on_ends=self._on_ends)
+        self.window = Window()
+        self.writers = Writers(pool, config, segments, on_ends=self._on_ends, on_due=self.window.note)
         self.service = service = NotifyService(
             self.topics,
             self.writers.half,
@@ -194,10 +195,9 @@ class Broker:
         # delayed messages
         scheduled = Scheduled(pool, segments)
         self.scheduler = Scheduler(
-            scheduled, on_ends=self._on_ends, look_again=self.writers.look_again, config=config.scheduler
+            scheduled, self.window, on_ends=self._on_ends, look_again=self.writers.look_again, config=config.scheduler
         )
-        self.writers.on_due(self.scheduler.note)
-        pool.incarnation.on_end(self.scheduler.forget)
+        pool.incarnation.on_end(self.window.forget)
         # check-backs
         tracing = tracing_of_process() if config.tracing else None
         self.clients = clients = AttachedClients(self.journal, tracing=tracing)
@@ -307,7 +307,7 @@ class Broker:
 
     def _look_at_all(self) -> None:
         """Due times have changed: all that looks for what is due begins from the start."""
-        self.scheduler.forget("")
+        self.window.forget("")
         self.checks.forget("")
         self.delivery.look_for_retries()
 

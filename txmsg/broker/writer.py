@@ -98,7 +98,9 @@ class Writer:
     its sender, and raises Overloaded after request_timeout_s. While the database is away, it raises BrokerUnavailable
     after the same time; a batch under way is repeated when the database is back, which is safe: ids make it idempotent.
 
-    standby_wait_s: how long a batch may take in total, for a writer of messages that wait for a standby.
+    on_ends: called with where queues, by id, end after a batch. on_due: called with the time (us since 1970) at which
+    the first delayed message of a batch is due. standby_wait_s: how long a batch may take in total, for a writer of
+    messages that wait for a standby.
     """
 
     def __init__(
@@ -107,13 +109,13 @@ class Writer:
         segments: Segments,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
+        on_due: Callable[[int], None] = lambda _: None,
         standby_wait_s: float | None = None,
     ) -> None:
         self._config = config
         self._segments = segments
         self._on_ends = on_ends
-        self.on_due: Callable[[int], None] | None = None
-        """Called with the time (us since 1970) at which the first delayed message of a batch is due."""
+        self._on_due = on_due
         self.counts = WriterCounts()
         self.waiting_items = 0
         self.waiting_size_bytes = 0
@@ -300,8 +302,8 @@ class Writer:
                 work.done.set_result(applied.problems)
         if applied.ends:
             self._on_ends(applied.ends)
-        if applied.deliver_at_us is not None and self.on_due is not None:
-            self.on_due(applied.deliver_at_us)
+        if applied.deliver_at_us is not None:
+            self._on_due(applied.deliver_at_us)
         if applied.more and not self._closing:
             self.look_again(applied.more)
 
