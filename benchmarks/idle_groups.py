@@ -22,8 +22,8 @@ from benchmarks.surroundings import fresh_database, parser_of, private_server, p
 from txmsg.broker import migrate
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
+from txmsg.broker.delivery.topics import DeliveryTopics
 from txmsg.broker.delivery.values import MessageBatch, Receive
-from txmsg.broker.server import DeliveryTopics
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topics import TopicRegistry
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import psycopg
 
-from txmsg.broker.cluster import Notices
-from txmsg.broker.store.connect import open_pool
+from txmsg.broker.cluster import Hints, Notices
+from txmsg.broker.store.connect import notify, open_pool, session
 
 WAIT_S = 60.0
 
@@ -52,18 +52,25 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(url: str) -> AsyncIterator[tuple[Notices, Heard]]:
+async def listening(url: str) -> AsyncIterator[tuple[Hints, Heard]]:
     heard = Heard()
     async with open_pool(url) as pool:
-        notices = Notices(url, pool, {"topic": heard.on_said}, on_ends=heard.on_ends, on_connect=heard.on_connect)
-        task = asyncio.create_task(notices.run())
+        hints = Hints(pool)
+        notices = Notices(url, {"topic": heard.on_said}, on_ends=heard.on_ends, on_connect=heard.on_connect)
+        tasks = {asyncio.create_task(hints.run()), asyncio.create_task(notices.run())}
         try:
             async with asyncio.timeout(WAIT_S), heard.changed:
                 await heard.changed.wait_for(lambda: heard.connects > 0)
-            yield notices, heard
+            yield hints, heard
         finally:
-            task.cancel()
-            await asyncio.wait({task})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def say(url: str, text: str) -> None:
+    async with open_pool(url) as pool, session(pool) as connection:
+        await notify(connection, text)
 
 
 async def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_url: str) -> None:
@@ -77,18 +84,18 @@ async def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_u
 
 
 async def test_a_notice_reaches_every_listener_and_nonsense_harms_none(notify_url: str) -> None:
-    async with listening(notify_url) as (teller, first), listening(notify_url) as (_, second):
+    async with listening(notify_url) as (_, first), listening(notify_url) as (_, second):
         with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
             for nonsense in ("", "ends", "ends x:y 1 :", "unheard-of 1"):
                 connection.execute("select pg_notify('txmsg', %s)", (nonsense,))
-        await teller.say("topic", "user.registered")
+        await say(notify_url, "topic user.registered")
         for heard in (first, second):
             await heard.hears("user.registered")
             assert heard.all_ends() == {}
 
 
 async def test_a_cut_listener_listens_again_and_is_told_that_it_may_have_missed_something(notify_url: str) -> None:
-    async with listening(notify_url) as (teller, heard):
+    async with listening(notify_url) as (_, heard):
         with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'txmsg listener' "
@@ -96,5 +103,5 @@ async def test_a_cut_listener_listens_again_and_is_told_that_it_may_have_missed_
             )
         async with asyncio.timeout(WAIT_S), heard.changed:
             await heard.changed.wait_for(lambda: heard.connects == 2)
-        await teller.say("topic", "t")
+        await say(notify_url, "topic t")
         await heard.hears("t")

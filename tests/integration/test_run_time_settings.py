@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import asked, json_of, said
 from tests.waiting import until
-from txmsg.access.guard import Guard
 from txmsg.access.limits import UserLimits
 from txmsg.administration.settings import SettingChange, UsedSetting
 from txmsg.broker.config import BrokerConfig
@@ -97,41 +95,43 @@ def test_the_log_level_changes_while_a_broker_runs(start_broker: StartBroker) ->
 
 
 async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str) -> None:
-    pool, given = open_pool(notify_url), BrokerConfig(storage=notify_url)
+    pool, given = open_pool(notify_url), BrokerConfig(storage=notify_url, authentication=True)
     broker = Broker(Given(given), pool, pool, Segments(pool, given), asyncio.Event())
+    storage, sending, checking = broker.parts.storage, broker.parts.sending, broker.parts.checking
+    delivery, admitting = broker.parts.delivering.delivery, broker.parts.admitting
+    assert admitting.access is not None
+    guard = admitting.access.guard
     holders: dict[str, Callable[[], list[object]]] = {
-        **dict.fromkeys(("log_level", "stop_timeout_s"), lambda: [broker.config]),
-        "topic_auto_create": lambda: [{"topic_auto_create": broker.topics._auto_create}],
-        "topic_queues": lambda: [{"topic_queues": broker.topics._queues}],
-        "body_size_bytes_max": lambda: [{"body_size_bytes_max": broker.service.body_size_bytes_max}],
+        **dict.fromkeys(("log_level", "stop_timeout_s"), lambda: [broker.parts.config]),
+        "topic_auto_create": lambda: [{"topic_auto_create": storage.topics._auto_create}],
+        "topic_queues": lambda: [{"topic_queues": storage.topics._queues}],
+        "body_size_bytes_max": lambda: [{"body_size_bytes_max": broker.parts.service.body_size_bytes_max}],
         **dict.fromkeys(
             ("check_interval_s", "checks_max", "check_timeout_s", "no_client_park_s"),
-            lambda: [broker.check_policies._config],
+            lambda: [checking.policies._config],
         ),
-        "first_check_s": lambda: [broker.check_policies._config, *(each._config for each in broker.writers._all)],
-        **dict.fromkeys(("retention_s", "retention_max_s"), lambda: [broker.retention._config]),
-        "retention_size_bytes": lambda: [broker.retention._config, broker.segments._config],
+        "first_check_s": lambda: [checking.policies._config, *(each._config for each in sending.writers._all)],
+        **dict.fromkeys(("retention_s", "retention_max_s"), lambda: [storage.retention._config]),
+        "retention_size_bytes": lambda: [storage.retention._config, storage.segments._config],
         **dict.fromkeys(
             ("outcome_memory_s", "segment_age_s", "segment_size_bytes", "segments_max"),
-            lambda: [broker.segments._config],
+            lambda: [storage.segments._config],
         ),
         **dict.fromkeys(
             ("batch_items_max", "batch_size_bytes_max", "waiting_items_max", "waiting_size_bytes_max"),
-            lambda: [each._config for each in broker.writers._all],
+            lambda: [each._config for each in sending.writers._all],
         ),
         **dict.fromkeys(
             ("delivery.pause_failures", "delivery.pause_retries", "delivery.held_s_max", "delivery.hand_over_s"),
-            lambda: [{"delivery": broker.delivery.state.config}],
+            lambda: [{"delivery": delivery.state.config}],
         ),
         "delivery.memory_size_bytes_max": lambda: [
-            {"delivery": {"memory_size_bytes_max": broker.delivery.state.memory.size_bytes_max}}
+            {"delivery": {"memory_size_bytes_max": delivery.state.memory.size_bytes_max}}
         ],
         **dict.fromkeys([name for name in LIVE if name.startswith("alerts.")], lambda: [broker.alerting._config]),
-        "audit_retention_s": lambda: [broker.audit._config],
-        "check_loop.in_flight_max": lambda: [{"check_loop": broker.checks._config}],
+        "audit_retention_s": lambda: [admitting.audit._config],
+        "check_loop.in_flight_max": lambda: [{"check_loop": checking.checks._config}],
     }
-    guard = Guard()
-    broker.access = SimpleNamespace(guard=guard)  # type: ignore[assignment]  # what it has with authentication
     holders |= dict.fromkeys(
         [name for name in LIVE if name.startswith("user.")], lambda: [{"user": limits_as_settings(guard.limits)}]
     )
@@ -143,10 +143,10 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
             not before if isinstance(before, bool) else before + (0.5 if name.endswith("_ratio") else 1)
         )
         setting.check(after)
-        broker.use(replaced(given, {name: after}))
+        storage.settings.use(replaced(given, {name: after}))
         for holder in holders[name]():
             assert _in(holder, name) == after, name
-    broker.use(given)
+    storage.settings.use(given)
 
 
 def limits_as_settings(limits: UserLimits) -> dict[str, float]:
@@ -168,7 +168,7 @@ def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
     """The settings as a broker of its own knows them."""
     store = SettingStore(pool)
     given = BrokerConfig(storage=url, **config)  # type: ignore[arg-type]
-    return RunTimeSettings(Given(given), store, store, lambda _: None)
+    return RunTimeSettings(Given(given), store, store)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,8 @@ class HeldStore(SettingStore):
 async def test_a_look_under_way_when_the_database_goes_back_unsets_nothing(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store, seen = HeldStore(pool), list[BrokerConfig]()
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, seen.append)
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
+        settings.on_change(seen.append)
         await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
         store.may_return.set()
         await settings.refresh_once()
@@ -350,7 +351,8 @@ async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_data
     async with open_pool(notify_url) as pool:
         store, seen = SettingStore(pool), list[BrokerConfig]()
         given = BrokerConfig(storage=notify_url)
-        settings = RunTimeSettings(Given(given), store, store, seen.append)
+        settings = RunTimeSettings(Given(given), store, store)
+        settings.on_change(seen.append)
         await settings.refresh_once()
         assert seen == []
         await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
@@ -370,7 +372,8 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
     async with open_pool(notify_url) as pool:
         store, seen = SettingStore(pool), list[BrokerConfig]()
         strict = BrokerConfig(storage=notify_url, retention_s=86_400.0, retention_max_s=86_400.0)
-        settings = RunTimeSettings(Given(strict), store, store, seen.append)
+        settings = RunTimeSettings(Given(strict), store, store)
+        settings.on_change(seen.append)
         await store.change("broker.retention_s", "2d", expected=None, changed_by="ann")
         await settings.refresh_once()
         assert seen == []
@@ -391,7 +394,7 @@ async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(no
 async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, lambda _: None)
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
         watching = asyncio.create_task(settings.changed_from(0, 60))
         await store.change("app.a", "1", expected=None, changed_by="ann")
         await settings.refresh_once()
@@ -408,7 +411,7 @@ async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: s
 async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_back(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, lambda _: None)
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
         await settings.refresh_once()
         watching = asyncio.create_task(settings.changed_from(settings.version, 0.01))
         await asyncio.sleep(0)
@@ -420,7 +423,7 @@ async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_bac
 async def test_a_name_that_only_looks_like_one_is_refused_before_the_database_is_asked(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store, lambda _: None)
+        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
         for name in ("", "app", "app.a b", "app.a@", "x" * 400):
             with pytest.raises(MisuseError):
                 await settings.change(name, "1", expected=None, changed_by="ann")

@@ -49,6 +49,7 @@ class Stored(ClosedService):
 class NoOtherBroker(Routes):
     """Of a broker that is alone, and takes messages."""
 
+    address = ""
     is_draining = is_cut_off = False
 
     def addresses(self) -> Sequence[str]:

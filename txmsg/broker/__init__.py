@@ -1,6 +1,8 @@
 """The broker: accepts and delivers messages, on one Notify database.
 
-server       all parts put together
+server       serves until it is stopped, then ends in order
+parts        all parts, made in the order in which they need each other
+services     which parts answer which calls
 config       its settings
 api          services of the protocol, for clients and operators
 service      validates what is sent, and returns a result per item

@@ -11,9 +11,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shutil import disk_usage
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from txmsg.broker.journal import ENTRIES_MAX
+from txmsg.broker.parts import Parts, Storage
 from txmsg.broker.store import figures as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment
@@ -24,9 +25,6 @@ from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import ERROR, GROUP, NAMED_MAX, OTHER, TOPIC, Process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.lookup import Lookup
-
-if TYPE_CHECKING:
-    from txmsg.broker.server import Broker
 
 _ANSWER_S_MAX: Final = 5.0
 _STATES: Final = ("new", "in_doubt", "parked")
@@ -119,40 +117,50 @@ async def _free_ratio(directory: str | None) -> float | None:
     return usage.free / usage.total
 
 
-def unready(broker: Broker) -> str:
+def unready(parts: Parts) -> str:
     """Why a broker should get no traffic; empty if it may."""
-    if broker.stop.is_set():
+    membership, writers = parts.delivering.membership, parts.sending.writers
+    if parts.stop.is_set():
         return STOPPING.found(process="broker").what
-    if broker.membership.is_cut_off:
+    if membership.is_cut_off:
         return DATABASE_AWAY.found().what
-    if broker.writers.trouble:
-        return NOTHING_WRITTEN.found(error=broker.writers.trouble).what
-    if broker.membership.is_draining:
+    if writers.trouble:
+        return NOTHING_WRITTEN.found(error=writers.trouble).what
+    if membership.is_draining:
         told = "the broker is drained: it accepts no messages"
-        return BROKER_DRAINED.found(told, broker=broker.config.broker_id).what
-    if not broker.membership.leases.is_held():
+        return BROKER_DRAINED.found(told, broker=parts.config.broker_id).what
+    if not membership.leases.is_held():
         return NO_LEASES.found().what
     return ""
 
 
-def figures_of(broker: Broker, database: DatabaseFigures | None) -> Figures:
-    """All figures of a broker, without `database` only its own."""
-    figures = Figures(Process.BROKER)
-    figures.put("txmsg_ready", not unready(broker))
-    put_calls(figures, broker.shared)
-    _put_sending(figures, broker)
-    _put_checks(figures, broker)
-    _put_delivery(figures, broker)
-    _put_storage(figures, broker)
-    _put_cluster(figures, broker)
-    if database is not None:
-        database.put(figures)
-    return figures
+class BrokerFigures:
+    """All figures of a broker, read when somebody asks."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.database = DatabaseFigures(parts.storage.admin_pool)
+
+    async def read(self, with_database: bool = True) -> Figures:
+        """What this broker exports; if asked for, with the figures of the database, which take it a while."""
+        if with_database:
+            await self.database.look()
+        figures = Figures(Process.BROKER)
+        figures.put("txmsg_ready", not unready(self._parts))
+        put_calls(figures, self._parts.shared)
+        _put_sending(figures, self._parts)
+        _put_checks(figures, self._parts)
+        _put_delivery(figures, self._parts)
+        _put_storage(figures, self._parts.storage)
+        _put_cluster(figures, self._parts)
+        if with_database:
+            self.database.put(figures)
+        return figures
 
 
-def _put_sending(figures: Figures, broker: Broker) -> None:
-    config, counts = broker.config, broker.service.counts
-    for name, writer in broker.writers.by_name.items():
+def _put_sending(figures: Figures, parts: Parts) -> None:
+    config, counts, writers = parts.config, parts.service.counts, parts.sending.writers.by_name
+    for name, writer in writers.items():
         figures.put("txmsg_writer_batch_items", writer.counts.items, writer=name)
         figures.put("txmsg_writer_batch_seconds", writer.counts.seconds, writer=name)
         figures.put("txmsg_writer_repeats_total", writer.counts.repeats, writer=name)
@@ -160,9 +168,8 @@ def _put_sending(figures: Figures, broker: Broker) -> None:
         figures.put("txmsg_writer_waiting_bytes", writer.waiting_size_bytes, writer=name)
         figures.put_bound(f"writer_{name}_items", writer.waiting_items, config.waiting_items_max)
         figures.put_bound(f"writer_{name}_bytes", writer.waiting_size_bytes, config.waiting_size_bytes_max)
-    writers = broker.writers.by_name.values()
-    figures.put("txmsg_stored_messages_total", sum(writer.counts.halves for writer in writers), kind="half")
-    figures.put("txmsg_stored_messages_total", sum(writer.counts.plain for writer in writers), kind="plain")
+    figures.put("txmsg_stored_messages_total", sum(writer.counts.halves for writer in writers.values()), kind="half")
+    figures.put("txmsg_stored_messages_total", sum(writer.counts.plain for writer in writers.values()), kind="plain")
     for outcome, decided_by, count in (
         ("commit", "client", counts.committed_by_client),
         ("commit", "check", counts.committed_by_check),
@@ -174,22 +181,22 @@ def _put_sending(figures: Figures, broker: Broker) -> None:
     ):
         figures.put("txmsg_outcomes_total", count, outcome=outcome, decided_by=decided_by)
     figures.put_each("txmsg_item_errors_total", ERROR, {**dict.fromkeys(CODES, 0), **counts.refused})
-    figures.put("txmsg_scheduled_released_total", broker.scheduler.released)
+    figures.put("txmsg_scheduled_released_total", parts.sending.scheduler.released)
 
 
-def _put_checks(figures: Figures, broker: Broker) -> None:
-    counts = broker.checks.counts
+def _put_checks(figures: Figures, parts: Parts) -> None:
+    checks, counts = parts.checking.checks, parts.checking.checks.counts
     figures.put("txmsg_checks_total", counts.asked)
     answers = {"commit": counts.committed, "rollback": counts.rolled_back, "unknown": counts.unknown}
     figures.put_each("txmsg_check_answers_total", "outcome", answers)
     figures.put("txmsg_halves_parked_total", counts.parked)
-    figures.put("txmsg_checks_in_flight", broker.checks.in_flight)
-    figures.put("txmsg_attached_clients", len(broker.clients))
-    figures.put_bound("checks_in_flight", broker.checks.in_flight, broker.config.check_loop.in_flight_max)
+    figures.put("txmsg_checks_in_flight", checks.in_flight)
+    figures.put("txmsg_attached_clients", len(parts.checking.clients))
+    figures.put_bound("checks_in_flight", checks.in_flight, parts.config.check_loop.in_flight_max)
 
 
-def _put_delivery(figures: Figures, broker: Broker) -> None:
-    state = broker.delivery.state
+def _put_delivery(figures: Figures, parts: Parts) -> None:
+    delivering, state = parts.delivering, parts.delivering.delivery.state
     counts = state.counts
     figures.put("txmsg_delivered_messages_total", counts.delivered)
     figures.put("txmsg_acknowledged_messages_total", counts.acknowledged)
@@ -198,7 +205,7 @@ def _put_delivery(figures: Figures, broker: Broker) -> None:
     figures.put("txmsg_late_messages_total", counts.late)
     figures.put("txmsg_retries_total", counts.retries)
     figures.put("txmsg_dead_letters_total", counts.dead_letters)
-    unreadable = broker.bodies.unreadable
+    unreadable = parts.sending.bodies.unreadable
     found = {"erased": unreadable.erased, "expired": unreadable.expired, "damaged": unreadable.damaged}
     figures.put_each("txmsg_unreadable_messages_total", "reason", found)
     figures.put("txmsg_delivery_groups", len(state.groups))
@@ -207,32 +214,32 @@ def _put_delivery(figures: Figures, broker: Broker) -> None:
     figures.put("txmsg_delivery_in_flight_messages", sum(feed.window.in_flight_count for feed in state.busy_feeds()))
     figures.put("txmsg_delivery_memory_bytes", state.memory.size_bytes)
     figures.put_bound("delivery_memory", state.memory.size_bytes, state.memory.size_bytes_max)
-    figures.put("txmsg_journal_entries_total", broker.journal_writer.written)
-    figures.put("txmsg_journal_lost_entries_total", broker.journal.lost)
-    figures.put_bound("journal", broker.journal.waiting, ENTRIES_MAX)
+    figures.put("txmsg_journal_entries_total", delivering.journal_writer.written)
+    figures.put("txmsg_journal_lost_entries_total", delivering.journal.lost)
+    figures.put_bound("journal", delivering.journal.waiting, ENTRIES_MAX)
 
 
-def _put_storage(figures: Figures, broker: Broker) -> None:
-    config, kept = broker.config, broker.segments.kept
+def _put_storage(figures: Figures, storage: Storage) -> None:
+    config, kept = storage.config, storage.segments.kept
     figures.put("txmsg_segments", len(kept))
     figures.put("txmsg_segments_bytes", sum(segment.size_bytes for segment in kept))
     figures.put("txmsg_segment_oldest_seconds", max((it.age_s for it in kept if it.state == "closed"), default=0))
     figures.put("txmsg_retention_seconds", config.retention_s)
     figures.put("txmsg_retention_limit_bytes", config.retention_size_bytes)
-    figures.put("txmsg_segments_dropped_total", broker.retention.counts.segments)
-    figures.put("txmsg_unread_dropped_messages_total", broker.retention.counts.unread_messages)
+    figures.put("txmsg_segments_dropped_total", storage.retention.counts.segments)
+    figures.put("txmsg_unread_dropped_messages_total", storage.retention.counts.unread_messages)
     figures.put_bound("segments", len(kept), config.segments_max)
 
 
-def _put_cluster(figures: Figures, broker: Broker) -> None:
-    membership = broker.membership
+def _put_cluster(figures: Figures, parts: Parts) -> None:
+    membership, storage = parts.delivering.membership, parts.storage
     figures.put("txmsg_database_reachable", not membership.is_cut_off)
     figures.put("txmsg_lease_held", membership.leases.is_held())
     figures.put("txmsg_leases", len(membership.leases.epochs()))
     figures.put("txmsg_lease_losses_total", membership.leases.losses)
     figures.put("txmsg_brokers", len(membership.brokers))
     figures.put("txmsg_draining", membership.is_draining)
-    for name, pool in (("delivery", broker.pool), ("administration", broker.admin_pool)):
+    for name, pool in (("delivery", storage.pool), ("administration", storage.admin_pool)):
         found: dict[str, Any] = pool.get_stats()  # without what has not happened yet
         size, waiting = found.get("pool_size", 0), found.get("requests_waiting", 0)
         errors = found.get("requests_errors", 0) + found.get("connections_errors", 0) + found.get("connections_lost", 0)

@@ -13,6 +13,7 @@ from itertools import chain
 from uuid import UUID
 
 from txmsg.broker.admission import Admission
+from txmsg.broker.config import BrokerConfig
 from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.levels import LeveledWriter
 from txmsg.broker.store.batch import Batch, DecidedBy, Problem
@@ -106,6 +107,10 @@ class NotifyService:
     """Called when a client reports UNKNOWN for a transaction, so that it is checked soon."""
     on_decided: Callable[[Iterable[bytes]], None] | None = None
     """Told the transactions whose outcome is on disk: they need no check any more."""
+
+    def use(self, config: BrokerConfig) -> None:
+        """From the next message on these settings hold."""
+        self.body_size_bytes_max = config.body_size_bytes_max
 
     async def send(
         self,

@@ -18,7 +18,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.settings import SettingStore
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
-from txmsg.logs import EventLog
+from txmsg.logs import EventLog, set_log_level
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.clients import CLIENT, ClientConfig
 from txmsg.settings.live import Given, replaced, value_in
@@ -38,24 +38,20 @@ _BY_LENGTH_MAX: Final = 200
 class RunTimeSettings:
     """The settings of one Notify database, as this broker knows them.
 
-    given: what this process has from its file, environment and options. use: takes a configuration when it changes.
+    given: what this process has from its file, environment and options. Parts with live settings register with
+    `on_change` when they are made.
     """
 
-    def __init__(
-        self,
-        given: Given[BrokerConfig],
-        store: SettingStore,
-        admin_store: SettingStore,
-        use: Callable[[BrokerConfig], None],
-    ) -> None:
+    def __init__(self, given: Given[BrokerConfig], store: SettingStore, admin_store: SettingStore) -> None:
         self.config = given.config
+        """What holds now."""
         self.version = 0
         """Of the newest change that is known."""
         self._given = given
         given.use = self._give
         self._store = store
         self._admin_store = admin_store
-        self._use = use
+        self._on_change: list[Callable[[BrokerConfig], None]] = []
         self._stored: dict[str, SettingChange] = {}
         self._taken: dict[str, SettingChange] = {}
         self._epoch = 0
@@ -67,6 +63,18 @@ class RunTimeSettings:
         self._closed = False
         self._known = asyncio.Event()
         self._looking = asyncio.Lock()
+
+    def on_change(self, use: Callable[[BrokerConfig], None]) -> None:
+        """Calls this with the configuration when it changes."""
+        self._on_change.append(use)
+
+    def use(self, config: BrokerConfig) -> None:
+        """Has the live settings of a configuration hold from now on."""
+        if config.log_level != self.config.log_level:
+            set_log_level(config.log_level)
+        self.config = config
+        for use in self._on_change:
+            use(config)
 
     # ---- keeping up
 
@@ -131,8 +139,7 @@ class RunTimeSettings:
             return
         self._taken = dict(self._stored)
         if config != self.config:
-            self.config = config
-            self._use(config)
+            self.use(config)
             _log.info("settings.taken", "settings of version %(version)d are applied", version=self.version)
 
     def _with(self, stored: Mapping[str, str], broker_id: str) -> BrokerConfig:

@@ -120,7 +120,7 @@ class _Served:
 
     @property
     def is_checking(self) -> bool:
-        return self._broker is not None and self._broker.checks.is_checking
+        return self._broker is not None and self._broker.parts.checking.checks.is_checking
 
     async def start(self, storage: str, listen: str) -> None:
         loop = asyncio.get_running_loop()

@@ -13,7 +13,6 @@ alerts        alerts, silences and receivers
 access, rules   users and tokens; who may do what
 withheld      what of an answer is for those who may read the topic
 
-The protocol stands in `txmsg/wire/v1`; `broker/server.py` gives each service what it asks in its constructor. Errors as
-frames are the work of `wire/failures.py`, and the bounds of a connection of `wire/shared.py`, for MetaQ's
-server, too.
+The protocol stands in `txmsg/wire/v1`; `broker/services.py` gives each service what it asks. Errors as frames are the
+work of `wire/failures.py`, and the bounds of a connection of `wire/shared.py`, for MetaQ's server, too.
 """

@@ -119,6 +119,11 @@ class Routes(Protocol):
     """What clients are told of the brokers of this database."""
 
     @property
+    def address(self) -> str:
+        """Where this broker is reached."""
+        ...
+
+    @property
     def is_draining(self) -> bool:
         """Whether this broker takes no more messages."""
         ...
@@ -169,8 +174,6 @@ class NotifyApi:
         self._stopping = stopping
         self._authenticates = authenticates
         """Whether ids of others must be refused: who calls is known."""
-        self.address = ""
-        """Where this broker is reached; set when the port is known."""
 
     @property
     def _shard(self) -> bytes:
@@ -373,7 +376,7 @@ class NotifyApi:
         routes = self._routes
         return pb.RouteChanged(
             brokers=routes.addresses(),
-            this=self.address,
+            this=routes.address,
             draining=routes.draining(),
             shard=self._shard,
             is_cut_off=routes.is_cut_off,

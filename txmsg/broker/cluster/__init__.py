@@ -4,13 +4,15 @@ assignment  assigns queues to brokers                           (pure)
 leases      the queues this broker may deliver, and until when  (memory only)
 clock       notices when the database's clock is set            (pure)
 membership  heartbeats, assignment and hand-over, once a second
-notices     notifications between brokers
+hints       announces where the queues of other brokers end
+notices     receives notifications of other brokers
 registry    the cluster as operators see it, and draining
 """
 
+from txmsg.broker.cluster.hints import Hints
 from txmsg.broker.cluster.leases import Leases, OwnQueues
 from txmsg.broker.cluster.membership import Membership
 from txmsg.broker.cluster.notices import Notices
 from txmsg.broker.cluster.registry import Registry
 
-__all__ = ["Leases", "Membership", "Notices", "OwnQueues", "Registry"]
+__all__ = ["Hints", "Leases", "Membership", "Notices", "OwnQueues", "Registry"]

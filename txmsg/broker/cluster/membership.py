@@ -68,8 +68,7 @@ class Membership:
         """The live brokers by id, including this one."""
         self.is_cut_off = False
         """Whether the last step did not reach the database. Clients that have another database to go to are told."""
-        self.on_clock_set: Callable[[float], None] = lambda step_s: None
-        """Called when the database's clock was set, with the step in s; -inf: back, before this broker started."""
+        self._on_clock_set: list[Callable[[float], None]] = []
         self._heartbeats = Heartbeats(leases.ttl_s)
         self._pool = pool
         self._release = release
@@ -122,6 +121,10 @@ class Membership:
     async def changed(self) -> None:
         """Returns when a broker has joined, left or changed."""
         await self._changed.wait()
+
+    def on_clock_set(self, renew: Callable[[float], None]) -> None:
+        """Calls this when the database's clock is set, with the step in s; -inf: back, before this broker started."""
+        self._on_clock_set.append(renew)
 
     def look_soon(self) -> None:
         """Runs the next step at once."""
@@ -336,7 +339,8 @@ class Membership:
             "the clock of the database was set %(step)s: what waits for a time of before is due early, or waits again",
             step=set_by,
         )
-        self.on_clock_set(step_s)
+        for renew in self._on_clock_set:
+            renew(step_s)
 
     def _set_brokers(self, brokers: tuple[brokers_store.LiveBroker, ...]) -> None:
         before = [(broker.id, broker.address, broker.state) for broker in self.brokers]

@@ -1,0 +1,84 @@
+"""Announces where queues of other brokers end, by NOTIFY, so that they deliver without waiting for their next poll.
+
+A lost announcement is not repeated: the others find the messages without it, a little later. Never one per message: a
+NOTIFY takes a global lock when it commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from txmsg.broker.store.connect import Pool, notify, session
+from txmsg.errors import BrokerUnavailable
+from txmsg.logs import EventLog
+
+_log = EventLog(__name__)
+
+KIND = "ends"
+"""What a notice begins with that announces ends."""
+_HINT_PAUSE_S = 0.02
+"""A broker announces the ends of queues at most 50 times a second."""
+_PAYLOAD_LENGTH_MAX = 7000  # PostgreSQL takes 7,999 bytes
+
+
+class Hints:
+    """The ends of queues that other brokers deliver, and that they do not know yet."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._ends: dict[int, int] = {}
+        self._has_ends = asyncio.Event()
+
+    def hint(self, ends: Mapping[int, int]) -> None:
+        """Announces soon, in one notification, where these queues (by id) end."""
+        for queue_id, end in ends.items():
+            self._ends[queue_id] = max(end, self._ends.get(queue_id, 0))
+        if ends:
+            self._has_ends.set()
+
+    async def hint_once(self) -> None:
+        """Sends what `hint` has collected, in one transaction."""
+        ends, self._ends = self._ends, {}
+        self._has_ends.clear()
+        if ends:
+            async with session(self._pool) as conn:
+                await notify(conn, *_payloads(ends))
+
+    async def run(self) -> None:
+        """Repeats `hint_once`, when there is something to announce, until cancelled."""
+        while True:
+            await self._has_ends.wait()
+            try:
+                await self.hint_once()
+            except BrokerUnavailable as exc:
+                _log.debug(
+                    "cluster.notice_failed",
+                    "the ends of queues were not announced to other brokers: %(error)s",
+                    error=exc,
+                )
+            except Exception:  # noqa: BLE001 - the root of a task
+                _log.exception("cluster.notice_failed", "the ends of queues were not announced to other brokers")
+            await asyncio.sleep(_HINT_PAUSE_S)
+
+
+def _payloads(ends: Mapping[int, int]) -> list[str]:
+    """ "ends 7:100 8:20", cut into pieces that fit a notice."""
+    payloads: list[str] = []
+    payload = ""
+    for queue_id, end in ends.items():
+        if len(payload) > _PAYLOAD_LENGTH_MAX:
+            payloads.append(payload)
+            payload = ""
+        payload = f"{payload or KIND} {queue_id}:{end}"
+    return [*payloads, payload]
+
+
+def ends_of(text: str) -> dict[int, int]:
+    """The ends, by queue id, that a notice has after KIND. Other programs may write to the channel."""
+    ends: dict[int, int] = {}
+    for word in text.split():
+        queue_id, _, end = word.partition(":")
+        if queue_id.isdecimal() and end.isdecimal():
+            ends[int(queue_id)] = int(end)
+    return ends
