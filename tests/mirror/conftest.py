@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import PostgresServer
 from tests.integration.cli_harness import said
 from tests.mirror.load import Load
-from tests.mirror.rows import make_queues
+from tests.mirror.rows import make_queues, store
 from tests.mirror.tailer_process import TailerProcess
+from tests.mirror.test_each_verified_log import ROWS
 
 QUEUES = 3
 
@@ -51,3 +54,15 @@ def new_tailer(url: str, where: Path | str, tmp_path: Path) -> Iterator[NewTaile
 @pytest.fixture
 def tailer(new_tailer: NewTailer) -> TailerProcess:
     return new_tailer()
+
+
+@pytest.fixture(scope="module")
+def table(postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database that holds the ROWS of the verifier's tests, and a topic without messages."""
+    name = f"verified_{os.getpid()}_{request.module.__name__.rpartition('.')[2]}"
+    url = postgres.create_database(name, template=notify_template)
+    make_queues(url, "trade", 2)
+    make_queues(url, "idle", 1)
+    store(url, ROWS)
+    yield url
+    postgres.drop_database(name)
