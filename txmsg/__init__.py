@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
+    from txmsg.client.flows.transaction import Transaction
     from txmsg.client.outbox.options import Outbox
     from txmsg.client.producer import Producer
     from txmsg.client.receiving.idempotent import idempotent
@@ -69,6 +70,7 @@ __all__ = [
     "Start",
     "StorageError",
     "Topic",
+    "Transaction",
     "TransactionId",
     "TransactionRefused",
     "TransactionState",
@@ -91,6 +93,7 @@ _MODULES = {
     "txmsg.client.async_producer": ("AsyncProducer",),
     "txmsg.client.consumer": ("Consumer",),
     "txmsg.client.sending.half": ("Half",),
+    "txmsg.client.flows.transaction": ("Transaction",),
     "txmsg.client.receiving.idempotent": ("idempotent",),
     "txmsg.client.outbox.options": ("Outbox",),
     "txmsg.client.producer": ("Producer",),

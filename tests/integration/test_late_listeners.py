@@ -164,7 +164,7 @@ def test_sending_after_the_commit_is_refused(producer: Producer, engine: Engine,
     refused: list[pytest.ExceptionInfo[MisuseError]] = []
 
     def send_late(tx: Any) -> None:
-        with pytest.raises(MisuseError, match="outside its") as caught:
+        with pytest.raises(MisuseError, match=r"tx\.send\(\) outside") as caught:
             tx.send(X)
         refused.append(caught)
 

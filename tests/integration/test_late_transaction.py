@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, String, create_engine, event, func, insert, select, text
@@ -17,9 +18,10 @@ from tests.business import POOL_OF_ONE, business_database, seen_from_outside
 from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer
-from txmsg.errors import BrokerUnavailable, MisuseError
+from txmsg.errors import BrokerUnavailable, InvalidMessage, MisuseError
 from txmsg.message import Message
 from txmsg.tables import create_tables
+from txmsg.typed.topic import Topic
 
 
 class Base(DeclarativeBase):
@@ -67,6 +69,34 @@ def test_messages_may_depend_on_what_the_transaction_computed(
             tx.send(Message("order", b"third"))
         assert got.get(timeout=WAIT_S).body == b"third"
     assert orders(engine) == 1
+
+
+def test_a_value_is_sent_to_a_topic(broker: BrokerProcess, producer: Producer, engine: Engine) -> None:
+    paid = Topic("order", dict, key="id")
+    with collecting(broker.address, "order") as got, Session(engine) as session:
+        with producer.transaction(session) as tx:
+            tx.send("order", {"id": 1}, key=1, tag="new", ordering_key=UUID(int=1))
+            tx.send(paid, {"id": 2})
+            tx.send("order", b"as it is")
+        found = {message.body: message for message in (got.get(timeout=WAIT_S) for _ in range(3))}
+    new = found[b'{"id":1}']
+    assert (new.key, new.tag, new.ordering_key) == ("1", "new", str(UUID(int=1)))
+    assert {message.key for message in found.values()} == {"1", "2", None}
+    assert b"as it is" in found
+
+
+def test_what_makes_no_message_is_refused(producer: Producer, engine: Engine) -> None:
+    with Session(engine) as session, producer.transaction(session) as tx:
+        with pytest.raises(MisuseError, match="has no value to send"):
+            tx.send("order")  # type: ignore[call-overload]
+        with pytest.raises(MisuseError, match="given a Message and more"):
+            tx.send(Message("order", b""), tag="t")  # type: ignore[call-overload]
+        with pytest.raises(MisuseError, match="knows the keys of its messages"):
+            tx.send(Topic("order", dict), {}, key=1)  # type: ignore[call-overload]
+        with pytest.raises(InvalidMessage, match="the value for topic 'order' is a set that JSON cannot represent"):
+            tx.send("order", {1})
+        with pytest.raises(InvalidMessage, match="the key for topic 'order' is a list, which has no short text form"):
+            tx.send("order", 1, key=[])
 
 
 def test_an_exception_rolls_back_and_nothing_has_left(producer: Producer, engine: Engine, notify_url: str) -> None:

@@ -28,6 +28,8 @@ from txmsg import (
     Retry,
     RetryAfter,
     Skip,
+    Topic,
+    Transaction,
     TransactionId,
     TransactionState,
     TxmsgError,
@@ -164,8 +166,13 @@ def uses_producer(session: Session, async_session: AsyncSession) -> None:
     assert_type(half.transaction_id, TransactionId)
     producer.end(half, TransactionState.COMMIT)
     with producer.transaction(session) as tx:
+        opened: Transaction = tx
+        assert_type(opened.transaction_id, TransactionId)
         assert_type(tx.send(message), MessageId)
-        tx.send(b"body")  # error: mypy[arg-type] pyright[reportArgumentType]
+        assert_type(tx.send("order", {"id": 1}, key=1, tag="t"), MessageId)
+        assert_type(tx.send(Topic("order", str), "text", tag="t"), MessageId)
+        tx.send(Topic("order", str), 1, tag=1)  # error: mypy[call-overload] pyright[reportArgumentType,reportCallIssue]
+        tx.send(b"body")  # error: mypy[call-overload] pyright[reportArgumentType]
     producer.send("body")  # error: mypy[arg-type] pyright[reportArgumentType]
     producer.send(producer.send(message))  # error: mypy[arg-type] pyright[reportArgumentType]
     producer.end(half, "commit")  # error: mypy[arg-type] pyright[reportArgumentType]

@@ -21,10 +21,11 @@ from txmsg.client.flows.flow_async import tell
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalves
 from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.traced import NOT_TRACED, transaction
-from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.logs import EventLog
 from txmsg.message import (
     MESSAGES_PER_TRANSACTION_MAX,
@@ -40,10 +41,13 @@ _log = EventLog(__name__)
 _OWNER = "producer.transaction(session)"
 
 
-class AsyncLateTransaction:
-    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close."""
+class AsyncLateTransaction(Transaction):
+    """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close.
 
-    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
+    owner: whose transaction it is, as errors name it.
+    """
+
+    def __init__(self, producer: AsyncHalves, session: AsyncSession, *, owner: str = _OWNER) -> None:
         check_session("producer.transaction", session, AsyncSession)
         if producer.check_listener is None:
             raise MisuseError(
@@ -57,27 +61,19 @@ class AsyncLateTransaction:
             )
         self.transaction_id = new_transaction_id()
         self._producer = producer
+        self._owner = owner
         self._session = session
         self._sync_session = sync_session_of(session)
         self._sent = Sent()
-        self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
+        self._guard = SessionGuard(self._sync_session, owner=owner, savepoints=self._sent)
         self._span: AbstractContextManager[object] = NOT_TRACED
         self._half: Half | None = None
         self._open = False
         self._used = False
 
-    def send(self, message: Message) -> MessageId:
-        """Buffers a message; it leaves when the block ends, and is delivered if and only if the session commits.
-
-        May be called by listeners to the session's `before_flush`, `after_flush`, `after_flush_postexec` and
-        `before_commit`, also at the end of the block. A message sent inside a savepoint goes with it when it is rolled
-        back, and its id to the next one sent. Raises MisuseError outside the block, InvalidMessage beyond 1,000
-        messages.
-        """
+    def _add(self, message: Message) -> MessageId:
         if not self._open:
-            raise MisuseError("tx.send() outside its `with producer.transaction(session) as tx` block")
-        if not isinstance(message, Message):
-            raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
+            raise MisuseError(f"tx.send() outside {self._owner}, which tx belongs to: send before it ends")
         if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
         self._sent.add(message, self._sync_session.get_nested_transaction())
@@ -85,10 +81,10 @@ class AsyncLateTransaction:
 
     async def __aenter__(self) -> Self:
         if self._used:
-            raise MisuseError(f"{_OWNER} is entered a second time: create a new one with producer.transaction()")
+            raise MisuseError(f"{self._owner} is entered a second time: create a new one with producer.transaction()")
         if self._sync_session.in_nested_transaction():
             raise MisuseError(
-                f"{_OWNER} inside a savepoint: it commits the outer transaction, so begin it before "
+                f"{self._owner} inside a savepoint: it commits the outer transaction, so begin it before "
                 "session.begin_nested()"
             )
         self._guard.__enter__()
@@ -128,7 +124,7 @@ class AsyncLateTransaction:
             _log.warning(
                 "transaction.rollback_failed",
                 "rolling back the session of %(function)s failed",
-                function=_OWNER,
+                function=self._owner,
                 exc_info=True,
             )
 
@@ -137,7 +133,7 @@ class AsyncLateTransaction:
         try:
             with ExitStack() as entered:
                 await commit_after_async(self._session, lambda: self._send_halves(entered))
-                if self._half is not None:
+                if self._guard.own_row is not None:  # else it is no transaction of ours
                     self._guard.check_committed()
         except BaseException as exc:
             if self._half is not None:

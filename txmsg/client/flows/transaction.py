@@ -1,0 +1,65 @@
+"""`Transaction`: what sends messages with the commit of a database transaction, whoever commits it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final, TypeVar, overload
+
+from txmsg.errors import InvalidMessage, MisuseError, shown
+from txmsg.message import Message, MessageId, TransactionId
+from txmsg.typed.outgoing import message_of
+from txmsg.typed.topic import Topic
+
+P = TypeVar("P")
+
+_ABSENT: Final = object()
+
+
+class Transaction(ABC):
+    """Sends messages that are delivered if and only if a database transaction commits.
+
+    It is what `producer.transaction(session)` gives, and what a handler of an application gets for a parameter that is
+    annotated with it.
+    """
+
+    transaction_id: TransactionId
+    """Of its messages."""
+
+    @overload
+    def send(self, message: Message, /) -> MessageId: ...
+    @overload
+    def send(self, topic: Topic[P], value: P, /, *, tag: str | None = None) -> MessageId: ...
+    @overload
+    def send(
+        self,
+        topic: str,
+        value: object,
+        /,
+        *,
+        key: object = None,
+        ordering_key: object = None,
+        tag: str | None = None,
+    ) -> MessageId: ...
+    def send(self, message: Message | str | Topic[Any], value: object = _ABSENT, /, **options: Any) -> MessageId:
+        """Buffers a message, or a value for a topic; it leaves right before the commit.
+
+        The value is the payload of a `Topic`; for a topic's name it is bytes, or becomes JSON as the arguments of a
+        decorated function do. key, ordering_key: str, or what has a short text, such as int and UUID.
+
+        May be called by listeners to the session's `before_flush`, `after_flush`, `after_flush_postexec` and
+        `before_commit`, also at the end of the transaction. A message sent inside a savepoint goes with it when it is
+        rolled back, and its id to the next one sent. Raises MisuseError after the end, InvalidMessage beyond 1,000
+        messages.
+        """
+        if isinstance(message, str | Topic):
+            if value is _ABSENT:
+                raise MisuseError(f"tx.send({shown(message)}) has no value to send: write tx.send(topic, value)")
+            return self._add(message_of(message, value, **options))
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
+        if value is not _ABSENT or options:
+            raise MisuseError("tx.send is given a Message and more: give the Message all that it has")
+        return self._add(message)
+
+    @abstractmethod
+    def _add(self, message: Message) -> MessageId: ...
