@@ -17,10 +17,9 @@ _SOURCES: Final = (
     "txmsg/connections/drivers_async.py",
     "txmsg/checker/fence/fence_async.py",
     *(f"txmsg/client/connections/{name}_async.py" for name in ("rows", "transaction")),
-    *(
-        f"txmsg/client/{name}_async.py"
-        for name in ("flows/halves", "flows/flow", "flows/late", "receiving/inbox_handler", "outbox/flow")
-    ),
+    *(f"txmsg/client/flows/{name}_async.py" for name in ("halves", "flow", "late")),
+    *(f"txmsg/client/receiving/{name}_async.py" for name in ("inbox_handler", "sending_handler")),
+    "txmsg/client/outbox/flow_async.py",
 )
 _WORDS: Final = (
     (r"from sqlalchemy\.ext\.asyncio import AsyncSession\b", "from sqlalchemy.orm import Session"),

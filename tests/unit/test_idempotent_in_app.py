@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -100,7 +100,7 @@ def test_the_decorators_in_the_other_order_are_refused() -> None:
     with pytest.raises(MisuseError, match=r"above the @subscribe of .*give\(\).*put @idempotent below"):
         idempotent(sessionmaker())(give)
 
-    def annotated(session: Session, paid: Paid) -> None: ...
+    def annotated(session: Connection, paid: Paid) -> None: ...
 
     with pytest.raises(MisuseError, match="if it is the session of @idempotent, put @idempotent below"):
         app.subscribe("other")(annotated)

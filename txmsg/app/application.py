@@ -15,6 +15,7 @@ from txmsg.app.handling import Handling
 from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
 from txmsg.app.router import Router, Subscription
 from txmsg.app.sending import OnSend, Outgoing
+from txmsg.app.transactions import Transactions
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
@@ -110,6 +111,7 @@ class Txmsg(Router):
         """What stands in for functions of Depends from the next start on, by the function: for tests."""
         self._database = None if database is None else Database(database)
         self._own_producer: Producer | AsyncProducer | None = None
+        self._transactions = Transactions(self._database, self._producer_of)
         self._options: dict[str, Any] = {"tls": tls, "token": token, "tracing": tracing}
         self._visibility_timeout_s = visibility_timeout_s
         self._encryption = encryption
@@ -210,17 +212,11 @@ class Txmsg(Router):
         """
         if callable(topic):
             raise MisuseError('@app.transactional_message is used without a topic: write it with ("topic")')
+        producer = self._producer_of(f"@app.transactional_message({shown(name_of_topic(topic))})")
         database = self._database
-        if database is None or self.group is None:
-            raise MisuseError(
-                f"@app.transactional_message({shown(name_of_topic(topic))}) needs the database and the group of the "
-                "application: write Txmsg(..., group=..., database=engine)"
-            )
-        if self._own_producer is None:
-            make = self.async_producer if database.is_async else self.producer
-            self._own_producer = make(self.group, check_listener=database.listener())
+        assert database is not None, "_producer_of has looked"
         decorate: Any = transactional_message(
-            self._own_producer,
+            producer,
             topic=topic,
             key=key,
             ordering_key=ordering_key,
@@ -230,6 +226,18 @@ class Txmsg(Router):
             when_away=when_away,
         )
         return lambda function: database.ready_for(decorate(function))
+
+    def _producer_of(self, owner: str) -> Producer | AsyncProducer:
+        """What sends in transactions of the database, of `owner` among others. Raises MisuseError."""
+        if self._database is None or self.group is None:
+            raise MisuseError(
+                f"{owner} needs the database and the group of the application: write Txmsg(..., group=..., "
+                "database=engine)"
+            )
+        if self._own_producer is None:
+            make = self.async_producer if self._database.is_async else self.producer
+            self._own_producer = make(self.group, check_listener=self._database.listener())
+        return self._own_producer
 
     def _of_producers(self) -> dict[str, Any]:
         return {**self._options, "encryption": Outgoing(self._on_send, self._encryption)}
@@ -289,7 +297,7 @@ class Txmsg(Router):
     async def _started(self, chosen: Sequence[Subscription]) -> AsyncExitStack:
         if self.concurrency is not None:
             chosen = [replace(each, concurrency=self.concurrency) for each in chosen]
-        handlings = [Handling(each, self.dependency_overrides) for each in chosen]
+        handlings = [Handling(each, self.dependency_overrides, self._transactions) for each in chosen]
         consumers = [] if self._is_in_memory else [(each.of, self._consumer(each)) for each in handlings]
         async with AsyncExitStack() as stack:
             threads = DaemonThreads(1, name="txmsg-hooks")

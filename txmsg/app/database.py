@@ -45,6 +45,8 @@ class Database:
         self.engine: Engine | AsyncEngine = engine
         self.is_async = isinstance(engine, AsyncEngine)
         """Whether functions that use it are `async def`."""
+        self.session_class: type = self.session.class_
+        """Of its sessions."""
         self._has_tables = False
 
     def listener(self) -> FenceCheckListener:

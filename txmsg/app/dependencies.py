@@ -2,7 +2,8 @@
 
 A parameter says it by its annotation: the message, its payload, a logger, or `Annotated[T, Depends(f)]`: what `f`
 returns, or yields for the time of the call. `f` has parameters of the same kinds. FastAPI's Depends is taken as ours.
-Where the topic is a name, the annotations say what its payloads are: one model, or fields of a JSON object.
+A session and a Transaction are those of the transaction that the handler then runs in. Where the topic is a name, the
+annotations say what its payloads are: one model, or fields of a JSON object.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from txmsg.client.flows.transaction import Transaction
 from txmsg.errors import MisuseError, shown
 from txmsg.logs import logger_of_application
 from txmsg.message import ReceivedMessage
@@ -51,6 +56,8 @@ class _Source(Enum):
     MESSAGE = "message"
     PAYLOAD = "payload"
     LOGGER = "logger"
+    SESSION = "session"
+    TRANSACTION = "tx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,14 @@ class _Call:
     """Of the function: "def", "async def", "yield" or "async yield"."""
     sources: Mapping[str, _Source | _Field | _Call]
     logger: logging.Logger
+
+
+_Known = dict[Callable[..., Any] | _Source, Any]
+"""Values of one call: what functions gave that several parameters depend on, and what belongs to its transaction."""
+
+
+def _of_transaction(session: Any, tx: Transaction | None) -> _Known:
+    return {_Source.SESSION: session, _Source.TRANSACTION: tx}
 
 
 class Injected:
@@ -97,10 +112,19 @@ class Injected:
         self._overrides = overrides
         self.overridden: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Those of the overrides that this handler asks for."""
+        self.sessions: set[type] = set()
+        """The types of sessions that it asks for, or what it depends on."""
+        self.sends = False
+        """Whether it asks for `tx`, or what it depends on does."""
         self._call = self._plan(handler, ())
         self.is_coroutine = self._call.kind == "async def"
         self.is_plain = _takes_message_by_place(handler, given, list(self._call.sources.values()))
         """Whether it is called with the message alone, as handlers of consumers are."""
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether it asks for what there is in a transaction of the application's database only."""
+        return self.sends or bool(self.sessions)
 
     # ---- reading it
 
@@ -131,6 +155,9 @@ class Injected:
             source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
             if isinstance(source, _Source | _Field):
                 sources[name] = source
+                self.sends |= source is _Source.TRANSACTION
+                if source is _Source.SESSION:
+                    self.sessions.add(_bare(annotation))
             elif source is not None:
                 if source in self._overrides:
                     self.overridden[source] = self._overrides[source]
@@ -157,8 +184,8 @@ class Injected:
         if dependency is not None:
             return dependency
         annotation = _bare(annotation)
-        if annotation is logging.Logger:
-            return _Source.LOGGER
+        if (of_type := _source_by_type(annotation)) is not None:
+            return of_type
         wanted = self._item_of(annotation)
         if self._is_message(wanted) or (wanted is parameter.empty and is_first):  # as the handler of a consumer
             return _Source.MESSAGE
@@ -208,23 +235,34 @@ class Injected:
 
     # ---- calling it
 
-    def on_thread(self, *given_and_message: Any) -> Any:
-        """Calls a `def` handler with what it depends on. The last argument is the message, or the list of them."""
+    def on_thread_in(self, session: Any, tx: Transaction | None, message: Any) -> Any:
+        """Calls a `def` handler inside a transaction."""
+        return self.on_thread(message, known=_of_transaction(session, tx))
+
+    def on_thread(self, *given_and_message: Any, known: _Known | None = None) -> Any:
+        """Calls a `def` handler with what it depends on. The last argument is the message, or the list of them.
+
+        known: values that are there before.
+        """
         failed: BaseException | None = None
         with ExitStack() as entered:
             try:
-                return finished(name_of(self._call.of), _called(self._call, given_and_message, {}, entered))
+                return finished(name_of(self._call.of), _called(self._call, given_and_message, known or {}, entered))
             except BaseException as exc:
                 failed = exc
                 raise
         raise _swallowed(failed)
 
-    async def on_loop(self, *given_and_message: Any) -> Any:
-        """The same of an `async def` handler."""
+    async def on_loop_in(self, session: Any, tx: Transaction | None, message: Any) -> Any:
+        """`on_thread_in` of an `async def` handler."""
+        return await self.on_loop(message, known=_of_transaction(session, tx))
+
+    async def on_loop(self, *given_and_message: Any, known: _Known | None = None) -> Any:
+        """`on_thread` of an `async def` handler."""
         failed: BaseException | None = None
         async with AsyncExitStack() as entered:
             try:
-                result = await _called_async(self._call, given_and_message, {}, entered)
+                result = await _called_async(self._call, given_and_message, known or {}, entered)
                 return await finished_async(name_of(self._call.of), result)
             except BaseException as exc:
                 failed = exc
@@ -240,14 +278,14 @@ def _swallowed(failed: BaseException | None) -> BaseException:
     return failed or RuntimeError("a dependency failed when the handler had returned, and another one caught that")
 
 
-def _called(
-    call: _Call, given_and_message: Sequence[Any], known: dict[Callable[..., Any], Any], entered: ExitStack
-) -> Any:
+def _called(call: _Call, given_and_message: Sequence[Any], known: _Known, entered: ExitStack) -> Any:
     if call.of in known:
         return known[call.of]
     *given, message = given_and_message
     values = {
-        name: _called(source, [message], known, entered) if isinstance(source, _Call) else _value(source, message, call)
+        name: _called(source, [message], known, entered)
+        if isinstance(source, _Call)
+        else _value(source, message, call, known)
         for name, source in call.sources.items()
         if not _is_left_out(source, message)
     }
@@ -260,9 +298,7 @@ def _called(
     return result
 
 
-async def _called_async(
-    call: _Call, given_and_message: Sequence[Any], known: dict[Callable[..., Any], Any], entered: AsyncExitStack
-) -> Any:
+async def _called_async(call: _Call, given_and_message: Sequence[Any], known: _Known, entered: AsyncExitStack) -> Any:
     if call.of in known:
         return known[call.of]
     *given, message = given_and_message
@@ -271,7 +307,7 @@ async def _called_async(
         if isinstance(source, _Call):
             values[name] = await _called_async(source, [message], known, entered)
         elif not _is_left_out(source, message):
-            values[name] = _value(source, message, call)
+            values[name] = _value(source, message, call, known)
     result = call.call(*given, **values)
     match call.kind:
         case "async def":
@@ -291,7 +327,7 @@ def _is_left_out(source: _Source | _Field | _Call, message: Any) -> bool:
     return isinstance(source, _Field) and source.name not in message.payload
 
 
-def _value(source: _Source | _Field, message: Any, call: _Call) -> Any:
+def _value(source: _Source | _Field, message: Any, call: _Call, known: _Known) -> Any:
     match source:
         case _Field(name):
             return message.payload[name]
@@ -301,6 +337,19 @@ def _value(source: _Source | _Field, message: Any, call: _Call) -> Any:
             return [each.payload for each in message] if isinstance(message, list) else message.payload
         case _Source.LOGGER:
             return call.logger
+        case _Source.SESSION | _Source.TRANSACTION:
+            return known[source]
+
+
+def _source_by_type(annotation: Any) -> _Source | None:
+    """Of a parameter whose type alone says what it is."""
+    if annotation is logging.Logger:
+        return _Source.LOGGER
+    if annotation is Transaction:
+        return _Source.TRANSACTION
+    if isinstance(annotation, type) and issubclass(annotation, Session | AsyncSession):
+        return _Source.SESSION
+    return None
 
 
 def _kind_of(function: Callable[..., Any]) -> str:

@@ -14,6 +14,7 @@ from txmsg.app.dependencies import Injected, Overrides
 from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
 from txmsg.app.router import Middleware, Subscription, injected_of
+from txmsg.app.transactions import NO_DATABASE, Transactions
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads
@@ -26,11 +27,20 @@ Handle = Callable[[ReceivedMessage], Any]
 class Handling:
     """What a consumer is given for a subscription. Belongs to one loop; closed when the consumer is.
 
-    threads: where `def` handlers of lists run; default: on threads of its own.
+    transactions: makes handlers that ask for a session, or for `tx`. threads: where `def` handlers of lists run;
+    default: on threads of its own. Raises MisuseError for a handler that cannot be made.
     """
 
-    def __init__(self, subscription: Subscription, overrides: Overrides, threads: Executor | None = None) -> None:
+    def __init__(
+        self,
+        subscription: Subscription,
+        overrides: Overrides,
+        transactions: Transactions = NO_DATABASE,
+        *,
+        threads: Executor | None = None,
+    ) -> None:
         self.of = subscription
+        self._transactions = transactions
         self._given_threads = threads
         self._batches: Batches | None = None
         self._processes: Processes | None = None
@@ -57,6 +67,9 @@ class Handling:
             if not injected.is_plain:
                 bound.handler = injected.on_loop if is_coroutine(bound) else injected.on_thread
             return bound
+        if injected.is_in_transaction:
+            assert subscription.group is not None, "the application has completed it"
+            return self._transactions.handler(handler, injected, subscription.group)
         call = injected.on_loop if injected.is_coroutine else injected.on_thread
         if subscription.batch is not None:
             threads = self._given_threads

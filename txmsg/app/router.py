@@ -87,7 +87,8 @@ class Router:
         """Decorates a handler, def or async def, and returns it unchanged, so that tests can call it.
 
         The annotations of its parameters decide what they get: the message (ReceivedMessage, or a first parameter
-        without annotation), a logging.Logger, `Annotated[T, Depends(f)]`, or the payload: with a `Topic` by the type of
+        without annotation), a logging.Logger, `Annotated[T, Depends(f)]`, a session of the application's `database=`
+        and `tx: Transaction`, with which it runs in one transaction, or the payload: with a `Topic` by the type of
         its payloads; with a name one pydantic model, dataclass or msgspec struct, or fields of a JSON object by the
         names of the parameters, such as `order_id: int`. A message without them becomes a dead letter at once.
 
@@ -174,6 +175,8 @@ def _check(subscription: Subscription) -> None:
     if isinstance(handler, GroupHandler) and (subscription.batch is not None or subscription.runs_in == "processes"):
         raise MisuseError(f"{what} is @idempotent: it takes one message, here; leave batch= and runs_in= out")
     injected = injected_of(subscription)
+    if injected.is_in_transaction:
+        _check_in_transaction(what, subscription)
     hidden = hidden_group_handler(handler)
     if hidden is not None and (hidden.group is None or not _injected(hidden, subscription).is_plain):
         raise hides_group_handler(what)
@@ -183,6 +186,20 @@ def _check(subscription: Subscription) -> None:
         check_importable(what, handler)
     if inspect.isclass(handler):
         raise MisuseError(f"{what} is the class {handler.__name__}: give a function")
+
+
+def _check_in_transaction(what: str, subscription: Subscription) -> None:
+    if isinstance(subscription.handler, GroupHandler):
+        raise MisuseError(
+            f"{what} is @idempotent, and asks for a session or tx, which do the same: take @idempotent out"
+        )
+    if subscription.batch is not None:
+        raise MisuseError(
+            f"{what} asks for a session or tx, which are of one message, and has batch=: leave batch= out, or open the "
+            "session by Depends"
+        )
+    if subscription.runs_in == "processes":
+        raise MisuseError(f'{what} asks for a session or tx, which are of this process: leave runs_in="processes" out')
 
 
 def injected_of(subscription: Subscription, overrides: Overrides = NO_OVERRIDES) -> Injected:

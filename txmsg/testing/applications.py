@@ -109,10 +109,11 @@ def handle(
 ) -> None:
     """Passes messages to the handler of their topic, one after the other, without a broker. `def` handlers run here.
 
-    Uses its middleware, dependencies and payloads; a handler with batch= gets lists. Rates and hooks of the application
-    are not used. Raises the handler's exceptions, also Reject, Skip and RetryAfter, and Reject for an invalid body.
-    group: needed if several groups have a handler of the topic. overrides: replacements of functions of Depends, in
-    addition to `app.dependency_overrides`. Raises MisuseError if no handler gets such a message.
+    Uses its middleware, dependencies, payloads and database; a handler with batch= gets lists. Rates and hooks of the
+    application are not used; a handler that sends by `tx` needs "memory:", or an application that runs. Raises the
+    handler's exceptions, also Reject, Skip and RetryAfter, and Reject for an invalid body. group: needed if several
+    groups have a handler of the topic. overrides: replacements of functions of Depends, in addition to
+    `app.dependency_overrides`. Raises MisuseError if no handler gets such a message.
     """
     try:
         asyncio.get_running_loop()
@@ -147,11 +148,15 @@ async def handle_on(
         topics = ", ".join(sorted({each.topic for each in received})) or "none"
         raise MisuseError(f"handle() is given messages of these topics: {topics}; give it those of one handler")
     subscription = replace(subscriptions[0], rate=None)
-    handling = Handling(subscription, {**app.dependency_overrides, **(overrides or {})}, threads)
+    handling = Handling(
+        subscription, {**app.dependency_overrides, **(overrides or {})}, app._transactions, threads=threads
+    )
     of_group = Subscriptions(str(subscription.group))
     of_group.add(handling.topic, subscription.tag)(handling.handle)
     function = of_group.handlers[subscription.topic].function
     try:
+        if app._database is not None:
+            await app._database.create_tables_by(threads)
         if subscription.batch is None:
             for each in received:
                 await function(each, threads)

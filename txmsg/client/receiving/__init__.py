@@ -18,4 +18,5 @@ trouble         failures of calls, counted and logged
 delivery        one message on its way through a handler
 received        the value that a handler gets
 idempotent, inbox, inbox_handler_async   effects that happen once
+sending_handler_async   effects that happen once, and messages that are sent with them
 """

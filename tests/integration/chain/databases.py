@@ -1,0 +1,44 @@
+"""Business databases of a chain: those that its services know, looked at by plain SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+KINDS = ("postgresql", "sqlite", "mariadb")
+_ASYNC = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite", "mariadb": "mariadb+aiomysql"}
+
+
+class BusinessDatabase:
+    """One with the table `paid`, of payments by the id of their order."""
+
+    def __init__(self, kind: str, request: pytest.FixtureRequest, directory: Path) -> None:
+        self.kind = kind
+        if kind == "sqlite":
+            self.url = f"sqlite:///{directory / 'business.db'}"
+        elif kind == "postgresql":
+            url: str = request.getfixturevalue("database_url")
+            self.url = url.replace("postgresql://", "postgresql+psycopg://")
+        else:
+            self.url = request.getfixturevalue("mariadb_url")
+        # Without a key: whoever writes twice is to be seen, not stopped.
+        self.execute("create table paid (order_id integer not null, amount integer not null)")
+
+    @property
+    def async_url(self) -> str:
+        """For an AsyncEngine."""
+        return make_url(self.url).set(drivername=_ASYNC[self.kind]).render_as_string(hide_password=False)
+
+    def execute(self, sql: str) -> list[tuple[object, ...]]:
+        """What a statement gives in a transaction of its own, which commits."""
+        engine = create_engine(self.url, poolclass=NullPool)
+        with engine.begin() as connection:
+            result = connection.execute(text(sql))
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    def paid(self) -> list[tuple[object, ...]]:
+        """All payments."""
+        return self.execute("select order_id, amount from paid order by order_id, amount")

@@ -1,0 +1,129 @@
+"""What handlers that ask for a session, or for tx, are told where they cannot have them. No broker is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from tests.business import POOL_OF_ONE
+from txmsg import Depends, Message, MisuseError, ReceivedMessage, Transaction, Txmsg, idempotent
+from txmsg.testing import handle, handle_async
+
+MESSAGE = ReceivedMessage("t", b'{"order_id":1}', id_bytes=bytes(16))
+
+
+class Special(Session):
+    pass
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", **POOL_OF_ONE)
+    with made.begin() as connection:
+        connection.execute(text("create table orders (id integer)"))
+    yield made
+    made.dispose()
+
+
+def with_session(session: Session) -> None: ...
+def with_special(session: Special) -> None: ...
+def with_async_session(session: AsyncSession) -> None: ...
+def with_tx(message: ReceivedMessage, tx: Transaction) -> None: ...
+async def coroutine_with_session(session: AsyncSession) -> None: ...
+async def coroutine_with_tx(tx: Transaction) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (with_async_session, "asks for a session of type AsyncSession, and database= gives Session"),
+        (with_special, "asks for a session of type Special, and database= gives Session"),
+        (coroutine_with_session, "is async def, and database= has an Engine: make it def"),
+        (coroutine_with_tx, "is async def, and database= has an Engine: make it def"),
+        (with_tx, r"with_tx\(\) needs the database and the group .* Txmsg\(\.\.\., group=\.\.\., database=engine\)"),
+    ],
+)
+def test_what_the_database_cannot_give_is_refused(engine: Engine, handler: Callable[..., Any], words: str) -> None:
+    app = Txmsg("127.0.0.1:1", database=engine)
+    app.subscribe("t", group="g")(handler)
+    with pytest.raises(MisuseError, match=words):
+        handle(app, MESSAGE)
+    with pytest.raises(MisuseError, match=words), app:
+        pass
+
+
+async def test_an_async_engine_is_for_coroutines(engine: Engine) -> None:
+    async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
+    app = Txmsg("127.0.0.1:1", database=async_engine)
+    app.subscribe("t", group="g")(with_async_session)
+    with pytest.raises(MisuseError, match="is def, and database= has an AsyncEngine: make it async def"):
+        await handle_async(app, MESSAGE)
+    await async_engine.dispose()
+
+
+@pytest.mark.parametrize("handler", [with_session, with_tx])
+def test_an_application_without_a_database_is_told(handler: Callable[..., Any]) -> None:
+    app = Txmsg("127.0.0.1:1", group="g")
+    app.subscribe("t")(handler)
+    with pytest.raises(MisuseError, match=r"has no database: write Txmsg\(\.\.\., database=engine\)"):
+        handle(app, MESSAGE)
+
+
+def test_lists_processes_and_idempotent_are_refused_where_they_are_declared(engine: Engine) -> None:
+    app = Txmsg("127.0.0.1:1", group="g", database=engine)
+
+    def listed(messages: list[ReceivedMessage], session: Session) -> None: ...
+
+    with pytest.raises(MisuseError, match="which are of one message, and has batch="):
+        app.subscribe("t", batch=10)(listed)
+    with pytest.raises(MisuseError, match="which are of this process"):
+        app.subscribe("t", runs_in="processes")(with_tx)
+    with pytest.raises(MisuseError, match="take @idempotent out"):
+        app.subscribe("t")(idempotent(sessionmaker(engine))(idempotent_with_tx))
+
+
+def idempotent_with_tx(session: Session, tx: Transaction) -> None: ...
+
+
+def store(session: Session) -> Session:
+    session.execute(text("insert into orders values (1)"))
+    return session
+
+
+def test_what_a_handler_depends_on_is_in_its_transaction(engine: Engine) -> None:
+    app = Txmsg("127.0.0.1:1", group="g", database=sessionmaker(engine, class_=Special))
+    found: list[tuple[Session, Session]] = []
+
+    @app.subscribe("t")
+    def pay(session: Special, same: Annotated[Session, Depends(store)], order_id: int) -> None:
+        found.append((session, same))
+        if order_id == 2:
+            raise ArithmeticError
+
+    handle(app, Message("t", b'{"order_id":1}'))
+    with pytest.raises(ArithmeticError):
+        handle(app, Message("t", b'{"order_id":2}'))
+    assert all(session is same and isinstance(session, Special) for session, same in found)
+    with engine.connect() as connection:
+        assert connection.execute(text("select id from orders")).all() == [(1,)]
+
+
+def test_a_commit_inside_is_refused_by_the_name_of_the_handler(engine: Engine) -> None:
+    app = Txmsg("127.0.0.1:1", group="g", database=engine)
+    kept: list[Transaction] = []
+
+    @app.subscribe("t")
+    def pay(session: Session, tx: Transaction) -> None:
+        kept.append(tx)
+        session.commit()
+
+    with pytest.raises(MisuseError, match=r"commit inside .*pay\(\)"):
+        handle(app, MESSAGE)
+    with pytest.raises(MisuseError, match=r"tx\.send\(\) outside .*pay\(\), which tx belongs to"):
+        kept[0].send("t", 1)

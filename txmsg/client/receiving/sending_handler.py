@@ -1,0 +1,49 @@
+# Generated from sending_handler_async.py by `make generate`: change that one.
+
+"""A handler that sends: its message's row, its effects, and what it sends are of one transaction.
+
+The row of the inbox is the first statement, so attempts at one message exclude each other: a second one waits for the
+first, is skipped if that commits, and goes on if it does not. Each attempt sends under a transaction id of its own:
+what it has stored at the broker and not committed stays undelivered, whatever the next attempt sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
+
+from txmsg.checker.fence.engines import in_session
+from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.late import LateTransaction
+from txmsg.client.flows.transaction import Transaction
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import finished
+
+_Handler = Callable[[Session, Transaction, ReceivedMessage], object]
+
+
+class SendingHandler(InboxHandler[_Handler]):
+    """A handler `(session, tx, message)` made into a handler `(message)`.
+
+    producer: stores the half messages, and tells brokers the outcome. Its fence is in the database of the sessions.
+    """
+
+    given = 2
+
+    def __init__(self, handler: _Handler, factory: Callable[[], Session], group: str | None, producer: Halves) -> None:
+        super().__init__(handler, factory, group)
+        self._producer = producer
+
+    def __call__(self, message: ReceivedMessage) -> None:
+        """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
+        row = self.row_of(message)
+        try:
+            with self.factory() as session:
+                with LateTransaction(self._producer, session, owner=self.owner) as tx:
+                    if not in_session(session, record, tx._guard, row):
+                        raise HandledBefore  # rolls back
+                    finished(self.owner, self.handler(session, tx, message))
+        except HandledBefore:
+            self.skip(message)
