@@ -72,6 +72,7 @@ class LateTransaction(Transaction):
         self._half: Half | None = None
         self._open = False
         self._used = False
+        self._is_void = False
 
     def _add(self, message: Message) -> MessageId:
         if not self._open:
@@ -80,6 +81,10 @@ class LateTransaction(Transaction):
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
         self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
+
+    def _discard(self) -> None:
+        """Has the end of the block roll back, without an exception."""
+        self._is_void = True
 
     def __enter__(self) -> Self:
         if self._used:
@@ -108,7 +113,7 @@ class LateTransaction(Transaction):
     def _end(self, value: BaseException | None) -> None:
         try:
             try:
-                if value is None:
+                if value is None and not self._is_void:
                     self._commit()
             finally:
                 self._open = False
@@ -116,7 +121,7 @@ class LateTransaction(Transaction):
         except BaseException:
             self._roll_back()
             raise
-        if value is not None:
+        if value is not None or self._is_void:
             self._roll_back()
 
     def _roll_back(self) -> None:

@@ -70,6 +70,7 @@ class AsyncLateTransaction(Transaction):
         self._half: Half | None = None
         self._open = False
         self._used = False
+        self._is_void = False
 
     def _add(self, message: Message) -> MessageId:
         if not self._open:
@@ -78,6 +79,10 @@ class AsyncLateTransaction(Transaction):
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
         self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
+
+    def _discard(self) -> None:
+        """Has the end of the block roll back, without an exception."""
+        self._is_void = True
 
     async def __aenter__(self) -> Self:
         if self._used:
@@ -106,7 +111,7 @@ class AsyncLateTransaction(Transaction):
     async def _end(self, value: BaseException | None) -> None:
         try:
             try:
-                if value is None:
+                if value is None and not self._is_void:
                     await self._commit()
             finally:
                 self._open = False
@@ -114,7 +119,7 @@ class AsyncLateTransaction(Transaction):
         except BaseException:
             await self._roll_back()
             raise
-        if value is not None:
+        if value is not None or self._is_void:
             await self._roll_back()
 
     async def _roll_back(self) -> None:

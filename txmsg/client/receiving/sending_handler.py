@@ -17,7 +17,7 @@ from txmsg.checker.fence.engines import in_session
 from txmsg.client.flows.halves import Halves
 from txmsg.client.flows.late import LateTransaction
 from txmsg.client.flows.transaction import Transaction
-from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
+from txmsg.client.receiving.inbox import InboxHandler, record
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished
 
@@ -39,11 +39,10 @@ class SendingHandler(InboxHandler[_Handler]):
     def __call__(self, message: ReceivedMessage) -> None:
         """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
         row = self.row_of(message)
-        try:
-            with self.factory() as session:
-                with LateTransaction(self._producer, session, owner=self.owner) as tx:
-                    if not in_session(session, record, tx._guard, row):
-                        raise HandledBefore  # rolls back
-                    finished(self.owner, self.handler(session, tx, message))
-        except HandledBefore:
-            self.skip(message)
+        with self.factory() as session:
+            with LateTransaction(self._producer, session, owner=self.owner) as tx:
+                if not in_session(session, record, tx._guard, row):
+                    tx._discard()
+                    self.skip(message)
+                    return
+                finished(self.owner, self.handler(session, tx, message))

@@ -15,7 +15,7 @@ from txmsg.checker.fence.engines import in_session_async
 from txmsg.client.flows.halves_async import AsyncHalves
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.flows.transaction import Transaction
-from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
+from txmsg.client.receiving.inbox import InboxHandler, record
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished_async
 
@@ -39,11 +39,10 @@ class AsyncSendingHandler(InboxHandler[_Handler]):
     async def __call__(self, message: ReceivedMessage) -> None:
         """Runs the handler in a transaction that also records the message; skips it if it is recorded."""
         row = self.row_of(message)
-        try:
-            async with self.factory() as session:
-                async with AsyncLateTransaction(self._producer, session, owner=self.owner) as tx:
-                    if not await in_session_async(session, record, tx._guard, row):
-                        raise HandledBefore  # rolls back
-                    await finished_async(self.owner, await self.handler(session, tx, message))
-        except HandledBefore:
-            self.skip(message)
+        async with self.factory() as session:
+            async with AsyncLateTransaction(self._producer, session, owner=self.owner) as tx:
+                if not await in_session_async(session, record, tx._guard, row):
+                    tx._discard()
+                    self.skip(message)
+                    return
+                await finished_async(self.owner, await self.handler(session, tx, message))
