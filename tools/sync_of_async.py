@@ -17,7 +17,7 @@ _SOURCES: Final = (
     "txmsg/connections/drivers_async.py",
     "txmsg/checker/fence/fence_async.py",
     *(f"txmsg/client/connections/{name}_async.py" for name in ("rows", "transaction")),
-    *(f"txmsg/client/flows/{name}_async.py" for name in ("halves", "flow", "late")),
+    *(f"txmsg/client/flows/{name}_async.py" for name in ("halves", "flow", "late", "joined")),
     *(f"txmsg/client/receiving/{name}_async.py" for name in ("inbox_handler", "sending_handler")),
     "txmsg/client/outbox/flow_async.py",
 )

@@ -20,7 +20,9 @@ from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.channel import Brokers
+from txmsg.client.flows import joined, joined_async
 from txmsg.client.flows.body import Key
+from txmsg.client.flows.transaction import Transaction
 from txmsg.client.outbox.options import WhenAway
 from txmsg.client.producer import Producer
 from txmsg.client.sending.schemas import register_schemas
@@ -45,6 +47,9 @@ from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
+
     from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
 
@@ -227,6 +232,20 @@ class Txmsg(Router):
         )
         return lambda function: database.ready_for(decorate(function))
 
+    def join(self, session: Session | AsyncSession) -> Transaction:
+        """Sends messages with the session's transaction, whoever has begun it and commits it.
+
+        `app.join(session).send(...)` buffers a message. The session's commit writes the fence row and stores the half
+        messages before it, and tells brokers the outcome after it; a rollback sends nothing. It raises
+        BrokerUnavailable, too, and may then be tried again. In one transaction each call returns the same object; call
+        it outside savepoints. Raises MisuseError for an application without `database=` or `group=`, and for what is no
+        session of that database.
+        """
+        producer: Any = self._producer_of("app.join(session)")
+        flow: Any = joined_async if isinstance(producer, AsyncProducer) else joined
+        found: Transaction = flow.join(producer, session)
+        return found
+
     def _producer_of(self, owner: str) -> Producer | AsyncProducer:
         """What sends in transactions of the database, of `owner` among others. Raises MisuseError."""
         if self._database is None or self.group is None:
@@ -297,6 +316,8 @@ class Txmsg(Router):
     async def _started(self, chosen: Sequence[Subscription]) -> AsyncExitStack:
         if self.concurrency is not None:
             chosen = [replace(each, concurrency=self.concurrency) for each in chosen]
+        if self._database is not None and self.group is not None:
+            self._producer_of("the application")  # to be closed with it, whoever is the first to send
         handlings = [Handling(each, self.dependency_overrides, self._transactions) for each in chosen]
         consumers = [] if self._is_in_memory else [(each.of, self._consumer(each)) for each in handlings]
         async with AsyncExitStack() as stack:

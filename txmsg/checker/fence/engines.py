@@ -69,6 +69,16 @@ async def commit_after_async(session: AsyncSession, step: Callable[[], Awaitable
         await session.commit()
 
 
+def in_event(step: Callable[[], None]) -> None:
+    """`step()`, in an event of a session."""
+    step()
+
+
+def in_event_async(step: Callable[[], Awaitable[None]]) -> None:
+    """`in_event` for asyncio: events are called by a session that waits for no coroutine."""
+    await_only(step())
+
+
 @contextmanager
 def _last_before_commit(session: Session, step: Callable[[], None]) -> Iterator[None]:
     def last(_: Session) -> None:

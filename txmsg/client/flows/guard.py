@@ -125,6 +125,15 @@ class SessionGuard:
         self._flow_commits = True
         self._work_ended = is_last
 
+    def leave_commit_to_others(self) -> None:
+        """For a transaction that is not the flow's: whoever has begun it commits it, at any time."""
+        self._flow_commits = self._work_ended = True
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether a commit that has returned committed what was proved."""
+        return self.commit_sent and self._noted is None
+
     def _flush(self) -> None:
         """Also what the user's listeners to a flush have changed: COMMIT would flush it later."""
         for _ in range(_FLUSHES_MAX):

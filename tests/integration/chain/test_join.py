@@ -1,0 +1,179 @@
+"""Messages that leave with a transaction which somebody else has begun, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tests.broker_process import BrokerProcess
+from tests.business import POOL_OF_ONE
+from tests.integration.chain.databases import BusinessDatabase
+from tests.integration.client_harness import half_count, message_count
+from tests.waiting import until
+from txmsg import MisuseError, TransactionState, Txmsg, idempotent
+from txmsg.message import ReceivedMessage
+
+PAY = text("insert into paid values (:id, 7)")
+
+
+@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> BusinessDatabase:
+    return BusinessDatabase(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def engine(database: BusinessDatabase) -> Iterator[Engine]:
+    made = create_engine(database.url, **POOL_OF_ONE)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+async def async_engine(database: BusinessDatabase) -> AsyncIterator[AsyncEngine]:
+    made = create_async_engine(database.async_url, **POOL_OF_ONE)
+    yield made
+    await made.dispose()
+
+
+def test_messages_leave_with_the_commit_of_the_session(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
+        session.execute(PAY, {"id": 1})
+        tx = app.join(session)
+        tx.send("order.paid", {"order_id": 1})
+        assert app.join(session) is tx
+        assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+        session.commit()
+        assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+        with pytest.raises(MisuseError, match="after the end of the transaction"):
+            tx.send("order.paid", {})
+        with session.begin():  # the next one, joined before its first statement
+            app.join(session).send("order.paid", {"order_id": 2})
+            session.execute(PAY, {"id": 2})
+        assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+        session.execute(PAY, {"id": 3})  # another one, which sends nothing
+        session.commit()
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert database.paid() == [(1, 7), (2, 7), (3, 7)]
+
+
+def test_a_rollback_sends_nothing_and_a_savepoint_takes_its_messages_with_it(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    with Txmsg(broker.address, group="shop", database=engine) as app:
+        with Session(engine) as session:
+            session.execute(PAY, {"id": 1})
+            app.join(session).send("order.paid", {"order_id": 1})
+            session.rollback()
+            app.join(session).send("order.paid", {"order_id": 2})
+            session.execute(PAY, {"id": 2})  # closed without a commit
+        with Session(engine) as session, session.begin():
+            tx = app.join(session)
+            tx.send("order.paid", {"order_id": 3})
+            savepoint = session.begin_nested()
+            session.execute(PAY, {"id": 4})
+            tx.send("order.paid", {"order_id": 4})
+            savepoint.rollback()
+            with session.begin_nested():
+                session.execute(PAY, {"id": 5})
+                tx.send("order.paid", {"order_id": 5})
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert database.paid() == [(5, 7)]
+
+
+async def test_an_async_session_does_the_same(
+    broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine, notify_url: str
+) -> None:
+    app = Txmsg(broker.address, group="shop", database=async_engine)
+    async with app, AsyncSession(async_engine) as session:
+        await session.execute(PAY, {"id": 1})
+        app.join(session).send("order.paid", {"order_id": 1})
+        await session.commit()
+        assert await asyncio.to_thread(message_count, notify_url) == 1
+        app.join(session).send("order.paid", {"order_id": 2})
+        await session.execute(PAY, {"id": 2})
+        await session.rollback()
+        async with session.begin():
+            app.join(session).send("order.paid", {"order_id": 3})
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert database.paid() == [(1, 7)]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_commit_that_fails_after_the_halves_is_decided_by_its_check(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    database.execute("alter table paid add constraint once unique (order_id) deferrable initially deferred")
+    with Txmsg(broker.address, group="shop", database=engine) as app:
+        told: list[TransactionState] = []
+        app._producer_of("the test").hooks.before_end_soon = lambda _, state: told.append(state)
+        with Session(engine) as session:
+            for _ in range(2):
+                session.execute(PAY, {"id": 1})
+            app.join(session).send("order.paid", {"order_id": 1})
+            with pytest.raises(IntegrityError):
+                session.commit()
+        until(lambda: half_count(notify_url) == 0)
+    assert (message_count(notify_url), told) == (0, [TransactionState.UNKNOWN])
+    assert database.paid() == []
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_commit_of_an_aborted_transaction_sends_nothing(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    """PostgreSQL answers such a COMMIT by rolling back, without an error."""
+    with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
+        app.join(session).send("order.paid", {"order_id": 1})
+        session.execute(PAY, {"id": 1})
+        with pytest.raises(IntegrityError):
+            session.execute(text("insert into paid values (null, 7)"))
+        with pytest.raises(MisuseError, match="has rolled back the transaction"):
+            session.commit()
+        session.rollback()
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_function_of_another_decorator_sends_with_its_own_transaction(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    with Txmsg(broker.address, group="shop", database=engine) as app:
+
+        @idempotent(lambda: Session(engine), group="payment")
+        def pay(session: Session, message: ReceivedMessage) -> None:
+            session.execute(PAY, {"id": 1})
+            app.join(session).send("order.paid", {"order_id": 1})
+
+        @app.transactional_message("order.placed")
+        def place(session: Session, order_id: int) -> None:
+            app.join(session).send("order.noted", {"order_id": order_id})
+
+        message = ReceivedMessage("order.placed", b"", id_bytes=bytes(16))
+        pay(message)
+        pay(message)
+        assert message_count(notify_url) == 1
+        place(2)
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 3)
+    assert database.paid() == [(1, 7)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_what_cannot_be_joined_is_refused(database: BusinessDatabase, engine: Engine) -> None:
+    app = Txmsg("127.0.0.1:1", group="shop", database=engine)
+    with engine.connect() as connection, pytest.raises(MisuseError, match=r"app\.join got .*Connection"):
+        app.join(connection)  # type: ignore[arg-type]
+    with Session(engine) as session:
+        session.begin_nested()
+        with pytest.raises(MisuseError, match=r"inside a savepoint: call it before session\.begin_nested"):
+            app.join(session)
+    with Session(engine) as session, pytest.raises(MisuseError, match="needs the database and the group"):
+        Txmsg("127.0.0.1:1").join(session)

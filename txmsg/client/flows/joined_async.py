@@ -1,0 +1,145 @@
+"""Messages that leave with a transaction that is not ours: whoever has begun it ends it.
+
+Events of the session take the place of the late flow's block. Right before COMMIT the fence row is written and the half
+messages are stored; when the transaction has ended, and has given back its connection, brokers are told. Rolled back,
+or closed, it sends nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session as SyncSession
+from sqlalchemy.orm import SessionTransaction
+
+from txmsg.checker.fence.engines import in_event_async, in_session_async, sync_session_of
+from txmsg.client.flows.flow_async import tell
+from txmsg.client.flows.guard import SessionGuard, check_session
+from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.transaction import Transaction
+from txmsg.client.running import running
+from txmsg.client.sending.half import Half
+from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.message import (
+    MESSAGES_PER_TRANSACTION_MAX,
+    Message,
+    MessageId,
+    TransactionState,
+    message_id,
+    new_transaction_id,
+)
+
+_OWNER: Final = "the transaction that app.join(session) has joined"
+
+
+class AsyncJoinedTransaction(Transaction):
+    """What `join` gives: for the transaction that the session is in, or begins now. Ends with it."""
+
+    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
+        self.transaction_id = new_transaction_id()
+        self._producer = producer
+        self._session = session
+        self._sync_session = sync_session_of(session)
+        self._sent = Sent()
+        self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
+        self._guard.__enter__()
+        self._guard.leave_commit_to_others()
+        self._root = self._sync_session.get_transaction()
+        self._running = ExitStack()
+        self._is_fenced = False
+        self._is_open = True
+        self._half: Half | None = None
+        self._is_committed = False
+
+    def _add(self, message: Message) -> MessageId:
+        if not self._is_open:
+            raise MisuseError(f"tx.send() after the end of {_OWNER}: call app.join(session) in the next one")
+        if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
+            raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
+        self._sent.add(message, self._sync_session.get_nested_transaction())
+        return message_id(self.transaction_id, len(self._sent) - 1)
+
+    def note_committed(self) -> None:
+        """The session has committed its transaction."""
+        self._is_committed = True
+
+    def is_of(self, transaction: SessionTransaction) -> bool:
+        """Whether this is the transaction that was joined."""
+        return transaction is self._root
+
+    async def store(self) -> None:
+        """What comes right before COMMIT."""
+        await in_session_async(self._session, lambda _: self._guard.end_work())
+        self._is_open = False
+        if not self._sent:
+            return
+        if self._producer.fence is not None:
+            if not self._is_fenced:  # else a commit that failed before, for want of a broker, is tried again
+                await self._producer.fence.write(self._session, self.transaction_id)
+                self._is_fenced = True
+            self._guard.own_row = self._producer.fence._own_row(self.transaction_id)
+        self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
+        self._running.enter_context(running(self._half.id_bytes))
+
+    async def end(self) -> None:
+        """When the transaction has ended, however it did."""
+        self._is_open = False
+        self._guard.__exit__(None, None, None)
+        self._running.close()
+        if self._half is None:
+            return
+        if self._is_committed and self._guard.is_committed:
+            await tell(self._producer, self._half, TransactionState.COMMIT)
+        else:
+            await tell(self._producer, self._half, TransactionState.UNKNOWN, wait=False)
+
+
+# Sessions get listeners once, at the first join: an event that runs cannot be taken a listener.
+
+_joined: Final[WeakKeyDictionary[SyncSession, AsyncJoinedTransaction | None]] = WeakKeyDictionary()
+"""By their sessions; None where there is none now."""
+
+
+def _listen(session: SyncSession) -> None:
+    event.listen(session, "before_commit", _before_commit)
+    event.listen(session, "after_commit", _after_commit)
+    event.listen(session, "after_transaction_end", _after_transaction_end)
+
+
+def _before_commit(session: SyncSession) -> None:
+    joined = _joined.get(session)
+    if joined is not None and not session.in_nested_transaction():  # these events come for savepoints, too
+        in_event_async(joined.store)
+
+
+def _after_commit(session: SyncSession) -> None:
+    joined = _joined.get(session)
+    if joined is not None and not session.in_nested_transaction():
+        joined.note_committed()
+
+
+def _after_transaction_end(session: SyncSession, transaction: SessionTransaction) -> None:
+    joined = _joined.get(session)
+    if joined is not None and joined.is_of(transaction):
+        _joined[session] = None
+        in_event_async(joined.end)
+
+
+def join(producer: AsyncHalves, session: AsyncSession) -> Transaction:
+    """The messages of the session's transaction, the same for each call in it. Raises MisuseError."""
+    check_session("app.join", session, AsyncSession)
+    sync_session = sync_session_of(session)
+    found = _joined.get(sync_session)
+    if found is not None:
+        return found
+    if sync_session.in_nested_transaction():
+        raise MisuseError("app.join(session) inside a savepoint: call it before session.begin_nested()")
+    if sync_session not in _joined:
+        _listen(sync_session)
+    _joined[sync_session] = made = AsyncJoinedTransaction(producer, session)
+    return made
