@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -177,3 +178,100 @@ def test_what_cannot_be_joined_is_refused(database: BusinessDatabase, engine: En
             app.join(session)
     with Session(engine) as session, pytest.raises(MisuseError, match="needs the database and the group"):
         Txmsg("127.0.0.1:1").join(session)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_decorated_function_inside_another_transaction_of_the_database_is_refused(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    with Txmsg(broker.address, group="shop", database=engine) as app:
+        producer: Any = app._producer_of("the test")
+
+        @app.transactional_message("order.placed")
+        def place(session: Session, order_id: int) -> None:
+            session.execute(PAY, {"id": order_id})
+
+        @app.transactional_message("order.placed", when_away="outbox")
+        def place_if_away(session: Session, order_id: int) -> None:
+            session.execute(PAY, {"id": order_id})
+
+        @app.transactional_message("order.repeated")
+        def repeat(session: Session, inner: str) -> None:
+            calls[inner](1)
+
+        @idempotent(lambda: Session(engine), group="payment")
+        def pay(session: Session, message: ReceivedMessage) -> None:
+            place(1)
+
+        def in_late() -> None:
+            with Session(engine) as session, producer.transaction(session):
+                place(1)
+
+        def late(_: int) -> None:
+            with Session(engine) as session, producer.transaction(session) as tx:
+                tx.send("order.placed", 1)
+
+        calls: dict[str, Callable[[int], None]] = {"place": place, "outbox": place_if_away, "late": late}
+        inside = r"is called inside .*app\.join\(session\)\.send"
+        for inner in calls:
+            with pytest.raises(MisuseError, match=inside):
+                repeat(inner)
+        with pytest.raises(MisuseError, match=inside):
+            pay(ReceivedMessage("order.placed", b"", id_bytes=bytes(16)))
+        with pytest.raises(MisuseError, match=inside):
+            in_late()
+        place(2)  # outside
+    until(lambda: half_count(notify_url) == 0)
+    assert message_count(notify_url) == 1
+    assert database.paid() == [(2, 7)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_what_a_transaction_has_left_behind_is_not_inside_it(
+    broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine, notify_url: str
+) -> None:
+    app = Txmsg(broker.address, group="shop", database=async_engine)
+    is_over = asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+
+    @app.transactional_message("order.placed")
+    async def place(session: AsyncSession, order_id: int) -> None:
+        await session.execute(PAY, {"id": order_id})
+
+    async def afterwards() -> None:
+        await is_over.wait()
+        await place(2)
+
+    @app.transactional_message("order.repeated")
+    async def repeat(session: AsyncSession) -> None:
+        left.append(asyncio.create_task(afterwards()))
+
+    async with app:
+        await repeat()
+        is_over.set()
+        await left[0]
+    assert database.paid() == [(2, 7)]
+    assert message_count(notify_url) == 2
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_another_database_is_another_transaction(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str, tmp_path: Path
+) -> None:
+    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}", **POOL_OF_ONE)
+    with (
+        Txmsg(broker.address, group="shop", database=engine) as app,
+        Txmsg(broker.address, group="audit", database=other) as audit,
+    ):
+
+        @audit.transactional_message("noted")
+        def note(session: Session) -> None: ...
+
+        @app.transactional_message("order.placed")
+        def place(session: Session, order_id: int) -> None:
+            session.execute(PAY, {"id": order_id})
+            note()
+
+        place(1)
+    other.dispose()
+    assert message_count(notify_url) == 2

@@ -22,6 +22,7 @@ from txmsg.client.connections.rows import write_fence
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard, keep_loaded
 from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
@@ -58,6 +59,7 @@ def run_in_session(
     owner: str,
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
+    refuse_nested(owner, producer.fence)
     return go_on_in_session(producer, producer.half(messages), factory, work, owner=owner)
 
 
@@ -112,7 +114,8 @@ class LocalTransaction:
                 if self._fence is not None:
                     self._fence.write(session, self._transaction_id)
                     watch.own_row = self._fence._own_row(self._transaction_id)
-                result = work(session)
+                with inside(self._owner, sync_session_of(session)):
+                    result = work(session)
                 in_session(session, lambda _: watch.end_work())
                 session.commit()
                 watch.check_committed()

@@ -20,6 +20,7 @@ from txmsg.client.connections.rows_async import write_fence
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard, keep_loaded
 from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
@@ -56,6 +57,7 @@ async def run_in_session(
     owner: str,
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
+    refuse_nested(owner, producer.fence)
     return await go_on_in_session(producer, await producer.half(messages), factory, work, owner=owner)
 
 
@@ -110,7 +112,8 @@ class AsyncLocalTransaction:
                 if self._fence is not None:
                     await self._fence.write(session, self._transaction_id)
                     watch.own_row = self._fence._own_row(self._transaction_id)
-                result = await work(session)
+                with inside(self._owner, sync_session_of(session)):
+                    result = await work(session)
                 await in_session_async(session, lambda _: watch.end_work())
                 await session.commit()
                 watch.check_committed()

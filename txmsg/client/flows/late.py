@@ -22,6 +22,7 @@ from txmsg.checker.fence.store import FenceStore
 from txmsg.client.flows.flow import tell
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.flows.sent import Sent
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
@@ -69,6 +70,7 @@ class LateTransaction(Transaction):
         self._sent = Sent()
         self._guard = SessionGuard(self._sync_session, owner=owner, savepoints=self._sent)
         self._span: AbstractContextManager[object] = NOT_TRACED
+        self._inside = inside(owner, self._sync_session)
         self._half: Half | None = None
         self._open = False
         self._used = False
@@ -94,7 +96,9 @@ class LateTransaction(Transaction):
                 f"{self._owner} inside a savepoint: it commits the outer transaction, so begin it before "
                 "session.begin_nested()"
             )
+        refuse_nested(self._owner, self._producer.fence)
         self._guard.__enter__()
+        self._inside.__enter__()
         self._span = transaction(self._producer.tracing)
         self._span.__enter__()
         self._open = self._used = True
@@ -103,6 +107,7 @@ class LateTransaction(Transaction):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._inside.__exit__(kind, value, trace)
         try:
             self._end(value)
         except BaseException as exc:

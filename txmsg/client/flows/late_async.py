@@ -20,6 +20,7 @@ from txmsg.checker.fence.store import AsyncFenceStore
 from txmsg.client.flows.flow_async import tell
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.flows.sent import Sent
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
@@ -67,6 +68,7 @@ class AsyncLateTransaction(Transaction):
         self._sent = Sent()
         self._guard = SessionGuard(self._sync_session, owner=owner, savepoints=self._sent)
         self._span: AbstractContextManager[object] = NOT_TRACED
+        self._inside = inside(owner, self._sync_session)
         self._half: Half | None = None
         self._open = False
         self._used = False
@@ -92,7 +94,9 @@ class AsyncLateTransaction(Transaction):
                 f"{self._owner} inside a savepoint: it commits the outer transaction, so begin it before "
                 "session.begin_nested()"
             )
+        refuse_nested(self._owner, self._producer.fence)
         self._guard.__enter__()
+        self._inside.__enter__()
         self._span = transaction(self._producer.tracing)
         self._span.__enter__()
         self._open = self._used = True
@@ -101,6 +105,7 @@ class AsyncLateTransaction(Transaction):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._inside.__exit__(kind, value, trace)
         try:
             await self._end(value)
         except BaseException as exc:

@@ -1,13 +1,18 @@
-"""Sees transactions that a function without `session=` is called in: its message would not wait for them."""
+"""Sees transactions that a function is called in: its message would not wait for them.
+
+One without `session=` knows nothing of them; one with `session=` begins a transaction of its own beside them.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
 
-from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy import Connection, Engine, Pool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, SessionTransactionOrigin
 
 from txmsg.errors import MisuseError
@@ -51,3 +56,52 @@ def _begun(argument: object) -> str | None:
     elif isinstance(argument, Connection | AsyncConnection) and argument.in_nested_transaction():
         return "a savepoint of the connection that it is given"
     return None
+
+
+class _Inside:
+    """A transaction in which code of the user's runs now."""
+
+    def __init__(self, owner: str, session: Session) -> None:
+        self.owner = owner
+        self.session = session
+        self.is_over = False
+        """Tasks that were begun inside may run on."""
+
+    def uses(self, pool: Pool) -> bool:
+        """Whether its connection is of this pool."""
+        root = self.session.get_transaction()
+        engines = [] if root is None else [connection.engine for connection, *_ in root._connections.values()]
+        if self.session.bind is not None:
+            engines.append(self.session.bind.engine)
+        return any(engine.pool is pool for engine in engines)
+
+
+_inside: Final[ContextVar[_Inside | None]] = ContextVar("txmsg_inside", default=None)
+
+
+@contextmanager
+def inside(owner: str, session: Session) -> Iterator[None]:
+    """For the time in which the user's code runs in a transaction of this session."""
+    outer = _inside.get()
+    entered = _Inside(owner, session)
+    _inside.set(entered)
+    try:
+        yield
+    finally:
+        entered.is_over = True
+        _inside.set(outer)  # not by a token: the block may be left in another context, as of a generator
+
+
+def refuse_nested(owner: str, fence: Any) -> None:
+    """Raises MisuseError inside a transaction in the database of this fence: it would begin another one beside it."""
+    entered = _inside.get()
+    engine = None if fence is None else fence.engine
+    sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    if entered is None or entered.is_over or not isinstance(sync_engine, Engine):
+        return
+    if entered.uses(sync_engine.pool):
+        raise MisuseError(
+            f"{owner} is called inside {entered.owner}, in a transaction of the same database: it would commit one of "
+            "its own, whatever becomes of that one. Send with that one, by app.join(session).send(...), or call it "
+            "afterwards"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, MessageId, TransactionId
@@ -11,8 +11,6 @@ from txmsg.typed.outgoing import message_of
 from txmsg.typed.topic import Topic
 
 P = TypeVar("P")
-
-_ABSENT: Final = object()
 
 
 class Transaction(ABC):
@@ -40,7 +38,7 @@ class Transaction(ABC):
         ordering_key: object = None,
         tag: str | None = None,
     ) -> MessageId: ...
-    def send(self, message: Message | str | Topic[Any], value: object = _ABSENT, /, **options: Any) -> MessageId:
+    def send(self, message: Message | str | Topic[Any], value: object = ..., /, **options: Any) -> MessageId:
         """Buffers a message, or a value for a topic; it leaves right before the commit.
 
         The value is the payload of a `Topic`; for a topic's name it is bytes, or becomes JSON as the arguments of a
@@ -52,12 +50,12 @@ class Transaction(ABC):
         messages.
         """
         if isinstance(message, str | Topic):
-            if value is _ABSENT:
+            if value is ...:
                 raise MisuseError(f"tx.send({shown(message)}) has no value to send: write tx.send(topic, value)")
             return self._add(message_of(message, value, **options))
         if not isinstance(message, Message):
             raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
-        if value is not _ABSENT or options:
+        if value is not ... or options:
             raise MisuseError("tx.send is given a Message and more: give the Message all that it has")
         return self._add(message)
 

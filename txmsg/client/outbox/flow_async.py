@@ -17,6 +17,7 @@ from txmsg.checker.fence.engines import in_session_async
 from txmsg.client.connections.rows_async import write_outbox
 from txmsg.client.flows.flow_async import AsyncLocalTransaction, go_on_in_session
 from txmsg.client.flows.halves_async import AsyncKeptHalves
+from txmsg.client.flows.outer import refuse_nested
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.options import Outbox, ordering_key_of
 from txmsg.client.outbox.packed import packed
@@ -40,6 +41,7 @@ async def run_in_session(
     outbox: Outbox,
 ) -> R:
     """Half messages, or a row of the outbox; `work` in a session of `factory` behind its fence row; commit."""
+    refuse_nested(owner, producer.fence)
     key = ordering_key_of(messages, owner)
     assert producer.fence is not None, "the decorator asks for one"
     fence = producer.fence

@@ -13,6 +13,7 @@ from txmsg.checker.fence.engines import in_session, sync_session_of
 from txmsg.client.connections.rows import record as record_on_connection
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
+from txmsg.client.flows.outer import inside
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import Driver
 from txmsg.message import ReceivedMessage
@@ -36,7 +37,8 @@ class IdempotentHandler(InboxHandler[_Handler]):
                 if not in_session(session, record, guard, row):
                     self.skip(message)
                     return
-                finished(self.owner, self.handler(session, message))
+                with inside(self.owner, sync_session_of(session)):
+                    finished(self.owner, self.handler(session, message))
                 in_session(session, lambda _: guard.end_work())
                 session.commit()
                 guard.check_committed()

@@ -11,6 +11,7 @@ from txmsg.checker.fence.engines import in_session_async, sync_session_of
 from txmsg.client.connections.rows_async import record as record_on_connection
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
+from txmsg.client.flows.outer import inside
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import AsyncDriver
 from txmsg.message import ReceivedMessage
@@ -34,7 +35,8 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
                 if not await in_session_async(session, record, guard, row):
                     self.skip(message)
                     return
-                await finished_async(self.owner, await self.handler(session, message))
+                with inside(self.owner, sync_session_of(session)):
+                    await finished_async(self.owner, await self.handler(session, message))
                 await in_session_async(session, lambda _: guard.end_work())
                 await session.commit()
                 guard.check_committed()
