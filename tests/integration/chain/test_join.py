@@ -18,7 +18,7 @@ from tests.business import POOL_OF_ONE
 from tests.integration.chain.databases import BusinessDatabase
 from tests.integration.client_harness import half_count, message_count
 from tests.waiting import until
-from txmsg import MisuseError, TransactionState, Txmsg, idempotent
+from txmsg import BrokerUnavailable, MisuseError, TransactionState, Txmsg, idempotent
 from txmsg.message import ReceivedMessage
 
 PAY = text("insert into paid values (:id, 7)")
@@ -141,6 +141,27 @@ def test_a_commit_of_an_aborted_transaction_sends_nothing(
             session.commit()
         session.rollback()
     assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+
+
+def test_a_commit_that_no_broker_answers_can_be_tried_again(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    def away() -> None:
+        raise BrokerUnavailable("away")
+
+    with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
+        hooks = app._producer_of("the test").hooks
+        session.execute(PAY, {"id": 1})
+        app.join(session).send("order.paid", {"order_id": 1})
+        before, hooks.before_half = hooks.before_half, away
+        for _ in range(2):
+            with pytest.raises(BrokerUnavailable):
+                session.commit()
+        assert database.paid() == []
+        hooks.before_half = before
+        session.commit()
+        assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+    assert database.paid() == [(1, 7)]
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -39,7 +39,10 @@ _OWNER: Final = "the transaction that app.join(session) has joined"
 
 
 class JoinedTransaction(Transaction):
-    """What `join` gives: for the transaction that the session is in, or begins now. Ends with it."""
+    """What `join` gives: for the transaction that the session is in, or begins now. Ends with it.
+
+    Its session has to be closed: one that is dropped meanwhile keeps its connection.
+    """
 
     def __init__(self, producer: Halves, session: Session) -> None:
         self.transaction_id = new_transaction_id()
@@ -92,8 +95,11 @@ class JoinedTransaction(Transaction):
         self._is_open = False
         self._guard.__exit__(None, None, None)
         self._running.close()
-        if self._half is None:
-            return
+        if self._half is not None:
+            in_event(self._tell)
+
+    def _tell(self) -> None:
+        assert self._half is not None, "`end` has looked"
         if self._is_committed and self._guard.is_committed:
             tell(self._producer, self._half, TransactionState.COMMIT)
         else:
@@ -128,7 +134,7 @@ def _after_transaction_end(session: SyncSession, transaction: SessionTransaction
     joined = _joined.get(session)
     if joined is not None and joined.is_of(transaction):
         _joined[session] = None
-        in_event(joined.end)
+        joined.end()
 
 
 def join(producer: Halves, session: Session) -> Transaction:

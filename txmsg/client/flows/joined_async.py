@@ -38,7 +38,10 @@ _OWNER: Final = "the transaction that app.join(session) has joined"
 
 
 class AsyncJoinedTransaction(Transaction):
-    """What `join` gives: for the transaction that the session is in, or begins now. Ends with it."""
+    """What `join` gives: for the transaction that the session is in, or begins now. Ends with it.
+
+    Its session has to be closed: one that is dropped meanwhile keeps its connection.
+    """
 
     def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
         self.transaction_id = new_transaction_id()
@@ -86,13 +89,16 @@ class AsyncJoinedTransaction(Transaction):
         self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         self._running.enter_context(running(self._half.id_bytes))
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """When the transaction has ended, however it did."""
         self._is_open = False
         self._guard.__exit__(None, None, None)
         self._running.close()
-        if self._half is None:
-            return
+        if self._half is not None:
+            in_event_async(self._tell)
+
+    async def _tell(self) -> None:
+        assert self._half is not None, "`end` has looked"
         if self._is_committed and self._guard.is_committed:
             await tell(self._producer, self._half, TransactionState.COMMIT)
         else:
@@ -127,7 +133,7 @@ def _after_transaction_end(session: SyncSession, transaction: SessionTransaction
     joined = _joined.get(session)
     if joined is not None and joined.is_of(transaction):
         _joined[session] = None
-        in_event_async(joined.end)
+        joined.end()
 
 
 def join(producer: AsyncHalves, session: AsyncSession) -> Transaction:
