@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.business import POOL_OF_ONE
 from txmsg import Depends, Message, MisuseError, ReceivedMessage, Transaction, Txmsg, idempotent
-from txmsg.testing import handle, handle_async
+from txmsg.testing import Memory, handle, handle_async
 
 MESSAGE = ReceivedMessage("t", b'{"order_id":1}', id_bytes=bytes(16))
 
@@ -127,3 +127,35 @@ def test_a_commit_inside_is_refused_by_the_name_of_the_handler(engine: Engine) -
         handle(app, MESSAGE)
     with pytest.raises(MisuseError, match=r"tx\.send\(\) outside .*pay\(\), which tx belongs to"):
         kept[0].send("t", 1)
+
+
+def test_a_chain_of_handlers_runs_in_memory(engine: Engine) -> None:
+    memory = Memory()
+    app = Txmsg("memory:", group="g", database=engine)
+    shipped: list[int] = []
+
+    @app.transactional_message("order.placed", key="order_id")
+    def place(session: Session, order_id: int) -> None: ...
+
+    @app.subscribe("order.placed")
+    def pay(order_id: int, session: Session, tx: Transaction) -> None:
+        session.execute(text("insert into orders values (:id)"), {"id": order_id})
+        tx.send("order.paid", {"order_id": order_id})
+        if order_id == 2:
+            raise ArithmeticError
+
+    @app.subscribe("order.paid", group="shipping")
+    def ship(order_id: int) -> None:
+        shipped.append(order_id)
+
+    with app:
+        place(1)
+        assert memory.deliver(app) == 2
+        handle(app, memory.sent("order.placed")[0], group="g")
+        place(2)
+        with pytest.raises(ArithmeticError):
+            memory.deliver(app)
+    assert shipped == [1]
+    assert len(memory.sent("order.paid")) == 1
+    with engine.connect() as connection:
+        assert connection.execute(text("select id from orders")).all() == [(1,)]
