@@ -102,7 +102,9 @@ def killed_and_started_again(world: World, kind: str, step: str, plant: str = "n
         until(world.is_done)
 
 
-@pytest.mark.parametrize("database", ["postgresql", pytest.param("sqlite", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "database", ["postgresql", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("sqlite", "mariadb"))]
+)
 @pytest.mark.parametrize("kind", ["def", "async"])
 def test_kills_at_every_step_leave_effects_and_messages_once(world: World, kind: str) -> None:
     world.place_orders()

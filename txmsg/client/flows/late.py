@@ -107,7 +107,7 @@ class LateTransaction(Transaction):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._inside.__exit__(kind, value, trace)
+        self._inside.__exit__(None, None, None)
         try:
             self._end(value)
         except BaseException as exc:

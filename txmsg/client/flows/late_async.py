@@ -105,7 +105,7 @@ class AsyncLateTransaction(Transaction):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._inside.__exit__(kind, value, trace)
+        self._inside.__exit__(None, None, None)
         try:
             await self._end(value)
         except BaseException as exc:
