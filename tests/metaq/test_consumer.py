@@ -28,6 +28,8 @@ from txmsg.metaq.interface import GroupMember, LogQueue, Member
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.start import Start
 from txmsg.wire.headers import pack_headers
 
@@ -490,3 +492,69 @@ async def test_a_consumer_of_a_log_decrypts_for_its_handlers(tmp_path: Path) -> 
         async with consumer:
             await until_async(lambda: len(seen.messages) == 1)
     assert (seen.messages[0].body, seen.messages[0].headers) == (b"secret", {})
+
+
+async def test_pause_without_a_topic_holds_all_queues_between_two_messages_until_resume(tmp_path: Path) -> None:
+    seen, reached, go = Seen(), asyncio.Event(), asyncio.Event()
+    consumer = AsyncLogConsumer(tmp_path, "g")
+
+    @consumer.subscribe("t")
+    async def handle(message: ReceivedMessage) -> None:
+        seen(message)
+        if len(seen.messages) == 3:
+            consumer.pause()
+            reached.set()
+            await go.wait()
+
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [20])
+        async with consumer:
+            await asyncio.wait_for(reached.wait(), WAIT_S)
+            fill(log, "t", 1, [5])
+            await until_async(lambda: ("t", 1) in consumer.queues())
+            go.set()
+            await until_async(lambda: handled_by(consumer) == 3)
+            assert seen.offsets == {0: [0, 1, 2]}
+            consumer.resume()
+            await until_async(lambda: len(seen.messages) == 25)
+    assert seen.offsets == {0: list(range(20)), 1: list(range(5))}
+
+
+async def test_consumer_paused_before_its_start_gets_nothing_until_resume(tmp_path: Path) -> None:
+    seen = Seen()
+    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer.subscribe("t")(seen)
+    consumer.pause()
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [5])
+    async with consumer:
+        await until_async(lambda: consumer.queues() == [("t", 0)])
+        await consumer.seek("t", 0, Start.offset(2))  # what was fetched before is gone, and nothing was handled
+        assert not seen.messages
+        consumer.resume()
+        await until_async(lambda: seen.offsets == {0: [2, 3, 4]})
+
+
+async def test_figures_count_messages_that_were_handled_and_those_that_failed(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [5])
+    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer.subscribe("t")(Seen(lambda message: message.offset == 2 and message.attempt == 1))
+    assert handled_by(consumer) == 0
+    async with consumer:
+        await until_async(lambda: handled_by(consumer) == 5)  # with the retry of the one that failed
+        assert figure_of(consumer, "txmsg_client_refused_messages_total") == 1
+    assert figure_of(consumer, "txmsg_client_received_messages_total") == 6
+    assert figure_of(consumer, "txmsg_client_held_messages") == 0
+
+
+def handled_by(consumer: AsyncLogConsumer) -> object:
+    return figure_of(consumer, "txmsg_client_acknowledged_messages_total")
+
+
+def figure_of(consumer: AsyncLogConsumer, name: str) -> object:
+    figures = Figures(Process.APPLICATION)
+    consumer._put_figures(figures)
+    [(_, values)] = [(metric, values) for metric, values in figures.series() if metric.name == name]
+    [value] = values.values()
+    return value

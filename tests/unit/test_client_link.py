@@ -21,7 +21,7 @@ from txmsg.client.receiving.room import Bounds, Free
 from txmsg.client.receiving.settling import FAILURES_MAX
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.trouble import PAUSE_S_MAX
-from txmsg.client.sending.counts import ConsumerCounts
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.wire.method import Method

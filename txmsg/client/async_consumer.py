@@ -24,8 +24,8 @@ from txmsg.client.receiving.member import Member
 from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX, Bounds
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.suspects import Suspects
-from txmsg.client.sending.counts import ConsumerCounts
 from txmsg.client.steering import follow
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
 from txmsg.consumer.workers import Workers

@@ -3,6 +3,7 @@
 lifecycle       start, run, stop, close; the asynchronous kind, and the one for threads that runs it
 subscriptions   topics, tags and their handlers
 handler_counts   how often and how long handlers were called, and what they raised
+counts          what a consumer has done, as figures
 failures        what becomes of a message whose handler raised      (pure)
 isolation       one handler alone in its process
 workers         what runs the handlers: so many at once, in order where that is asked, until it is stopped

@@ -97,6 +97,10 @@ class Handler:
         self.retry = retry
         self.counts = HandlerCounts()
         """Of its calls."""
+        self.concurrency: int | None = None
+        """Calls at once, of a handler that does not share those of its consumer."""
+        self.list_count = 1
+        """Messages of one queue of a log that are handled together: so many calls at once make a list."""
         self._is_secret = is_secret
         """Whether its errors may quote what was encrypted."""
 

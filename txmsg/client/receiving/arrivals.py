@@ -10,7 +10,7 @@ from txmsg.client.receiving.epochs import Epochs
 from txmsg.client.receiving.held import Hand, Held, hand_of
 from txmsg.client.receiving.line import Line
 from txmsg.client.receiving.received import delivered
-from txmsg.client.sending.counts import ConsumerCounts
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txmsg.client.sending.counts import ConsumerCounts
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from txmsg.client.receiving.held import Hand
-from txmsg.client.sending.counts import ConsumerCounts
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.wire.v1.txmsg_pb2 import ReceiveRequest, Refusal
 

@@ -1,10 +1,10 @@
-"""What a producer or a consumer has done since it was made. Counted once per request, never per message."""
+"""What a producer has done since it was made. Counted once per request, never per message."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from txmsg.metrics.catalogue import ERROR, GROUP, OPERATION
+from txmsg.metrics.catalogue import ERROR, OPERATION
 from txmsg.metrics.counts import SECONDS, Histogram
 from txmsg.metrics.figures import Figures
 
@@ -38,24 +38,3 @@ class ProducerCounts:
             figures.add("txmsg_client_request_seconds", counts.seconds, **{OPERATION: operation})
             for code, count in list(counts.errors.items()):
                 figures.add("txmsg_client_errors_total", count, **{OPERATION: operation, ERROR: code})
-
-
-class ConsumerCounts:
-    """What a consumer has received and settled."""
-
-    __slots__ = ("acknowledged", "failed_calls", "received", "refused")
-
-    def __init__(self) -> None:
-        self.received = 0
-        self.acknowledged = 0
-        self.refused = 0
-        self.failed_calls = 0
-
-    def put(self, figures: Figures, group: str, *, held: int) -> None:
-        """Adds them, and how many messages are held."""
-        labels = {GROUP: group}
-        figures.add("txmsg_client_received_messages_total", self.received, **labels)
-        figures.add("txmsg_client_acknowledged_messages_total", self.acknowledged, **labels)
-        figures.add("txmsg_client_refused_messages_total", self.refused, **labels)
-        figures.add("txmsg_client_poll_errors_total", self.failed_calls, **labels)
-        figures.add("txmsg_client_held_messages", held, **labels)

@@ -15,24 +15,28 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.message import check_name
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
-from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.consumer.lane import CHUNK_COUNT, Lane
 from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
 from txmsg.metaq.consumer.retries import backoff_of
 from txmsg.metaq.consumer.workers import LaneWorkers
 from txmsg.metaq.group.assignment import Strategy, averaged
 from txmsg.metaq.interface import LogAccess, LogQueue, offsets_of
 from txmsg.metaq.location import open_log
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.start import Start, check_start
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes
+from txmsg.wire.credential import TokenChoice
+from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
@@ -64,6 +68,7 @@ class AsyncLogConsumer(AsyncLifecycle):
     missing: what to do if a queue's next offset is no longer kept: continue at the "earliest" one kept (default), at
         the "latest", or stop with an "error". Missed messages are counted and logged.
     close_timeout_s: how long `close` waits for handlers.
+    tls, token: for the log's server, as for `AsyncConsumer`.
     tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces handlers, and polls that return messages.
     encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`. `poll` returns bodies as stored.
 
@@ -89,6 +94,8 @@ class AsyncLogConsumer(AsyncLifecycle):
         missing: Missing = "earliest",
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
+        tls: TlsChoice = None,
+        token: TokenChoice = None,
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
@@ -102,6 +109,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             encryption=encryption,
         )
         self._where = log
+        self._credential: dict[str, Any] = {"tls": tls, "token": token}
         self._is_passing = broadcast is True
         self._ordered = ordered
         self._strategy = averaged if strategy is None else strategy
@@ -112,6 +120,16 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._clock: Callable[[], float] = time.time
         self._balance_s = BALANCE_S
         self._access: LogAccess | None = None
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._counts = ConsumerCounts()
+        self._is_paused = False
+
+    def _put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        lanes = [] if self._access is None else list(self._balance.lanes.values())
+        self._counts.put(figures, self.group, held=sum(lane.held_count for lane in lanes))
 
     # ---- life
 
@@ -124,6 +142,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             self._threads.shutdown()
             self._member_thread.shutdown()
             raise
+        handlers = self._subscriptions.handlers
         self._balance = Balance(
             self._access,
             self.group,
@@ -131,28 +150,31 @@ class AsyncLogConsumer(AsyncLifecycle):
             start=self._start,
             strategy=self._strategy,
             zone=self._zone,
-            reads_retries=bool(self._subscriptions.handlers),
+            reads_retries=bool(handlers),
+            chunk_count=max([CHUNK_COUNT, *(each.list_count for each in handlers.values())]),
             thread=self._member_thread,
             on_ready=self._on_ready,
         )
+        self._balance.is_paused = self._is_paused
         self._fetcher = Fetcher(
             self._access,
             self._balance.lanes,
             self.group,
             missing=self._missing,
-            are_polled=not self._subscriptions.handlers,
+            are_polled=not handlers,
             thread=self._threads,
             clock=self._now,
         )
         self._workers = LaneWorkers(
             self._access,
             self.group,
-            self._subscriptions.handlers,
+            handlers,
             concurrency=self._concurrency,
             backoff=self._backoff,
             ordered=self._ordered,
             threads=self._threads,
             clock=self._now,
+            counts=self._counts,
         )
         self._polls = Polls(self._balance, self._workers.room)
         self._loops = [
@@ -164,7 +186,9 @@ class AsyncLogConsumer(AsyncLifecycle):
         where = self._where
         if not isinstance(where, str | os.PathLike):
             return where
-        return await asyncio.get_running_loop().run_in_executor(self._threads, open_log, where)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, partial(open_log, where, **self._credential)
+        )
 
     async def _close(self) -> None:
         assert self._access is not None
@@ -208,6 +232,7 @@ class AsyncLogConsumer(AsyncLifecycle):
                 await once()
                 told = ""
             except (TxmsgError, OSError) as exc:
+                self._counts.failed_calls += 1
                 if str(exc) != told:
                     level = logging.WARNING if isinstance(exc, BrokerUnavailable) else logging.ERROR
                     _log.log(
@@ -220,6 +245,7 @@ class AsyncLogConsumer(AsyncLifecycle):
                 told = str(exc)
                 await asyncio.sleep(self._balance_s)
             except Exception:  # noqa: BLE001 - the root of a task, where a strategy of the user's may have failed
+                self._counts.failed_calls += 1
                 _log.exception("member.failed", "group %(group)s is interrupted, and retries", group=self.group)
                 await asyncio.sleep(RETRY_S)
 
@@ -279,16 +305,37 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._polls.forget(lane.queue)
         await self._balance.seek(lane, offsets[lane.queue])
 
-    def pause(self, topic: str, queue: int | None = None) -> None:
-        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`."""
-        for lane in self._lanes(topic, queue):
-            lane.is_paused = True
+    def pause(self, topic: str | None = None, queue: int | None = None) -> None:
+        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 
-    def resume(self, topic: str, queue: int | None = None) -> None:
-        """Ends `pause`."""
-        for lane in self._lanes(topic, queue):
-            lane.is_paused = False
-            self._on_ready(lane)
+        Without a topic: nothing at all, also of queues that it gets later. Returns at once; handlers that run are
+        finished. In this form, without a topic, it may be called before the start and by any thread.
+        """
+        self._pause_or_resume(topic, queue, True)
+
+    def resume(self, topic: str | None = None, queue: int | None = None) -> None:
+        """Ends `pause`; without a topic all pauses."""
+        self._pause_or_resume(topic, queue, False)
+
+    def _pause_or_resume(self, topic: str | None, queue: int | None, is_paused: bool) -> None:
+        if topic is not None:
+            self._set_paused(self._lanes(topic, queue), is_paused)
+            return
+        if queue is not None:
+            raise MisuseError(f"queue {queue} of which topic? Give pause(topic, {queue})")
+        self._is_paused = is_paused
+        if self._loop is not None and self._closing is None:
+            self._loop.call_soon_threadsafe(self._tell_lanes)
+
+    def _tell_lanes(self) -> None:
+        self._balance.is_paused = self._is_paused
+        self._set_paused(list(self._balance.lanes.values()), self._is_paused)
+
+    def _set_paused(self, lanes: Sequence[Lane], is_paused: bool) -> None:
+        for lane in lanes:
+            lane.is_paused = is_paused
+            if not is_paused:
+                self._on_ready(lane)
         self._workers.room.set()
 
     # ---- what it has

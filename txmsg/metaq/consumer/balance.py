@@ -38,6 +38,7 @@ class Balance:
         strategy: Strategy,
         zone: str,
         reads_retries: bool,
+        chunk_count: int,
         thread: Executor,
         on_ready: Callable[[Lane], None],
     ) -> None:
@@ -49,11 +50,14 @@ class Balance:
         self._start = start
         self._strategy = strategy
         self._zone = zone
+        self._chunk_count = chunk_count
         self._thread = thread
         self._on_ready = on_ready
         self._member: GroupMember | None = None
         self._has_left = False
         self._moving: dict[LogQueue, asyncio.Task[None]] = {}
+        self.is_paused = False
+        """Whether lanes that are taken from now on are paused."""
         self._told: object = None
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -129,7 +133,10 @@ class Balance:
 
     def _lane(self, queue: LogQueue, offset: int) -> Lane:
         wanted = self._topics.get(queue.topic)
-        return Lane(queue, offset, ALL_TAGS if wanted is None else wanted, is_retry=wanted is None)
+        tags = ALL_TAGS if wanted is None else wanted
+        lane = Lane(queue, offset, tags, is_retry=wanted is None, chunk_count=self._chunk_count)
+        lane.is_paused = self.is_paused
+        return lane
 
     def _tell_strategies(self, view: GroupView) -> None:
         strategies = sorted({member.strategy for member in view.members})

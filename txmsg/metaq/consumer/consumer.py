@@ -13,10 +13,13 @@ from txmsg.metaq.consumer.fetcher import Missing
 from txmsg.metaq.consumer.polls import PolledBatch
 from txmsg.metaq.group.assignment import Strategy
 from txmsg.metaq.interface import LogAccess
+from txmsg.metrics.figures import Figures
 from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread
 from txmsg.runtime.start import Start
+from txmsg.wire.credential import TokenChoice
+from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
@@ -44,6 +47,8 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
         missing: Missing = "earliest",
         retries_max: int = RETRIES_MAX,
         retry_delays_s: Sequence[Seconds] | None = None,
+        tls: TlsChoice = None,
+        token: TokenChoice = None,
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
@@ -61,6 +66,8 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
                 missing=missing,
                 retries_max=retries_max,
                 retry_delays_s=retry_delays_s,
+                tls=tls,
+                token=token,
                 tracing=tracing,
                 encryption=encryption,
             )
@@ -87,15 +94,29 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
         """
         self._running().call(self._core.seek(topic, queue, to))
 
-    def pause(self, topic: str, queue: int | None = None) -> None:
-        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`."""
-        self._running().call(_called(self._core.pause, topic, queue))
+    def pause(self, topic: str | None = None, queue: int | None = None) -> None:
+        """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 
-    def resume(self, topic: str, queue: int | None = None) -> None:
-        """Ends `pause`."""
-        self._running().call(_called(self._core.resume, topic, queue))
+        Without a topic: nothing at all, also of queues that it gets later. Returns at once; handlers that run are
+        finished. In this form, without a topic, it may be called before the start.
+        """
+        if topic is None:
+            self._core.pause(None, queue)
+        else:
+            self._running().call(_called(self._core.pause, topic, queue))
+
+    def resume(self, topic: str | None = None, queue: int | None = None) -> None:
+        """Ends `pause`; without a topic all pauses."""
+        if topic is None:
+            self._core.resume(None, queue)
+        else:
+            self._running().call(_called(self._core.resume, topic, queue))
 
     # ---- what it has
+
+    def _put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        self._core._put_figures(figures)
 
     def queues(self) -> list[tuple[str, int]]:
         """The queues that this member owns now: topic and number."""

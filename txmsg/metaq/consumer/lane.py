@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from txmsg.consumer.failures import Failure
 from txmsg.errors import CorruptLog, UnreadableMessage
@@ -20,7 +21,7 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.wire.tags import TagExpression
 
 CHUNK_COUNT = 128
-"""Messages of a queue that are handed to its handler together, one after the other."""
+"""Messages of a queue that are handed to its handler together, one after the other; more where lists are longer."""
 
 
 @dataclass(slots=True)
@@ -52,6 +53,11 @@ class Chunk:
         """Before this offset all is handled, or kept in the retries."""
         return self.offsets[self.done] if self.first_failed is None else self.first_failed
 
+    def together(self, topic: str, count: int) -> list[ReceivedMessage]:
+        """The next messages of one topic, at most so many."""
+        following = (tried.message for tried in self.tried[self.done : self.done + count])
+        return list(takewhile(lambda message: message.topic == topic, following))
+
     def succeeded(self) -> None:
         """The next message was handled."""
         self.done += 1
@@ -67,8 +73,17 @@ class Chunk:
 class Lane:
     """A queue that is owned, from an offset on."""
 
-    def __init__(self, queue: LogQueue, offset: int, wanted: TagExpression, *, is_retry: bool = False) -> None:
+    def __init__(
+        self,
+        queue: LogQueue,
+        offset: int,
+        wanted: TagExpression,
+        *,
+        is_retry: bool = False,
+        chunk_count: int = CHUNK_COUNT,
+    ) -> None:
         self.queue = queue
+        self._chunk_count = chunk_count
         self.wanted = wanted
         self.is_retry = is_retry
         self.offset = offset
@@ -162,7 +177,7 @@ class Lane:
         self._pending[0] = tried
 
     def _fill(self) -> None:
-        while len(self._pending) < CHUNK_COUNT:
+        while len(self._pending) < self._chunk_count:
             if self._messages is None:
                 if not self._batches:
                     break
@@ -208,6 +223,12 @@ class Lane:
     def has_work(self) -> bool:
         """Whether there may be something to be handled."""
         return bool(self._batches or self._pending)
+
+    @property
+    def held_count(self) -> int:
+        """Messages of its chunk that are not handled yet."""
+        chunk = self.chunk
+        return 0 if chunk is None else len(chunk.tried) - chunk.done
 
     @property
     def position(self) -> int:

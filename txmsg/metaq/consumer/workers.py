@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
+from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
@@ -63,8 +64,36 @@ class ChunkRun(Run):
             self.ended.cancel()
 
 
+class ListedRun(Run):
+    """One message of a list. Those of the list run side by side; their handler is called when it has all of them."""
+
+    __slots__ = ("_message", "ended", "failure", "is_noted")
+
+    def __init__(self, handler: Handler, message: ReceivedMessage) -> None:
+        super().__init__(handler)
+        self._message: ReceivedMessage | None = message
+        self.failure: Failure | None = None
+        self.is_noted = False
+        """Whether it was handled, or has failed; not if its handler was cancelled."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def next(self, now: float) -> ReceivedMessage | None:
+        message, self._message = self._message, None
+        return message
+
+    def note(self, failure: Failure | None) -> None:
+        self.failure, self.is_noted = failure, True
+
+    def end(self) -> None:
+        if not self.ended.done():  # else nobody waits any more
+            self.ended.set_result(None)
+
+
 class LaneWorkers:
-    """A task for each lane that has something to do; handlers are called by the workers of the consumer."""
+    """A task for each lane that has something to do; handlers are called by the workers of the consumer.
+
+    concurrency: of all handlers together, but for those that have their own.
+    """
 
     def __init__(
         self,
@@ -77,11 +106,19 @@ class LaneWorkers:
         ordered: bool,
         threads: Executor,
         clock: Callable[[], float],
+        counts: ConsumerCounts,
     ) -> None:
         self._access = access
         self._group = group
         self._handlers = handlers
-        self._workers = Workers[ChunkRun](concurrency, name=f"txmsg-log-{group}", blocked=self._note_blocked)
+        self._shared = self._new_workers(concurrency)
+        self._own = {
+            topic: self._new_workers(handler.concurrency)
+            for topic, handler in handlers.items()
+            if handler.concurrency is not None
+        }
+        """Those of handlers that have a concurrency of their own, by topic."""
+        self._counts = counts
         self._backoff = backoff
         self._ordered = ordered
         self._threads = threads
@@ -106,7 +143,10 @@ class LaneWorkers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._workers.close()
+        await asyncio.gather(self._shared.close(), *(workers.close() for workers in self._own.values()))
+
+    def _new_workers(self, concurrency: int) -> Workers[ChunkRun | ListedRun]:
+        return Workers(concurrency, name=f"txmsg-log-{self._group}", blocked=self._note_blocked)
 
     def _may_go_on(self, lane: Lane) -> bool:
         return not (self.is_stopping or lane.is_stopping or lane.is_paused or lane.blocked_until > self._clock())
@@ -140,14 +180,32 @@ class LaneWorkers:
                 chunk.fail(
                     Failure(f"no handler for this topic in group {self._group}, in the process that had the message")
                 )
+            elif handler.list_count > 1:
+                await self._handle_list(chunk, handler)
             else:
                 run = ChunkRun(chunk, handler, goes_on)
-                self._workers.put([run])
+                self._workers_of(handler).put([run])
                 await run.ended
+
+    def _workers_of(self, handler: Handler) -> Workers[ChunkRun | ListedRun]:
+        return self._own.get(handler.topic, self._shared)
+
+    async def _handle_list(self, chunk: Chunk, handler: Handler) -> None:
+        """Has the chunk's next messages handled together; notes each when all of them have ended, in their order."""
+        runs = [ListedRun(handler, message) for message in chunk.together(handler.topic, handler.list_count)]
+        self._workers_of(handler).put(runs)
+        await asyncio.gather(*(run.ended for run in runs))
+        for run in runs:
+            if not run.is_noted:
+                raise asyncio.CancelledError  # as its handler was: it is redelivered with those after it
+            if run.failure is None:
+                chunk.succeeded()
+            else:
+                chunk.fail(run.failure)
 
     def _goes_on(self, lane: Lane, chunk: Chunk, now: float) -> bool:
         """Whether the chunk's next message is handled before what failed of it is kept."""
-        if chunk.is_done or self._must_end(lane):
+        if chunk.is_done or self._must_end(lane) or lane.is_paused:
             return False
         if not chunk.failed:
             return True
@@ -155,7 +213,7 @@ class LaneWorkers:
             chunk.keep_at = now + _FAILED_S_MAX
         return not self._ordered and now < chunk.keep_at
 
-    def _note_blocked(self, run: ChunkRun, time_s: float) -> None:
+    def _note_blocked(self, run: Run, time_s: float) -> None:
         """A handler has kept the loop from all else, also from telling the log's server that this member lives."""
         if time_s >= SESSION_S / 2:
             _log.warning(
@@ -174,6 +232,9 @@ class LaneWorkers:
         return self.is_stopping or lane.is_stopping
 
     async def _settle(self, lane: Lane, chunk: Chunk) -> None:
+        self._counts.received += chunk.done
+        self._counts.refused += len(chunk.failed)
+        self._counts.acknowledged += chunk.done - len(chunk.failed)
         if chunk.failed and self._ordered:
             await self._hold(lane, chunk)
         else:
