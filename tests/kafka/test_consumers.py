@@ -16,7 +16,7 @@ from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.waiting import until, until_async
 from txmsg.errors import MisuseError, UnknownGroup
 from txmsg.metaq import AsyncLogConsumer, LogAccess, LogConsumer, open_log
-from txmsg.metaq.consumer.fetcher import Missing
+from txmsg.metaq.consumer.options import Missing
 from txmsg.metaq.interface import LogQueue
 from txmsg.runtime.start import Start
 

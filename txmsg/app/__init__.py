@@ -5,6 +5,7 @@ database       what an application's transactions are in: sessions, answers to c
 transactions   handlers that run in one transaction: message, effects, what they send
 router         `Router`: subscriptions of a module, to be included in an application
 dependencies   what a handler's parameters are, and where their values come from
+receiving      the consumers of its subscriptions, of brokers and of the log
 handling       a subscription as the handler of a consumer: middleware, rate, batches, processes
 batches        messages that are handled together
 pace           how many messages a subscription may handle per second

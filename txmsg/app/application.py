@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
@@ -11,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from txmsg.app.database import Database, DatabaseChoice
-from txmsg.app.handling import Handling
 from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
+from txmsg.app.receiving import Receiver, Sources, groups_of_log, receivers_of
 from txmsg.app.router import Router, Subscription
 from txmsg.app.sending import OnSend, Outgoing
 from txmsg.app.transactions import Transactions
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
     from sqlalchemy.orm import Session
 
+    from txmsg.app.receiving import LogChoice
     from txmsg.encryption import Encryption
+    from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -72,12 +75,14 @@ class Txmsg(Router):
     app` runs it on the loop of another program, as in the lifespan of FastAPI; `with app` in a program without a loop.
 
     brokers: as for `Consumer`; or "memory:", where what it sends stays in this process until a test has it handled (see
-    txmsg.testing.Memory). group: of subscriptions that name none, and of the messages that `transactional_message`
-    sends. database: the Engine or AsyncEngine of the business database, or a sessionmaker or async_sessionmaker that is
-    bound to one; txmsg's tables are created in it where they are missing. sends: topics that it sends to: their schemas
-    are registered at each start, which fails if one is not compatible or no broker answers; its AsyncAPI document
-    contains them. visibility_timeout_s, tls, token, tracing, encryption: as for `Consumer`. close_timeout_s: how long
-    handlers may take when it ends.
+    txmsg.testing.Memory), and nothing is read. log: what subscriptions with source="log" read: "HOST:PORT" of `txmsg
+    metaq serve`, a directory, "kafka://HOST:PORT", or what `open_log` returned; default: the variable TXMSG_LOG. group:
+    of subscriptions that name none, and of the messages that `transactional_message` sends. database: the Engine or
+    AsyncEngine of the business database, or a sessionmaker or async_sessionmaker that is bound to one; txmsg's tables
+    are created in it where they are missing. sends: topics that it sends to: their schemas are registered at each
+    start, which fails if one is not compatible or no broker answers; its AsyncAPI document contains them.
+    visibility_timeout_s: as for `Consumer`, of what brokers deliver. tls, token, tracing, encryption: as for
+    `Consumer`, and for the log's server. close_timeout_s: how long handlers may take when it ends.
 
     Each subscription is a member of its group, and runs up to `concurrency` handlers at once. An application can be
     started again after it has ended. In a forked child it behaves as before its first start.
@@ -87,6 +92,7 @@ class Txmsg(Router):
         self,
         brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
+        log: LogChoice | None = None,
         group: str | None = None,
         database: DatabaseChoice | None = None,
         sends: Sequence[Topic[Any]] = (),
@@ -101,6 +107,12 @@ class Txmsg(Router):
         self.brokers = brokers
         """Where it connects at its next start; None: where the environment says. Tests may set it."""
         shards_of(self.brokers, takes_memory=True)
+        if not (log is None or isinstance(log, str | os.PathLike) or hasattr(log, "fetch")):
+            raise MisuseError(
+                f"log={shown(log)} is not a log: give its address or directory, or what open_log returned"
+            )
+        self.log = log
+        """The log that it reads from its next start on; None: the one that TXMSG_LOG names. Tests may set it."""
         for topic in sends:
             if not isinstance(topic, Topic):
                 raise MisuseError(f"sends= of an application has {shown(topic)}: give objects made by Topic(...)")
@@ -129,7 +141,7 @@ class Txmsg(Router):
     def _renew(self) -> None:
         self._running: AsyncExitStack | None = None
         """What is to be closed; None before the start and after the close."""
-        self._consumers: list[tuple[Subscription, AsyncConsumer]] = []
+        self._receivers: list[Receiver] = []
         """Of the last start: what they have counted is still asked for when they have ended."""
         self._starting: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
         """Who starts it, and what is set when that is done."""
@@ -160,6 +172,7 @@ class Txmsg(Router):
                 raise MisuseError(
                     f"group {each.group} has two handlers for topic {each.topic!r}: give one of them a group of its own"
                 )
+        list(groups_of_log(found))
         return tuple(found)
 
     @property
@@ -174,7 +187,8 @@ class Txmsg(Router):
         """
         operations = [Operation(action="send", topic=topic.name) for topic in self.sends]
         operations += [
-            Operation(action="receive", topic=each.topic, group=each.group or "") for each in self.subscriptions
+            Operation(action="receive", topic=each.topic, group=each.group or "", is_of_log=each.source == "log")
+            for each in self.subscriptions
         ]
         return asyncapi(map(schema_of, self.topics), operations, title=title, version=version)
 
@@ -318,8 +332,11 @@ class Txmsg(Router):
             chosen = [replace(each, concurrency=self.concurrency) for each in chosen]
         if self._database is not None and self.group is not None:
             self._producer_of("the application")  # to be closed with it, whoever is the first to send
-        handlings = [Handling(each, self.dependency_overrides, self._transactions) for each in chosen]
-        consumers = [] if self._is_in_memory else [(each.of, self._consumer(each)) for each in handlings]
+        receivers = (
+            []
+            if self._is_in_memory
+            else receivers_of(chosen, self._sources(), self.dependency_overrides, self._transactions)
+        )
         async with AsyncExitStack() as stack:
             threads = DaemonThreads(1, name="txmsg-hooks")
             stack.callback(threads.shutdown)
@@ -334,13 +351,14 @@ class Txmsg(Router):
             for producer in self._producers:  # after the tables of their listeners, which hooks may create, too
                 await stack.enter_async_context(entered(producer, threads))
             await self._register()
-            for handling in handlings:
-                stack.push_async_callback(handling.close)
-            stack.push_async_callback(_close_all, [consumer for _, consumer in consumers])
-            for _, consumer in consumers:
-                await consumer.start()
+            for receiver in receivers:
+                for handling in receiver.handlings:
+                    stack.push_async_callback(handling.close)
+            stack.push_async_callback(_close_all, [receiver.consumer for receiver in receivers])
+            for receiver in receivers:
+                await receiver.consumer.start()
             running = stack.pop_all()
-        self._consumers = consumers
+        self._receivers = receivers
         return running
 
     @property
@@ -364,21 +382,15 @@ class Txmsg(Router):
             raise MisuseError(f"no handler is of group {unknown[0]!r}: there are {', '.join(there) or 'none'}")
         return [each for each in self.subscriptions if not self.groups or each.group in self.groups]
 
-    def _consumer(self, handling: Handling) -> AsyncConsumer:
-        of = handling.of
-        assert of.group is not None, "`chosen` has looked"
-        consumer = AsyncConsumer(
-            self.brokers,
-            group=of.group,
-            concurrency=handling.concurrency,
+    def _sources(self) -> Sources:
+        return Sources(
+            brokers=self.brokers,
+            log=self.log,
             visibility_timeout_s=self._visibility_timeout_s,
             close_timeout_s=self.close_timeout_s,
-            start=of.start,
             encryption=self._encryption,
             **self._options,
         )
-        consumer.subscribe(handling.topic, of.tag, retry=of.retry)(handling.handle)
-        return consumer
 
     async def close(self) -> None:
         """Stops receiving, lets handlers finish for up to close_timeout_s, sends waiting messages, and exits the hooks.
@@ -504,20 +516,32 @@ class Txmsg(Router):
         """Stops delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
 
         Received messages are still handled. Brokers stop within two seconds. The application's user must be allowed to
-        administer the group. Call it on the loop on which it was started. Errors as for `AsyncConsumer.stop_group`.
+        administer the group. Call it on the loop on which it was started. Errors as for `AsyncConsumer.stop_group`, and
+        MisuseError for a group that reads the log.
         """
-        await self._consumers_of(group)[0].stop_group()
+        await self._at_brokers(group).stop_group()
 
     async def start_group(self, group: str) -> None:
         """Ends `stop_group`, or `txmsg group stop`."""
-        await self._consumers_of(group)[0].start_group()
+        await self._at_brokers(group).start_group()
 
-    def _consumers_of(self, group: str) -> list[AsyncConsumer]:
+    def _at_brokers(self, group: str) -> AsyncConsumer:
+        """One of its consumers, for what concerns all of them. Raises MisuseError if the group reads the log."""
+        consumers = self._consumers_of(group)
+        at_brokers = [each for each in consumers if isinstance(each, AsyncConsumer)]
+        if len(at_brokers) < len(consumers):
+            raise MisuseError(
+                f"group {group!r} reads the log, where no command stops a group in all processes: "
+                f"app.pause({group!r}) does so in this one"
+            )
+        return at_brokers[0]
+
+    def _consumers_of(self, group: str) -> list[AsyncConsumer | AsyncLogConsumer]:
         if self._running is None:
             raise MisuseError("the application does not run: start it first")
-        found = [consumer for of, consumer in self._consumers if of.group == group]
+        found = [receiver.consumer for receiver in self._receivers if receiver.group == group]
         if not found:
-            there = ", ".join(sorted({consumer.group for _, consumer in self._consumers})) or "none"
+            there = ", ".join(sorted({receiver.group for receiver in self._receivers})) or "none"
             raise MisuseError(f"no handler that runs here is of group {group!r}: there are {there}")
         return found
 
@@ -525,8 +549,8 @@ class Txmsg(Router):
         """For `txmsg.metrics.ClientCollector`: those of its producers, and of the consumers of its last start."""
         for producer in self._producers:
             producer._put_figures(figures)
-        for _, consumer in self._consumers:
-            consumer._put_figures(figures)
+        for receiver in self._receivers:
+            receiver.consumer._put_figures(figures)
 
 
 async def _closed(producer: Producer | AsyncProducer, threads: Executor) -> None:
@@ -537,7 +561,7 @@ async def _closed(producer: Producer | AsyncProducer, threads: Executor) -> None
         await asyncio.get_running_loop().run_in_executor(threads, producer.close)
 
 
-async def _close_all(consumers: Sequence[AsyncConsumer]) -> None:
+async def _close_all(consumers: Sequence[AsyncConsumer | AsyncLogConsumer]) -> None:
     """At once: what one of them waits for does not add to what others do."""
     closing: list[Awaitable[None]] = [consumer.close() for consumer in consumers]
     ends = await asyncio.gather(*closing, return_exceptions=True)

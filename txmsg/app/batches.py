@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +33,8 @@ class Batches:
 
     handle: handles a list; as `Router.subscribe` says of handlers of lists. How many messages wait is bounded by those
     who add them: a consumer adds no more than `count * concurrency`. pace: lists wait for it before they are made, so
-    that they get longer meanwhile.
+    that they get longer meanwhile. until_quiet: a list that is not full waits as long as more are added, not 5 ms in
+    all: what is here already is added as the loop has turns for it.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Batches:
         *,
         name: str,
         pace: Pace | None = None,
+        until_quiet: bool = False,
     ) -> None:
         self._count = count
         self._concurrency = concurrency
@@ -50,6 +53,8 @@ class Batches:
         self._name = name
         self._pace = pace
         self._waiting: deque[_Waiting] = deque()
+        self._until_quiet = until_quiet
+        self._has_grown = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -61,7 +66,9 @@ class Batches:
         if len(self._waiting) >= self._count:
             self._begin()
         elif self._timer is None:
-            self._timer = loop.call_later(_LINGER_S, self._begin)
+            self._timer = loop.call_later(_LINGER_S, self._linger)
+        else:
+            self._has_grown = True
         failed = await settled
         if failed is not None:
             error, traceback = failed
@@ -75,6 +82,13 @@ class Batches:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CANCEL_S_MAX)
+
+    def _linger(self) -> None:
+        if self._until_quiet and self._has_grown:
+            self._has_grown = False
+            self._timer = asyncio.get_running_loop().call_later(_LINGER_S, self._linger)
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         if self._timer is not None:
@@ -112,6 +126,42 @@ class Batches:
         for each, result in zip(taken, results, strict=True):
             if not each.settled.done():
                 each.settled.set_result(None if result is None else (result, result.__traceback__))
+
+
+class BatchesOfQueues:
+    """The same for a log: a list is of one queue, in its order, and its next one begins when that has ended.
+
+    concurrency: lists of different queues that are handled at once. Retries of messages come with those of their queue.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        concurrency: int,
+        handle: Callable[[list[ReceivedMessage]], Awaitable[Any]],
+        *,
+        name: str,
+        pace: Pace | None = None,
+    ) -> None:
+        room = asyncio.Semaphore(concurrency)
+
+        async def handle_in_turn(messages: list[ReceivedMessage]) -> Any:
+            async with room:
+                return await handle(messages)
+
+        self._new = partial(Batches, count, 1, handle_in_turn, name=name, pace=pace, until_quiet=True)
+        self._of: dict[int | None, Batches] = {}
+
+    async def add(self, message: ReceivedMessage) -> None:
+        """As `Batches.add`."""
+        batches = self._of.get(message.queue)
+        if batches is None:
+            batches = self._of[message.queue] = self._new()
+        await batches.add(message)
+
+    async def close(self) -> None:
+        """As `Batches.close`."""
+        await asyncio.gather(*(batches.close() for batches in self._of.values()))
 
 
 def _results_of(returned: object, count: int) -> list[Exception | None]:

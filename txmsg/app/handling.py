@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any
 
-from txmsg.app.batches import Batches
+from txmsg.app.batches import Batches, BatchesOfQueues
 from txmsg.app.dependencies import Injected, Overrides
 from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
@@ -28,7 +28,8 @@ class Handling:
     """What a consumer is given for a subscription. Belongs to one loop; closed when the consumer is.
 
     transactions: makes handlers that ask for a session, or for `tx`. threads: where `def` handlers of lists run;
-    default: on threads of its own. Raises MisuseError for a handler that cannot be made.
+    default: on threads of its own. group: whose progress it is, if it is not the subscription's: that of a consumer
+    that broadcasts. Raises MisuseError for a handler that cannot be made.
     """
 
     def __init__(
@@ -38,18 +39,19 @@ class Handling:
         transactions: Transactions = NO_DATABASE,
         *,
         threads: Executor | None = None,
+        group: str | None = None,
     ) -> None:
         self.of = subscription
+        self._group = group or subscription.group or ""
         self._transactions = transactions
         self._given_threads = threads
-        self._batches: Batches | None = None
+        self._batches: Batches | BatchesOfQueues | None = None
         self._processes: Processes | None = None
         self._threads: DaemonThreads | None = None
         self._closed = threading.Event()
         injected = injected_of(subscription, overrides)
         self.topic = subscription.typed or _annotated(subscription.topic, injected.payload_type)
         """The topic with the type of its payloads, if the handler asks for them."""
-        self.concurrency = subscription.concurrency * (subscription.batch or 1)
         pace = None if subscription.rate is None else Pace(subscription.rate)
         handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
@@ -62,21 +64,20 @@ class Handling:
         subscription = self.of
         handler = subscription.handler
         if isinstance(handler, GroupHandler):
-            assert subscription.group is not None, "the application has completed it"
-            bound = handler.bound(subscription.group)
+            bound = handler.bound(self._group)
             if not injected.is_plain:
                 bound.handler = injected.on_loop if is_coroutine(bound) else injected.on_thread
             return bound
         if injected.is_in_transaction:
-            assert subscription.group is not None, "the application has completed it"
-            return self._transactions.handler(handler, injected, subscription.group)
+            return self._transactions.handler(handler, injected, self._group)
         call = injected.on_loop if injected.is_coroutine else injected.on_thread
         if subscription.batch is not None:
             threads = self._given_threads
             if threads is None:
                 threads = self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
             function = UserFunction(f"the handler of topic {subscription.topic!r}", call, "messages")
-            self._batches = Batches(
+            kind = BatchesOfQueues if subscription.source == "log" else Batches
+            self._batches = kind(
                 subscription.batch,
                 subscription.concurrency,
                 lambda messages: function(messages, threads),

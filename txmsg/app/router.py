@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from txmsg.app.dependencies import NO_OVERRIDES, Injected, Overrides
 from txmsg.app.processes import check_importable
 from txmsg.consumer.failures import Retry, check_retry
-from txmsg.consumer.lifecycle import check_count
+from txmsg.consumer.lifecycle import check_count, group_of_member
 from txmsg.consumer.subscriptions import GroupHandler, hidden_group_handler, hides_group_handler, note_subscribed
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.metaq.consumer.options import LogOptions, Missing
+from txmsg.runtime.backoff import DELAYS_S, RETRIES_MAX
+from txmsg.runtime.durations import in_seconds
 from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import check_takes, name_of
 from txmsg.settings.clients import CONCURRENCY_MAX
@@ -22,14 +25,19 @@ from txmsg.typed.topic import Topic
 from txmsg.typed.topic import name_of as name_of_topic
 from txmsg.wire.tags import parse_tags
 
+if TYPE_CHECKING:
+    from txmsg.metaq.group.assignment import Strategy
+
 H = TypeVar("H", bound=Callable[..., Any])
 M = TypeVar("M", bound=Callable[[ReceivedMessage], AbstractContextManager[Any]])
 
 Middleware = Callable[[ReceivedMessage], AbstractContextManager[Any]]
 """Gives what is entered for the time in which a message is handled."""
 RunsIn = Literal["threads", "processes"]
+Source = Literal["brokers", "log"]
 
 CONCURRENCY: Final = 16
+_NO_LOG_OPTIONS: Final = LogOptions()
 _RATE_MAX: Final = 1e6
 
 
@@ -50,6 +58,10 @@ class Subscription:
     rate: float | None = None
     runs_in: RunsIn = "threads"
     start: Start | None = None
+    broadcast: bool | str = False
+    source: Source = "brokers"
+    log_options: LogOptions = _NO_LOG_OPTIONS
+    """Of a group that reads the log."""
     middleware: tuple[Middleware, ...] = ()
     """Of the routers that it was included by, the outermost one first."""
 
@@ -57,6 +69,11 @@ class Subscription:
     def payload_type(self) -> type | None:
         """Of the topic; None: the annotations of the handler say it."""
         return None if self.typed is None else self.typed.payload_type
+
+    @property
+    def message_concurrency(self) -> int:
+        """Messages that are handled at once: as many lists as there are handlers, where it gets lists."""
+        return self.concurrency * (self.batch or 1)
 
 
 class Router:
@@ -83,6 +100,12 @@ class Router:
         rate: float | None = None,
         runs_in: RunsIn = "threads",
         start: Start | None = None,
+        broadcast: bool | str = False,
+        source: Source = "brokers",
+        ordered: bool = False,
+        strategy: Strategy | None = None,
+        zone: str = "",
+        missing: Missing = "earliest",
     ) -> Callable[[H], H]:
         """Decorates a handler, def or async def, and returns it unchanged, so that tests can call it.
 
@@ -93,11 +116,14 @@ class Router:
         names of the parameters, such as `order_id: int`. A message without them becomes a dead letter at once.
 
         group: the consumer group; one handler per group and topic. concurrency: handlers at once in each process.
-        tag, retry, start: as for `Consumer`. batch: the handler gets lists of up to so many messages:
+        tag, retry, start, broadcast: as for `Consumer`. batch: the handler gets lists of up to so many messages:
         `list[ReceivedMessage]`. It acknowledges all by returning and refuses all by raising; or it returns a list of as
         many results, as `asyncio.gather(..., return_exceptions=True)` does: an exception refuses its message.
         rate: maximum number of messages per second in each process.
         runs_in: "processes" for a CPU-bound `def` handler: it runs in `concurrency` separate processes.
+        source: "log" reads the log of the application (`log=` of Txmsg): each queue is handled in its order, up to
+        `concurrency` queues at once; a list of `batch` is of one queue. ordered, strategy, zone, missing: for the log
+        alone, as for `AsyncLogConsumer`. The topics of a group share these, `start` and `broadcast`.
         """
         if callable(topic):
             raise MisuseError('@subscribe is used without a topic: write @app.subscribe("topic", group="group")')
@@ -115,6 +141,17 @@ class Router:
             raise MisuseError(f"rate={shown(rate)} of topic {name!r} must be a number of messages per second above 0")
         if runs_in not in ("threads", "processes"):
             raise MisuseError(f'runs_in={shown(runs_in)} of topic {name!r}: give "threads" or "processes"')
+        if source not in ("brokers", "log"):
+            raise MisuseError(f'source={shown(source)} of topic {name!r}: give "brokers" or "log"')
+        group_of_member("g", broadcast)
+        log_options = LogOptions(ordered=ordered, strategy=strategy, zone=zone, missing=missing)
+        if source == "log":
+            _check_of_log(name, ordered=ordered, batch=batch, retry=retry)
+        elif log_options != _NO_LOG_OPTIONS:
+            raise MisuseError(
+                f"ordered=, strategy=, zone= and missing= of topic {name!r} are about queues of a log: leave them out, "
+                'or read the log with source="log"'
+            )
 
         def register(handler: H) -> H:
             own = Subscription(
@@ -129,6 +166,9 @@ class Router:
                 rate=rate,
                 runs_in=runs_in,
                 start=start,
+                broadcast=broadcast,
+                source=source,
+                log_options=log_options,
             )
             _check(own)
             self._own.append(own)
@@ -164,6 +204,34 @@ class Router:
         found = [*self._own, *(each for router in self._included for each in router._subscriptions())]
         around = tuple(self._middleware)
         return [replace(each, group=each.group or self.group, middleware=(*around, *each.middleware)) for each in found]
+
+
+def _check_of_log(topic: str, *, ordered: bool, batch: int | None, retry: Retry | None) -> None:
+    """Raises MisuseError for what brokers can do, and a log cannot."""
+    if ordered and batch is not None:
+        raise MisuseError(
+            f"ordered= of topic {topic!r} with batch=: a queue that waits for the retry of one message cannot go on "
+            "with the rest of its list. Leave one of them out"
+        )
+    for each in _with_inner(retry):
+        if each.retries_max is not None and each.retries_max > RETRIES_MAX:
+            raise MisuseError(
+                f"retry= of topic {topic!r} has retries_max={each.retries_max}: a group of a log has up to "
+                f"{RETRIES_MAX} retries"
+            )
+        if (longest_s := max(map(in_seconds, each.delays_s or [0.0])) * (1 + each.jitter)) > DELAYS_S[-1]:
+            raise MisuseError(
+                f"retry= of topic {topic!r} has a delay of {longest_s:g} s, with jitter: a log keeps a message that "
+                f"failed for up to {DELAYS_S[-1]:g} s until its retry"
+            )
+
+
+def _with_inner(retry: Retry | None) -> Iterator[Retry]:
+    """The policy, and those that it has for types of exceptions."""
+    if retry is not None:
+        yield retry
+        for each in retry.by_type.values():
+            yield from _with_inner(each if isinstance(each, Retry) else None)
 
 
 def _check(subscription: Subscription) -> None:

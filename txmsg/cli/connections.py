@@ -15,6 +15,7 @@ from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.cli.options import Decorator
 from txmsg.errors import BrokerUnavailable, InvalidName, MisuseError, OutcomeUnknown
+from txmsg.metaq.consumer.options import LOG_VARIABLE
 from txmsg.wire.address import KAFKA
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.brokers import BROKERS_DEFAULT, BROKERS_VARIABLE, one_database_of
@@ -76,7 +77,7 @@ _log: Decorator = click.option(
     "--log",
     metavar="LOG",
     required=True,
-    envvar="TXMSG_LOG",
+    envvar=LOG_VARIABLE,
     show_envvar=True,
     help="The log: its directory, the address of its server, or kafka://HOST:PORT.",
 )

@@ -63,10 +63,8 @@ class AsyncLifecycle(ABC):
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
-        self.group = check_name("consumer group", group)
+        self.group = group_of_member(check_name("consumer group", group), broadcast)
         """The consumer group; of a broadcasting member, the one that it is by itself."""
-        if broadcast is not False:
-            self.group = _broadcast_group_of(self.group, broadcast)
         self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
         self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
         self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
@@ -299,14 +297,15 @@ class Lifecycle(Generic[C]):
         self.close()
 
 
-def _broadcast_group_of(group: str, instance: object) -> str:
-    """The group that a broadcasting member is by itself: GROUP%INSTANCE."""
-    if instance is True:
-        instance = uuid4().hex
+def group_of_member(group: str, broadcast: object) -> str:
+    """The group; of a broadcasting member, the one that it is by itself: GROUP%INSTANCE. Raises MisuseError."""
+    if broadcast is False:
+        return group
+    instance = uuid4().hex if broadcast is True else broadcast
     if not isinstance(instance, str) or "%" in instance:
         raise MisuseError(
-            f"broadcast={shown(instance)} is neither True nor the name of an instance: give one that is this process's "
-            "own and stays the same over restarts, such as its host's name, without %"
+            f"broadcast={shown(broadcast)} is neither True nor the name of an instance: give one that is this "
+            "process's own and stays the same over restarts, such as its host's name, without %"
         )
     return check_name("consumer group", f"{group}%{check_name('broadcast instance', instance)}")
 

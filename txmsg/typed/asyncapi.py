@@ -20,11 +20,15 @@ _ONE: Final = frozenset({"items", "additionalProperties", "not"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What an application does with a topic. group: whose progress this is, of a subscription."""
+    """What an application does with a topic. group: whose progress this is, of a subscription.
+
+    is_of_log: whether the messages come from a log, not from brokers.
+    """
 
     action: Literal["send", "receive"]
     topic: str
     group: str = ""
+    is_of_log: bool = False
 
 
 def asyncapi(
@@ -55,10 +59,11 @@ def asyncapi(
     for operation in operations:
         _channel(channels, operation.topic)
         name = ".".join(filter(None, (operation.action, _named(operation.topic), _named(operation.group))))
+        of_log = " of the log" if operation.is_of_log else ""
         done[name] = {
             "action": operation.action,
             "channel": {"$ref": f"#/channels/{_named(operation.topic)}"},
-            **({"title": f"consumer group {operation.group}"} if operation.group else {}),
+            **({"title": f"consumer group {operation.group}{of_log}"} if operation.group else {}),
         }
     return {
         "asyncapi": "3.0.0",

@@ -1,6 +1,7 @@
 """Consumers of a log, by listener or by polling, alike for a path and an address.
 
 consumer, async_consumer  what users make
+options      what only a consumer of a log is told      (pure)
 balance      which queues a consumer owns
 fetcher      what it fetches, and goes past
 lane         what it has of one queue                        (pure)

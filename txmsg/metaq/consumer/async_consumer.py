@@ -19,10 +19,10 @@ from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.message import check_name
 from txmsg.metaq.consumer.balance import Balance
-from txmsg.metaq.consumer.fetcher import Fetcher, Missing, check_missing
+from txmsg.metaq.consumer.fetcher import Fetcher
 from txmsg.metaq.consumer.lane import CHUNK_COUNT, Lane
+from txmsg.metaq.consumer.options import LogOptions, Missing
 from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
 from txmsg.metaq.consumer.retries import backoff_of
 from txmsg.metaq.consumer.workers import LaneWorkers
@@ -34,7 +34,6 @@ from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.start import Start, check_start
 from txmsg.runtime.threads import DaemonThreads
-from txmsg.runtime.user_function import check_takes
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
@@ -111,11 +110,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._where = log
         self._credential: dict[str, Any] = {"tls": tls, "token": token}
         self._is_passing = broadcast is True
-        self._ordered = ordered
-        self._strategy = averaged if strategy is None else strategy
-        check_takes("strategy", self._strategy, "queues", "members")
-        self._zone = check_name("zone", zone) if zone != "" else ""
-        self._missing = check_missing(missing)
+        self._options = LogOptions(ordered=ordered, strategy=strategy, zone=zone, missing=missing)
         self._backoff = backoff_of(retries_max, retry_delays_s)
         self._clock: Callable[[], float] = time.time
         self._balance_s = BALANCE_S
@@ -130,6 +125,11 @@ class AsyncLogConsumer(AsyncLifecycle):
         """For `txmsg.metrics.ClientCollector`."""
         lanes = [] if self._access is None else list(self._balance.lanes.values())
         self._counts.put(figures, self.group, held=sum(lane.held_count for lane in lanes))
+
+    def _set_apart(self, topic: str, *, concurrency: int, list_count: int) -> None:
+        """Gives the handler of a topic a concurrency of its own, and lists; for applications, before the start."""
+        handler = self._subscriptions.handlers[topic]
+        handler.concurrency, handler.list_count = concurrency, list_count
 
     # ---- life
 
@@ -148,8 +148,8 @@ class AsyncLogConsumer(AsyncLifecycle):
             self.group,
             self._subscriptions.wanted,
             start=self._start,
-            strategy=self._strategy,
-            zone=self._zone,
+            strategy=self._options.strategy or averaged,
+            zone=self._options.zone,
             reads_retries=bool(handlers),
             chunk_count=max([CHUNK_COUNT, *(each.list_count for each in handlers.values())]),
             thread=self._member_thread,
@@ -160,7 +160,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             self._access,
             self._balance.lanes,
             self.group,
-            missing=self._missing,
+            missing=self._options.missing,
             are_polled=not handlers,
             thread=self._threads,
             clock=self._now,
@@ -171,7 +171,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             handlers,
             concurrency=self._concurrency,
             backoff=self._backoff,
-            ordered=self._ordered,
+            ordered=self._options.ordered,
             threads=self._threads,
             clock=self._now,
             counts=self._counts,

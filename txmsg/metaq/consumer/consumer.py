@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.errors import MisuseError
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
-from txmsg.metaq.consumer.fetcher import Missing
+from txmsg.metaq.consumer.options import Missing
 from txmsg.metaq.consumer.polls import PolledBatch
 from txmsg.metaq.group.assignment import Strategy
 from txmsg.metaq.interface import LogAccess

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, shown
+from txmsg.errors import OffsetOutOfRange, OffsetsMissing, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.consumer.options import Missing
 from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
 
 _log = EventLog(__name__)
-
-Missing: TypeAlias = Literal["error", "earliest", "latest"]
-"""What becomes of a queue whose next offset is not kept any more."""
 
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of batches that are fetched and not handled, in one consumer; a batch alone may be larger."""
@@ -25,13 +23,6 @@ _FETCH_BYTES: Final = 1024 * 1024
 _WAIT_S: Final = 0.25
 _RETRY_S: Final = 5.0
 _TELL_S: Final = 60.0
-
-
-def check_missing(missing: object) -> Missing:
-    """What becomes of a queue whose next offset is not kept any more; else MisuseError."""
-    if missing == "error" or missing == "earliest" or missing == "latest":  # noqa: PLR1714 - what type checkers follow
-        return missing
-    raise MisuseError(f"missing={shown(missing)} is not 'error', 'earliest' or 'latest'")
 
 
 class Fetcher:

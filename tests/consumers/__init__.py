@@ -1,0 +1,1 @@
+"""Subscriptions of applications, by both sources: brokers and the log."""

@@ -1,0 +1,114 @@
+"""Both sources of subscriptions for tests: what is sent, and what became of it, in the words that they have in common.
+
+A row is what keeps its order: the messages of an ordering key at brokers, a queue of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from txmsg.app import Txmsg
+from txmsg.app.router import Source
+from txmsg.client.producer import Producer
+from txmsg.encryption import Encryption
+from txmsg.message import Message, ReceivedMessage
+from txmsg.metaq import Log, LogProducer
+from txmsg.metaq.consumer.retries import tried_of
+from txmsg.metaq.interface import DEAD_LETTERS, LogQueue
+from txmsg.metaq.location import open_log
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+from txmsg.testing import Broker
+
+GROUP: Final = "g"
+TOPIC: Final = "t"
+
+
+class Place(Protocol):
+    """A source, with a topic `t` and a group `g`."""
+
+    source: Source
+
+    def app(self, **options: Any) -> Txmsg:
+        """An application that reads it."""
+        ...
+
+    def send(self, *bodies: bytes, row: int = 0, topic: str = TOPIC, encryption: Encryption | None = None) -> None:
+        """Messages of one row, in this order."""
+        ...
+
+    def dead(self) -> list[bytes]:
+        """The bodies of the dead letters of the group."""
+        ...
+
+
+class AtBrokers:
+    """See `Place`."""
+
+    source: Source = "brokers"
+
+    def __init__(self, broker: Broker, producer: Producer) -> None:
+        self._broker = broker
+        self._producer = producer
+
+    def app(self, **options: Any) -> Txmsg:
+        return Txmsg(self._broker.address, group=GROUP, **options)
+
+    def send(self, *bodies: bytes, row: int = 0, topic: str = TOPIC, encryption: Encryption | None = None) -> None:
+        key = f"row {row}"
+        self._producer.send_many(_sent([Message(topic, body, ordering_key=key) for body in bodies], encryption))
+
+    def dead(self) -> list[bytes]:
+        return [letter.body for letter in self._broker.dead_letters(GROUP)]
+
+
+class OfLog:
+    """See `Place`."""
+
+    source: Source = "log"
+
+    def __init__(self, root: Path, writer: Log) -> None:
+        self.root = root
+        self._producer = LogProducer(writer)
+
+    def app(self, **options: Any) -> Txmsg:
+        return Txmsg(log=self.root, group=GROUP, **options)
+
+    def send(self, *bodies: bytes, row: int = 0, topic: str = TOPIC, encryption: Encryption | None = None) -> None:
+        self._producer.send_many(_sent([Message(topic, body) for body in bodies], encryption), queue=row)
+
+    def dead(self) -> list[bytes]:
+        with open_log(self.root) as access:
+            fetched = access.fetch({LogQueue(DEAD_LETTERS + GROUP, 0): 0})
+            copies = [message for each in fetched for batch in each.batches for message in batch.messages()]
+        return [tried_of(copy).message.body for copy in copies]
+
+
+def _sent(messages: Sequence[Message], encryption: Encryption | None) -> list[Message]:
+    return [message if encryption is None else encryption.encrypt(message) for message in messages]
+
+
+def of_kind(kind: str, handle: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessage], Any]:
+    """The function as a handler of this kind, `def` or `async def`."""
+
+    def plain(message: ReceivedMessage) -> None:
+        handle(message)
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        handle(message)
+
+    return plain if kind == "def" else coroutine
+
+
+def acknowledged_by(app: Txmsg) -> float:
+    """How many messages an application has acknowledged since its last start, as its figures say."""
+    figures = Figures(Process.APPLICATION)
+    app._put_figures(figures)
+    [values] = [
+        values for metric, values in figures.series() if metric.name == "txmsg_client_acknowledged_messages_total"
+    ]
+    counts = list(values.values())
+    assert all(isinstance(count, int | float) for count in counts)
+    return sum(count for count in counts if isinstance(count, int | float))

@@ -1,0 +1,226 @@
+"""What is the log's own in subscriptions: its options, lists of one queue, one member for all topics of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.consumers.sources import GROUP, OfLog, acknowledged_by, of_kind
+from tests.metaq.servers import served
+from tests.waiting import until_async
+from txmsg.app import Router, Txmsg
+from txmsg.consumer.failures import Reject, Retry
+from txmsg.errors import CorruptLog, MisuseError, TxmsgError
+from txmsg.message import Message, ReceivedMessage
+from txmsg.metaq import LogProducer, open_log
+from txmsg.metaq.interface import LogQueue
+from txmsg.metaq.server.config import MetaQConfig
+from txmsg.runtime.start import Start
+from txmsg.testing import handle as handle_message
+
+WAIT_S = 60.0
+
+
+def one(message: ReceivedMessage) -> None: ...
+def several(messages: list[ReceivedMessage]) -> None: ...
+
+
+# ---- declared
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"source": "kafka"}, "source='kafka' of topic 't': give \"brokers\" or \"log\""),
+        ({"source": "log", "missing": "never"}, "missing='never' is not 'error'"),
+        ({"source": "log", "strategy": lambda: {}}, "is called as"),
+        ({"source": "log", "zone": "no zone"}, "zone"),
+        ({"source": "log", "ordered": 3}, "ordered=3 is not True or False"),
+        ({"source": "log", "ordered": True, "batch": 3}, "ordered= of topic 't' with batch="),
+        ({"source": "log", "broadcast": "a%b"}, "broadcast='a%b'"),
+        ({"source": "log", "start": Start.offset(3)}, "offset"),
+        ({"source": "log", "retry": Retry(retries_max=17)}, "retries_max=17: a group of a log has up to 16 retries"),
+        ({"source": "log", "retry": Retry(delays_s=[7201])}, "has a delay of 7201 s"),
+        ({"source": "log", "retry": Retry(by_type={OSError: Retry(retries_max=20)})}, "retries_max=20"),
+        ({"ordered": True}, 'read the log with source="log"'),
+        ({"missing": "latest"}, 'read the log with source="log"'),
+        ({"source": "log", "visibility_timeout_s": 3.0}, "visibility_timeout_s"),
+    ],
+)
+def test_what_a_source_cannot_do_is_refused_at_the_declaration(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((TxmsgError, TypeError), match=re.escape(said)):
+        Txmsg(group="g").subscribe("t", **options)
+
+
+@pytest.mark.parametrize(
+    "differing", [{"start": Start.latest()}, {"broadcast": "host-1"}, {"zone": "south"}, {"ordered": True}]
+)
+def test_topics_of_a_group_of_the_log_share_its_options(differing: dict[str, Any]) -> None:
+    app = Txmsg(group="g")
+    app.subscribe("a", source="log")(one)
+    app.subscribe("b", group="other", source="log", **differing)(one)
+    assert len(app.subscriptions) == 2
+    router = Router()
+    router.subscribe("c", source="log", **differing)(one)
+    app.include(router)
+    with pytest.raises(MisuseError, match="group g reads topics 'a' and 'c' of the log, which share one start="):
+        assert app.subscriptions
+
+
+async def test_application_without_a_log_is_told_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TXMSG_LOG", raising=False)
+    app = Txmsg(group="g")
+    app.subscribe("t", source="log")(one)
+    with pytest.raises(MisuseError, match=r"topic 't' in group g has source=\"log\".*Txmsg\(\.\.\., log=.*TXMSG_LOG"):
+        await app.start()
+
+
+def test_what_is_not_a_log_is_refused() -> None:
+    with pytest.raises(MisuseError, match="log=3 is not a log"):
+        Txmsg(log=3)  # type: ignore[arg-type]
+
+
+async def test_the_log_may_be_named_by_the_environment_or_be_open(
+    log_place: OfLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TXMSG_LOG", str(log_place.root))
+    log_place.send(b"x", b"y")
+    with open_log(log_place.root) as access:
+        for number, log in enumerate([None, str(log_place.root), access]):
+            app = Txmsg(log=log)
+            app.subscribe("t", group=f"g{number}", source="log")(one)
+            async with app:
+                await until_async(lambda: acknowledged_by(app) == 2)  # noqa: B023
+        assert access.topics() == {"t": [0]}, "an open log is left open"
+
+
+async def test_a_log_may_be_at_a_server(tmp_path: Path) -> None:
+    config = MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0")
+    with served(config) as address, open_log(address) as log:
+        LogProducer(log).send_many([Message("t", b"x")] * 3)
+        app = Txmsg(log=address, group="g")
+        app.subscribe("t", source="log")(one)
+        async with app:
+            await until_async(lambda: acknowledged_by(app) == 3)
+
+
+def test_asyncapi_says_which_subscriptions_read_the_log() -> None:
+    app = Txmsg(group="g")
+    app.subscribe("t", source="log")(one)
+    app.subscribe("u")(one)
+    operations = app.asyncapi(title="a", version="1")["operations"]
+    titles = [operations[name]["title"] for name in ("receive.t.g", "receive.u.g")]
+    assert titles == ["consumer group g of the log", "consumer group g"]
+
+
+def test_handlers_of_the_log_are_called_without_it() -> None:
+    app, seen = Txmsg(group="g"), []
+
+    @app.subscribe("t", batch=2, source="log")
+    def handle(messages: list[ReceivedMessage]) -> None:
+        seen.append([message.body for message in messages])
+        if messages[0].body == b"2":
+            raise Reject("no")
+
+    handle_message(app, Message("t", b"0"), Message("t", b"1"))
+    with pytest.raises(Reject):
+        handle_message(app, Message("t", b"2"))
+    assert seen == [[b"0", b"1"], [b"2"]]
+
+
+# ---- running
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_queue_goes_on_after_a_failure_unless_it_is_ordered(log_place: OfLog, ordered: bool) -> None:
+    app = log_place.app()
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append((message.body, message.attempt))
+        if message.body == b"1" and message.attempt == 1:
+            raise ValueError("not yet")
+
+    app.subscribe("t", source="log", ordered=ordered, retry=Retry(delays_s=[0.01]))(of_kind("def", handle))
+    log_place.send(b"0", b"1", b"2")
+    async with app:
+        await until_async(lambda: acknowledged_by(app) == 3)
+    later = [(b"1", 2), (b"2", 1)] if ordered else [(b"2", 1), (b"1", 2)]
+    assert seen == [(b"0", 1), (b"1", 1), *later]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+async def test_a_list_is_of_one_queue_in_order_and_its_next_one_begins_when_it_has_ended(
+    log_place: OfLog, kind: str
+) -> None:
+    app = log_place.app()
+    lists: list[list[int]] = []
+    seen: dict[int | None, list[int]] = defaultdict(list)
+    running: set[int | None] = set()
+
+    def begin(messages: list[ReceivedMessage]) -> int | None:
+        [queue] = {message.queue for message in messages}
+        assert queue not in running
+        running.add(queue)
+        lists.append([message.offset or 0 for message in messages])
+        seen[queue] += lists[-1]
+        return queue
+
+    def handle(messages: list[ReceivedMessage]) -> None:
+        running.remove(begin(messages))
+
+    async def handle_async(messages: list[ReceivedMessage]) -> None:
+        queue = begin(messages)
+        await asyncio.sleep(0)
+        running.remove(queue)
+
+    app.subscribe("t", source="log", batch=200, concurrency=2)(handle if kind == "def" else handle_async)
+    for row in range(3):
+        log_place.send(*(b"x" for _ in range(450)), row=row)
+    async with app:
+        await until_async(lambda: acknowledged_by(app) == 3 * 450)
+    assert seen == {queue: list(range(450)) for queue in range(3)}
+    assert max(map(len, lists)) == 200
+
+
+async def test_stored_offset_stays_before_a_message_of_a_list_that_was_cancelled(log_place: OfLog) -> None:
+    app = log_place.app()
+    begun: list[int] = []
+
+    @app.subscribe("t", source="log", batch=3)
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        begun.append(len(messages))
+        if len(begun) == 2:
+            await asyncio.Event().wait()
+
+    log_place.send(*(b"x" for _ in range(5)))
+    app.close_timeout_s = 0
+    async with app:
+        await until_async(lambda: len(begun) == 2)
+    with open_log(log_place.root) as access:
+        [state] = [each for each in access.group(GROUP).queues if each.queue == LogQueue("t", 0)]
+    assert (begun, state.offset) == ([3, 2], 3)
+
+
+@pytest.mark.parametrize("call", [lambda app: app.stop_group("g"), lambda app: app.start_group("g")])
+async def test_group_of_the_log_is_not_stopped_in_all_processes(log_place: OfLog, call: Callable[[Txmsg], Any]) -> None:
+    app = log_place.app()
+    app.subscribe("t", source="log")(one)
+    async with app:
+        with pytest.raises(MisuseError, match="group 'g' reads the log, where no command stops a group"):
+            await call(app)
+
+
+async def test_a_directory_that_is_no_log_is_said_at_the_start_and_hooks_are_left(tmp_path: Path) -> None:
+    app, left = Txmsg(log=tmp_path, group="g"), []
+    app.subscribe("t", source="log")(one)
+    app.on_shutdown(lambda: left.append("left"))
+    with pytest.raises(CorruptLog):
+        await app.start()
+    assert left == ["left"]
