@@ -66,6 +66,11 @@ class Receiver:
     consumer: AsyncConsumer | AsyncLogConsumer
     handlings: tuple[Handling, ...]
 
+    @property
+    def topics(self) -> list[str]:
+        """Those of its subscriptions."""
+        return [handling.of.topic for handling in self.handlings]
+
 
 def receivers_of(
     chosen: Sequence[Subscription], sources: Sources, overrides: Overrides, transactions: Transactions

@@ -12,6 +12,7 @@ applications   runs an application at the broker, or has its handlers called wit
 calling_thread   runs handlers on the thread of the test
 memory         what was sent to "memory:", and handed on without a broker
 progress       what groups still have to do, for messages of failed tests
+log_progress   the same of groups that read a log
 clock          advances time for what waits
 faults         injects faults
 fences         the contract of a FenceStore, as a class of tests

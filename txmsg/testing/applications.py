@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from txmsg.app.application import Txmsg
 from txmsg.app.handling import Handling
 from txmsg.app.router import Subscription
+from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
@@ -21,7 +22,9 @@ from txmsg.testing.calling_thread import CallingThread
 from txmsg.wire.tags import parse_tags
 
 if TYPE_CHECKING:
+    from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
     from txmsg.testing.broker import Broker
+    from txmsg.testing.progress import Progress
 
 Overrides = Mapping[Callable[..., Any], Callable[..., Any]]
 
@@ -64,7 +67,7 @@ class AppRun:
         """Returns when its groups have acknowledged all messages of their topics; otherwise fails with a list.
 
         This includes messages that handlers send to topics of other handlers. dead: the expected number of dead letters
-        of all groups. timeout_s, jump: as in `Broker.delivered`.
+        of all groups. timeout_s, jump: as in `Broker.delivered`; retries of groups that read the log are waited for.
         """
         from txmsg.testing.broker import wait
 
@@ -79,8 +82,24 @@ class AppRun:
         await wait_async(self._looks(dead, timeout_s, jump))
 
     def _looks(self, dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
-        wanted = [(str(each.group), each.topic) for each in self.app._chosen()]
-        return self._broker._until_idle(wanted, dead, timeout_s, jump)
+        wanted: list[tuple[str, str]] = []
+        of_log: list[tuple[AsyncLogConsumer, list[str]]] = []
+        for each in self.app._receivers:
+            if isinstance(each.consumer, AsyncConsumer):
+                wanted += [(each.consumer.group, topic) for topic in each.topics]
+            else:
+                of_log.append((each.consumer, each.topics))
+
+        def of_groups_of_log() -> list[Progress]:
+            from txmsg.testing.log_progress import progress_of_log  # needs txmsg[metaq]
+
+            return [
+                progress
+                for consumer, topics in of_log
+                for progress in progress_of_log(consumer._require_started(), consumer.group, topics)
+            ]
+
+        return self._broker._until_idle(wanted, dead, timeout_s, jump, elsewhere=of_groups_of_log if of_log else list)
 
     @contextmanager
     def _restored_if_it_fails(self) -> Iterator[None]:

@@ -147,7 +147,16 @@ class Broker:
         what = f"group {group!r} has not acknowledged {count} of topic {topic!r}"
         return self._looks(what, [(group, topic)], is_done, timeout_s, jump)
 
-    def _until_idle(self, wanted: Sequence[Wanted], dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
+    def _until_idle(
+        self,
+        wanted: Sequence[Wanted],
+        dead: int,
+        timeout_s: float | None,
+        jump: bool,
+        *,
+        elsewhere: Callable[[], list[Progress]] = list,
+    ) -> Iterator[None]:
+        """elsewhere: where groups are that read something else, such as a log."""
         who = f"group {wanted[0][0]!r}" if len(wanted) == 1 else "the application"
 
         def is_done(all_progress: list[Progress]) -> bool:
@@ -159,7 +168,7 @@ class Broker:
             is_known = bool(all_progress) or all(topic is not None for _, topic in wanted)
             return is_known and not left and died == dead
 
-        return self._looks(f"{who} is not idle", wanted, is_done, timeout_s, jump)
+        return self._looks(f"{who} is not idle", wanted, is_done, timeout_s, jump, elsewhere=elsewhere)
 
     def _looks(
         self,
@@ -168,6 +177,8 @@ class Broker:
         is_done: Callable[[list[Progress]], bool],
         timeout_s: float | None,
         jump: bool,
+        *,
+        elsewhere: Callable[[], list[Progress]] = list,
     ) -> Iterator[None]:
         """Looks, and yields when it is to wait for a moment; ends when it is done. Raises AssertionError."""
         __tracebackhide__ = True
@@ -177,7 +188,12 @@ class Broker:
         if timeout_s <= 0:
             raise MisuseError(f"timeout_s={timeout_s} must be more than 0 seconds")
         deadline = time.monotonic() + timeout_s
-        while not is_done(all_progress := progress_of(self._connection, wanted)):
+        while True:
+            # Before and after: what a handler elsewhere sends here before it is done is seen here, and the reverse.
+            was_busy = any(progress.waiting for progress in elsewhere())
+            all_progress = [*progress_of(self._connection, wanted), *elsewhere()]
+            if is_done(all_progress) and not was_busy:
+                return
             now = time.monotonic()
             if now >= deadline:
                 found = _told(f"{what} within {timeout_s:g} s", all_progress)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -12,8 +14,10 @@ from tests.ports import own_port
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.app import Depends, Txmsg
 from txmsg.cli.connections import asker
+from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import Message, ReceivedMessage
+from txmsg.metaq import Log, LogProducer
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 from txmsg.testing import Broker, MakeConsumer, MakeProducer, RunApp
@@ -49,8 +53,6 @@ def test_it_waits_for_what_handlers_send_each_other_and_leaves_the_application_a
 
 
 def test_dead_letters_that_nobody_expects_fail_it(txmsg_app: RunApp) -> None:
-    from txmsg import Reject
-
     app = Txmsg(group="g")
     producer = app.producer("p")
 
@@ -180,3 +182,43 @@ def test_a_consumer_for_threads_stops_its_group_too(
     assert administration.show_group("g").settings.stopped
     consumer.start_group()
     assert not administration.show_group("g").settings.stopped
+
+
+def test_it_waits_for_handlers_of_the_log_and_for_what_they_send_to_others(txmsg_app: RunApp, tmp_path: Path) -> None:
+    app = Txmsg(log=tmp_path / "log", group="g")
+    producer = app.producer("p")
+    seen: list[bytes] = []
+
+    @app.subscribe("first", source="log", retry=Retry(delays_s=[0.01]))
+    def pass_on(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise ValueError("not yet")
+        producer.send(Message("second", message.body))
+
+    @app.subscribe("second")
+    def take(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    with Log(tmp_path / "log") as writer:
+        LogProducer(writer).send_many([Message("first", b"1"), Message("first", b"2")])
+        with txmsg_app(app) as running:
+            running.wait_until_idle()
+            assert sorted(seen) == [b"1", b"2"]
+
+
+def test_what_is_left_in_the_log_is_listed_and_its_dead_letters_count(txmsg_app: RunApp, tmp_path: Path) -> None:
+    app, go = Txmsg(log=tmp_path / "log", group="g"), threading.Event()
+
+    @app.subscribe("t", source="log")
+    def wait(message: ReceivedMessage) -> None:
+        assert go.wait(60)
+        raise Reject("not valid")
+
+    with Log(tmp_path / "log") as writer, txmsg_app(app) as running:
+        LogProducer(writer).send(Message("t", b""))
+        with pytest.raises(AssertionError, match="topic 't': 1 committed, 0 acknowledged, 1 not yet handled"):
+            running.wait_until_idle(timeout_s=0.1)
+        go.set()
+        with pytest.raises(AssertionError, match=r"has 1 dead letters, 0 were expected(?s:.*)not valid"):
+            running.wait_until_idle()
+        running.wait_until_idle(dead=1)
