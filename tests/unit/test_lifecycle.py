@@ -14,6 +14,7 @@ import pytest
 
 from tests.waiting import until_async
 from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError, Unauthenticated
 
 
@@ -30,7 +31,7 @@ class Waiting(AsyncLifecycle):
     """Its start waits until the server has `answered`, with an error if there is a `refusal`."""
 
     def __init__(self) -> None:
-        super().__init__("g", concurrency=1, close_timeout_s=1, start=None, broadcast=False)
+        super().__init__("g", ConsumerOptions(concurrency=1, close_timeout_s=1))
         self.subscribe("t")(print)
         self.asked = asyncio.Semaphore(0)
         self.answered = asyncio.Event()

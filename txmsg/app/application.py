@@ -28,7 +28,7 @@ from txmsg.client.outbox.options import WhenAway
 from txmsg.client.producer import Producer
 from txmsg.client.sending.schemas import register_schemas
 from txmsg.client.transactional import Build, SessionDecorator, transactional_message
-from txmsg.consumer.lifecycle import CLOSE_TIMEOUT_S_MAX
+from txmsg.consumer.options import CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S_MAX
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import renew_in_children
 from txmsg.logs import EventLog
@@ -97,7 +97,7 @@ class Txmsg(Router):
         database: DatabaseChoice | None = None,
         sends: Sequence[Topic[Any]] = (),
         visibility_timeout_s: Seconds = 60.0,
-        close_timeout_s: Seconds = 30.0,
+        close_timeout_s: Seconds = CLOSE_TIMEOUT_S,
         tls: TlsChoice = None,
         token: TokenChoice = None,
         tracing: Tracing | None = None,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from txmsg.app.dependencies import NO_OVERRIDES, Injected, Overrides
 from txmsg.app.processes import check_importable
 from txmsg.consumer.failures import Retry, check_retry
-from txmsg.consumer.lifecycle import check_count, group_of_member
+from txmsg.consumer.options import CONCURRENCY, ConsumerOptions, check_count
 from txmsg.consumer.subscriptions import GroupHandler, hidden_group_handler, hides_group_handler, note_subscribed
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.metaq.consumer.options import LogOptions, Missing
 from txmsg.runtime.backoff import DELAYS_S, RETRIES_MAX
 from txmsg.runtime.durations import in_seconds
-from txmsg.runtime.start import Start, check_group_start
+from txmsg.runtime.start import Start
 from txmsg.runtime.user_function import check_takes, name_of
 from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.typed.topic import Topic
@@ -36,7 +36,6 @@ Middleware = Callable[[ReceivedMessage], AbstractContextManager[Any]]
 RunsIn = Literal["threads", "processes"]
 Source = Literal["brokers", "log"]
 
-CONCURRENCY: Final = 16
 _NO_LOG_OPTIONS: Final = LogOptions()
 _RATE_MAX: Final = 1e6
 
@@ -131,8 +130,7 @@ class Router:
         if group is not None:
             check_name("consumer group", group)
         parse_tags(tag)
-        check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
-        check_group_start(start, default=Start.earliest())
+        ConsumerOptions(concurrency=concurrency, start=start, broadcast=broadcast)
         check_retry(name, retry)
         if batch is not None:
             check_count("batch", batch, most=CONCURRENCY_MAX)
@@ -143,7 +141,6 @@ class Router:
             raise MisuseError(f'runs_in={shown(runs_in)} of topic {name!r}: give "threads" or "processes"')
         if source not in ("brokers", "log"):
             raise MisuseError(f'source={shown(source)} of topic {name!r}: give "brokers" or "log"')
-        group_of_member("g", broadcast)
         log_options = LogOptions(ordered=ordered, strategy=strategy, zone=zone, missing=missing)
         if source == "log":
             _check_of_log(name, ordered=ordered, batch=batch, retry=retry)

@@ -27,7 +27,8 @@ from txmsg.client.receiving.suspects import Suspects
 from txmsg.client.steering import follow
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
-from txmsg.consumer.lifecycle import AsyncLifecycle, check_count
+from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.options import CLOSE_TIMEOUT_S, CONCURRENCY, ConsumerOptions, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, shown
 from txmsg.logs import EventLog
@@ -102,9 +103,9 @@ class AsyncConsumer(AsyncLifecycle):
         brokers: str | Sequence[str | Sequence[str]] | None = None,
         *,
         group: str,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         visibility_timeout_s: Seconds = 60.0,
-        close_timeout_s: Seconds = 30.0,
+        close_timeout_s: Seconds = CLOSE_TIMEOUT_S,
         prefetch_bytes: int = OUT_SIZE_BYTES_MAX,
         start: Start | None = None,
         broadcast: bool | str = False,
@@ -114,15 +115,17 @@ class AsyncConsumer(AsyncLifecycle):
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
-        super().__init__(
-            group,
+        options = ConsumerOptions(
             concurrency=concurrency,
             close_timeout_s=close_timeout_s,
             start=start,
             broadcast=broadcast,
+            tls=tls,
+            token=token,
             tracing=tracing,
             encryption=encryption,
         )
+        super().__init__(group, options)
         self._addresses = shards_of(brokers)
         self._access = client_access(tls, token)
         self._visibility_timeout_s = check_seconds(

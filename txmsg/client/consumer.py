@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from txmsg.client.async_consumer import AsyncConsumer
-from txmsg.client.hooks import ConsumerHooks
-from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX
 from txmsg.consumer.lifecycle import Lifecycle
+from txmsg.consumer.options import made_as
 from txmsg.metrics.figures import Figures
-from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import shared_loop
-from txmsg.runtime.start import Start
-from txmsg.wire.credential import TokenChoice
-from txmsg.wire.tls import TlsChoice
-
-if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
-    from txmsg.tracing import Tracing
 
 
 class Consumer(Lifecycle[AsyncConsumer]):
@@ -27,40 +17,9 @@ class Consumer(Lifecycle[AsyncConsumer]):
     `def` handlers run on threads. `async def` handlers run on txmsg's own loop and must not block it.
     """
 
-    def __init__(
-        self,
-        brokers: str | Sequence[str | Sequence[str]] | None = None,
-        *,
-        group: str,
-        concurrency: int = 16,
-        visibility_timeout_s: Seconds = 60.0,
-        close_timeout_s: Seconds = 30.0,
-        prefetch_bytes: int = OUT_SIZE_BYTES_MAX,
-        start: Start | None = None,
-        broadcast: bool | str = False,
-        tls: TlsChoice = None,
-        token: TokenChoice = None,
-        hooks: ConsumerHooks | None = None,
-        tracing: Tracing | None = None,
-        encryption: Encryption | None = None,
-    ) -> None:
-        super().__init__(
-            AsyncConsumer(
-                brokers,
-                group=group,
-                concurrency=concurrency,
-                visibility_timeout_s=visibility_timeout_s,
-                close_timeout_s=close_timeout_s,
-                prefetch_bytes=prefetch_bytes,
-                start=start,
-                broadcast=broadcast,
-                tls=tls,
-                token=token,
-                hooks=hooks,
-                tracing=tracing,
-                encryption=encryption,
-            )
-        )
+    @made_as(AsyncConsumer)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(AsyncConsumer(*args, **options))
         self.hooks = self._core.hooks
 
     def pause(self) -> None:

@@ -1,6 +1,7 @@
 """What consumers of brokers and of logs have in common. Knows neither.
 
 lifecycle       start, run, stop, close; the asynchronous kind, and the one for threads that runs it
+options         what consumers of both sources are told, declared and checked
 subscriptions   topics, tags and their handlers
 handler_counts   how often and how long handlers were called, and what they raised
 counts          what a consumer has done, as figures

@@ -10,26 +10,20 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
-from uuid import uuid4
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from txmsg.consumer.failures import Retry
+from txmsg.consumer.options import ConsumerOptions
 from txmsg.consumer.subscriptions import Subscriptions
-from txmsg.errors import MisuseError, shown
+from txmsg.errors import MisuseError
 from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.logs import EventLog
-from txmsg.message import ReceivedMessage, check_name
-from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.message import ReceivedMessage
+from txmsg.runtime.durations import in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.runtime.signals import stopped_by_signals, wait_for
-from txmsg.runtime.start import Start, check_group_start
 from txmsg.runtime.user_function import in_handler
-from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.typed.topic import Topic
-
-if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
-    from txmsg.tracing import Tracing
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -38,7 +32,6 @@ C = TypeVar("C", bound="AsyncLifecycle")
 
 _log = EventLog(__name__)
 
-CLOSE_TIMEOUT_S_MAX: Final = 24 * 3600.0
 _GRACE_S: Final = 30.0
 """How much longer than its own limits a call on the loop's thread is waited for."""
 
@@ -52,26 +45,16 @@ class AsyncLifecycle(ABC):
     pulls = False
     """Whether a topic may be without a handler, because the caller polls."""
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        concurrency: int,
-        close_timeout_s: Seconds,
-        start: Start | None,
-        broadcast: bool | str,
-        tracing: Tracing | None = None,
-        encryption: Encryption | None = None,
-    ) -> None:
-        self.group = group_of_member(check_name("consumer group", group), broadcast)
+    def __init__(self, group: str, options: ConsumerOptions) -> None:
+        self.group = options.group_of_member(group)
         """The consumer group; of a broadcasting member, the one that it is by itself."""
-        self._start = check_group_start(start, default=Start.earliest() if broadcast is False else Start.latest())
-        self._concurrency = check_count("concurrency", concurrency, most=CONCURRENCY_MAX)
-        self.close_timeout_s = check_seconds("close_timeout_s", close_timeout_s, least_s=0, most_s=CLOSE_TIMEOUT_S_MAX)
+        self._start = options.start or options.start_by_default
+        self._concurrency = options.concurrency
+        self.close_timeout_s = in_seconds(options.close_timeout_s)
         """How long `close` waits for handlers."""
-        self._tracing = tracing
-        self._subscriptions = Subscriptions(self.group, tracing, encryption)
-        self._is_lone = broadcast is True
+        self._tracing = options.tracing
+        self._subscriptions = Subscriptions(self.group, options.tracing, options.encryption)
+        self._is_lone = options.broadcast is True
         self._is_copy = False
         self._begin()
         renew_in_children(self)
@@ -295,23 +278,3 @@ class Lifecycle(Generic[C]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def group_of_member(group: str, broadcast: object) -> str:
-    """The group; of a broadcasting member, the one that it is by itself: GROUP%INSTANCE. Raises MisuseError."""
-    if broadcast is False:
-        return group
-    instance = uuid4().hex if broadcast is True else broadcast
-    if not isinstance(instance, str) or "%" in instance:
-        raise MisuseError(
-            f"broadcast={shown(broadcast)} is neither True nor the name of an instance: give one that is this "
-            "process's own and stays the same over restarts, such as its host's name, without %"
-        )
-    return check_name("consumer group", f"{group}%{check_name('broadcast instance', instance)}")
-
-
-def check_count(name: str, value: object, *, most: int) -> int:
-    """`value` as a whole number from 1 on; else MisuseError."""
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
-        return value
-    raise MisuseError(f"{name}={shown(value)} must be a whole number from 1 to {most}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.options import CLOSE_TIMEOUT_S, CONCURRENCY, ConsumerOptions
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.consumer.balance import Balance
@@ -83,9 +84,9 @@ class AsyncLogConsumer(AsyncLifecycle):
         log: str | os.PathLike[str] | LogAccess,
         group: str,
         *,
-        concurrency: int = 16,
+        concurrency: int = CONCURRENCY,
         ordered: bool = False,
-        close_timeout_s: Seconds = 30.0,
+        close_timeout_s: Seconds = CLOSE_TIMEOUT_S,
         start: Start | None = None,
         broadcast: bool | str = False,
         strategy: Strategy | None = None,
@@ -98,15 +99,17 @@ class AsyncLogConsumer(AsyncLifecycle):
         tracing: Tracing | None = None,
         encryption: Encryption | None = None,
     ) -> None:
-        super().__init__(
-            group,
+        options = ConsumerOptions(
             concurrency=concurrency,
             close_timeout_s=close_timeout_s,
             start=start,
             broadcast=broadcast,
+            tls=tls,
+            token=token,
             tracing=tracing,
             encryption=encryption,
         )
+        super().__init__(group, options)
         self._where = log
         self._credential: dict[str, Any] = {"tls": tls, "token": token}
         self._is_passing = broadcast is True

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from txmsg.consumer.lifecycle import Lifecycle
+from txmsg.consumer.options import made_as
 from txmsg.errors import MisuseError
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
-from txmsg.metaq.consumer.options import Missing
 from txmsg.metaq.consumer.polls import PolledBatch
-from txmsg.metaq.group.assignment import Strategy
-from txmsg.metaq.interface import LogAccess
 from txmsg.metrics.figures import Figures
-from txmsg.runtime.backoff import RETRIES_MAX
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread
 from txmsg.runtime.start import Start
-from txmsg.wire.credential import TokenChoice
-from txmsg.wire.tls import TlsChoice
-
-if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
-    from txmsg.tracing import Tracing
 
 
 class LogConsumer(Lifecycle[AsyncLogConsumer]):
@@ -32,46 +22,9 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
     `def` handlers run on threads. `async def` handlers run on txmsg's own loop and must not block it.
     """
 
-    def __init__(
-        self,
-        log: str | os.PathLike[str] | LogAccess,
-        group: str,
-        *,
-        concurrency: int = 16,
-        ordered: bool = False,
-        close_timeout_s: Seconds = 30.0,
-        start: Start | None = None,
-        broadcast: bool | str = False,
-        strategy: Strategy | None = None,
-        zone: str = "",
-        missing: Missing = "earliest",
-        retries_max: int = RETRIES_MAX,
-        retry_delays_s: Sequence[Seconds] | None = None,
-        tls: TlsChoice = None,
-        token: TokenChoice = None,
-        tracing: Tracing | None = None,
-        encryption: Encryption | None = None,
-    ) -> None:
-        super().__init__(
-            AsyncLogConsumer(
-                log,
-                group,
-                concurrency=concurrency,
-                ordered=ordered,
-                close_timeout_s=close_timeout_s,
-                start=start,
-                broadcast=broadcast,
-                strategy=strategy,
-                zone=zone,
-                missing=missing,
-                retries_max=retries_max,
-                retry_delays_s=retry_delays_s,
-                tls=tls,
-                token=token,
-                tracing=tracing,
-                encryption=encryption,
-            )
-        )
+    @made_as(AsyncLogConsumer)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(AsyncLogConsumer(*args, **options))
 
     # ---- pull
 
