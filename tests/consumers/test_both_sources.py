@@ -44,14 +44,22 @@ async def test_messages_of_a_row_are_handled_one_after_the_other_in_their_order(
     running: set[str] = set()
     app = place.app()
 
-    def handle(message: ReceivedMessage) -> None:
+    def begin(message: ReceivedMessage) -> str:
         row = message.body.decode().partition("/")[0]
         assert row not in running
         running.add(row)
         seen[row].append(message.body)
+        return row
+
+    def handle(message: ReceivedMessage) -> None:
+        running.remove(begin(message))
+
+    async def handle_async(message: ReceivedMessage) -> None:
+        row = begin(message)
+        await asyncio.sleep(0)
         running.remove(row)
 
-    app.subscribe("t", source=place.source)(of_kind(kind, handle))
+    app.subscribe("t", source=place.source)(handle if kind == "def" else handle_async)
     for row in range(3):
         place.send(*bodies(row, 30), row=row)
     async with app:

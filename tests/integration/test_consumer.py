@@ -67,37 +67,6 @@ def test_only_wanted_tags_come(broker: BrokerProcess, producer: Producer) -> Non
         assert nothing_comes(got)
 
 
-def test_a_handler_that_raises_gets_the_message_again(broker: BrokerProcess, producer: Producer) -> None:
-    attempts: queue.Queue[int] = queue.Queue()
-    consumer = Consumer(broker.address, group="c")
-
-    @consumer.subscribe("t")
-    def handle(message: ReceivedMessage) -> None:
-        attempts.put(message.attempt)
-        if message.attempt == 1:
-            raise ValueError("not yet")
-
-    with consumer:
-        producer.send(Message("t", b"x"))
-        assert [attempts.get(timeout=WAIT_S), attempts.get(timeout=WAIT_S)] == [1, 2]
-
-
-async def test_async_handlers_run_side_by_side(broker: BrokerProcess) -> None:
-    consumer = AsyncConsumer(broker.address, group="c", concurrency=5)
-    together = asyncio.Barrier(5)
-    done: asyncio.Queue[bytes] = asyncio.Queue()
-
-    @consumer.subscribe("t")
-    async def handle(message: ReceivedMessage) -> None:
-        await together.wait()  # passes only when five handlers are in it
-        done.put_nowait(message.body)
-
-    async with consumer, AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
-        await producer.send_many([Message("t", b"%d" % i) for i in range(10)])
-        async with asyncio.timeout(WAIT_S):
-            assert {await done.get() for _ in range(10)} == {b"%d" % i for i in range(10)}
-
-
 async def test_no_more_is_fetched_than_the_bytes_it_may_have(broker: BrokerProcess) -> None:
     """One message always; here the next one is asked for when it is settled."""
     running = most = 0
@@ -121,29 +90,6 @@ async def test_no_more_is_fetched_than_the_bytes_it_may_have(broker: BrokerProce
     async with consumer, asyncio.timeout(WAIT_S):
         await done.wait()
     assert most == 1
-
-
-def test_a_stop_lets_handlers_finish_and_acknowledges_them(broker: BrokerProcess, producer: Producer) -> None:
-    began, go_on = threading.Event(), threading.Event()
-    handled: list[bytes] = []
-    consumer = Consumer(broker.address, group="c")
-
-    @consumer.subscribe("t")
-    def handle(message: ReceivedMessage) -> None:
-        began.set()
-        go_on.wait(WAIT_S)
-        handled.append(message.body)
-
-    consumer.start()
-    producer.send(Message("t", b"x"))
-    assert began.wait(WAIT_S)
-    stopping = threading.Thread(target=consumer.close)
-    stopping.start()
-    go_on.set()
-    stopping.join(WAIT_S)
-    assert handled == [b"x"]
-    with collecting(broker.address, "t", group="c") as got:
-        assert nothing_comes(got, within_s=1.5)
 
 
 def test_a_handler_that_outlasts_the_close_gets_its_message_again(broker: BrokerProcess, producer: Producer) -> None:

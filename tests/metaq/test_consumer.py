@@ -17,9 +17,8 @@ from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import log_at, served
 from tests.waiting import until_async
-from txmsg.encryption import AesGcm
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
-from txmsg.message import Message, ReceivedMessage
+from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer import async_consumer, workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.consumer import LogConsumer
@@ -31,7 +30,6 @@ from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.start import Start
-from txmsg.wire.headers import pack_headers
 
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
@@ -50,35 +48,6 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_pa
                 expected = {0: list(range(before, 305 + later)), **({} if later else {1: list(range(5))})}
                 await until_async(lambda: seen.offsets == expected)  # noqa: B023
             assert stored(tmp_path, "g") == {T0: 305 + later, T1: 5}
-
-
-async def test_a_handler_that_awaits_has_its_queue_in_order_and_others_side_by_side(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        for queue in range(3):
-            fill(log, "t", queue, [20])
-    running: list[int] = []
-    most: set[int] = set()
-    side_by_side = asyncio.Event()
-    seen = Seen()
-    consumer = AsyncLogConsumer(tmp_path, "g", concurrency=2)
-
-    @consumer.subscribe("t")
-    async def handle(message: ReceivedMessage) -> None:
-        assert message.queue is not None
-        assert message.queue not in running, "a queue was handled twice at once"
-        running.append(message.queue)
-        most.add(len(running))
-        if len(running) == 2:
-            side_by_side.set()
-        await asyncio.wait_for(side_by_side.wait(), WAIT_S)
-        await asyncio.sleep(0)
-        seen(message)
-        running.remove(message.queue)
-
-    async with consumer:
-        await until_async(lambda: len(seen.messages) == 60)
-    assert seen.offsets == {queue: list(range(20)) for queue in range(3)}
-    assert most == {1, 2}
 
 
 async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
@@ -433,31 +402,6 @@ async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) ->
         assert stored(tmp_path, "g") == {T0: expected}, "the queue was given back at another place"
 
 
-async def test_a_queue_whose_handler_cancelled_its_own_task_is_taken_up_again(tmp_path: Path) -> None:
-    with Log(tmp_path) as log:
-        fill(log, "t", 0, [3])
-    handled: list[int | None] = []
-    cancelled: list[int | None] = []
-    consumer = AsyncLogConsumer(tmp_path, "g", concurrency=1)
-    consumer._balance_s = 0.01
-
-    @consumer.subscribe("t")
-    async def handle(message: ReceivedMessage) -> None:
-        if message.offset == 1 and not cancelled:
-            cancelled.append(message.offset)
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            await asyncio.sleep(0)
-        handled.append(message.offset)
-
-    async with consumer:
-        await until_async(lambda: handled[-1:] == [2])
-    assert cancelled == [1]
-    assert [offset for offset in handled if offset != 0] == [1, 2]
-    assert stored(tmp_path, "g") == {T0: 3}
-
-
 async def test_a_strategy_that_fails_is_said_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,19 +423,6 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
         await until_async(lambda: seen.offsets == {0: [0]})
     assert "group g is interrupted, and retries: nobody has it" in caplog.text
     assert "KeyError: 'site'" in caplog.text
-
-
-async def test_a_consumer_of_a_log_decrypts_for_its_handlers(tmp_path: Path) -> None:
-    encryption = AesGcm({"july": bytes(32)}, current="july")
-    sent = encryption.encrypt(Message("t", b"secret"))
-    with Log(tmp_path) as log:
-        log.append([Append("t", 0, encode(Columns([sent.body], [1], headers=[pack_headers(sent.headers)])))])
-        seen = Seen()
-        consumer = AsyncLogConsumer(tmp_path, "g", encryption=encryption)
-        consumer.subscribe("t")(seen)
-        async with consumer:
-            await until_async(lambda: len(seen.messages) == 1)
-    assert (seen.messages[0].body, seen.messages[0].headers) == (b"secret", {})
 
 
 async def test_pause_without_a_topic_holds_all_queues_between_two_messages_until_resume(tmp_path: Path) -> None:
