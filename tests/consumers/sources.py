@@ -102,13 +102,14 @@ def of_kind(kind: str, handle: Callable[[ReceivedMessage], object]) -> Callable[
     return plain if kind == "def" else coroutine
 
 
-def acknowledged_by(app: Txmsg) -> float:
-    """How many messages an application has acknowledged since its last start, as its figures say."""
+def figures_of(app: Txmsg) -> dict[str, dict[tuple[str, ...], object]]:
+    """Its figures since its last start, by name and labels."""
     figures = Figures(Process.APPLICATION)
     app._put_figures(figures)
-    [values] = [
-        values for metric, values in figures.series() if metric.name == "txmsg_client_acknowledged_messages_total"
-    ]
-    counts = list(values.values())
-    assert all(isinstance(count, int | float) for count in counts)
-    return sum(count for count in counts if isinstance(count, int | float))
+    return {metric.name: dict(values) for metric, values in figures.series()}
+
+
+def acknowledged_by(app: Txmsg) -> int:
+    """How many messages an application has acknowledged since its last start, as its figures say."""
+    counts = figures_of(app)["txmsg_client_acknowledged_messages_total"].values()
+    return sum(count for count in counts if isinstance(count, int))

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.business import business_database
 from tests.consumers.processed import note_process
-from tests.consumers.sources import GROUP, Place, acknowledged_by, of_kind
+from tests.consumers.sources import GROUP, Place, acknowledged_by, figures_of, of_kind
 from tests.effects import Effect, effects
 from tests.waiting import until_async
 from txmsg import idempotent
@@ -299,6 +299,28 @@ async def test_a_group_that_is_paused_gets_nothing_until_it_is_resumed(place: Pl
         app.resume(GROUP)
         await until_async(lambda: acknowledged_by(app) == 4)
     assert seen == [b"before", b"while"]
+
+
+async def test_calls_of_handlers_are_figures_by_topic(place: Place) -> None:
+    app = place.app()
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @app.subscribe("t", retry=Retry(delays_s=[0.01]), source=place.source)
+    async def handle(message: ReceivedMessage) -> None:
+        if message.attempt == 1:
+            raise ValueError("not yet")
+        begun.set()
+        await go.wait()
+
+    place.send(b"x")
+    async with app:
+        await asyncio.wait_for(begun.wait(), WAIT_S)
+        figures = figures_of(app)
+        assert figures["txmsg_handlers_running"] == {(GROUP, "t"): 1}
+        assert figures["txmsg_handler_failures_total"] == {(GROUP, "t", "ValueError"): 1}
+        go.set()
+        await until_async(lambda: acknowledged_by(app) == 1)
+    assert figures_of(app)["txmsg_handlers_running"] == {(GROUP, "t"): 0}
 
 
 # ---- what a handler gets

@@ -14,7 +14,10 @@ from tests.kafka.copies import append_with_copies as append
 from tests.kafka_server import Kafka, admin
 from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.waiting import until, until_async
+from txmsg.app import Txmsg
+from txmsg.consumer.failures import Retry
 from txmsg.errors import MisuseError, UnknownGroup
+from txmsg.message import ReceivedMessage
 from txmsg.metaq import AsyncLogConsumer, LogAccess, LogConsumer, open_log
 from txmsg.metaq.consumer.options import Missing
 from txmsg.metaq.interface import LogQueue
@@ -238,3 +241,24 @@ def test_a_deleted_group_is_forgotten_with_its_retries(log: LogAccess, kafka: Ka
 def test_kafka_shares_out_queues_itself(log: LogAccess) -> None:
     with pytest.raises(MisuseError, match=r"strategy 'by_turns' cannot share out queues of kafka://.*leave out"):
         log.join("g", ["t"], strategy="by_turns")
+
+
+async def test_application_reads_kafka_in_lists_of_one_queue_with_retries(log: LogAccess, where: str) -> None:
+    append(log, "t", 0, 30)
+    append(log, "t", 1, 30)
+    app, seen = Txmsg(log=where, group="g"), Seen()
+
+    @app.subscribe("t", source="log", batch=10, retry=Retry(delays_s=[0.01]))
+    def handle(messages: list[ReceivedMessage]) -> list[Exception | None]:
+        assert len({message.queue for message in messages}) == 1
+        for message in messages:
+            seen(message)
+        fails = [message.offset == 3 and message.attempt == 1 for message in messages]
+        return [ValueError("not yet") if failed else None for failed in fails]
+
+    async with app:
+        await until_async(lambda: len(seen.messages) == 62)
+    assert {queue: sorted(set(offsets)) for queue, offsets in seen.offsets.items()} == {
+        0: list(range(30)),
+        1: list(range(30)),
+    }

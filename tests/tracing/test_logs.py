@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind
 
 from tests.tracing.conftest import Spans, attributes_of, context_of, is_child
 from tests.waiting import until
+from txmsg.app import Txmsg
 from txmsg.binlog.rows import Batch, Row
 from txmsg.message import QueueNumber, ReceivedMessage, new_transaction_id
 from txmsg.metaq import LogConsumer
@@ -72,6 +73,20 @@ def test_handlers_of_a_log_and_their_retries_are_children_of_the_senders(spans: 
     assert all(is_child(each, sender) for each in processed)
     assert [attributes_of(each)["messaging.txmsg.message.delivery_attempt"] for each in processed] == [1, 2]
     assert [attributes_of(each).get("error.type") for each in processed] == ["ValueError", None]
+
+
+def test_each_message_of_a_list_has_a_span_of_its_sender(spans: Spans, tmp_path: Path) -> None:
+    (first, of_first), (second, of_second) = sent(spans, "first"), sent(spans, "second")
+    mirror(spans, tmp_path, [of_first, of_second])
+    app = Txmsg(log=tmp_path, group="g", tracing=spans.tracing)
+
+    @app.subscribe("trades", source="log", batch=2)
+    def count(messages: list[ReceivedMessage]) -> None: ...
+
+    with app:
+        processed = spans.wait("process trades", 2)
+
+    assert {context_of(each).trace_id for each in processed} == {context_of(each).trace_id for each in (first, second)}
 
 
 def test_a_poll_that_gives_something_has_links_to_the_senders(spans: Spans, tmp_path: Path) -> None:

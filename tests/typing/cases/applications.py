@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from txmsg import Depends, Message, ReceivedMessage, Router, Txmsg, idempotent
+from txmsg import Depends, Message, ReceivedMessage, Router, Start, Txmsg, idempotent
 
 sessions = sessionmaker(create_engine("sqlite://"))
 async_sessions = async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
@@ -32,6 +32,10 @@ def mail(message: ReceivedMessage, opened: Annotated[int, Depends(session)], log
 
 @app.subscribe("order.placed", group="count", batch=10)
 async def count(messages: list[ReceivedMessage]) -> None: ...
+
+
+@app.subscribe("trade", group="dashboard", source="log", ordered=True, missing="latest", start=Start.latest())
+def show(price: float) -> None: ...
 
 
 @app.subscribe("paid", group="payer")
@@ -62,6 +66,10 @@ def run(message: ReceivedMessage) -> None:
 app.include(mail)  # error: mypy[arg-type] pyright[reportArgumentType]
 Txmsg(group=1)  # error: mypy[arg-type] pyright[reportArgumentType]
 Depends(1)  # error: mypy[arg-type] pyright[reportArgumentType]
+
+
+@app.subscribe("trade", source="kafka")  # error: mypy[arg-type] pyright[reportArgumentType]
+def show_of_kafka(price: float) -> None: ...
 
 
 @router.subscribe(1)  # error: mypy[arg-type] pyright[reportArgumentType]

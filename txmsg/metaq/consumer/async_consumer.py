@@ -128,6 +128,8 @@ class AsyncLogConsumer(AsyncLifecycle):
         """For `txmsg.metrics.ClientCollector`."""
         lanes = [] if self._access is None else list(self._balance.lanes.values())
         self._counts.put(figures, self.group, held=sum(lane.held_count for lane in lanes))
+        running = [] if self._access is None else self._workers.running()
+        self._subscriptions.put_figures(figures, (run.handler for run in running))
 
     def _set_apart(self, topic: str, *, concurrency: int, list_count: int) -> None:
         """Gives the handler of a topic a concurrency of its own, and lists; for applications, before the start."""

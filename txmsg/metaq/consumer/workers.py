@@ -138,6 +138,10 @@ class LaneWorkers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def running(self) -> list[ChunkRun | ListedRun]:
+        """The runs that are being handled. From any thread."""
+        return [run for workers in (self._shared, *self._own.values()) for run in workers.running()]
+
     async def close(self) -> None:
         """Ends what still runs. A handler that goes on is not waited for."""
         for task in self._tasks:
