@@ -10,6 +10,7 @@ handling       a subscription as the handler of a consumer: middleware, rate, ba
 batches        messages that are handled together
 pace           how many messages a subscription may handle per second
 processes      handlers in processes of their own
+producers      its producers: made before it runs or while it does, started and closed with it
 sending        what becomes of messages on their way out
 hooks          what is entered at the start and left at the end
 loading        an application by its name, MODULE:NAME

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from txmsg.app.database import Database, DatabaseChoice
 from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
+from txmsg.app.producers import K, Producers
 from txmsg.app.receiving import Receiver, Sources, groups_of_log, receivers_of
 from txmsg.app.router import Router, Subscription
-from txmsg.app.sending import OnSend, Outgoing
+from txmsg.app.sending import OnSend
 from txmsg.app.transactions import Transactions
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.async_consumer import AsyncConsumer
@@ -32,6 +32,7 @@ from txmsg.consumer.options import CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S_MAX
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import renew_in_children
 from txmsg.logs import EventLog
+from txmsg.message import Message, MessageId
 from txmsg.metrics.figures import Figures
 from txmsg.runtime import loops
 from txmsg.runtime.durations import Seconds, check_seconds
@@ -40,6 +41,7 @@ from txmsg.runtime.signals import stopped_by_signals
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes, in_handler
 from txmsg.typed.asyncapi import Operation, asyncapi
+from txmsg.typed.outgoing import outgoing
 from txmsg.typed.registry import schema_of
 from txmsg.typed.topic import Topic
 from txmsg.typed.topic import name_of as name_of_topic
@@ -127,14 +129,12 @@ class Txmsg(Router):
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """What stands in for functions of Depends from the next start on, by the function: for tests."""
         self._database = None if database is None else Database(database)
-        self._own_producer: Producer | AsyncProducer | None = None
         self._transactions = Transactions(self._database, self._producer_of)
         self._options: dict[str, Any] = {"tls": tls, "token": token, "tracing": tracing}
+        self._producers = Producers(lambda: self.brokers, self._options, encryption)
         self._visibility_timeout_s = visibility_timeout_s
         self._encryption = encryption
-        self._on_send: list[OnSend] = []
         self._hooks: list[Hook] = []
-        self._producers: list[Producer | AsyncProducer] = []
         self._renew()
         renew_in_children(self)
 
@@ -196,21 +196,13 @@ class Txmsg(Router):
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
     ) -> Producer:
         """A Producer for threads, which starts and closes with the application. Its messages pass through `on_send`."""
-        made = Producer(
-            self.brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, **self._of_producers()
-        )
-        self._producers.append(made)
-        return made
+        return self._producers.make(Producer, group, check_listener=check_listener, timeout_s=timeout_s)
 
     def async_producer(
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
     ) -> AsyncProducer:
         """The same for coroutines, on the loop on which the application is started."""
-        made = AsyncProducer(
-            self.brokers, group=group, check_listener=check_listener, timeout_s=timeout_s, **self._of_producers()
-        )
-        self._producers.append(made)
-        return made
+        return self._producers.make(AsyncProducer, group, check_listener=check_listener, timeout_s=timeout_s)
 
     def transactional_message(
         self,
@@ -246,6 +238,41 @@ class Txmsg(Router):
         )
         return lambda function: database.ready_for(decorate(function))
 
+    def send(
+        self,
+        message: Message | str | Topic[Any],
+        value: object = ...,
+        /,
+        *,
+        key: object = None,
+        ordering_key: object = None,
+        tag: str | None = None,
+    ) -> MessageId:
+        """Sends a message, or a value for a topic, at once. Returns its id when it is on disk.
+
+        The parameters are those of `Transaction.send`, which sends with a transaction; errors are those of
+        `Producer.send`, InvalidMessage and MisuseError. It blocks: coroutines await `send_async`. The application need
+        not run. Raises MisuseError for an application without `group=`.
+        """
+        if loops.is_running():
+            raise MisuseError("app.send() blocks, and was called by a coroutine: write await app.send_async(...)")
+        made = outgoing("app.send", message, value, key=key, ordering_key=ordering_key, tag=tag)
+        return self._shared_producer(Producer, "app.send").send(made)
+
+    async def send_async(
+        self,
+        message: Message | str | Topic[Any],
+        value: object = ...,
+        /,
+        *,
+        key: object = None,
+        ordering_key: object = None,
+        tag: str | None = None,
+    ) -> MessageId:
+        """The same for coroutines, on the loop on which the application runs."""
+        made = outgoing("app.send_async", message, value, key=key, ordering_key=ordering_key, tag=tag)
+        return await self._shared_producer(AsyncProducer, "app.send_async").send(made)
+
     def join(self, session: Session | AsyncSession) -> Transaction:
         """Sends messages with the session's transaction, whoever has begun it and commits it.
 
@@ -267,13 +294,17 @@ class Txmsg(Router):
                 f"{owner} needs the database and the group of the application: write Txmsg(..., group=..., "
                 "database=engine)"
             )
-        if self._own_producer is None:
-            make = self.async_producer if self._database.is_async else self.producer
-            self._own_producer = make(self.group, check_listener=self._database.listener())
-        return self._own_producer
+        if self._database.is_async:
+            return self._shared_producer(AsyncProducer, owner)
+        return self._shared_producer(Producer, owner)
 
-    def _of_producers(self) -> dict[str, Any]:
-        return {**self._options, "encryption": Outgoing(self._on_send, self._encryption)}
+    def _shared_producer(self, kind: type[K], owner: str) -> K:
+        """What the application sends with. Raises MisuseError without a group."""
+        if self.group is None:
+            raise MisuseError(f"{owner} needs the group of the application: write Txmsg(..., group=...)")
+        database = self._database
+        has_fence = database is not None and database.is_async == (kind is AsyncProducer)
+        return self._producers.shared(kind, self.group, database.listener if database and has_fence else lambda: None)
 
     def on_send(self, function: S) -> S:
         """Decorates a function that gets each message of its producers and returns the message to send instead.
@@ -282,7 +313,7 @@ class Txmsg(Router):
         block.
         """
         check_takes("the function of @app.on_send", function, "message")
-        self._on_send.append(function)
+        self._producers.on_send.append(function)
         return function
 
     def on_startup(self, function: F) -> F:
@@ -340,16 +371,14 @@ class Txmsg(Router):
         async with AsyncExitStack() as stack:
             threads = DaemonThreads(1, name="txmsg-hooks")
             stack.callback(threads.shutdown)
-            for producer in self._producers:
-                if not producer._is_in_use(self.brokers):  # by a call before the start
-                    producer._reopen(self.brokers)  # before the hooks, which may send
-                stack.push_async_callback(_closed, producer, threads)
+            self._producers.reopen()  # before the hooks, which may send
+            stack.push_async_callback(self._producers.close, threads)
             for hook in self._hooks:
                 await stack.enter_async_context(entered(hook(), threads))
             if self._database is not None:
                 await self._database.create_tables_by(threads)
-            for producer in self._producers:  # after the tables of their listeners, which hooks may create, too
-                await stack.enter_async_context(entered(producer, threads))
+            for producer in self._producers.started(threads):  # after the tables of their listeners
+                await stack.enter_async_context(producer)
             await self._register()
             for receiver in receivers:
                 for handling in receiver.handlings:
@@ -551,14 +580,6 @@ class Txmsg(Router):
             producer._put_figures(figures)
         for receiver in self._receivers:
             receiver.consumer._put_figures(figures)
-
-
-async def _closed(producer: Producer | AsyncProducer, threads: Executor) -> None:
-    """Closes one that a hook has used before another hook failed. Nothing for one that is closed."""
-    if isinstance(producer, AsyncProducer):
-        await producer.close()
-    else:
-        await asyncio.get_running_loop().run_in_executor(threads, producer.close)
 
 
 async def _close_all(consumers: Sequence[AsyncConsumer | AsyncLogConsumer]) -> None:

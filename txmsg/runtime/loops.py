@@ -43,3 +43,12 @@ def run_application(main: Coroutine[Any, Any, T]) -> T:
     """As asyncio.run, on such a loop."""
     with asyncio.Runner(loop_factory=new_application_loop) as runner:
         return runner.run(main)
+
+
+def is_running() -> bool:
+    """Whether a loop runs on this thread, so that what blocks it blocks all else there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

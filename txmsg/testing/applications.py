@@ -17,6 +17,7 @@ from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
+from txmsg.runtime import loops
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.testing.calling_thread import CallingThread
 from txmsg.wire.tags import parse_tags
@@ -134,12 +135,9 @@ def handle(
     groups have a handler of the topic. overrides: replacements of functions of Depends, in addition to
     `app.dependency_overrides`. Raises MisuseError if no handler gets such a message.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        CallingThread().run(partial(handle_on, app, messages, group, overrides))
-    else:
+    if loops.is_running():
         raise MisuseError("handle() blocks, and was called by a coroutine: write await handle_async(...)")
+    CallingThread().run(partial(handle_on, app, messages, group, overrides))
 
 
 async def handle_async(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -12,6 +11,7 @@ from txmsg.app.router import Subscription
 from txmsg.client.memory import memory
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
+from txmsg.runtime import loops
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.testing.applications import Overrides, handle_on
 from txmsg.testing.calling_thread import CallingThread
@@ -67,11 +67,9 @@ class Memory:
         exception is raised, and its message is handled again by the next call. `def` handlers run on this thread.
         Returns how many messages were handled. overrides: as of `handle`. Hooks of the application are not called.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return CallingThread().run(partial(self._deliver, app, overrides))
-        raise MisuseError("deliver() blocks, and was called by a coroutine: write await deliver_async(...)")
+        if loops.is_running():
+            raise MisuseError("deliver() blocks, and was called by a coroutine: write await deliver_async(...)")
+        return CallingThread().run(partial(self._deliver, app, overrides))
 
     async def deliver_async(self, app: Txmsg, *, overrides: Overrides | None = None) -> int:
         """The same for a coroutine; `def` handlers run on a thread."""

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message
 from txmsg.typed.text import NOT_JSON, json_of, key_of, named, why_not_json
 from txmsg.typed.topic import Topic
+
+
+def outgoing(owner: str, message: Message | str | Topic[Any], value: object = ..., **options: Any) -> Message:
+    """The message that a caller of `owner` sends: the one given, or that of a topic and a value.
+
+    Raises InvalidMessage, MisuseError.
+    """
+    if isinstance(message, str | Topic):
+        if value is ...:
+            raise MisuseError(f"{owner}({shown(message)}) has no value to send: write {owner}(topic, value)")
+        return message_of(message, value, **options)
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"{owner} got {shown(message)} of type {type(message).__name__}: send a Message")
+    if value is not ... or any(option is not None for option in options.values()):
+        raise MisuseError(f"{owner} is given a Message and more: give the Message all that it has")
+    return message
 
 
 def message_of(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar, overload
 
-from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, MessageId, TransactionId
-from txmsg.typed.outgoing import message_of
+from txmsg.typed.outgoing import outgoing
 from txmsg.typed.topic import Topic
 
 P = TypeVar("P")
@@ -49,15 +48,7 @@ class Transaction(ABC):
         rolled back, and its id to the next one sent. Raises MisuseError after the end, InvalidMessage beyond 1,000
         messages.
         """
-        if isinstance(message, str | Topic):
-            if value is ...:
-                raise MisuseError(f"tx.send({shown(message)}) has no value to send: write tx.send(topic, value)")
-            return self._add(message_of(message, value, **options))
-        if not isinstance(message, Message):
-            raise InvalidMessage(f"tx.send got {shown(message)} of type {type(message).__name__}: send a Message")
-        if value is not ... or options:
-            raise MisuseError("tx.send is given a Message and more: give the Message all that it has")
-        return self._add(message)
+        return self._add(outgoing("tx.send", message, value, **options))
 
     @abstractmethod
     def _add(self, message: Message) -> MessageId: ...
