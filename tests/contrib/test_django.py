@@ -161,6 +161,59 @@ def test_supervised_processes_run_the_handlers(shop: Shop) -> None:
     assert worker.returncode == 0, said
 
 
+@pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
+def test_handlers_take_models_lists_and_fields(shop: Shop) -> None:
+    code = """
+import django; django.setup()
+from typing import TypedDict
+from django.test import override_settings
+from txmsg import Message, MisuseError, Topic
+from txmsg.contrib.django import idempotent, producer, subscribe
+from txmsg.contrib.django.subscriptions import application
+from txmsg.message import ReceivedMessage
+from txmsg.testing import Memory
+
+class Order(TypedDict):
+    number: int
+
+orders = Topic("orders", Order, key="number")
+seen = []
+
+@subscribe(orders, group="typed", concurrency=2)
+def by_model(message: ReceivedMessage[Order]) -> None:
+    seen.append(("model", message.payload))
+
+@subscribe("orders", group="lists", batch=10)
+def by_list(messages: list[ReceivedMessage]) -> None:
+    seen.append(("list", len(messages)))
+
+@subscribe("orders", group="once")
+@idempotent()
+def by_field(number: int) -> None:
+    seen.append(("field", number))
+
+try:
+    @subscribe("orders", group="other")
+    async def other(number: int) -> None: pass
+except MisuseError as exc:
+    print(exc)
+with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
+    memory = Memory()
+    for number in (1, 2):
+        producer().send(orders.message({"number": number}))
+    app = application()
+    print(sorted((each.group, each.concurrency) for each in app.subscriptions))
+    print(memory.deliver(app), sorted(seen, key=str))
+    producer().close()
+"""
+    assert shop.manage("migrate")
+    assert shop.python("-c", code).splitlines() == [
+        "the handler of topic 'orders' is async def, in which transactions of Django do not work: make it def",
+        "[('lists', 4), ('mailer', 4), ('once', 4), ('typed', 2)]",
+        "6 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})]",
+    ]
+
+
 @_LONG
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_wrong_uses_are_named(shop: Shop) -> None:

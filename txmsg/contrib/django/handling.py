@@ -16,22 +16,23 @@ from txmsg.runtime.user_function import check_takes, finished, name_of
 
 _log = EventLog(__name__)
 
-Handler = Callable[[ReceivedMessage], Any]
+Handler = Callable[..., Any]
 
 
 def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Callable[[Handler], IdempotentHandler]:
-    """Decorates a handler `(message)`: its effects in the database `using` happen once per message and consumer group.
+    """Decorates a handler: its effects in the database `using` happen once per message and consumer group.
 
-    It runs in `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox; a repeated
-    message is skipped. If an operator asks to handle a message again, it has a higher generation and is handled. group:
-    default that of the subscription.
+    Under `subscribe` its parameters are filled as without it; called by itself, it takes the message. It runs in
+    `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox; a repeated message is
+    skipped. If an operator asks to handle a message again, it has a higher generation and is handled. group: default
+    that of the subscription.
     """
     if callable(using):
         raise MisuseError("@idempotent is used without parentheses: write @idempotent()")
 
     def decorate(handler: Handler) -> IdempotentHandler:
         refuse_subscribed(handler)
-        check_takes("the handler under @idempotent", handler, "message")
+        check_takes("the handler under @idempotent", handler, is_all=False)
         return IdempotentHandler(handler, using, group)
 
     return decorate

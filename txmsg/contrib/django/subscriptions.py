@@ -13,26 +13,52 @@ from txmsg.app.application import Txmsg
 from txmsg.app.router import Router
 from txmsg.consumer.failures import Retry
 from txmsg.contrib.django.configuration import configuration
+from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.user_function import check_takes
+from txmsg.runtime.user_function import is_coroutine
+from txmsg.typed.topic import Topic, name_of
 
-H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
+H = TypeVar("H", bound=Callable[..., Any])
 
 _router = Router()
 
 
-def subscribe(topic: str, *, group: str, tag: str = "*", retry: Retry | None = None) -> Callable[[H], H]:
-    """Decorates a handler `(message)` of a consumer group, in the module `handlers` of an app.
+def subscribe(
+    topic: str | Topic[Any],
+    *,
+    group: str,
+    tag: str = "*",
+    concurrency: int | None = None,
+    retry: Retry | None = None,
+    batch: int | None = None,
+    rate: float | None = None,
+) -> Callable[[H], H]:
+    """Decorates a handler of a consumer group, a plain function in the module `handlers` of an app.
 
-    `manage.py txmsg_worker` runs it, on a thread with its own database connection. It is a plain function. If it
-    raises, its message is retried later; changes that it has committed by then stay, unless it is `idempotent`.
+    `manage.py txmsg_worker` runs it, on a thread with its own database connection. Its parameters are filled as those
+    of `Txmsg.subscribe`: the message, or by their annotations the payload, fields of it, a logger, or what `Depends`
+    names. If it raises, its message is retried later; changes that it has committed by then stay, unless it is
+    `idempotent`.
 
-    tag: "*" for all, or tags such as "signup || import". retry: as for `Consumer.subscribe`.
+    tag: "*" for all, or tags such as "signup || import". concurrency: handlers at once in each process; default
+    TXMSG["CONCURRENCY"]. retry, batch, rate: as for `Txmsg.subscribe`.
     """
-    register = _router.subscribe(topic, group=group, tag=tag, retry=retry)
+    register = _router.subscribe(
+        topic,
+        group=group,
+        tag=tag,
+        concurrency=configuration().CONCURRENCY if concurrency is None else concurrency,
+        retry=retry,
+        batch=batch,
+        rate=rate,
+    )
 
     def decorate(handler: H) -> H:
-        check_takes(f"the handler of topic {topic!r}", handler, "message")
+        if is_coroutine(handler):
+            raise MisuseError(
+                f"the handler of topic {shown(name_of(topic))} is async def, in which transactions of Django do not "
+                "work: make it def"
+            )
         return register(handler)
 
     return decorate
@@ -61,6 +87,6 @@ def application(groups: Collection[str] = ()) -> Txmsg:
     autodiscover_modules("handlers")
     chosen = configuration()
     app = Txmsg(chosen.BROKERS, tls=chosen.TLS, token=chosen.TOKEN)
-    app.groups, app.concurrency = groups, chosen.CONCURRENCY
+    app.groups = groups
     app.include(_router)
     return app
