@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -877,3 +878,17 @@ async def test_each_hook_at_the_end_is_called_though_another_one_fails() -> None
     with pytest.raises(ZeroDivisionError):
         await app.close()
     assert seen == ["first"]
+
+
+@dataclass
+class Placed:
+    order_id: int
+
+
+def test_payload_that_needs_another_package_is_refused_where_it_is_subscribed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    app = Txmsg(group="g")
+    with pytest.raises(MisuseError, match="the dataclass Placed needs the package msgspec"):
+
+        @app.subscribe("t")
+        def handle(order: Placed) -> None: ...

@@ -13,13 +13,12 @@ from txmsg.app.batches import Batches, BatchesOfQueues
 from txmsg.app.dependencies import Injected, Overrides
 from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
-from txmsg.app.router import Middleware, Subscription, injected_of
+from txmsg.app.router import Middleware, Subscription, injected_of, topic_of
 from txmsg.app.transactions import NO_DATABASE, Transactions
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction, is_coroutine
-from txmsg.typed.topic import Topic
 
 Handle = Callable[[ReceivedMessage], Any]
 
@@ -50,7 +49,7 @@ class Handling:
         self._threads: DaemonThreads | None = None
         self._closed = threading.Event()
         injected = injected_of(subscription, overrides)
-        self.topic = subscription.typed or _annotated(subscription.topic, injected.payload_type)
+        self.topic = topic_of(subscription, injected)
         """The topic with the type of its payloads, if the handler asks for them."""
         pace = None if subscription.rate is None else Pace(subscription.rate)
         handle = self._innermost(injected, pace)
@@ -99,10 +98,6 @@ class Handling:
             self._threads.shutdown()
         if self._processes is not None:
             await asyncio.to_thread(self._processes.close)
-
-
-def _annotated(topic: str, payload_type: type | None) -> Topic[Any] | str:
-    return topic if payload_type is None else Topic(topic, payload_type)
 
 
 def _paced(handle: Handle, pace: Pace, closed: threading.Event) -> Handle:

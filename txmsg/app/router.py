@@ -240,6 +240,7 @@ def _check(subscription: Subscription) -> None:
     if isinstance(handler, GroupHandler) and (subscription.batch is not None or subscription.runs_in == "processes"):
         raise MisuseError(f"{what} is @idempotent: it takes one message, here; leave batch= and runs_in= out")
     injected = injected_of(subscription)
+    topic_of(subscription, injected)  # says here what a payload's type needs, such as msgspec, and not at the start
     if injected.is_in_transaction:
         _check_in_transaction(what, subscription)
     hidden = hidden_group_handler(handler)
@@ -265,6 +266,13 @@ def _check_in_transaction(what: str, subscription: Subscription) -> None:
         )
     if subscription.runs_in == "processes":
         raise MisuseError(f'{what} asks for a session or tx, which are of this process: leave runs_in="processes" out')
+
+
+def topic_of(subscription: Subscription, injected: Injected) -> Topic[Any] | str:
+    """Its topic, with the type of its payloads if the handler asks for them. Raises MisuseError for a wrong type."""
+    if subscription.typed is not None:
+        return subscription.typed
+    return subscription.topic if injected.payload_type is None else Topic(subscription.topic, injected.payload_type)
 
 
 def injected_of(subscription: Subscription, overrides: Overrides = NO_OVERRIDES) -> Injected:
