@@ -248,7 +248,8 @@ def _create(connection: Connection) -> None:
             for index in indexes_of(table):
                 if not connection.dialect.has_index(connection, table.name, str(index.name), schema=schema):
                     connection.execute(CreateIndex(index, if_not_exists=dialect_name not in _MYSQL))
-        connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
+        if connection.scalar(select(fence_identity_table.c.fence_id)) is None:  # as above: it may only read
+            connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
 
 
 def schema_of(connection: Connection) -> str | None:

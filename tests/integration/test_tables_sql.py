@@ -120,6 +120,7 @@ def business_tables(place: Place) -> None:
 def use(place: Place, broker: BrokerProcess) -> None:
     """All that applications do with the tables, as their role."""
     engine = place.engine(_ROLE)
+    create_tables(engine)  # as an application does when it starts: there is nothing to create
     sessions = sessionmaker(engine)
     listener = FenceCheckListener(engine)
     assert isinstance(listener.fence, Fence)
