@@ -136,6 +136,11 @@ class AsyncProducer:
         self._renew()
 
     @property
+    def _is_sharded(self) -> bool:
+        """Whether it sends to several Notify databases."""
+        return len(self._addresses) > 1
+
+    @property
     def fence(self) -> AsyncFence | None:
         """The fence of a FenceCheckListener; None with any other listener."""
         return self._fence

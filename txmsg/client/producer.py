@@ -140,6 +140,10 @@ class Producer:
         return self._core.tracing
 
     @property
+    def _is_sharded(self) -> bool:
+        return self._core._is_sharded
+
+    @property
     def fence(self) -> Fence | None:
         """The fence of a FenceCheckListener; None with any other listener."""
         return self._fence

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -18,7 +18,7 @@ from tests.business import POOL_OF_ONE
 from tests.integration.chain.databases import BusinessDatabase
 from tests.integration.client_harness import half_count, message_count
 from tests.waiting import until
-from txmsg import BrokerUnavailable, MisuseError, TransactionState, Txmsg, idempotent
+from txmsg import BrokerUnavailable, Half, MisuseError, TransactionState, Txmsg, create_tables, idempotent
 from txmsg.message import ReceivedMessage
 
 PAY = text("insert into paid values (:id, 7)")
@@ -296,3 +296,60 @@ def test_another_database_is_another_transaction(
         place(1)
     other.dispose()
     assert message_count(notify_url) == 2
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_commit_that_failed_when_the_halves_were_stored_stores_no_others(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
+        (producer,) = app._producers
+        stored: list[Half] = []
+        producer.hooks.after_half = stored.append
+        session.execute(PAY, {"id": 1})
+        app.join(session).send("order.paid", {"order_id": 1})
+
+        @event.listens_for(session, "before_commit", once=True)
+        def fail(_: Session) -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            session.commit()
+        session.commit()
+    assert len(stored) == 1
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+    assert database.paid() == [(1, 7)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_commit_without_an_answer_of_several_notify_databases_is_not_tried_again(
+    database: BusinessDatabase, engine: Engine
+) -> None:
+    create_tables(engine)
+    app = Txmsg("127.0.0.1:1; 127.0.0.1:2", group="shop", database=engine)
+    with Session(engine) as session:
+        session.execute(PAY, {"id": 1})
+        app.join(session).send("order.paid", {"order_id": 1})
+        (producer,) = app._producers
+
+        def fail() -> None:
+            raise BrokerUnavailable("of the test")
+
+        producer.hooks.before_half = fail
+        with pytest.raises(BrokerUnavailable):
+            session.commit()
+        with pytest.raises(MisuseError, match="one of several Notify databases: roll back, and begin again"):
+            session.commit()
+        session.rollback()
+    assert database.paid() == []
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_transaction_that_one_application_has_joined_is_not_joined_by_another(
+    database: BusinessDatabase, engine: Engine
+) -> None:
+    one, other = (Txmsg("127.0.0.1:1", group=group, database=engine) for group in ("shop", "audit"))
+    with Session(engine) as session:
+        assert one.join(session) is one.join(session)
+        with pytest.raises(MisuseError, match="another application has joined the transaction"):
+            other.join(session)

@@ -57,6 +57,7 @@ class AsyncJoinedTransaction(Transaction):
         self._is_fenced = False
         self._is_open = True
         self._half: Half | None = None
+        self._may_be_stored = False
         self._is_committed = False
 
     def _add(self, message: Message) -> MessageId:
@@ -66,6 +67,14 @@ class AsyncJoinedTransaction(Transaction):
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
         self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, len(self._sent) - 1)
+
+    def require(self, producer: AsyncHalves) -> None:
+        """Raises MisuseError unless it is this producer that it sends by."""
+        if producer is not self._producer:
+            raise MisuseError(
+                "app.join(session): another application has joined the transaction of this session, and its messages "
+                "would leave by that one: send by it, or give each application a session of its own"
+            )
 
     def note_committed(self) -> None:
         """The session has committed its transaction."""
@@ -86,6 +95,16 @@ class AsyncJoinedTransaction(Transaction):
                 await self._producer.fence.write(self._session, self.transaction_id)
                 self._is_fenced = True
             self._guard.own_row = self._producer.fence._own_row(self.transaction_id)
+        if self._half is None:  # else something raised after it was stored, and the commit is tried again
+            await self._store_halves()
+
+    async def _store_halves(self) -> None:
+        if self._may_be_stored and self._producer._is_sharded:
+            raise MisuseError(
+                f"an attempt to commit {_OWNER} had no answer, and its half messages may be in one of several Notify "
+                "databases: roll back, and begin again"
+            )
+        self._may_be_stored = True
         self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         self._running.enter_context(running(self._half.id_bytes))
 
@@ -142,6 +161,7 @@ def join(producer: AsyncHalves, session: AsyncSession) -> Transaction:
     sync_session = sync_session_of(session)
     found = _joined.get(sync_session)
     if found is not None:
+        found.require(producer)
         return found
     if sync_session.in_nested_transaction():
         raise MisuseError("app.join(session) inside a savepoint: call it before session.begin_nested()")
