@@ -14,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.acceptance.user_project import ROOT
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.contrib.django_project import Shop
@@ -143,10 +144,11 @@ def test_a_worker_handles_until_it_is_told_to_end(shop: Shop, notify_url: str) -
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_supervised_processes_run_the_handlers(shop: Shop) -> None:
     assert played(shop, "all_kinds")
+    manage = str(shop.directory / "manage.py")
     worker = subprocess.Popen(
-        [sys.executable, "manage.py", "txmsg_worker", "mailer", "--processes", "2", "--http-listen", "127.0.0.1:0"],
-        cwd=shop.directory,
-        env=shop.environment,
+        [sys.executable, manage, "txmsg_worker", "mailer", "--processes", "2", "--http-listen", "127.0.0.1:0"],
+        cwd="/",  # as a unit of systemd has it
+        env={**shop.environment, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -164,8 +166,10 @@ def test_supervised_processes_run_the_handlers(shop: Shop) -> None:
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
 def test_handlers_take_models_lists_and_fields(shop: Shop) -> None:
     code = """
+import threading
 import django; django.setup()
 from typing import TypedDict
+from django.db import connection
 from django.test import override_settings
 from txmsg import Message, MisuseError, Topic
 from txmsg.contrib.django import idempotent, producer, subscribe
@@ -183,8 +187,12 @@ seen = []
 def by_model(message: ReceivedMessage[Order]) -> None:
     seen.append(("model", message.payload))
 
+closed = []
+
 @subscribe("orders", group="lists", batch=10)
 def by_list(messages: list[ReceivedMessage]) -> None:
+    connection.ensure_connection()
+    connection.close_if_unusable_or_obsolete = lambda: closed.append(threading.current_thread())
     seen.append(("list", len(messages)))
 
 @subscribe("orders", group="once")
@@ -203,14 +211,14 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
         producer().send(orders.message({"number": number}))
     app = application()
     print(sorted((each.group, each.concurrency) for each in app.subscriptions))
-    print(memory.deliver(app), sorted(seen, key=str))
+    print(memory.deliver(app), sorted(seen, key=str), threading.current_thread() in closed)
     producer().close()
 """
     assert shop.manage("migrate")
     assert shop.python("-c", code).splitlines() == [
         "the handler of topic 'orders' is async def, in which transactions of Django do not work: make it def",
         "[('lists', 4), ('mailer', 4), ('once', 4), ('typed', 2)]",
-        "6 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})]",
+        "6 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})] True",
     ]
 
 

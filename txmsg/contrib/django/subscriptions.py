@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -59,15 +60,31 @@ def subscribe(
                 f"the handler of topic {shown(name_of(topic))} is async def, in which transactions of Django do not "
                 "work: make it def"
             )
-        return register(handler)
+        register(handler if batch is None else _on_its_own_connections(handler))
+        return handler
 
     return decorate
 
 
+def _on_its_own_connections(handler: H) -> H:
+    """A handler of lists, around which the middleware is not on its thread."""
+
+    @functools.wraps(handler)
+    def handle(*args: Any, **kwargs: Any) -> Any:
+        with _fresh_connections():
+            return handler(*args, **kwargs)
+
+    return handle  # type: ignore[return-value]
+
+
 @_router.middleware
+def _with_fresh_connections(_: ReceivedMessage) -> AbstractContextManager[None]:
+    return _fresh_connections()
+
+
 @contextmanager
-def _with_fresh_connections(_: ReceivedMessage) -> Iterator[None]:
-    """As for a request: connections that are too old, or broken, are not used."""
+def _fresh_connections() -> Iterator[None]:
+    """As for a request: connections of this thread that are too old, or broken, are not used."""
     _close_old_connections()
     try:
         yield

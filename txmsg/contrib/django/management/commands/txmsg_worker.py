@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,6 +83,8 @@ def _arguments(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _supervise(arguments: Sequence[str]) -> None:
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # where manage.py is, and what --pythonpath has added
+
     import click
 
     from txmsg.cli.worker import worker
