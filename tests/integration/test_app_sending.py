@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import create_engine
 
 from tests.broker_process import BrokerProcess
 from txmsg import InvalidMessage, Message, MisuseError, Producer, ReceivedMessage, Topic, Txmsg
@@ -135,3 +137,22 @@ def test_threads_share_one_producer(broker: BrokerProcess) -> None:
     (producer,) = app._producers
     assert isinstance(producer, Producer)
     producer.close()
+
+
+@pytest.mark.parametrize("has_database", [False, True])
+def test_application_sends_before_its_start_at_its_end_and_after_it(
+    txmsg_memory: Memory, tmp_path: Path, has_database: bool
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db") if has_database else None
+    app = Txmsg("memory:", group="shop", database=engine)
+    app.on_shutdown(lambda: app.send("t", "end"))
+    app.send("t", "before")
+    for _ in range(2):
+        with app:
+            pass
+    app.send("t", "after")
+    assert [each.json() for each in txmsg_memory.sent()] == ["before", "end", "end", "after"]
+    with app:
+        pass
+    if engine is not None:
+        engine.dispose()

@@ -257,7 +257,10 @@ class Txmsg(Router):
         if loops.is_running():
             raise MisuseError("app.send() blocks, and was called by a coroutine: write await app.send_async(...)")
         made = outgoing("app.send", message, value, key=key, ordering_key=ordering_key, tag=tag)
-        return self._shared_producer(Producer, "app.send").send(made)
+        producer = self._shared_producer(Producer, "app.send")
+        if self._database is not None and not self._database.is_async:
+            self._database.create_tables()
+        return producer.send(made)
 
     async def send_async(
         self,
@@ -271,7 +274,10 @@ class Txmsg(Router):
     ) -> MessageId:
         """The same for coroutines, on the loop on which the application runs."""
         made = outgoing("app.send_async", message, value, key=key, ordering_key=ordering_key, tag=tag)
-        return await self._shared_producer(AsyncProducer, "app.send_async").send(made)
+        producer = self._shared_producer(AsyncProducer, "app.send_async")
+        if self._database is not None and self._database.is_async:
+            await self._database.create_tables_async()
+        return await producer.send(made)
 
     def join(self, session: Session | AsyncSession) -> Transaction:
         """Sends messages with the session's transaction, whoever has begun it and commits it.
@@ -279,8 +285,10 @@ class Txmsg(Router):
         `app.join(session).send(...)` buffers a message. The session's commit writes the fence row and stores the half
         messages before it, and tells brokers the outcome after it; a rollback sends nothing. It raises
         BrokerUnavailable, too, and may then be tried again. In one transaction each call returns the same object; call
-        it outside savepoints. Raises MisuseError for an application without `database=` or `group=`, and for what is no
-        session of that database.
+        it outside savepoints. txmsg's tables have to be there: start the application before. Raises MisuseError for an
+        application without `database=` or `group=`, for what is no session of its kind, and where another application
+        has joined. Listeners to `before_commit` that are added to the session after the first call run after the
+        message has left.
         """
         producer: Any = self._producer_of("app.join(session)")
         flow: Any = joined_async if isinstance(producer, AsyncProducer) else joined
@@ -389,6 +397,11 @@ class Txmsg(Router):
             running = stack.pop_all()
         self._receivers = receivers
         return running
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        """Where it runs, if it was started by `with`; for tests, which call its handlers."""
+        return None if self._running is None or self._thread is None else self._thread.loop
 
     @property
     def _is_in_memory(self) -> bool:

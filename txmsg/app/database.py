@@ -59,35 +59,35 @@ class Database:
 
             @functools.wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:
-                if not self._has_tables:
-                    await self._create_async()
+                await self.create_tables_async()
                 return await function(*args, **kwargs)
 
             return call_async
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self._has_tables:
-                self._create()
+            self.create_tables()
             return function(*args, **kwargs)
 
         return call
 
     async def create_tables_by(self, threads: Executor) -> None:
         """Creates the missing tables, on a thread of these if the engine blocks."""
-        if self._has_tables:
-            return
         if self.is_async:
-            await self._create_async()
-        else:
-            await asyncio.get_running_loop().run_in_executor(threads, self._create)
+            await self.create_tables_async()
+        elif not self._has_tables:
+            await asyncio.get_running_loop().run_in_executor(threads, self.create_tables)
 
-    def _create(self) -> None:
-        assert isinstance(self.engine, Engine)
-        create_tables(self.engine)
-        self._has_tables = True
+    def create_tables(self) -> None:
+        """Creates the missing tables, unless this process has looked before. For an Engine."""
+        if not self._has_tables:
+            assert isinstance(self.engine, Engine)
+            create_tables(self.engine)
+            self._has_tables = True
 
-    async def _create_async(self) -> None:
-        assert isinstance(self.engine, AsyncEngine)
-        await create_tables(self.engine)
-        self._has_tables = True
+    async def create_tables_async(self) -> None:
+        """The same for an AsyncEngine."""
+        if not self._has_tables:
+            assert isinstance(self.engine, AsyncEngine)
+            await create_tables(self.engine)
+            self._has_tables = True

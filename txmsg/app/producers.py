@@ -52,11 +52,16 @@ class Producers:
         return made
 
     def shared(self, kind: type[K], group: str, listener: Callable[[], CheckMessageListener | None]) -> K:
-        """The one of this kind with which the application itself sends; made by the first call. From any thread."""
+        """The one of this kind with which the application itself sends; made by the first call. From any thread.
+
+        One that was closed, or whose loop was, is as before its first use: tests have a loop for each.
+        """
         with self._making:
             found = self._shared.get(kind)
             if found is None:
                 found = self._shared[kind] = self.make(kind, group, check_listener=listener())
+            elif found._is_over:
+                found._reopen(self._brokers())
         assert isinstance(found, kind)
         return found
 

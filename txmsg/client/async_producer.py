@@ -130,6 +130,11 @@ class AsyncProducer:
         is_started = self._sender is not None and not self._closed and loop is not None and not loop.is_closed()
         return is_started and self._addresses == shards_of(brokers, takes_memory=True)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether it was closed, or its loop was."""
+        return self._closed or (self._loop is not None and self._loop.is_closed())
+
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._addresses = shards_of(brokers, takes_memory=True)

@@ -114,6 +114,11 @@ class Producer:
         """Whether it has started with these brokers, and is not closed."""
         return self._thread is not None and not self._closed and self._core._is_in_use(brokers)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def _reopen(self, brokers: str | Sequence[str | Sequence[str]] | None) -> None:
         """Returns it to its state before the first use, with these brokers. For an application that starts again."""
         self._core._reopen(brokers)

@@ -137,7 +137,7 @@ def handle(
     """
     if loops.is_running():
         raise MisuseError("handle() blocks, and was called by a coroutine: write await handle_async(...)")
-    CallingThread().run(partial(handle_on, app, messages, group, overrides))
+    CallingThread().run(partial(handle_on, app, messages, group, overrides), app._loop)
 
 
 async def handle_async(

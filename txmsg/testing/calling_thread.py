@@ -27,8 +27,13 @@ class CallingThread(Executor):
         self._submitted.put((future, partial(function, *args, **kwargs)))
         return future
 
-    def run(self, work: Callable[[Executor], Coroutine[Any, Any, T]]) -> T:
-        """What the coroutine returns that `work` makes. Interrupted (Ctrl-C), it cancels the coroutine."""
+    def run(
+        self, work: Callable[[Executor], Coroutine[Any, Any, T]], loop: asyncio.AbstractEventLoop | None = None
+    ) -> T:
+        """What the coroutine returns that `work` makes. Interrupted (Ctrl-C), it cancels the coroutine.
+
+        loop: one that runs on another thread; default: a new one.
+        """
         begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
 
         async def main() -> T:
@@ -37,14 +42,18 @@ class CallingThread(Executor):
             return await task
 
         with ThreadPoolExecutor(1, thread_name_prefix="txmsg-handle") as other:
-            ended = other.submit(lambda: asyncio.run(main()))
+            ended: Future[T]
+            if loop is None:
+                ended = other.submit(lambda: asyncio.run(main()))
+            else:
+                ended = asyncio.run_coroutine_threadsafe(main(), loop)
             ended.add_done_callback(lambda _: self._submitted.put(None))
             try:
                 while (submitted := self._submitted.get()) is not None:
                     _run(*submitted)
             except BaseException:
-                loop, task = begun.result()
-                loop.call_soon_threadsafe(task.cancel)
+                its_loop, task = begun.result()
+                its_loop.call_soon_threadsafe(task.cancel)
                 wait((ended,))
                 raise
             return ended.result()
@@ -55,9 +64,11 @@ def _run(future: Future[T], function: Callable[[], T]) -> None:
         return
     try:
         result = function()
-    except BaseException as exc:
+    except BaseException as exc:  # noqa: BLE001 - it is the future's
         future.set_exception(exc)
-        if not isinstance(exc, Exception):  # Ctrl-C is the test's
-            raise
+        # Ctrl-C, pytest.fail() and the like are the test's, also where a handler's caller has made another one of them.
+        left = exc.__cause__ if isinstance(exc, RuntimeError) and exc.__cause__ is not None else exc
+        if not isinstance(left, Exception):
+            raise left from None
     else:
         future.set_result(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -9,6 +10,7 @@ from typing import Any, TypeVar, overload
 from txmsg.app.application import Txmsg
 from txmsg.app.router import Subscription
 from txmsg.client.memory import memory
+from txmsg.consumer.failures import Reject, Skip
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime import loops
@@ -64,12 +66,13 @@ class Memory:
         """Has the handlers of an application handle what was sent, and what they send, until nothing is left.
 
         Each group handles each message once, in the order of commits; a handler with batch= gets lists. A handler's
-        exception is raised, and its message is handled again by the next call. `def` handlers run on this thread.
-        Returns how many messages were handled. overrides: as of `handle`. Hooks of the application are not called.
+        exception is raised, and its message, or its list, is handled again by the next call: not after Reject, nor
+        after Skip, which is not raised. `def` handlers run on this thread. Returns how many messages were handled.
+        overrides: as of `handle`. Hooks of the application are not called.
         """
         if loops.is_running():
             raise MisuseError("deliver() blocks, and was called by a coroutine: write await deliver_async(...)")
-        return CallingThread().run(partial(self._deliver, app, overrides))
+        return CallingThread().run(partial(self._deliver, app, overrides), app._loop)
 
     async def deliver_async(self, app: Txmsg, *, overrides: Overrides | None = None) -> int:
         """The same for a coroutine; `def` handlers run on a thread."""
@@ -100,6 +103,15 @@ class Memory:
         size = subscription.batch or 1
         for at in range(0, len(fresh), size):
             part = fresh[at : at + size]
-            await handle_on(app, part, subscription.group, overrides, threads)
-            self._handled.update((subscription.group, each.id) for each in part)
+            try:
+                await handle_on(app, part, subscription.group, overrides, threads)
+            except Skip:  # a broker would take it as acknowledged
+                pass
+            except Reject:  # and this for a dead letter
+                self._note(subscription, part)
+                raise
+            self._note(subscription, part)
         return len(fresh)
+
+    def _note(self, subscription: Subscription, handled: Sequence[ReceivedMessage]) -> None:
+        self._handled.update((subscription.group, each.id) for each in handled)

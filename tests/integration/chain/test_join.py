@@ -293,7 +293,17 @@ def test_another_database_is_another_transaction(
             session.execute(PAY, {"id": order_id})
             note()
 
+        @audit.transactional_message("noted")
+        def place_within(session: Session) -> None:
+            place(2)
+
+        @app.transactional_message("order.placed")
+        def place_through(session: Session, order_id: int) -> None:
+            place_within()
+
         place(1)
+        with pytest.raises(MisuseError, match=r"place\(\) is called inside .*place_through"):
+            place_through(3)
     other.dispose()
     assert message_count(notify_url) == 2
 

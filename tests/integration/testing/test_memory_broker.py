@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,8 @@ from txmsg import (
     MisuseError,
     Producer,
     ReceivedMessage,
+    Reject,
+    Skip,
     Topic,
     TransactionState,
     Txmsg,
@@ -279,3 +282,50 @@ def test_interrupted_delivery_ends(txmsg_memory: Memory) -> None:
         producer.send(Message("t", b""))
     with pytest.raises(KeyboardInterrupt):
         txmsg_memory.deliver(app)
+
+
+@pytest.mark.parametrize("leave", [lambda: pytest.fail("of the test"), lambda: signal.raise_signal(signal.SIGINT)])
+def test_what_ends_a_test_ends_it_in_a_handler_too(txmsg_memory: Memory, leave: Callable[[], None]) -> None:
+    app = Txmsg("memory:", group="g")
+
+    @app.subscribe("t")
+    def handle_it(message: ReceivedMessage) -> None:
+        leave()
+
+    with pytest.raises((KeyboardInterrupt, pytest.fail.Exception)):
+        handle(app, Message("t", b""))
+
+
+@pytest.mark.parametrize(("error", "raised"), [(Skip("of the test"), False), (Reject("of the test"), True)])
+def test_message_that_a_handler_is_done_with_is_not_handled_again(
+    txmsg_memory: Memory, error: Exception, raised: bool
+) -> None:
+    app = Txmsg("memory:", group="g")
+    seen = []
+
+    @app.subscribe("t")
+    def handle_it(message: ReceivedMessage) -> None:
+        seen.append(message.key)
+        if message.key == "1":
+            raise error
+
+    with Producer("memory:", group="p") as producer:
+        producer.send_many([Message("t", b"", key=key) for key in ("1", "2")])
+    with pytest.raises(Reject) if raised else nullcontext():
+        txmsg_memory.deliver(app)
+    txmsg_memory.deliver(app)
+    assert seen == ["1", "2"]
+
+
+def test_coroutines_of_handlers_send_in_each_test(txmsg_memory: Memory) -> None:
+    app = Txmsg("memory:", group="g")
+
+    @app.subscribe("t")
+    async def pass_on(message: ReceivedMessage) -> None:
+        await app.send_async("u", 1)
+
+    for _ in range(2):
+        handle(app, Message("t", b""))
+    with app:
+        handle(app, Message("t", b""))
+    assert len(txmsg_memory.sent("u")) == 3

@@ -61,9 +61,10 @@ def _begun(argument: object) -> str | None:
 class _Inside:
     """A transaction in which code of the user's runs now."""
 
-    def __init__(self, owner: str, session: Session) -> None:
+    def __init__(self, owner: str, session: Session, outer: _Inside | None) -> None:
         self.owner = owner
         self.session = session
+        self.outer = outer
         self.is_over = False
         """Tasks that were begun inside may run on."""
 
@@ -83,7 +84,7 @@ _inside: Final[ContextVar[_Inside | None]] = ContextVar("txmsg_inside", default=
 def inside(owner: str, session: Session) -> Iterator[None]:
     """For the time in which the user's code runs in a transaction of this session."""
     outer = _inside.get()
-    entered = _Inside(owner, session)
+    entered = _Inside(owner, session, outer)
     _inside.set(entered)
     try:
         yield
@@ -97,11 +98,13 @@ def refuse_nested(owner: str, fence: Any) -> None:
     entered = _inside.get()
     engine = None if fence is None else fence.engine
     sync_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
-    if entered is None or entered.is_over or not isinstance(sync_engine, Engine):
+    if not isinstance(sync_engine, Engine):
         return
-    if entered.uses(sync_engine.pool):
-        raise MisuseError(
-            f"{owner} is called inside {entered.owner}, in a transaction of the same database: it would commit one of "
-            "its own, whatever becomes of that one. Send with that one, by app.join(session).send(...), or call it "
-            "afterwards"
-        )
+    while entered is not None:
+        if not entered.is_over and entered.uses(sync_engine.pool):
+            raise MisuseError(
+                f"{owner} is called inside {entered.owner}, in a transaction of the same database: it would commit one "
+                "of its own, whatever becomes of that one. Send with that one, by app.join(session).send(...), or call "
+                "it afterwards"
+            )
+        entered = entered.outer
