@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import fill
 from tests.waiting import until_async
 from txmsg.consumer.failures import Failure
-from txmsg.errors import CorruptLog, MisuseError, StorageError
+from txmsg.errors import BrokerUnavailable, CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer import workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
@@ -152,6 +154,41 @@ async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
     again = Seen()
     async with consumer_of(tmp_path, again, clock):
         await until_async(lambda: again.attempts == [(1, 1), (2, 1)])
+
+
+async def test_what_failed_and_is_kept_nowhere_is_redelivered_when_its_queue_could_not_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps failed messages is also what is told of the move: both fail while it is away."""
+    monkeypatch.setattr(workers, "_KEEP_AGAIN_S", 0.01)
+    monkeypatch.setattr(workers, "_FAILED_S_MAX", 60)
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [4])
+    seen = Seen(lambda message: message.offset == 0 and len(seen.messages) == 1)
+    consumer = consumer_of(tmp_path, seen, Clock())
+    consumer.pause()
+    refused: list[str] = []
+
+    def refuse(name: str) -> Callable[[object], NoReturn]:
+        def call(_: object) -> NoReturn:
+            refused.append(name)
+            raise BrokerUnavailable("the log's server is away")
+
+        return call
+
+    async with consumer:
+        await until_async(consumer.queues)
+        with monkeypatch.context() as away:
+            away.setattr(consumer._access, "append", refuse("append"))
+            away.setattr(consumer._balance._member, "seek_done", refuse("seek"))
+            consumer.resume()
+            await until_async(lambda: refused)
+            await consumer.seek("t", 0, Start.offset(3))
+        assert refused[-1] == "seek"
+        with Log(tmp_path) as log:
+            fill(log, "t", 0, [1])
+        await until_async(lambda: stored(tmp_path, "g")[T0] == 5)
+    assert seen.attempts == [(offset, 1) for offset in (0, 1, 2, 3, 0, 1, 2, 3, 4)]
 
 
 async def test_a_dead_letter_is_kept_once_while_retries_beside_it_cannot_be(

@@ -166,11 +166,11 @@ class Lane:
         return Chunk(list(self._pending)[:count], offsets)
 
     def settle(self, chunk: Chunk) -> None:
-        """The messages that the chunk has done with are handled, or kept in the retries."""
-        for _ in range(chunk.done):
+        """The messages before the chunk's offset are handled, or kept in the retries; those after it are pending."""
+        self.offset = chunk.offset
+        while self._offsets and self._offsets[0] < self.offset:
             self._pending.popleft()
             self._offsets.popleft()
-        self.offset = chunk.offset
 
     def replace_first(self, tried: Tried) -> None:
         """The next message has failed, and stays the next."""

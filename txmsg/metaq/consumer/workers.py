@@ -254,7 +254,7 @@ class LaneWorkers:
             while part and not await self._appended(part):  # what is kept is not appended once more
                 await asyncio.sleep(_KEEP_AGAIN_S)
                 if self._must_end(lane):
-                    return  # the stored offset stays before the first failure: it is redelivered
+                    return  # the lane stays before the first failure: it is redelivered
         chunk.first_failed = None
 
     def _is_dead(self, failed: Tried) -> bool:
@@ -269,8 +269,7 @@ class LaneWorkers:
             chunk.first_failed = None
             lane.settle(chunk)
             return
-        chunk.done -= 1
-        lane.settle(chunk)
+        lane.settle(chunk)  # what failed is still its first
         attempt = failed.message.attempt + (delay_s is not None)
         lane.replace_first(Tried(failed.message._replace(attempt=attempt), failed.errors))
         lane.blocked_until = self._clock() + (_KEEP_AGAIN_S if delay_s is None else delay_s)
