@@ -19,6 +19,7 @@ from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import CorruptLog, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import LogProducer, open_log
+from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.runtime.start import Start
@@ -206,6 +207,42 @@ async def test_stored_offset_stays_before_a_message_of_a_list_that_was_cancelled
     with open_log(log_place.root) as access:
         [state] = [each for each in access.group(GROUP).queues if each.queue == LogQueue("t", 0)]
     assert (begun, state.offset) == ([3, 2], 3)
+
+
+@pytest.mark.parametrize("what", ["pause", "close"])
+async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(log_place: OfLog, what: str) -> None:
+    app, go = log_place.app(), asyncio.Event()
+    lists: list[int | None] = []
+
+    @app.subscribe("t", source="log", batch=2, concurrency=1)
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        lists.append(messages[0].queue)
+        await go.wait()
+
+    for row in range(4):
+        log_place.send(b"x", b"y", row=row)
+    async with app:
+        [receiver] = app._receivers
+        consumer = receiver.consumer
+        assert isinstance(consumer, AsyncLogConsumer)
+        await until_async(lambda: len(consumer._balance.lanes) == 4)
+        lanes = list(consumer._balance.lanes.values())
+        await until_async(lambda: all(lane.chunk for lane in lanes) and lists)
+        if what == "close":
+            closing = asyncio.create_task(app.close())
+            await until_async(lambda: all(lane.is_stopping for lane in lanes))
+            go.set()
+            await closing
+            assert len(lists) == 1
+            return
+        app.pause(GROUP)
+        await until_async(lambda: all(lane.is_paused for lane in lanes))
+        go.set()
+        await until_async(lambda: all(lane.idle.is_set() for lane in lanes))
+        assert len(lists) == 1
+        app.resume(GROUP)
+        await until_async(lambda: acknowledged_by(app) == 8)
+    assert sorted(lists, key=str) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("call", [lambda app: app.stop_group("g"), lambda app: app.start_group("g")])

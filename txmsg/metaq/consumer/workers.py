@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from txmsg.consumer.counts import ConsumerCounts
@@ -67,11 +67,12 @@ class ChunkRun(Run):
 class ListedRun(Run):
     """One message of a list. Those of the list run side by side; their handler is called when it has all of them."""
 
-    __slots__ = ("_message", "ended", "failure", "is_noted")
+    __slots__ = ("_begins", "_message", "ended", "failure", "is_noted")
 
-    def __init__(self, handler: Handler, message: ReceivedMessage) -> None:
+    def __init__(self, handler: Handler, message: ReceivedMessage, begins: Callable[[], bool]) -> None:
         super().__init__(handler)
         self._message: ReceivedMessage | None = message
+        self._begins = begins
         self.failure: Failure | None = None
         self.is_noted = False
         """Whether it was handled, or has failed; not if its handler was cancelled."""
@@ -79,7 +80,7 @@ class ListedRun(Run):
 
     def next(self, now: float) -> ReceivedMessage | None:
         message, self._message = self._message, None
-        return message
+        return message if message is not None and self._begins() else None
 
     def note(self, failure: Failure | None) -> None:
         self.failure, self.is_noted = failure, True
@@ -185,7 +186,7 @@ class LaneWorkers:
                     Failure(f"no handler for this topic in group {self._group}, in the process that had the message")
                 )
             elif handler.list_count > 1:
-                await self._handle_list(chunk, handler)
+                await self._handle_list(lane, chunk, handler)
             else:
                 run = ChunkRun(chunk, handler, goes_on)
                 self._workers_of(handler).put([run])
@@ -194,11 +195,17 @@ class LaneWorkers:
     def _workers_of(self, handler: Handler) -> Workers[ChunkRun | ListedRun]:
         return self._own.get(handler.topic, self._shared)
 
-    async def _handle_list(self, chunk: Chunk, handler: Handler) -> None:
-        """Has the chunk's next messages handled together; notes each when all of them have ended, in their order."""
-        runs = [ListedRun(handler, message) for message in chunk.together(handler.topic, handler.list_count)]
+    async def _handle_list(self, lane: Lane, chunk: Chunk, handler: Handler) -> None:
+        """Has the chunk's next messages handled together; notes each when all of them have ended, in their order.
+
+        Nothing of the list is handled if its lane is paused, or must end, when its first message could begin.
+        """
+        begins = cache(lambda: not (self._must_end(lane) or lane.is_paused))  # asked once: a list is not split
+        runs = [ListedRun(handler, message, begins) for message in chunk.together(handler.topic, handler.list_count)]
         self._workers_of(handler).put(runs)
         await asyncio.gather(*(run.ended for run in runs))
+        if not begins():
+            return
         for run in runs:
             if not run.is_noted:
                 raise asyncio.CancelledError  # as its handler was: it is redelivered with those after it
