@@ -102,3 +102,46 @@ def test_what_cannot_be_renewed_is_told_and_does_not_keep_the_others_from_it() -
     assert said[-1] == "20 renewed"
     assert sum("OSError: as a file that is closed" in line for line in said) == 5
     assert sum("Unrenewable" in line and "forked" in line for line in said) == 5
+
+
+def test_figures_of_consumers_are_not_the_parents_in_a_child(tmp_path: Path) -> None:
+    program = """
+        from txmsg.client.consumer import Consumer
+        from txmsg.metaq import LogConsumer, LogProducer, open_log
+        from txmsg.metrics.catalogue import Process
+        from txmsg.metrics.figures import Figures
+
+        def figures_of(consumer):
+            figures = Figures(Process.APPLICATION)
+            consumer._core._put_figures(figures)
+            values = {metric.name: list(each.values()) for metric, each in figures.series()}
+            [seconds] = values["txmsg_handler_seconds"]
+            return (
+                values["txmsg_client_received_messages_total"], sum(seconds.counts), values["txmsg_handlers_running"],
+                values["txmsg_client_held_messages"], values.get("txmsg_handler_failures_total", []),
+            )
+
+        with open_log(sys.argv[1], append=True) as log:
+            LogProducer(log, queues=1).send_many([Message("t", b"x")] * 3)
+        of_log, of_brokers = LogConsumer(sys.argv[1], "g"), Consumer("127.0.0.1:1", group="g")
+        leave, begun = threading.Event(), []
+
+        @of_log.subscribe("t")
+        def handle(message):
+            begun.append(message)
+            if len(begun) == 2:
+                leave.wait()
+
+        of_brokers.subscribe("t")(print)
+        of_brokers._core._subscriptions.handlers["t"].counts.called(0.1)
+        for consumer in (of_log, of_brokers):
+            consumer._core._subscriptions.handlers["t"].counts.raised(ValueError())
+        nothing = ([0], 0, [0], [0], [])
+        with of_log:
+            until(lambda: len(begun) == 2)
+            assert figures_of(of_log) == ([0], 1, [1], [2], [1]), figures_of(of_log)
+            assert figures_of(of_brokers) == ([0], 1, [0], [0], [1]), figures_of(of_brokers)
+            wait(in_child(lambda: print(figures_of(of_log) == nothing, figures_of(of_brokers) == nothing)))
+            leave.set()
+    """
+    assert run(program, str(tmp_path)) == ["True True"]

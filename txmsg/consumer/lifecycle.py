@@ -63,6 +63,7 @@ class AsyncLifecycle(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._subscriptions.reset_figures()
 
     def _renew(self) -> None:
         self._is_copy = True

@@ -223,6 +223,11 @@ class Subscriptions:
         for topic, handler in self.handlers.items():
             handler.counts.put(figures, self._group, topic, running=under_way[topic])
 
+    def reset_figures(self) -> None:
+        """Forgets the calls that its handlers have had: a forked child has made none of its parent's."""
+        for handler in self.handlers.values():
+            handler.counts = HandlerCounts()
+
     def close(self, *, need_handlers: bool) -> None:
         """Takes no more: the consumer starts. Raises MisuseError for no topic, and for topics without a handler.
 

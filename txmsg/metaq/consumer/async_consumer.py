@@ -117,12 +117,12 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._backoff = backoff_of(retries_max, retry_delays_s)
         self._clock: Callable[[], float] = time.time
         self._balance_s = BALANCE_S
-        self._access: LogAccess | None = None
 
     def _begin(self) -> None:
         super()._begin()
         self._counts = ConsumerCounts()
         self._is_paused = False
+        self._access: LogAccess | None = None
 
     def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
