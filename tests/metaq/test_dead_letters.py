@@ -27,6 +27,7 @@ from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.runtime.backoff import Backoff
+from txmsg.testing.log_progress import progress_of_log
 
 DEAD, RETRY = LogQueue(DEAD_LETTERS + "g", 0), LogQueue(RETRIES + "g", 0)
 KEYS = ["a", "b", "a", "c", "b"]
@@ -229,6 +230,17 @@ def told(access: LogAccess, verb: str, *words: object) -> Any:
     result = run(access, verb, *words, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
+
+
+def test_progress_in_tests_of_applications_counts_only_dead_letters_that_are_not_dealt_with(access: LogAccess) -> None:
+    def dead_count() -> int:
+        return sum(len(progress.dead) for progress in progress_of_log(access, "g", ["t"]))
+
+    assert dead_count() == 5
+    redrive(access, key="a")
+    assert dead_count() == 3
+    purge(access)
+    assert dead_count() == 0
 
 
 def test_the_commands_list_show_redrive_and_purge(access: LogAccess) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from txmsg.metaq.consumer.retries import tried_of
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogAccess, LogQueue
@@ -27,7 +27,7 @@ def progress_of_log(access: LogAccess, group: str, topics: Sequence[str]) -> lis
                 committed=sum(each.end - each.begin for each in kept.values()),
                 passed=sum(max(offsets.get(queue, 0) - each.begin, 0) for queue, each in kept.items()),
                 retries=[],  # they are in the topic of retries
-                dead=list(_dead_letters_of(access, group)) if topic.startswith(RETRIES) else [],
+                dead=list(_dead_letters_of(access, group, offsets)) if topic.startswith(RETRIES) else [],
                 undecided=[],
                 scheduled=[],
             )
@@ -35,13 +35,14 @@ def progress_of_log(access: LogAccess, group: str, topics: Sequence[str]) -> lis
     return found
 
 
-def _dead_letters_of(access: LogAccess, group: str) -> Iterator[Late]:
+def _dead_letters_of(access: LogAccess, group: str, offsets: Mapping[LogQueue, int]) -> Iterator[Late]:
+    """Those that nobody has dealt with: they stand from the group's own offset on."""
     for number in access.queues_of(DEAD_LETTERS + group):
         queue = LogQueue(DEAD_LETTERS + group, number)
         kept = access.ranges([queue])[queue]
-        offset = kept.begin
-        while offset < kept.end:
-            [fetched] = access.fetch({queue: offset})
+        offset = max(kept.begin, offsets.get(queue, 0))
+        while offset < kept.end and (found := access.fetch({queue: offset})):
+            [fetched] = found
             if fetched.error is not None:
                 raise fetched.error
             for batch in fetched.batches:
