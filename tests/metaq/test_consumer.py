@@ -22,6 +22,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer import async_consumer, workers
 from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
 from txmsg.metaq.consumer.consumer import LogConsumer
+from txmsg.metaq.consumer.fetcher import Fetcher
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.interface import GroupMember, LogQueue, Member
 from txmsg.metaq.location import open_log
@@ -477,6 +478,23 @@ async def test_figures_count_messages_that_were_handled_and_those_that_failed(tm
         assert figure_of(consumer, "txmsg_client_refused_messages_total") == 1
     assert figure_of(consumer, "txmsg_client_received_messages_total") == 6
     assert figure_of(consumer, "txmsg_client_held_messages") == 0
+
+
+async def test_figures_may_be_read_at_any_moment_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a thread does that serves metrics."""
+    read: list[object] = []
+    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer.subscribe("t")(Seen())
+
+    class ReadWhenMade(Fetcher):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            read.append(figure_of(consumer, "txmsg_client_held_messages"))
+
+    monkeypatch.setattr(async_consumer, "Fetcher", ReadWhenMade)
+    with Log(tmp_path):
+        async with consumer:
+            assert read == [0]
 
 
 def handled_by(consumer: AsyncLogConsumer) -> object:

@@ -142,14 +142,14 @@ class AsyncLogConsumer(AsyncLifecycle):
         self._threads = DaemonThreads(2, name=f"txmsg-log-{self.group}")
         self._member_thread = DaemonThreads(1, name=f"txmsg-member-{self.group}")
         try:
-            self._access = await self._opened()
+            access = await self._opened()
         except BaseException:
             self._threads.shutdown()
             self._member_thread.shutdown()
             raise
         handlers = self._subscriptions.handlers
         self._balance = Balance(
-            self._access,
+            access,
             self.group,
             self._subscriptions.wanted,
             start=self._start,
@@ -162,7 +162,7 @@ class AsyncLogConsumer(AsyncLifecycle):
         )
         self._balance.is_paused = self._is_paused
         self._fetcher = Fetcher(
-            self._access,
+            access,
             self._balance.lanes,
             self.group,
             missing=self._options.missing,
@@ -171,7 +171,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             clock=self._now,
         )
         self._workers = LaneWorkers(
-            self._access,
+            access,
             self.group,
             handlers,
             concurrency=self._concurrency,
@@ -182,6 +182,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             counts=self._counts,
         )
         self._polls = Polls(self._balance, self._workers.room)
+        self._access = access  # last: with it, other threads look at all the above for figures
         self._loops = [
             asyncio.create_task(self._repeat(self._balance_once), name=f"txmsg-balance-{self.group}"),
             asyncio.create_task(self._repeat(self._fetch_once), name=f"txmsg-fetch-{self.group}"),
