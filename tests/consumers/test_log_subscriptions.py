@@ -190,6 +190,20 @@ async def test_a_list_is_of_one_queue_in_order_and_its_next_one_begins_when_it_h
     assert max(map(len, lists)) == 200
 
 
+async def test_lists_are_full_while_their_queue_has_more(log_place: OfLog) -> None:
+    app = log_place.app()
+    lists: list[int] = []
+
+    @app.subscribe("t", source="log", batch=100)
+    async def handle(messages: list[ReceivedMessage]) -> None:
+        lists.append(len(messages))
+
+    log_place.send(*(b"x" for _ in range(450)))
+    async with app:
+        await until_async(lambda: acknowledged_by(app) == 450)
+    assert lists == [100, 100, 100, 100, 50]
+
+
 async def test_stored_offset_stays_before_a_message_of_a_list_that_was_cancelled(log_place: OfLog) -> None:
     app = log_place.app()
     begun: list[int] = []

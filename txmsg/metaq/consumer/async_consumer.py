@@ -22,7 +22,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher
-from txmsg.metaq.consumer.lane import CHUNK_COUNT, Lane
+from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.options import LogOptions, Missing
 from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
 from txmsg.metaq.consumer.retries import backoff_of
@@ -156,7 +156,7 @@ class AsyncLogConsumer(AsyncLifecycle):
             strategy=self._options.strategy or averaged,
             zone=self._options.zone,
             reads_retries=bool(handlers),
-            chunk_count=max([CHUNK_COUNT, *(each.list_count for each in handlers.values())]),
+            list_counts={topic: handler.list_count for topic, handler in handlers.items()},
             thread=self._member_thread,
             on_ready=self._on_ready,
         )

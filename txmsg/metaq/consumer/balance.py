@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.logs import EventLog
-from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.consumer.lane import Lane, chunk_count_of
 from txmsg.metaq.group.assignment import Strategy, wanted_by
 from txmsg.metaq.interface import RETRIES, GroupMember, GroupView, LogAccess, LogQueue
 from txmsg.runtime.start import Start
@@ -26,7 +26,11 @@ T = TypeVar("T")
 
 
 class Balance:
-    """The member of one consumer. `thread`: of its own, for calls of the member one after the other."""
+    """The member of one consumer.
+
+    list_counts: the messages that the handler of a topic gets together. thread: of its own, for calls of the member one
+    after the other.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Balance:
         strategy: Strategy,
         zone: str,
         reads_retries: bool,
-        chunk_count: int,
+        list_counts: Mapping[str, int],
         thread: Executor,
         on_ready: Callable[[Lane], None],
     ) -> None:
@@ -50,7 +54,7 @@ class Balance:
         self._start = start
         self._strategy = strategy
         self._zone = zone
-        self._chunk_count = chunk_count
+        self._list_counts = list_counts
         self._thread = thread
         self._on_ready = on_ready
         self._member: GroupMember | None = None
@@ -134,7 +138,8 @@ class Balance:
     def _lane(self, queue: LogQueue, offset: int) -> Lane:
         wanted = self._topics.get(queue.topic)
         tags = ALL_TAGS if wanted is None else wanted
-        lane = Lane(queue, offset, tags, is_retry=wanted is None, chunk_count=self._chunk_count)
+        list_count = self._list_counts.get(queue.topic) or max(self._list_counts.values(), default=1)
+        lane = Lane(queue, offset, tags, is_retry=wanted is None, chunk_count=chunk_count_of(list_count))
         lane.is_paused = self.is_paused
         return lane
 

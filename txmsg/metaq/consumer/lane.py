@@ -21,7 +21,12 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.wire.tags import TagExpression
 
 CHUNK_COUNT = 128
-"""Messages of a queue that are handed to its handler together, one after the other; more where lists are longer."""
+"""Messages of a queue that are handed to its handler together, one after the other."""
+
+
+def chunk_count_of(list_count: int) -> int:
+    """The same for a handler of lists: as many as make full ones, since none goes beyond a chunk."""
+    return -(-CHUNK_COUNT // list_count) * list_count
 
 
 @dataclass(slots=True)
