@@ -24,9 +24,8 @@ from txmsg.client.flows.sent import Sent
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import MisuseError
 from txmsg.message import (
-    MESSAGES_PER_TRANSACTION_MAX,
     Message,
     MessageId,
     TransactionState,
@@ -63,10 +62,8 @@ class AsyncJoinedTransaction(Transaction):
     def _add(self, message: Message) -> MessageId:
         if not self._is_open:
             raise MisuseError(f"tx.send() after the end of {_OWNER}: call app.join(session) in the next one")
-        if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
-            raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
-        self._sent.add(message, self._sync_session.get_nested_transaction())
-        return message_id(self.transaction_id, len(self._sent) - 1)
+        place = self._sent.add(message, self._sync_session.get_nested_transaction())
+        return message_id(self.transaction_id, place)
 
     def require(self, producer: AsyncHalves) -> None:
         """Raises MisuseError unless it is this producer that it sends by."""

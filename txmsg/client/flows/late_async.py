@@ -26,10 +26,9 @@ from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.traced import NOT_TRACED, transaction
-from txmsg.errors import InvalidMessage, MisuseError
+from txmsg.errors import MisuseError
 from txmsg.logs import EventLog
 from txmsg.message import (
-    MESSAGES_PER_TRANSACTION_MAX,
     Message,
     MessageId,
     TransactionState,
@@ -77,10 +76,8 @@ class AsyncLateTransaction(Transaction):
     def _add(self, message: Message) -> MessageId:
         if not self._open:
             raise MisuseError(f"tx.send() outside {self._owner}, which tx belongs to: send before it ends")
-        if len(self._sent) >= MESSAGES_PER_TRANSACTION_MAX:
-            raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
-        self._sent.add(message, self._sync_session.get_nested_transaction())
-        return message_id(self.transaction_id, len(self._sent) - 1)
+        place = self._sent.add(message, self._sync_session.get_nested_transaction())
+        return message_id(self.transaction_id, place)
 
     def _discard(self) -> None:
         """Has the end of the block roll back, without an exception."""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import SessionTransaction
 
-from txmsg.message import Message
+from txmsg.errors import InvalidMessage
+from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message
 
 
 class _Entry(NamedTuple):
@@ -38,10 +39,17 @@ class Sent:
         """What is left."""
         return [entry.message for entry in self._entries]
 
-    def add(self, message: Message, nested: SessionTransaction | None) -> None:
-        """nested: the session's innermost savepoint now."""
+    def add(self, message: Message, nested: SessionTransaction | None) -> int:
+        """Add a message; return its place. nested: the session's innermost savepoint now.
+
+        Raises InvalidMessage beyond 1,000 messages.
+        """
+        place = len(self._entries)
+        if place >= MESSAGES_PER_TRANSACTION_MAX:
+            raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
         self._entries.append(_Entry(message, self._next_number, nested))
         self._next_number += 1
+        return place
 
     def savepoint(self, name: str, *, replaces: bool) -> None:
         """SAVEPOINT was carried out, by the session, by its connection, or as text.
