@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from tests.broker_process import BrokerProcess
 from tests.business import POOL_OF_ONE
-from tests.integration.chain.databases import KINDS, BusinessDatabase
+from tests.integration.chain.databases import BusinessDatabase
 from tests.integration.client_harness import WAIT_S, collecting, half_count, nothing_comes
 from tests.waiting import until
 from txmsg import Message, Producer, ReceivedMessage, Retry, Transaction, Txmsg
 
 PAY = text("insert into paid values (:id, :amount)")
 AT_ONCE = Retry(delays_s=[0.1])
-
-
-@pytest.fixture(params=KINDS)
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> BusinessDatabase:
-    return BusinessDatabase(request.param, request, tmp_path)
 
 
 @pytest.fixture
@@ -36,13 +30,6 @@ def engine(database: BusinessDatabase) -> Iterator[Engine]:
         begin_immediate(made)
     yield made
     made.dispose()
-
-
-@pytest.fixture
-async def async_engine(database: BusinessDatabase) -> AsyncIterator[AsyncEngine]:
-    made = create_async_engine(database.async_url, **POOL_OF_ONE)
-    yield made
-    await made.dispose()
 
 
 def begin_immediate(engine: Engine) -> None:

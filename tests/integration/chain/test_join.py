@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from tests.broker_process import BrokerProcess
@@ -24,23 +24,11 @@ from txmsg.message import ReceivedMessage
 PAY = text("insert into paid values (:id, 7)")
 
 
-@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> BusinessDatabase:
-    return BusinessDatabase(request.param, request, tmp_path)
-
-
 @pytest.fixture
 def engine(database: BusinessDatabase) -> Iterator[Engine]:
     made = create_engine(database.url, **POOL_OF_ONE)
     yield made
     made.dispose()
-
-
-@pytest.fixture
-async def async_engine(database: BusinessDatabase) -> AsyncIterator[AsyncEngine]:
-    made = create_async_engine(database.async_url, **POOL_OF_ONE)
-    yield made
-    await made.dispose()
 
 
 def test_messages_leave_with_the_commit_of_the_session(
