@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psycopg
 import pytest
@@ -50,6 +50,13 @@ def message_count(notify_url: str) -> int:
 def half_count(notify_url: str) -> int:
     """Halves that are undecided in the Notify database."""
     return _count(notify_url, "select count(*) from txmsg.half_message")
+
+
+def counts(notify_url: str) -> tuple[int, int]:
+    """Undecided halves, and messages, when the outcomes that callers do not wait for have come."""
+    with suppress(AssertionError):
+        until(lambda: half_count(notify_url) == 0, within_s=5.0)
+    return half_count(notify_url), message_count(notify_url)
 
 
 def _count(notify_url: str, statement: str) -> int:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from tests.errors_page import is_documented
-from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, waited_for
+from tests.integration.client_harness import WAIT_S, collecting, counts, half_count, message_count, waited_for
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Half, Producer, transactional_message
@@ -203,7 +203,7 @@ def test_a_call_that_cannot_be_told_does_not_run(
     producer: Producer, engine: Engine, notify_url: str, bad: tuple[Any, type[TxmsgError], str]
 ) -> None:
     content, kind, words = bad
-    before = half_count(notify_url), message_count(notify_url)
+    before = counts(notify_url)
     ran = []
 
     @transactional_message(producer, topic="known", key="order_id", session=sessionmaker(engine))
@@ -218,10 +218,10 @@ def test_a_call_that_cannot_be_told_does_not_run(
     assert kind is MessageTooLarge or f"argument 'content' of {place.__qualname__}() is a" in str(caught.value)
     assert is_documented(caught.value)
     assert ran == []
-    assert (half_count(notify_url), message_count(notify_url)) == before
+    assert counts(notify_url) == before
     place(uuid4(), {"price": Decimal("1.10")})  # the same function, session factory and producer go on
     assert ran == [{"price": Decimal("1.10")}]
-    assert (orders(engine), message_count(notify_url)) == (1, before[1] + 1)
+    assert (orders(engine), *counts(notify_url)) == (1, 0, before[1] + 1)
 
 
 def test_a_key_that_has_no_text_or_too_much_refuses_the_call(producer: Producer, engine: Engine) -> None:
@@ -259,12 +259,12 @@ def test_a_builder_that_builds_no_message_refuses_the_call(
 def test_a_late_transaction_that_cannot_be_told_is_rolled_back(
     producer: Producer, engine: Engine, notify_url: str
 ) -> None:
-    before = half_count(notify_url), message_count(notify_url)
+    before = counts(notify_url)
     for bad in (Message("nowhere", b""), Message("known", b"x" * 1001), "no message"):
         with sessionmaker(engine)() as session, pytest.raises(TxmsgError) as caught:
             place_late(producer, session, bad)
         assert is_documented(caught.value), str(caught.value)
-    assert (orders(engine), half_count(notify_url), message_count(notify_url)) == (0, *before)
+    assert (orders(engine), *counts(notify_url)) == (0, *before)
 
 
 def place_late(producer: Producer, session: Session, message: Any) -> None:
@@ -327,7 +327,7 @@ def test_a_commit_that_the_broker_refuses_is_logged_aloud_and_the_call_succeeds(
     before = halves()
     mine: list[UUID] = []
 
-    @transactional_message(producer, topic="known", session=sessionmaker(engine))
+    @transactional_message(producer, topic="known", session=sessionmaker(engine), wait=True)
     def place(session: Session, order_id: str) -> str:
         session.execute(text("insert into orders values (:id)"), {"id": order_id})
         mine.extend(halves() - before)

@@ -16,7 +16,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from tests.broker_process import BrokerProcess
 from tests.business import POOL_OF_ONE, business_database, seen_from_outside
-from tests.integration.client_harness import WAIT_S, half_count, message_count
+from tests.integration import client_harness
+from tests.integration.client_harness import WAIT_S
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, MisuseError
@@ -57,7 +58,7 @@ def counts(engine: Engine, notify_url: str) -> tuple[int, int, int]:
     """Orders, undecided halves, messages."""
     with seen_from_outside(engine).connect() as connection:
         orders = connection.execute(select(func.count()).select_from(Order)).scalar_one()
-    return orders, half_count(notify_url), message_count(notify_url)
+    return orders, *client_harness.counts(notify_url)
 
 
 def ordered(producer: Producer, session: Session, listen: Callable[[Any], None]) -> None:

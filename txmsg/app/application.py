@@ -27,7 +27,7 @@ from txmsg.client.flows.transaction import Transaction
 from txmsg.client.outbox.options import WhenAway
 from txmsg.client.producer import Producer
 from txmsg.client.sending.schemas import register_schemas
-from txmsg.client.transactional import Build, SessionDecorator, transactional_message
+from txmsg.client.transactional import Build, HalfTime, SessionDecorator, transactional_message
 from txmsg.consumer.options import CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S_MAX
 from txmsg.errors import MisuseError, shown
 from txmsg.forks import renew_in_children
@@ -213,6 +213,8 @@ class Txmsg(Router):
         tag: str | None = None,
         message: Build = None,
         when_away: WhenAway = "raise",
+        wait: bool = False,
+        half: HalfTime = "first",
     ) -> SessionDecorator[Any]:
         """Decorates a function whose message is delivered if and only if its transaction in `database=` commits.
 
@@ -235,6 +237,8 @@ class Txmsg(Router):
             session=database.session,
             message=message,
             when_away=when_away,
+            wait=wait,
+            half=half,
         )
         return lambda function: database.ready_for(decorate(function))
 

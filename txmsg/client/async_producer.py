@@ -22,13 +22,15 @@ from txmsg.client.hooks import ProducerHooks
 from txmsg.client.options import check_listener_of
 from txmsg.client.outbox.relay import Relay
 from txmsg.client.outbox.state import OutboxState
-from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, messages_of, recalled
+from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, Waiter, messages_of, recalled
+from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.counts import ProducerCounts
 from txmsg.client.sending.half import Half, check_half, id_bytes_of
 from txmsg.client.sending.schemas import register_schemas
 from txmsg.client.sending.sender import Sender
 from txmsg.client.sending.shards import Shards, find_shards
 from txmsg.client.sending.traced import sending, telling
+from txmsg.client.sending.untold import Untold
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import renew_in_children
 from txmsg.message import (
@@ -46,13 +48,14 @@ from txmsg.metrics.figures import Figures
 from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
 from txmsg.typed.topic import Topic
-from txmsg.wire.brokers import shards_of
+from txmsg.wire.brokers import MEMORY, shards_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
     from txmsg.tracing import Tracing
+    from txmsg.tracing.sending import Sending, Unsampled
 
 TIMEOUT_S_MAX = 24 * 3600.0
 _RELAY_END_S = 5.0
@@ -120,6 +123,8 @@ class AsyncProducer:
         self._sender: Sender | Shards | None = None
         self._senders: Sequence[Sender] = ()
         self._counts = ProducerCounts()
+        # Memory answers at once, and what was sent to it is looked at by the next line of a test.
+        self._untold = Untold(0) if self._addresses == [[MEMORY]] else Untold()
         self._presences: list[asyncio.Task[None]] = []
         self._outbox = OutboxState()
         self._relaying: asyncio.Task[None] | None = None
@@ -268,6 +273,8 @@ class AsyncProducer:
         """
         transaction_id, n = parse_message_id(message_id)
         sender = self._sender_here() or await self._started()
+        if (untold := self._untold.find(transaction_id.bytes)) is not None:
+            await self.end(*untold)  # once more, as its reply is needed now
         return recalled(message_id, await sender.recall(transaction_id.bytes, n))
 
     async def register_schemas(self, *topics: Topic[Any]) -> None:
@@ -281,13 +288,13 @@ class AsyncProducer:
 
     # ---- transactions
 
-    def transaction(self, session: AsyncSession) -> AsyncLateTransaction:
+    def transaction(self, session: AsyncSession, *, wait: bool = False) -> AsyncLateTransaction:
         """The late flow: `async with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
 
         At the end of the block all half messages are sent in one request, the session is committed, and the outcome is
-        reported to the broker.
+        sent to the broker. wait: True to wait for the reply to that.
         """
-        return AsyncLateTransaction(self, session)
+        return AsyncLateTransaction(self, session, wait=wait)
 
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
@@ -331,6 +338,30 @@ class AsyncProducer:
         self.hooks.after_half(half)
         return half
 
+    async def _begin_half(
+        self, messages: Sequence[Message], transaction_id: TransactionId | None = None
+    ) -> AsyncBegunHalf:
+        """As `half`, but returns when they are on their way, under an id that stays."""
+        self.hooks.before_half()
+        sender = self._sender_here() or await self._started()
+        id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
+        waiter = sender.new_waiter()
+        entry, trace = self._entry_of_begun(id_bytes, messages, waiter)
+        sender.halves.offer(entry)
+        return AsyncBegunHalf(
+            entry, waiter, trace, after_half=self.hooks.after_half, leave=lambda: self._check_back_if_stored(entry)
+        )
+
+    def _entry_of_begun(
+        self, id_bytes: bytes, messages: Sequence[Message], waiter: Waiter
+    ) -> tuple[SendEntry, Sending | Unsampled | None]:
+        messages = messages_of(messages, self.encryption)
+        trace = sending(self.tracing, "half", messages, self.group).__enter__()  # ended by what waits for the half
+        entry = SendEntry(id_bytes, messages if trace is None else trace.carried_by(messages), waiter)
+        if trace is not None:
+            trace.stored(id_bytes)
+        return entry, trace
+
     async def _wait_for(self, entry: FreshEntry, waiter: asyncio.Future[bytes], wait_s: float) -> None:
         """Returns when the entry is answered. Raises BrokerUnavailable after wait_s."""
         try:
@@ -349,11 +380,18 @@ class AsyncProducer:
 
     def _roll_back_late(self, entry: FreshEntry) -> None:
         """Nobody waits for it: rolled back if it is stored all the same."""
+        self._leave(entry, TransactionState.ROLLBACK)
+
+    def _check_back_if_stored(self, entry: SendEntry) -> None:
+        """The same where only a check can say what became of its transaction."""
+        self._leave(entry, TransactionState.UNKNOWN)
+
+    def _leave(self, entry: SendEntry, state: TransactionState) -> None:
         assert self._loop is not None
         loop = self._loop
 
         def stored(shard: bytes) -> None:
-            loop.call_soon_threadsafe(self._tell_soon, Half(entry.transaction_id, shard), TransactionState.ROLLBACK)
+            loop.call_soon_threadsafe(self._tell_soon, Half(entry.transaction_id, shard), state)
 
         entry.go_on_without(stored)
 
@@ -436,15 +474,13 @@ class AsyncProducer:
                 raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: for a caller that is being cancelled. Must be called on the loop."""
-        self.hooks.before_end_soon(half, state)
+        """Like `end`, but does not wait: what fails is logged. Must be called on the loop."""
+        self.hooks.before_end(half, state)
         self._tell_soon(half, state)
 
     def _tell_soon(self, half: Half, state: TransactionState) -> None:
-        if self._sender is not None:
-            entry = EndEntry(half.id_bytes, state, None)
-            with telling(half, state):
-                self._sender.end(half.shard, entry)
+        with telling(half, state):
+            self._sender_started.end(half.shard, self._untold.add(half, state))
 
     @property
     def _sender_started(self) -> Sender | Shards:

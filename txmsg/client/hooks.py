@@ -30,9 +30,7 @@ class ProducerHooks:
     after_half: Callable[[Half], object] = _nothing
     """When half messages are stored."""
     before_end: Callable[[Half, TransactionState], object] = _nothing
-    """Before the broker is told an outcome by a caller that waits for its reply."""
-    before_end_soon: Callable[[Half, TransactionState], object] = _nothing
-    """Before the broker is told an outcome by a caller that does not."""
+    """Before the broker is told an outcome, whether the caller waits for its reply or not."""
     after_reply: Callable[[Request], object] = _nothing
     """When a broker has replied to a request, and before anything is done with the reply: on the thread of the caller
     that has sent it for all who waited, or on the producer's loop."""

@@ -19,10 +19,12 @@ from txmsg.client.flows.late import LateTransaction
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, messages_of
+from txmsg.client.sending.begun import BegunHalf
 from txmsg.client.sending.half import Half, check_half, id_bytes_of
 from txmsg.client.sending.sender import half_unavailable
 from txmsg.client.sending.thread_lane import ThreadWaiter
 from txmsg.client.sending.traced import sending, telling
+from txmsg.client.sending.untold import Untold
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import (
@@ -292,13 +294,13 @@ class Producer:
 
     # ---- transactions
 
-    def transaction(self, session: Session) -> LateTransaction:
+    def transaction(self, session: Session, *, wait: bool = False) -> LateTransaction:
         """The late flow: `with producer.transaction(session) as tx: ...; tx.send(Message(...))`.
 
         At the end of the block all half messages are sent in one request, the session is committed, and the outcome is
-        reported to the broker.
+        sent to the broker. wait: True to wait for the reply to that.
         """
-        return LateTransaction(self, session)
+        return LateTransaction(self, session, wait=wait)
 
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half:
         """Stores the half messages of one transaction, 1 to 1,000. Returns when they are on disk.
@@ -343,6 +345,23 @@ class Producer:
         self.hooks.after_half(half)
         return half
 
+    def _begin_half(self, messages: Sequence[Message], transaction_id: TransactionId | None = None) -> BegunHalf:
+        """As `half`, but returns when they are on their way, under an id that stays."""
+        self.hooks.before_half()
+        thread = self._started()
+        id_bytes = new_transaction_id_bytes() if transaction_id is None else id_bytes_of(transaction_id)
+        waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
+        entry, trace = self._core._entry_of_begun(id_bytes, messages, waiter)
+        thread.post(self._core._sender_started.halves.offer, entry)
+        return BegunHalf(
+            entry,
+            waiter,
+            trace,
+            wait_s=self._wait_s,
+            after_half=self.hooks.after_half,
+            leave=lambda: thread.post(self._core._check_back_if_stored, entry),
+        )
+
     def end(self, half: Half, state: TransactionState, *, timeout_s: Seconds | None = None) -> None:
         """Reports the outcome of the local transaction. Returns when it is on disk.
 
@@ -363,9 +382,15 @@ class Producer:
                 raise
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: for a caller that is being stopped."""
-        self.hooks.before_end_soon(half, state)
-        self._started().post(self._core._tell_soon, half, state)
+        """Like `end`, but does not wait: what fails is logged."""
+        self.hooks.before_end(half, state)
+        thread = self._started()
+        with telling(half, state):
+            thread.post(self._core._sender_started.end, half.shard, self._untold.add(half, state))
+
+    @property
+    def _untold(self) -> Untold:
+        return self._core._untold
 
     @property
     def _wait_s(self) -> float:

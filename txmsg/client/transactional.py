@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
@@ -40,6 +40,8 @@ A_co = TypeVar("A_co", covariant=True)
 Owner = TypeVar("Owner")
 
 Build = Callable[..., Message | Sequence[Message] | bytes] | None
+HalfTime = Literal["first", "alongside"]
+"""Whether the half message is stored before the function runs, or while it does."""
 
 
 class SessionDecorator(Protocol[S_co]):
@@ -87,6 +89,8 @@ def transactional_message(
     session: Callable[[], AbstractContextManager[S_co]],
     message: Build = None,
     when_away: WhenAway = "raise",
+    wait: bool = False,
+    half: HalfTime = "first",
 ) -> SessionDecorator[S_co]: ...
 @overload
 def transactional_message(
@@ -99,6 +103,8 @@ def transactional_message(
     session: Callable[[], AbstractAsyncContextManager[A_co] | Awaitable[A_co]],
     message: Build = None,
     when_away: WhenAway = "raise",
+    wait: bool = False,
+    half: HalfTime = "first",
 ) -> _AsyncSessionDecorator[A_co]: ...
 @overload
 def transactional_message(
@@ -110,6 +116,8 @@ def transactional_message(
     tag: str | None = None,
     session: FenceStore[S_co],
     message: Build = None,
+    wait: bool = False,
+    half: HalfTime = "first",
 ) -> SessionDecorator[S_co]: ...
 @overload
 def transactional_message(
@@ -121,6 +129,8 @@ def transactional_message(
     tag: str | None = None,
     session: AsyncFenceStore[A_co],
     message: Build = None,
+    wait: bool = False,
+    half: HalfTime = "first",
 ) -> _AsyncSessionDecorator[A_co]: ...
 @overload
 def transactional_message(
@@ -132,6 +142,7 @@ def transactional_message(
     tag: str | None = None,
     session: None = None,
     message: Build = None,
+    wait: bool = False,
 ) -> _Decorator: ...
 @overload
 def transactional_message(
@@ -143,6 +154,7 @@ def transactional_message(
     tag: str | None = None,
     session: None = None,
     message: Build = None,
+    wait: bool = False,
 ) -> _AsyncDecorator: ...
 def transactional_message(
     producer: Producer | AsyncProducer,
@@ -154,13 +166,16 @@ def transactional_message(
     session: Callable[[], Any] | FenceStore[Any] | AsyncFenceStore[Any] | None = None,
     message: Build = None,
     when_away: WhenAway = "raise",
+    wait: bool = False,
+    half: HalfTime = "first",
 ) -> Any:
     """Decorates a function whose message is delivered if and only if its transaction commits.
 
-    The half message is sent before the function runs, the outcome after it: when it returns, the message is delivered.
-    Without session= the function manages its transaction itself. Then do not call it inside an outer transaction, which
-    may roll back. Outer transactions that can be detected are refused: Django's `transaction.atomic()`, and a Session
-    or Connection among the arguments whose transaction was begun by the caller.
+    The half message is stored before the function runs, and its outcome is sent after the commit, without waiting for
+    the reply: when the call returns, the message is certain to be delivered, and on its way. Without session= the
+    function manages its transaction itself. Then do not call it inside an outer transaction, which may roll back. Outer
+    transactions that can be detected are refused: Django's `transaction.atomic()`, and a Session or Connection among
+    the arguments whose transaction was begun by the caller.
 
     producer: a Producer for `def`, an AsyncProducer for `async def`; it needs a check_listener.
     topic, tag: of the message. key: the name of the argument that is the message's key, or a function of the
@@ -175,6 +190,11 @@ def transactional_message(
     session= the user's own listener answers checks.
     when_away: with "outbox" (or an `Outbox`) the call continues if no broker stores the half message in time: its
     messages are written to the outbox in the function's transaction, and relayed later. Needs session= and a fence.
+    wait: True to return only when the broker has the outcome, so that consumers may have the message already.
+    half: "alongside" has the half message travel while the function runs; the commit waits until it is stored. The call
+    is shorter by that time, and its transaction and locks may be longer by it. If no broker stores the half message,
+    the transaction is rolled back and BrokerUnavailable is raised, but the function has run: take it where all that the
+    function does is in its transaction. Needs session=, and no when_away=.
 
     Besides the function's own exceptions (unchanged), a call raises TypeError and InvalidMessage before anything is
     done; BrokerUnavailable if the half message could not be stored: the function has not run then; TransactionRefused
@@ -203,13 +223,34 @@ def transactional_message(
             gives_session=session is not None,
         )
         outbox = outbox_of(when_away, plan.owner)
+        _check_half(plan.owner, half, session, outbox)
         if outbox is not None:
             _check_outbox(plan.owner, producer, session)
-        wrapper = _wrapper(function, producer, session, plan, outbox)
+        wrapper = _wrapper(function, producer, session, plan, _Flows.of(half, outbox, wait=wait))
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
+
+
+class _Flows(NamedTuple):
+    """What runs the calls of one decorated function in a session, and whether they wait for the last reply."""
+
+    in_session: Callable[..., Any]
+    in_session_async: Callable[..., Any]
+    wait: bool
+
+    @classmethod
+    def of(cls, half: HalfTime, outbox: Outbox | None, *, wait: bool) -> Self:
+        if outbox is not None:
+            return cls(
+                functools.partial(outbox_flow.run_in_session, outbox=outbox),
+                functools.partial(outbox_flow_async.run_in_session, outbox=outbox),
+                wait,
+            )
+        if half == "alongside":
+            return cls(flow.run_alongside, flow_async.run_alongside, wait)
+        return cls(flow.run_in_session, flow_async.run_in_session, wait)
 
 
 def _wrapper(
@@ -217,15 +258,10 @@ def _wrapper(
     producer: Producer | AsyncProducer,
     session: Callable[[], Any] | FenceStore[Any] | AsyncFenceStore[Any] | None,
     plan: MessagePlan,
-    outbox: Outbox | None,
+    flows: _Flows,
 ) -> Callable[..., Any]:
     # Where the session goes: first, or after self.
     at = 0 if plan.receiver is None else 1
-    in_session: Callable[..., Any] = flow.run_in_session
-    in_session_async: Callable[..., Any] = flow_async.run_in_session
-    if outbox is not None:
-        in_session = functools.partial(outbox_flow.run_in_session, outbox=outbox)
-        in_session_async = functools.partial(outbox_flow_async.run_in_session, outbox=outbox)
 
     if isinstance(producer, AsyncProducer):
 
@@ -237,13 +273,14 @@ def _wrapper(
             messages = plan.messages(args, kwargs)
             if session is None:
                 refuse_outer_transaction(plan.owner, args, kwargs)
-                return await flow_async.run(producer, messages, lambda: run_async(*args, **kwargs))
-            return await in_session_async(
+                return await flow_async.run(producer, messages, lambda: run_async(*args, **kwargs), wait=flows.wait)
+            return await flows.in_session_async(
                 producer,
                 messages,
                 session,
                 lambda opened: run_async(*args[:at], opened, *args[at:], **kwargs),
                 owner=plan.owner,
+                wait=flows.wait,
             )
 
         return call_async
@@ -256,16 +293,34 @@ def _wrapper(
         messages = plan.messages(args, kwargs)
         if session is None:
             refuse_outer_transaction(plan.owner, args, kwargs)
-            return flow.run(producer, messages, lambda: run(*args, **kwargs))
-        return in_session(
+            return flow.run(producer, messages, lambda: run(*args, **kwargs), wait=flows.wait)
+        return flows.in_session(
             producer,
             messages,
             session,
             lambda opened: run(*args[:at], opened, *args[at:], **kwargs),
             owner=plan.owner,
+            wait=flows.wait,
         )
 
     return call
+
+
+def _check_half(name: str, half: object, session: object, outbox: Outbox | None) -> None:
+    if half == "first":
+        return
+    if half != "alongside":
+        raise MisuseError(f'half={shown(half)} of {name} is neither "first" nor "alongside": give one of these')
+    if session is None:
+        raise MisuseError(
+            f'{name} has half="alongside" and no session=: the commit has to wait for the half message, so it has to '
+            "be txmsg's: give session= with a sessionmaker"
+        )
+    if outbox is not None:
+        raise MisuseError(
+            f'{name} has half="alongside" and when_away=: whether a message is kept in the outbox is decided before '
+            "the function runs; leave one of them out"
+        )
 
 
 def _check_outbox(name: str, producer: Producer | AsyncProducer, session: object) -> None:

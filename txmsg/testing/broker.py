@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from txmsg.client.sending.untold import wait_for_all, wait_no_more
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage, check_name, us_of_datetime
 from txmsg.testing.clock import Clock
@@ -38,6 +39,7 @@ class Broker:
         self._connection = connection
         self.clock = Clock(connection)
         self._timeout_s = timeout_s
+        wait_for_all(self)
 
     # ---- life
 
@@ -221,6 +223,7 @@ class Broker:
 
     def close(self) -> None:
         """Stops the broker at the end of the test, if it still runs. For the fixture."""
+        wait_no_more(self)
         with suppress(RuntimeError):  # it ended by itself: that is the test's business, not the next one's
             self._host.stop_broker()
 

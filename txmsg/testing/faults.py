@@ -39,7 +39,7 @@ def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
             occasions.add()
             raise ProcessDied(f"transaction {half.transaction_id} is committed, and the broker is not told")
 
-    with _hooked(producer.hooks, before_end=die, before_end_soon=die):
+    with _hooked(producer.hooks, before_end=die):
         yield from _until_it_dies()
     occasions.expect(1, f"no transaction of producer group {producer.group!r} was committed", "dies_after_commit")
 

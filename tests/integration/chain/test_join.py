@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from tests.broker_process import BrokerProcess
 from tests.business import POOL_OF_ONE
 from tests.integration.chain.databases import BusinessDatabase
-from tests.integration.client_harness import half_count, message_count
+from tests.integration.client_harness import counts, half_count, message_count
 from tests.waiting import until
 from txmsg import BrokerUnavailable, Half, MisuseError, TransactionState, Txmsg, create_tables, idempotent
 from txmsg.message import ReceivedMessage
@@ -39,18 +39,18 @@ def test_messages_leave_with_the_commit_of_the_session(
         tx = app.join(session)
         tx.send("order.paid", {"order_id": 1})
         assert app.join(session) is tx
-        assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+        assert counts(notify_url) == (0, 0)
         session.commit()
-        assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+        assert counts(notify_url) == (0, 1)
         with pytest.raises(MisuseError, match="after the end of the transaction"):
             tx.send("order.paid", {})
         with session.begin():  # the next one, joined before its first statement
             app.join(session).send("order.paid", {"order_id": 2})
             session.execute(PAY, {"id": 2})
-        assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+        assert counts(notify_url) == (0, 2)
         session.execute(PAY, {"id": 3})  # another one, which sends nothing
         session.commit()
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert counts(notify_url) == (0, 2)
     assert database.paid() == [(1, 7), (2, 7), (3, 7)]
 
 
@@ -74,7 +74,7 @@ def test_a_rollback_sends_nothing_and_a_savepoint_takes_its_messages_with_it(
             with session.begin_nested():
                 session.execute(PAY, {"id": 5})
                 tx.send("order.paid", {"order_id": 5})
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert counts(notify_url) == (0, 2)
     assert database.paid() == [(5, 7)]
 
 
@@ -86,13 +86,13 @@ async def test_an_async_session_does_the_same(
         await session.execute(PAY, {"id": 1})
         app.join(session).send("order.paid", {"order_id": 1})
         await session.commit()
-        assert await asyncio.to_thread(message_count, notify_url) == 1
+        assert await asyncio.to_thread(counts, notify_url) == (0, 1)
         app.join(session).send("order.paid", {"order_id": 2})
         await session.execute(PAY, {"id": 2})
         await session.rollback()
         async with session.begin():
             app.join(session).send("order.paid", {"order_id": 3})
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert counts(notify_url) == (0, 2)
     assert database.paid() == [(1, 7)]
 
 
@@ -103,7 +103,7 @@ def test_a_commit_that_fails_after_the_halves_is_decided_by_its_check(
     database.execute("alter table paid add constraint once unique (order_id) deferrable initially deferred")
     with Txmsg(broker.address, group="shop", database=engine) as app:
         told: list[TransactionState] = []
-        app._producer_of("the test").hooks.before_end_soon = lambda _, state: told.append(state)
+        app._producer_of("the test").hooks.before_end = lambda _, state: told.append(state)
         with Session(engine) as session:
             for _ in range(2):
                 session.execute(PAY, {"id": 1})
@@ -128,7 +128,7 @@ def test_a_commit_of_an_aborted_transaction_sends_nothing(
         with pytest.raises(MisuseError, match="has rolled back the transaction"):
             session.commit()
         session.rollback()
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+    assert counts(notify_url) == (0, 0)
 
 
 def test_a_commit_that_no_broker_answers_can_be_tried_again(
@@ -148,7 +148,7 @@ def test_a_commit_that_no_broker_answers_can_be_tried_again(
         assert database.paid() == []
         hooks.before_half = before
         session.commit()
-        assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+        assert counts(notify_url) == (0, 1)
     assert database.paid() == [(1, 7)]
 
 
@@ -170,9 +170,9 @@ def test_a_function_of_another_decorator_sends_with_its_own_transaction(
         message = ReceivedMessage("order.placed", b"", id_bytes=bytes(16))
         pay(message)
         pay(message)
-        assert message_count(notify_url) == 1
+        assert counts(notify_url) == (0, 1)
         place(2)
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 3)
+    assert counts(notify_url) == (0, 3)
     assert database.paid() == [(1, 7)]
 
 
@@ -315,7 +315,7 @@ def test_commit_that_failed_when_the_halves_were_stored_stores_no_others(
             session.commit()
         session.commit()
     assert len(stored) == 1
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+    assert counts(notify_url) == (0, 1)
     assert database.paid() == [(1, 7)]
 
 

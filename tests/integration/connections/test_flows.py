@@ -16,7 +16,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from tests.broker_process import BrokerProcess
-from tests.integration.client_harness import WAIT_S, half_count, message_count
+from tests.integration.client_harness import WAIT_S, counts, half_count, message_count
 from tests.integration.connections.drivers import ASYNC, SYNC, Connect, address_of, connecting
 from tests.waiting import until
 from txmsg import (
@@ -116,7 +116,7 @@ def test_a_message_is_delivered_if_and_only_if_its_connection_committed(
         with pytest.raises(MisuseError, match="was ended or aborted inside"):
             rolls_back_by_itself()
     assert business.names() == ["kept"]
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+    assert counts(notify_url) == (0, 1)
 
 
 @pytest.mark.parametrize("driver", _drivers(*ASYNC))
@@ -147,7 +147,7 @@ def test_the_same_for_asyncio(broker: BrokerProcess, business: Business, notify_
 
     asyncio.run(run())
     assert business.names() == ["kept"]
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+    assert counts(notify_url) == (0, 1)
 
 
 @pytest.mark.parametrize("when", ["inside", "after"])

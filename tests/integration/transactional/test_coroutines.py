@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 
 from tests.broker_process import BrokerProcess
 from tests.business import POOL_OF_ONE, awkward_async_sessions
-from tests.integration.client_harness import WAIT_S, collecting, half_count, message_count, nothing_comes
+from tests.integration.client_harness import WAIT_S, collecting, counts, half_count, nothing_comes
 from tests.integration.transactional.users import Base, Refused, User, users
 from tests.waiting import until_async
 from txmsg.checker.fence import FenceCheckListener
@@ -54,7 +54,7 @@ async def test_coroutines_commit_and_roll_back_alike(broker: BrokerProcess, engi
             await register("bad")
         with pytest.raises(IntegrityError):
             await register("good")
-    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (2, 0, 1)
+    assert (users(engine), *counts(notify_url)) == (2, 0, 1)
 
 
 async def test_a_commit_inside_a_coroutine_is_refused(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
@@ -67,7 +67,7 @@ async def test_a_commit_inside_a_coroutine_is_refused(broker: BrokerProcess, eng
 
         with pytest.raises(MisuseError, match="commit inside"):
             await register()
-    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+    assert (users(engine), *counts(notify_url)) == (0, 0, 0)
 
 
 async def test_a_coroutine_cancelled_in_its_body_rolls_back(
@@ -90,7 +90,7 @@ async def test_a_coroutine_cancelled_in_its_body_rolls_back(
             await call
         # A cancelled caller waits for nothing more, so UNKNOWN is told, and the check-back finds that it rolled back.
         await until_async(lambda: half_count(notify_url) == 0)
-    assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 0, 0)
+    assert (users(engine), *counts(notify_url)) == (0, 0, 0)
 
 
 async def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(

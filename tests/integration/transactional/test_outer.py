@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
-from tests.integration.client_harness import WAIT_S, half_count, message_count
+from tests.integration.client_harness import WAIT_S, counts
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
@@ -74,7 +74,7 @@ def test_a_transaction_of_django_around_it_is_refused(broker: BrokerProcess, not
     assert (first, last) == ("1", "3")
     assert "place() without session= is called inside transaction.atomic() of Django's database 'default'" in refusal
     assert is_documented(MisuseError(refusal))
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 3)
+    assert counts(notify_url) == (0, 3)
 
 
 def test_a_session_whose_transaction_the_caller_began_is_refused(
@@ -92,7 +92,7 @@ def test_a_session_whose_transaction_the_caller_began_is_refused(
             place(session)
             with session.begin(), pytest.raises(MisuseError, match="the session that it is given"):
                 place(session)
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
+    assert counts(notify_url) == (0, 2)
 
 
 async def test_an_async_session_whose_transaction_the_caller_began_is_refused(
@@ -109,4 +109,4 @@ async def test_an_async_session_whose_transaction_the_caller_began_is_refused(
             with pytest.raises(MisuseError, match="the session that it is given"):
                 await place(session=session)
     await async_engine.dispose()
-    assert (half_count(notify_url), message_count(notify_url)) == (0, 0)
+    assert counts(notify_url) == (0, 0)

@@ -71,10 +71,13 @@ class Fence:
         again under a new transaction id. Raises MisuseError inside a savepoint, in autocommit, inside a transaction
         that the session does not own, and for a session of another database than the fence's.
         """
-        if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
-            # Not on a connection of our own: the pool may have no other than the session's.
-            self.identity.fence_id = in_session(session, business_row.fence_id, self._row_options)
+        self._identify(session)
         in_session(session, business_row.write, transaction_id, self.fence_id(), self._row_options)
+
+    def _identify(self, session: Session) -> None:
+        """Reads the id in the session, where it is not known: its pool may have no other connection than this one."""
+        if self.identity.fence_id is None and is_of_pool(sync_session_of(session), self.engine):
+            self.identity.fence_id = in_session(session, business_row.fence_id, self._row_options)
 
     def _own_row(self, transaction_id: TransactionId) -> Callable[[Connection], bool]:
         """Returns a function that checks whether the row of `write` is still in a connection's transaction."""

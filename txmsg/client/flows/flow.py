@@ -24,6 +24,7 @@ from txmsg.client.flows.guard import SessionGuard, keep_loaded
 from txmsg.client.flows.halves import Halves
 from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.running import running
+from txmsg.client.sending.begun import BegunHalf
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.sending.traced import local_transaction
@@ -37,16 +38,16 @@ _log = EventLog(__name__)
 R = TypeVar("R")
 
 
-def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R]) -> R:
-    """Half messages, then `work`, which owns its transaction, then the outcome."""
+def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R], *, wait: bool = False) -> R:
+    """Half messages, then `work`, which owns its transaction, then the outcome. wait: also for the reply to that."""
     half = producer.half(messages)
     try:
-        with local_transaction(half), running(half.id_bytes):
+        with local_transaction(half.trace), running(half.id_bytes):
             result = work()
     except BaseException as exc:
         tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
-    tell(producer, half, TransactionState.COMMIT)
+    tell_committed(producer, half, wait=wait)
     return result
 
 
@@ -57,47 +58,89 @@ def run_in_session(
     work: Callable[[Any], R],
     *,
     owner: str,
+    wait: bool = False,
 ) -> R:
-    """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
+    """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome.
+
+    wait: also for the reply to the outcome.
+    """
     refuse_nested(owner, producer.fence)
-    return go_on_in_session(producer, producer.half(messages), factory, work, owner=owner)
+    return go_on_in_session(producer, producer.half(messages), factory, work, owner=owner, wait=wait)
 
 
-def go_on_in_session(
+def run_alongside(
     producer: Halves,
-    half: Half,
+    messages: Sequence[Message],
     factory: Callable[[], Any] | FenceStore[Any],
     work: Callable[[Any], R],
     *,
     owner: str,
+    wait: bool = False,
 ) -> R:
-    """What comes after the half messages."""
-    local = LocalTransaction(producer.fence, half.transaction_id, owner)
+    """The same, with the half messages on their way while `work` runs: the commit waits until they are stored."""
+    refuse_nested(owner, producer.fence)
+    return go_on_in_session(producer, producer._begin_half(messages), factory, work, owner=owner, wait=wait)
+
+
+def go_on_in_session(
+    producer: Halves,
+    half: Half | BegunHalf,
+    factory: Callable[[], Any] | FenceStore[Any],
+    work: Callable[[Any], R],
+    *,
+    owner: str,
+    wait: bool,
+) -> R:
+    """What comes after the half messages were stored, or are on their way."""
+    begun = None if isinstance(half, Half) else half
+    local = LocalTransaction(
+        producer.fence, half.transaction_id, owner, before_commit=None if begun is None else begun.stored
+    )
     try:
-        with local_transaction(half), running(half.id_bytes):
+        with local_transaction(half.trace), running(half.id_bytes):
             result = local.run(factory, work)
     except BaseException as exc:
-        state = TransactionState.UNKNOWN
-        fence_check = _fence_check(producer, factory)
-        if fence_check is not None and _was_not_sent(local.guard, exc):
-            state = settle_by_fence(fence_check, half)
-        tell(producer, half, state, wait=isinstance(exc, Exception))
+        stored = _stored(half)
+        if stored is not None:
+            state = TransactionState.UNKNOWN
+            fence_check = _fence_check(producer, factory)
+            if fence_check is not None and _was_not_sent(local.guard, exc):
+                state = settle_by_fence(fence_check, stored)
+            tell(producer, stored, state, wait=isinstance(exc, Exception))
+        elif begun is not None:
+            begun.leave()
         raise
-    tell(producer, half, TransactionState.COMMIT)
+    stored = _stored(half)
+    assert stored is not None, "nothing is committed before"
+    tell_committed(producer, stored, wait=wait)
     return result
+
+
+def _stored(half: Half | BegunHalf) -> Half | None:
+    """None while it is not known to be stored."""
+    return half if isinstance(half, Half) else half.half
 
 
 class LocalTransaction:
     """`work` in a session or on a connection of its own behind the fence row of its id, and the commit.
 
-    guard: what has watched it, as soon as there is a session.
+    guard: what has watched it, as soon as there is a session. before_commit: what the commit waits for; if it raises,
+    the transaction is rolled back.
     """
 
-    def __init__(self, fence: Fence | None, transaction_id: TransactionId, owner: str) -> None:
+    def __init__(
+        self,
+        fence: Fence | None,
+        transaction_id: TransactionId,
+        owner: str,
+        *,
+        before_commit: Callable[[], None] | None = None,
+    ) -> None:
         self.guard: SessionGuard | None = None
         self._fence = fence
         self._transaction_id = transaction_id
         self._owner = owner
+        self._before_commit = before_commit
 
     def run(self, factory: Callable[[], Any] | FenceStore[Any], work: Callable[[Any], R]) -> R:
         """What `work` returns, if it is committed."""
@@ -117,13 +160,18 @@ class LocalTransaction:
                 with inside(self._owner, sync_session_of(session)):
                     result = work(session)
                 in_session(session, lambda _: watch.end_work())
+                if self._before_commit is not None:
+                    self._before_commit()
                 session.commit()
                 watch.check_committed()
         return result
 
     def _run_in(self, transaction: AbstractContextManager[Any], work: Callable[[Any], R]) -> R:
         with transaction as opened:
-            return work(opened)
+            result = work(opened)
+            if self._before_commit is not None:
+                self._before_commit()
+            return result
         raise MisuseError(
             f"the transaction of {self._owner} hid an exception that was raised inside it, and may have committed or "
             "not: the context manager must let exceptions out"
@@ -160,10 +208,19 @@ def settle_by_fence(fence_check: Callable[[TransactionId], TransactionState], ha
         return TransactionState.UNKNOWN
 
 
-def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+def tell_committed(producer: Halves, half: Half, *, wait: bool = False) -> None:
+    """Tells the broker that the transaction committed.
+
+    Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
+    request, or when too many are under way.
+    """
+    tell(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
+
+
+def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
-    wait: False while the caller is being torn down, when nothing may be waited for.
+    wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.
     """
     try:
         if wait:

@@ -22,6 +22,7 @@ from txmsg.client.flows.guard import SessionGuard, keep_loaded
 from txmsg.client.flows.halves_async import AsyncHalves
 from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.running import running
+from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.sending.traced import local_transaction
@@ -35,16 +36,18 @@ _log = EventLog(__name__)
 R = TypeVar("R")
 
 
-async def run(producer: AsyncHalves, messages: Sequence[Message], work: Callable[[], Awaitable[R]]) -> R:
-    """Half messages, then `work`, which owns its transaction, then the outcome."""
+async def run(
+    producer: AsyncHalves, messages: Sequence[Message], work: Callable[[], Awaitable[R]], *, wait: bool = False
+) -> R:
+    """Half messages, then `work`, which owns its transaction, then the outcome. wait: also for the reply to that."""
     half = await producer.half(messages)
     try:
-        with local_transaction(half), running(half.id_bytes):
+        with local_transaction(half.trace), running(half.id_bytes):
             result = await work()
     except BaseException as exc:
         await tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
-    await tell(producer, half, TransactionState.COMMIT)
+    await tell_committed(producer, half, wait=wait)
     return result
 
 
@@ -55,47 +58,89 @@ async def run_in_session(
     work: Callable[[Any], Awaitable[R]],
     *,
     owner: str,
+    wait: bool = False,
 ) -> R:
-    """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome."""
+    """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome.
+
+    wait: also for the reply to the outcome.
+    """
     refuse_nested(owner, producer.fence)
-    return await go_on_in_session(producer, await producer.half(messages), factory, work, owner=owner)
+    return await go_on_in_session(producer, await producer.half(messages), factory, work, owner=owner, wait=wait)
 
 
-async def go_on_in_session(
+async def run_alongside(
     producer: AsyncHalves,
-    half: Half,
+    messages: Sequence[Message],
     factory: Callable[[], Any] | AsyncFenceStore[Any],
     work: Callable[[Any], Awaitable[R]],
     *,
     owner: str,
+    wait: bool = False,
 ) -> R:
-    """What comes after the half messages."""
-    local = AsyncLocalTransaction(producer.fence, half.transaction_id, owner)
+    """The same, with the half messages on their way while `work` runs: the commit waits until they are stored."""
+    refuse_nested(owner, producer.fence)
+    return await go_on_in_session(producer, await producer._begin_half(messages), factory, work, owner=owner, wait=wait)
+
+
+async def go_on_in_session(
+    producer: AsyncHalves,
+    half: Half | AsyncBegunHalf,
+    factory: Callable[[], Any] | AsyncFenceStore[Any],
+    work: Callable[[Any], Awaitable[R]],
+    *,
+    owner: str,
+    wait: bool,
+) -> R:
+    """What comes after the half messages were stored, or are on their way."""
+    begun = None if isinstance(half, Half) else half
+    local = AsyncLocalTransaction(
+        producer.fence, half.transaction_id, owner, before_commit=None if begun is None else begun.stored
+    )
     try:
-        with local_transaction(half), running(half.id_bytes):
+        with local_transaction(half.trace), running(half.id_bytes):
             result = await local.run(factory, work)
     except BaseException as exc:
-        state = TransactionState.UNKNOWN
-        fence_check = _fence_check(producer, factory)
-        if fence_check is not None and _was_not_sent(local.guard, exc):
-            state = await settle_by_fence(fence_check, half)
-        await tell(producer, half, state, wait=isinstance(exc, Exception))
+        stored = _stored(half)
+        if stored is not None:
+            state = TransactionState.UNKNOWN
+            fence_check = _fence_check(producer, factory)
+            if fence_check is not None and _was_not_sent(local.guard, exc):
+                state = await settle_by_fence(fence_check, stored)
+            await tell(producer, stored, state, wait=isinstance(exc, Exception))
+        elif begun is not None:
+            begun.leave()
         raise
-    await tell(producer, half, TransactionState.COMMIT)
+    stored = _stored(half)
+    assert stored is not None, "nothing is committed before"
+    await tell_committed(producer, stored, wait=wait)
     return result
+
+
+def _stored(half: Half | AsyncBegunHalf) -> Half | None:
+    """None while it is not known to be stored."""
+    return half if isinstance(half, Half) else half.half
 
 
 class AsyncLocalTransaction:
     """`work` in a session or on a connection of its own behind the fence row of its id, and the commit.
 
-    guard: what has watched it, as soon as there is a session.
+    guard: what has watched it, as soon as there is a session. before_commit: what the commit waits for; if it raises,
+    the transaction is rolled back.
     """
 
-    def __init__(self, fence: AsyncFence | None, transaction_id: TransactionId, owner: str) -> None:
+    def __init__(
+        self,
+        fence: AsyncFence | None,
+        transaction_id: TransactionId,
+        owner: str,
+        *,
+        before_commit: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.guard: SessionGuard | None = None
         self._fence = fence
         self._transaction_id = transaction_id
         self._owner = owner
+        self._before_commit = before_commit
 
     async def run(self, factory: Callable[[], Any] | AsyncFenceStore[Any], work: Callable[[Any], Awaitable[R]]) -> R:
         """What `work` returns, if it is committed."""
@@ -115,13 +160,18 @@ class AsyncLocalTransaction:
                 with inside(self._owner, sync_session_of(session)):
                     result = await work(session)
                 await in_session_async(session, lambda _: watch.end_work())
+                if self._before_commit is not None:
+                    await self._before_commit()
                 await session.commit()
                 watch.check_committed()
         return result
 
     async def _run_in(self, transaction: AbstractAsyncContextManager[Any], work: Callable[[Any], Awaitable[R]]) -> R:
         async with transaction as opened:
-            return await work(opened)
+            result = await work(opened)
+            if self._before_commit is not None:
+                await self._before_commit()
+            return result
         raise MisuseError(
             f"the transaction of {self._owner} hid an exception that was raised inside it, and may have committed or "
             "not: the context manager must let exceptions out"
@@ -162,10 +212,19 @@ async def settle_by_fence(
         return TransactionState.UNKNOWN
 
 
-async def tell(producer: AsyncHalves, half: Half, state: TransactionState, *, wait: bool = True) -> None:
+async def tell_committed(producer: AsyncHalves, half: Half, *, wait: bool = False) -> None:
+    """Tells the broker that the transaction committed.
+
+    Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
+    request, or when too many are under way.
+    """
+    await tell(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
+
+
+async def tell(producer: AsyncHalves, half: Half, state: TransactionState, *, wait: bool) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
-    wait: False while the caller is being torn down, when nothing may be waited for.
+    wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.
     """
     try:
         if wait:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.sending.begun import BegunHalf
 from txmsg.client.sending.half import Half
+from txmsg.client.sending.untold import Untold
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class Halves(Protocol):
     def tracing(self) -> Tracing | None: ...
     @property
     def _is_sharded(self) -> bool: ...
+    @property
+    def _untold(self) -> Untold: ...
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     def _half(
         self,
@@ -37,6 +41,7 @@ class Halves(Protocol):
         carry_context: bool,
         wait_s: float | None = None,
     ) -> Half: ...
+    def _begin_half(self, messages: Sequence[Message], transaction_id: TransactionId | None = None) -> BegunHalf: ...
     def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
     def _end_soon(self, half: Half, state: TransactionState) -> None: ...
 

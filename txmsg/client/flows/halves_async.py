@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from txmsg.checker.fence import AsyncFence
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.half import Half
+from txmsg.client.sending.untold import Untold
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class AsyncHalves(Protocol):
     def tracing(self) -> Tracing | None: ...
     @property
     def _is_sharded(self) -> bool: ...
+    @property
+    def _untold(self) -> Untold: ...
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     async def _half(
         self,
@@ -35,6 +39,9 @@ class AsyncHalves(Protocol):
         carry_context: bool,
         wait_s: float | None = None,
     ) -> Half: ...
+    async def _begin_half(
+        self, messages: Sequence[Message], transaction_id: TransactionId | None = None
+    ) -> AsyncBegunHalf: ...
     async def end(self, half: Half, state: TransactionState, *, timeout_s: float | None = None) -> None: ...
     def _end_soon(self, half: Half, state: TransactionState) -> None: ...
 

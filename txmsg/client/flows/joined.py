@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm import Session as SyncSession
 
 from txmsg.checker.fence.engines import in_event, in_session, sync_session_of
-from txmsg.client.flows.flow import tell
+from txmsg.client.flows.flow import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves import Halves
 from txmsg.client.flows.sent import Sent
@@ -117,7 +117,7 @@ class JoinedTransaction(Transaction):
     def _tell(self) -> None:
         assert self._half is not None, "`end` has looked"
         if self._is_committed and self._guard.is_committed:
-            tell(self._producer, self._half, TransactionState.COMMIT)
+            tell_committed(self._producer, self._half)
         else:
             tell(self._producer, self._half, TransactionState.UNKNOWN, wait=False)
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session as SyncSession
 from sqlalchemy.orm import SessionTransaction
 
 from txmsg.checker.fence.engines import in_event_async, in_session_async, sync_session_of
-from txmsg.client.flows.flow_async import tell
+from txmsg.client.flows.flow_async import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalves
 from txmsg.client.flows.sent import Sent
@@ -116,7 +116,7 @@ class AsyncJoinedTransaction(Transaction):
     async def _tell(self) -> None:
         assert self._half is not None, "`end` has looked"
         if self._is_committed and self._guard.is_committed:
-            await tell(self._producer, self._half, TransactionState.COMMIT)
+            await tell_committed(self._producer, self._half)
         else:
             await tell(self._producer, self._half, TransactionState.UNKNOWN, wait=False)
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence.engines import commit_after_async, in_session_async, sync_session_of
 from txmsg.checker.fence.store import AsyncFenceStore
-from txmsg.client.flows.flow_async import tell
+from txmsg.client.flows.flow_async import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalves
 from txmsg.client.flows.outer import inside, refuse_nested
@@ -44,10 +44,12 @@ _OWNER = "producer.transaction(session)"
 class AsyncLateTransaction(Transaction):
     """What `AsyncProducer.transaction(session)` gives. Not reusable. The session stays the caller's to close.
 
-    owner: whose transaction it is, as errors name it.
+    owner: whose transaction it is, as errors name it. wait: for the reply to the outcome.
     """
 
-    def __init__(self, producer: AsyncHalves, session: AsyncSession, *, owner: str = _OWNER) -> None:
+    def __init__(
+        self, producer: AsyncHalves, session: AsyncSession, *, owner: str = _OWNER, wait: bool = False
+    ) -> None:
         check_session("producer.transaction", session, AsyncSession)
         if producer.check_listener is None:
             raise MisuseError(
@@ -62,6 +64,7 @@ class AsyncLateTransaction(Transaction):
         self.transaction_id = new_transaction_id()
         self._producer = producer
         self._owner = owner
+        self._wait = wait
         self._session = session
         self._sync_session = sync_session_of(session)
         self._sent = Sent()
@@ -147,7 +150,7 @@ class AsyncLateTransaction(Transaction):
                 await tell(self._producer, self._half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise
         if self._half is not None:
-            await tell(self._producer, self._half, TransactionState.COMMIT)
+            await tell_committed(self._producer, self._half, wait=self._wait)
 
     async def _send_halves(self, entered: ExitStack) -> None:
         """What comes right before COMMIT. entered: is left after it."""
@@ -155,8 +158,17 @@ class AsyncLateTransaction(Transaction):
         self._open = False
         if not self._sent:
             return
-        if self._producer.fence is not None:
-            await self._producer.fence.write(self._session, self.transaction_id)
-            self._guard.own_row = self._producer.fence._own_row(self.transaction_id)
-        self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
-        entered.enter_context(running(self._half.id_bytes))
+        entered.enter_context(running(self.transaction_id.bytes))
+        fence = self._producer.fence
+        if fence is not None:
+            await fence._identify(self._session)  # which the producer reads when it starts
+        begun = await self._producer._begin_half(self._sent.messages(), self.transaction_id)
+        try:
+            if fence is not None:  # while they are on their way
+                await fence.write(self._session, self.transaction_id)
+                self._guard.own_row = fence._own_row(self.transaction_id)
+            await begun.stored()
+        except BaseException:
+            begun.leave()
+            raise
+        self._half = begun.half

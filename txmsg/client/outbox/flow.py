@@ -40,6 +40,7 @@ def run_in_session(
     work: Callable[[Any], R],
     *,
     owner: str,
+    wait: bool = False,
     outbox: Outbox,
 ) -> R:
     """Half messages, or a row of the outbox; `work` in a session of `factory` behind its fence row; commit."""
@@ -51,7 +52,7 @@ def run_in_session(
         producer, messages, outbox, None if key is None else lambda: fence._run(rows.has_key, producer.group, key)
     )
     if half is not None:
-        return go_on_in_session(producer, half, factory, work, owner=owner)
+        return go_on_in_session(producer, half, factory, work, owner=owner, wait=wait)
     transaction_id = new_transaction_id()  # of which there is no half, also if one of this call was stored after all
     kept = packed(transaction_id, producer._as_sent(messages))
 

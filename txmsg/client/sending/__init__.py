@@ -3,6 +3,7 @@
 sender       sends requests until each entry has its answer
 batch, waiting, coalescer, thread_lane   entries, and how many callers' become one request
 shards       chooses among several Notify databases
-half         the value that a producer gives for a half message
+half, begun  what a producer gives for half messages: stored ones, and those on their way
+untold       outcomes that no caller waits for
 counts, outcome_log, traced, schemas   what a producer counts, logs, traces and registers
 """

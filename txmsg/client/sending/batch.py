@@ -123,16 +123,6 @@ class SendEntry(Entry):
                 f"{REQUEST_SIZE_BYTES_MAX} are allowed, because they leave in one request"
             )
 
-    def abandoned(self) -> bool:
-        """Whether the caller was cancelled before the request was sent: then nothing needs to be stored."""
-        return self.waiter is not None and self.waiter.done()
-
-
-class FreshEntry(SendEntry):
-    """Halves whose transaction id was not returned yet: they may go to another Notify database under another id."""
-
-    __slots__ = ()
-
     def go_on_without(self, stored: Callable[[bytes], object]) -> None:
         """The caller no longer waits. An entry that was not sent never is; if it gets stored, `stored` is called."""
         waiter, self.waiter = self.waiter, _Gone(stored)
@@ -140,7 +130,14 @@ class FreshEntry(SendEntry):
             stored(waiter.result())
 
     def abandoned(self) -> bool:
-        return isinstance(self.waiter, _Gone) or super().abandoned()
+        """Whether the caller has gone before the request was sent: then nothing needs to be stored."""
+        return isinstance(self.waiter, _Gone) or (self.waiter is not None and self.waiter.done())
+
+
+class FreshEntry(SendEntry):
+    """Halves whose transaction id was not returned yet: they may go to another Notify database under another id."""
+
+    __slots__ = ()
 
 
 class _Gone:

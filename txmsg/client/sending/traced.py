@@ -28,9 +28,9 @@ def transaction(tracing: Tracing | None) -> AbstractContextManager[Any]:
     return NOT_TRACED if tracing is None else tracing.transaction()
 
 
-def local_transaction(half: Half) -> AbstractContextManager[Any]:
-    """The local transaction of messages that are stored."""
-    return NOT_TRACED if half.trace is None else half.trace.local_transaction()
+def local_transaction(trace: Sending | Unsampled | None) -> AbstractContextManager[Any]:
+    """The local transaction of half messages that were sent with this trace."""
+    return NOT_TRACED if trace is None else trace.local_transaction()
 
 
 def telling(half: Half, state: TransactionState) -> AbstractContextManager[Any]:

@@ -11,7 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, transaction
 
 from txmsg.checker.fence import Fence
 from txmsg.client.flows.body import Key, MessagePlan
-from txmsg.client.flows.flow import settle_by_fence, tell
+from txmsg.client.flows.flow import settle_by_fence, tell, tell_committed
 from txmsg.client.outbox.flow import half_unless_away
 from txmsg.client.outbox.options import Outbox, WhenAway, ordering_key_of, outbox_of
 from txmsg.client.outbox.packed import packed
@@ -44,6 +44,7 @@ def transactional_message(
     using: str = DEFAULT_DB_ALIAS,
     producer: Producer | None = None,
     when_away: WhenAway = "raise",
+    wait: bool = False,
 ) -> Callable[[F], F]:
     """Decorates a function: it runs in `atomic(using)`, and its message is delivered if and only if that commits.
 
@@ -51,8 +52,8 @@ def transactional_message(
     savepoint in which it was sent is rolled back. If an outer block is rolled back, a check-back of the broker resolves
     the transaction some seconds later.
 
-    topic, key, ordering_key, tag, message, when_away: as for `txmsg.transactional_message`. using: the alias of the
-    database that the function writes to. producer: default that of the setting TXMSG.
+    topic, key, ordering_key, tag, message, when_away, wait: as for `txmsg.transactional_message`. using: the alias of
+    the database that the function writes to. producer: default that of the setting TXMSG.
 
     Besides the function's own exceptions (unchanged), a call raises TypeError and InvalidMessage before anything is
     done; BrokerUnavailable if the half message could not be stored: the function has not run then; TransactionRefused
@@ -92,8 +93,8 @@ def transactional_message(
 
             chosen = producer or producer_of(using)
             if outbox is None:
-                return _go_on(chosen, chosen.half(messages), using, work)
-            return _run_with_outbox(chosen, messages, using, work, outbox=outbox, owner=plan.owner)
+                return _go_on(chosen, chosen.half(messages), using, work, wait=wait)
+            return _run_with_outbox(chosen, messages, using, work, outbox=outbox, owner=plan.owner, wait=wait)
 
         return call  # type: ignore[return-value]
 
@@ -101,7 +102,14 @@ def transactional_message(
 
 
 def _run_with_outbox(
-    producer: Producer, messages: Sequence[Message], using: str, work: Callable[[], Any], *, outbox: Outbox, owner: str
+    producer: Producer,
+    messages: Sequence[Message],
+    using: str,
+    work: Callable[[], Any],
+    *,
+    outbox: Outbox,
+    owner: str,
+    wait: bool,
 ) -> Any:
     """Half messages, or a row of the outbox in the same savepoint as the effects; see txmsg.client.outbox."""
     key = ordering_key_of(messages, owner)
@@ -110,7 +118,7 @@ def _run_with_outbox(
         producer, messages, outbox, None if key is None else lambda: rows.has_kept(using, producer.group, key)
     )
     if half is not None:
-        return _go_on(producer, half, using, work)
+        return _go_on(producer, half, using, work, wait=wait)
     transaction_id = new_transaction_id()  # of which there is no half, also if one of this call was stored after all
     kept = packed(transaction_id, producer._as_sent(messages))
     with transaction.atomic(using=using):
@@ -120,17 +128,17 @@ def _run_with_outbox(
         return work()
 
 
-def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any]) -> Any:
+def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any], *, wait: bool) -> Any:
     """The fence row and `work` in one block of `atomic`; the outcome when the outermost one commits.
 
     The row is of the same savepoint as the effects: they stay or go together, whatever becomes of the blocks around.
     """
     fence = _fence_of(producer)
     try:
-        with local_transaction(half), running(half.id_bytes), transaction.atomic(using=using):
+        with local_transaction(half.trace), running(half.id_bytes), transaction.atomic(using=using):
             rows.write_fence(using, half.transaction_id, fence.fence_id())
             # Before the function's own, which may raise: then Django runs none of those behind it.
-            transaction.on_commit(functools.partial(_tell_committed, producer, half, using), using=using)
+            transaction.on_commit(functools.partial(_tell_committed, producer, half, using, wait), using=using)
             return work()
     except BaseException as exc:
         # The outermost block may have committed, and something else have raised: a function of on_commit, for example.
@@ -149,7 +157,7 @@ def _fence_of(producer: Producer) -> Fence:
     return producer.fence
 
 
-def _tell_committed(producer: Producer, half: Half, using: str) -> None:
+def _tell_committed(producer: Producer, half: Half, using: str, wait: bool) -> None:
     """After the commit: as Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK."""
     try:
         is_there = rows.is_fence_written(using, half.transaction_id)
@@ -161,4 +169,7 @@ def _tell_committed(producer: Producer, half: Half, using: str) -> None:
             transaction_id=half.transaction_id,
             error=exc,
         )
-    tell(producer, half, TransactionState.COMMIT if is_there else TransactionState.UNKNOWN)
+    if is_there:
+        tell_committed(producer, half, wait=wait)
+    else:
+        tell(producer, half, TransactionState.UNKNOWN, wait=True)

@@ -1,0 +1,107 @@
+"""Half messages that are on their way while their local transaction works; it commits when they are stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from txmsg.client.sending.batch import SendEntry
+from txmsg.client.sending.half import Half
+from txmsg.client.sending.sender import half_unavailable
+from txmsg.client.sending.thread_lane import ThreadWaiter, wait_for
+from txmsg.errors import OutcomeUnknown
+from txmsg.message import TransactionId
+
+if TYPE_CHECKING:
+    from txmsg.tracing.sending import Sending, Unsampled
+
+
+class _Begun:
+    """What both kinds have in common. half: None until they are known to be stored.
+
+    leave: has what is still under way be left alone; the broker checks back at once if it gets stored.
+    """
+
+    def __init__(
+        self,
+        entry: SendEntry,
+        trace: Sending | Unsampled | None,
+        *,
+        after_half: Callable[[Half], object],
+        leave: Callable[[], object],
+    ) -> None:
+        self.half: Half | None = None
+        self.id_bytes = entry.transaction_id
+        self.trace = trace
+        self.leave = leave
+        self._after_half = after_half
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        """As of a Half."""
+        return Half(self.id_bytes, b"").transaction_id
+
+    def _end(self, shard: bytes | None, error: BaseException | None) -> None:
+        if self.trace is not None:
+            self.trace.__exit__(None if error is None else type(error), error, None)
+        if shard is not None:
+            self.half = Half(self.id_bytes, shard, self.trace)
+            self._after_half(self.half)
+
+
+class AsyncBegunHalf(_Begun):
+    """What `AsyncProducer._begin_half` gives."""
+
+    def __init__(
+        self,
+        entry: SendEntry,
+        waiter: asyncio.Future[bytes],
+        trace: Sending | Unsampled | None,
+        *,
+        after_half: Callable[[Half], object],
+        leave: Callable[[], object],
+    ) -> None:
+        super().__init__(entry, trace, after_half=after_half, leave=leave)
+        self._waiter = waiter
+
+    async def stored(self) -> None:
+        """Returns when they are on disk. Raises as `AsyncProducer.half`: the transaction must not commit then."""
+        try:
+            if not self._waiter.done():
+                await asyncio.wait((self._waiter,))  # a cancelled caller leaves it: see `leave`
+            shard = self._waiter.result()
+        except BaseException as exc:
+            self._end(None, exc)
+            raise
+        self._end(shard, None)
+
+
+class BegunHalf(_Begun):
+    """What `Producer._begin_half` gives. wait_s: how long `stored` waits."""
+
+    def __init__(
+        self,
+        entry: SendEntry,
+        waiter: ThreadWaiter[SendEntry],
+        trace: Sending | Unsampled | None,
+        *,
+        wait_s: float,
+        after_half: Callable[[Half], object],
+        leave: Callable[[], object],
+    ) -> None:
+        super().__init__(entry, trace, after_half=after_half, leave=leave)
+        self._waiter = waiter
+        self._wait_s = wait_s
+
+    def stored(self) -> None:
+        """Returns when they are on disk. Raises as `Producer.half`: the transaction must not commit then."""
+        try:
+            try:
+                shard = wait_for(self._waiter, self._wait_s)
+            except OutcomeUnknown as exc:
+                raise half_unavailable(exc) from exc
+        except BaseException as exc:
+            self._end(None, exc)
+            raise
+        self._end(shard, None)
