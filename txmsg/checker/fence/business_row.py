@@ -35,32 +35,31 @@ _INSERT_COMMIT = (
 
 def fence_id(session: Session, options: RowOptions) -> UUID | None:
     """The id of the fence in the session's database, where it has been made."""
-    _refuse_misuse(session)
+    connection = _own_connection(session)
     try:
-        result = _connection(session).execute(SELECT_IDENTITY, execution_options=options)
-        found: UUID | None = result.scalar_one_or_none()
+        found: UUID | None = connection.execute(SELECT_IDENTITY, execution_options=options).scalar_one_or_none()
         return found
     except exc.DBAPIError as error:
-        refuse_absent_tables(_connection(session).engine, error, fence_identity_table)
+        refuse_absent_tables(connection.engine, error, fence_identity_table)
         raise
 
 
 def write(session: Session, transaction_id: TransactionId, fence_id: UUID, options: RowOptions) -> None:
-    _refuse_misuse(session)
+    connection = _own_connection(session)
     try:
         row = {"id": transaction_id, "fence": fence_id}
-        result = _connection(session).execute(_INSERT_COMMIT, row, execution_options=options)
+        result = connection.execute(_INSERT_COMMIT, row, execution_options=options)
     except exc.DBAPIError as error:
         if has_met_another(error):
             raise TransactionRefused(
                 f"transaction {transaction_id} must not commit: its fence row exists already, because a check has "
                 "decided ROLLBACK, or because the id was used before; run the operation again as a new transaction"
             ) from error
-        refuse_absent_tables(_connection(session).engine, error, fence_table, fence_identity_table)
+        refuse_absent_tables(connection.engine, error, fence_table, fence_identity_table)
         raise
     if result.rowcount != 1:
         raise MisuseError(
-            f"the session's database {_connection(session).engine.url} is not that of fence {fence_id}: checks would "
+            f"the session's database {connection.engine.url} is not that of fence {fence_id}: checks would "
             "look for the transaction elsewhere and drop its message; give both the same database"
         )
 
@@ -85,14 +84,11 @@ def refuse_absent_tables(engine: Engine, error: exc.DBAPIError, *tables: Table) 
             ) from error
 
 
-def _connection(session: Session) -> Connection:
-    return own_connection(session, fence_table)
-
-
-def _refuse_misuse(session: Session) -> None:
-    bind = own_bind(session, fence_table)
-    owned = session.in_transaction() or not (isinstance(bind, Connection) and bind.in_transaction())
-    if session.in_nested_transaction() or _connection(session).in_nested_transaction():
+def _own_connection(session: Session) -> Connection:
+    """The session's connection, in a transaction that the session ends. Raises MisuseError for any other."""
+    owned = session.in_transaction() or not _is_begun(own_bind(session, fence_table))
+    connection = own_connection(session, fence_table)
+    if session.in_nested_transaction() or connection.in_nested_transaction():
         raise MisuseError(
             "a fence row inside a savepoint is lost when the savepoint is rolled back and the transaction commits: "
             "write it before session.begin_nested()"
@@ -102,8 +98,13 @@ def _refuse_misuse(session: Session) -> None:
             "the session is bound to a connection whose transaction began outside it, so session.commit() does not "
             "commit: bind the session to an engine"
         )
-    if in_autocommit(_connection(session)):
+    if in_autocommit(connection):
         raise MisuseError(
             "the session's connection is in AUTOCOMMIT, so the fence row would not depend on the business effects: "
             "use a transactional isolation level"
         )
+    return connection
+
+
+def _is_begun(bind: Engine | Connection) -> bool:
+    return isinstance(bind, Connection) and bind.in_transaction()

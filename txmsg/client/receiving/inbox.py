@@ -56,10 +56,14 @@ _PURGE_STEP: Final = 1000
 """Rows that one transaction deletes."""
 _KEY: Final = tuple(inbox_table.primary_key)
 
-_OWN_ROW = select(inbox_table.c.generation).where(
-    *(column == bindparam(column.name) for column in (*_KEY, inbox_table.c.generation))
-)
+_ROW: Final = (*_KEY, inbox_table.c.generation)
+
+_OWN_ROW = select(inbox_table.c.generation).where(*(column == bindparam(column.name) for column in _ROW))
 """Read after an error alone, see `SessionGuard`."""
+
+
+_INSERT = insert(inbox_table).values({column: bindparam(column.name) for column in _ROW}).inline()
+"""Made once: SQLAlchemy takes longer to make a statement than to look up what it compiles to."""
 
 
 def _upsert(make: Callable[[Table], Any]) -> Any:
@@ -101,7 +105,7 @@ def _write(connection: Connection, row: dict[str, object]) -> bool:
     if upsert is not None:
         return bool(connection.execute(upsert, row).rowcount)
     try:
-        connection.execute(insert(inbox_table), row)
+        connection.execute(_INSERT, row)
         return True
     except IntegrityError:  # the key is the table's only constraint that this row can break
         if not is_asked_for:
