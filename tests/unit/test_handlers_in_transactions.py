@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from tests.business import POOL_OF_ONE
-from txmsg import Depends, Message, MisuseError, ReceivedMessage, Transaction, Txmsg, idempotent
+from txmsg import Depends, Message, MisuseError, ReceivedMessage, Router, Transaction, Txmsg, idempotent
 from txmsg.testing import Memory, handle, handle_async
 
 MESSAGE = ReceivedMessage("t", b'{"order_id":1}', id_bytes=bytes(16))
@@ -69,9 +69,13 @@ async def test_an_async_engine_is_for_coroutines(engine: Engine) -> None:
 
 @pytest.mark.parametrize("handler", [with_session, with_tx])
 def test_an_application_without_a_database_is_told(handler: Callable[..., Any]) -> None:
-    app = Txmsg("127.0.0.1:1", group="g")
-    app.subscribe("t")(handler)
-    with pytest.raises(MisuseError, match=r"has no database: write Txmsg\(\.\.\., database=engine\)"):
+    app, router = Txmsg("127.0.0.1:1", group="g"), Router()
+    words = r"asks for a session or tx, so .* has no database: write Txmsg\(\.\.\., database=engine\)"
+    with pytest.raises(MisuseError, match=words):
+        app.subscribe("t")(handler)
+    router.subscribe("t")(handler)
+    app.include(router)
+    with pytest.raises(MisuseError, match=words):
         handle(app, MESSAGE)
 
 
@@ -80,9 +84,9 @@ def test_lists_processes_and_idempotent_are_refused_where_they_are_declared(engi
 
     def listed(messages: list[ReceivedMessage], session: Session) -> None: ...
 
-    with pytest.raises(MisuseError, match="which are of one message, and has batch="):
+    with pytest.raises(MisuseError, match="asks for a session or tx, which is of one message, and has batch="):
         app.subscribe("t", batch=10)(listed)
-    with pytest.raises(MisuseError, match="which are of this process"):
+    with pytest.raises(MisuseError, match="asks for a session or tx, which is of this process"):
         app.subscribe("t", runs_in="processes")(with_tx)
     with pytest.raises(MisuseError, match="take @idempotent out"):
         app.subscribe("t")(idempotent(sessionmaker(engine))(idempotent_with_tx))

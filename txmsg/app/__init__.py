@@ -3,6 +3,7 @@
 application    `Txmsg`: the subscriptions, producers and hooks of a process, started and stopped together
 database       what an application's transactions are in: sessions, answers to checks, tables
 transactions   handlers that run in one transaction: message, effects, what they send
+returned       messages that a handler returns or yields, sent with its transaction
 router         `Router`: subscriptions of a module, to be included in an application
 dependencies   what a handler's parameters are, and where their values come from
 receiving      the consumers of its subscriptions, of brokers and of the log

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from txmsg.app.database import Database, DatabaseChoice
+from txmsg.app.dependencies import Injected
 from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
 from txmsg.app.producers import K, Producers
 from txmsg.app.receiving import Receiver, Sources, groups_of_log, receivers_of
@@ -154,6 +155,9 @@ class Txmsg(Router):
         self._thread: LoopThread | None = None
         self._stop: Callable[[], object] | None = None
         """Ends `run_async`, from any thread."""
+
+    def _check_database(self, handler: Callable[..., Any], injected: Injected) -> None:
+        self._transactions.checked_database(handler, injected)
 
     # ---- what it has
 

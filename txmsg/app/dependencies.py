@@ -11,16 +11,19 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from txmsg.app.returned import names_messages, send_returned, send_returned_async
 from txmsg.client.flows.transaction import Transaction
+from txmsg.consumer.subscriptions import handled
 from txmsg.errors import MisuseError, shown
 from txmsg.logs import logger_of_application
 from txmsg.message import ReceivedMessage
@@ -114,17 +117,29 @@ class Injected:
         """Those of the overrides that this handler asks for."""
         self.sessions: set[type] = set()
         """The types of sessions that it asks for, or what it depends on."""
-        self.sends = False
-        """Whether it asks for `tx`, or what it depends on does."""
+        kind = _kind_of(handler)
+        self.returns_messages = kind.endswith("yield") or names_messages(_returned(handler))
+        """Whether it says that it returns or yields messages, which are sent."""
+        self._asks_for_tx = False
         self._call = self._plan(handler, ())
-        self.is_coroutine = self._call.kind == "async def"
+        self.is_coroutine = kind.startswith("async")
         self.is_plain = _takes_message_by_place(handler, given, list(self._call.sources.values()))
         """Whether it is called with the message alone, as handlers of consumers are."""
 
     @property
+    def sends(self) -> bool:
+        """Whether it returns messages, or asks for `tx`, or what it depends on does."""
+        return self.returns_messages or self._asks_for_tx
+
+    @property
     def is_in_transaction(self) -> bool:
-        """Whether it asks for what there is in a transaction of the application's database only."""
+        """Whether it needs a transaction of the application's database: for what it asks for, or for what it sends."""
         return self.sends or bool(self.sessions)
+
+    @property
+    def why_in_transaction(self) -> str:
+        """What of it needs one, for errors."""
+        return "asks for a session or tx" if self.sessions or self._asks_for_tx else "returns messages to send"
 
     # ---- reading it
 
@@ -148,14 +163,12 @@ class Injected:
             raise MisuseError(f"{name_of(function)} depends on itself: take one of the two Depends out")
         path = (*above, function)
         kind = _kind_of(function)
-        if not above and kind.endswith("yield"):
-            raise MisuseError(f"the handler {name_of(function)} is a generator, whose body would never run: no yield")
         sources: dict[str, _Source | _Field | _Call] = {}
         for name, parameter, annotation in _parameters(function, 0 if above else self._given):
             source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
             if isinstance(source, _Source | _Field):
                 sources[name] = source
-                self.sends |= source is _Source.TRANSACTION
+                self._asks_for_tx |= source is _Source.TRANSACTION
                 if source is _Source.SESSION:
                     self.sessions.add(_bare(annotation))
             elif source is not None:
@@ -168,6 +181,8 @@ class Injected:
                         "first one async def, or the second one def"
                     )
         logger = logger_of_application(getattr(function, "__module__", None) or "txmsg.app")
+        if not above and kind.endswith("yield"):
+            kind = "def"  # its body runs where what it returns is sent
         return _Call(function, _entered(function, kind), kind, sources, logger)
 
     def _source_of(
@@ -236,18 +251,20 @@ class Injected:
     # ---- calling it
 
     def on_thread_in(self, session: Any, tx: Transaction | None, message: Any) -> Any:
-        """Calls a `def` handler inside a transaction."""
-        return self.on_thread(message, known=_of_transaction(session, tx))
+        """Calls a `def` handler inside a transaction, and sends what it returns."""
+        finish = handled if tx is None else partial(send_returned, tx)
+        return self._on_thread((message,), _of_transaction(session, tx), finish)
 
-    def on_thread(self, *given_and_message: Any, known: _Known | None = None) -> Any:
-        """Calls a `def` handler with what it depends on. The last argument is the message, or the list of them.
+    def on_thread(self, *given_and_message: Any) -> Any:
+        """Calls a `def` handler with what it depends on. The last argument is the message, or the list of them."""
+        return self._on_thread(given_and_message, {}, handled)
 
-        known: values that are there before.
-        """
+    def _on_thread(self, given_and_message: Sequence[Any], known: _Known, finish: Callable[[str, Any], Any]) -> Any:
+        """Calls it. known: values that are there before. finish: gets what it returns, before dependencies are left."""
         failed: BaseException | None = None
         with ExitStack() as entered:
             try:
-                return finished(name_of(self._call.of), _called(self._call, given_and_message, known or {}, entered))
+                return finish(name_of(self._call.of), _called(self._call, given_and_message, known, entered))
             except BaseException as exc:
                 failed = exc
                 raise
@@ -255,19 +272,29 @@ class Injected:
 
     async def on_loop_in(self, session: Any, tx: Transaction | None, message: Any) -> Any:
         """`on_thread_in` of an `async def` handler."""
-        return await self.on_loop(message, known=_of_transaction(session, tx))
+        finish = _handled_async if tx is None else partial(send_returned_async, tx)
+        return await self._on_loop((message,), _of_transaction(session, tx), finish)
 
-    async def on_loop(self, *given_and_message: Any, known: _Known | None = None) -> Any:
+    async def on_loop(self, *given_and_message: Any) -> Any:
         """`on_thread` of an `async def` handler."""
+        return await self._on_loop(given_and_message, {}, _handled_async)
+
+    async def _on_loop(
+        self, given_and_message: Sequence[Any], known: _Known, finish: Callable[[str, Any], Awaitable[Any]]
+    ) -> Any:
         failed: BaseException | None = None
         async with AsyncExitStack() as entered:
             try:
-                result = await _called_async(self._call, given_and_message, known or {}, entered)
-                return await finished_async(name_of(self._call.of), result)
+                result = await _called_async(self._call, given_and_message, known, entered)
+                return await finish(name_of(self._call.of), result)
             except BaseException as exc:
                 failed = exc
                 raise
         raise _swallowed(failed)
+
+
+async def _handled_async(name: str, result: Any) -> Any:
+    return handled(name, await finished_async(name, result))
 
 
 def _swallowed(failed: BaseException | None) -> BaseException:
@@ -392,6 +419,15 @@ def _parameters(function: Callable[..., Any], given: int) -> list[tuple[str, ins
             raise MisuseError(f"parameter {name!r} of {name_of(function)} is positional only: take the / out")
         found.append((name, parameter, hints.get(name, parameter.empty)))
     return found
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    """The evaluated annotation of what it returns; None if it cannot be read: such a function sends nothing so."""
+    body: Any = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return _hints(function, inspect.unwrap(body), ["return"]).get("return")
+    except MisuseError:  # parameters must be readable; the rest may be for a type checker alone
+        return None
 
 
 def _hints(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -121,11 +121,11 @@ def _paced(handle: Handle, pace: Pace, closed: threading.Event) -> Handle:
 def _within(handle: Handle, middleware: tuple[Middleware, ...]) -> Handle:
     if is_coroutine(handle):
 
-        async def handle_on_loop(message: ReceivedMessage) -> None:
+        async def handle_on_loop(message: ReceivedMessage) -> Any:
             with ExitStack() as entered:
                 for around in middleware:
                     entered.enter_context(around(message))
-                await handle(message)
+                return await handle(message)
 
         return handle_on_loop
 

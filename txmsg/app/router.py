@@ -114,6 +114,9 @@ class Router:
         its payloads; with a name one pydantic model, dataclass or msgspec struct, or fields of a JSON object by the
         names of the parameters, such as `order_id: int`. A message without them becomes a dead letter at once.
 
+        A handler that is annotated to return `Message`, `Message | None` or a list of them, or that yields, runs in
+        that transaction, too: each message is sent as by `tx.send`.
+
         group: the consumer group; one handler per group and topic. concurrency: handlers at once in each process.
         tag, retry, start, broadcast: as for `Consumer`. batch: the handler gets lists of up to so many messages:
         `list[ReceivedMessage]`. It acknowledges all by returning and refuses all by raising; or it returns a list of as
@@ -167,12 +170,17 @@ class Router:
                 source=source,
                 log_options=log_options,
             )
-            _check(own)
+            injected = _checked(own)
+            if injected.is_in_transaction:
+                self._check_database(handler, injected)
             self._own.append(own)
             note_subscribed(handler)
             return handler
 
         return register
+
+    def _check_database(self, handler: Callable[..., Any], injected: Injected) -> None:
+        """Raises MisuseError for a handler that needs a transaction, where it is known that there is no database."""
 
     def include(self, router: Router) -> None:
         """Adds the subscriptions of another router, including those that are added to it later."""
@@ -231,8 +239,8 @@ def _with_inner(retry: Retry | None) -> Iterator[Retry]:
             yield from _with_inner(each if isinstance(each, Retry) else None)
 
 
-def _check(subscription: Subscription) -> None:
-    """Raises MisuseError for a handler that could not be called."""
+def _checked(subscription: Subscription) -> Injected:
+    """Its handler. Raises MisuseError for one that could not be called."""
     handler = subscription.handler
     what = f"the handler of topic {subscription.topic!r}"
     if not callable(handler):
@@ -242,7 +250,7 @@ def _check(subscription: Subscription) -> None:
     injected = injected_of(subscription)
     topic_of(subscription, injected)  # says here what a payload's type needs, such as msgspec, and not at the start
     if injected.is_in_transaction:
-        _check_in_transaction(what, subscription)
+        _check_in_transaction(f"{what} {injected.why_in_transaction}", subscription)
     hidden = hidden_group_handler(handler)
     if hidden is not None and (hidden.group is None or not _injected(hidden, subscription).is_plain):
         raise hides_group_handler(what)
@@ -252,20 +260,19 @@ def _check(subscription: Subscription) -> None:
         check_importable(what, handler)
     if inspect.isclass(handler):
         raise MisuseError(f"{what} is the class {handler.__name__}: give a function")
+    return injected
 
 
 def _check_in_transaction(what: str, subscription: Subscription) -> None:
     if isinstance(subscription.handler, GroupHandler):
-        raise MisuseError(
-            f"{what} is @idempotent, and asks for a session or tx, which do the same: take @idempotent out"
-        )
+        raise MisuseError(f"{what}, and is @idempotent, which has a transaction of its own: take @idempotent out")
     if subscription.batch is not None:
         raise MisuseError(
-            f"{what} asks for a session or tx, which are of one message, and has batch=: leave batch= out, or open the "
-            "session by Depends"
+            f"{what}, which is of one message, and has batch=: leave batch= out, or open the session by Depends and "
+            "send with a producer"
         )
     if subscription.runs_in == "processes":
-        raise MisuseError(f'{what} asks for a session or tx, which are of this process: leave runs_in="processes" out')
+        raise MisuseError(f'{what}, which is of this process: leave runs_in="processes" out')
 
 
 def topic_of(subscription: Subscription, injected: Injected) -> Topic[Any] | str:

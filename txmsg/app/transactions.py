@@ -1,6 +1,6 @@
 """Handlers that run in one transaction: the row that records the message, their effects, and what they send.
 
-What a handler asks for decides: a session of the application's `database=`, `tx`, or both.
+What a handler asks for decides: a session of the application's `database=`, `tx`, or both; or that it returns messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txmsg.runtime.user_function import name_of
 class Transactions:
     """Makes handlers in transactions of a database; without one it refuses them.
 
-    producer: gives what sends, for a handler of this name that asks for `tx`. Raises MisuseError where it cannot.
+    producer: gives what sends, for a handler of this name that sends. Raises MisuseError where it cannot.
     """
 
     def __init__(
@@ -49,13 +49,17 @@ class Transactions:
         made.handler = lambda session, message: call(session, None, message)
         return made
 
-    def _checked(self, function: Callable[..., Any], injected: Injected) -> Database:
-        name, database = name_of(function), self._database
-        if database is None:
+    def checked_database(self, function: Callable[..., Any], injected: Injected) -> Database:
+        """The database. Raises MisuseError if there is none for this handler, which needs a transaction."""
+        if self._database is None:
             raise MisuseError(
-                f"{name} asks for the session or the transaction of an application that has no database: write "
-                "Txmsg(..., database=engine)"
+                f"{name_of(function)} {injected.why_in_transaction}, so it runs in a transaction, and the application "
+                "has no database: write Txmsg(..., database=engine)"
             )
+        return self._database
+
+    def _checked(self, function: Callable[..., Any], injected: Injected) -> Database:
+        name, database = name_of(function), self.checked_database(function, injected)
         if database.is_async and not injected.is_coroutine:
             raise MisuseError(f"{name} is def, and database= has an AsyncEngine: make it async def, or give an Engine")
         if injected.is_coroutine and not database.is_async:

@@ -16,12 +16,12 @@ from weakref import WeakSet
 
 from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
 from txmsg.consumer.handler_counts import HandlerCounts
-from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by
+from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by, shown
 from txmsg.logs import EventLog
-from txmsg.message import ReceivedMessage, check_name
+from txmsg.message import Message, ReceivedMessage, check_name
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.reason import text_of, without_words
-from txmsg.runtime.user_function import UserFunction, check_takes
+from txmsg.runtime.user_function import UserFunction, check_takes, finished
 from txmsg.runtime.user_function import name_of as name_of_function
 from txmsg.typed.topic import Topic, name_of
 from txmsg.wire.tags import TagExpression, parse_tags
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _log = EventLog(__name__)
 
 H = TypeVar("H", bound=Callable[[ReceivedMessage], Any])
+R = TypeVar("R")
 
 
 class GroupHandler(ABC):
@@ -83,6 +84,22 @@ def refuse_subscribed(handler: object) -> None:
             f"@idempotent is above the @subscribe of {name_of_function(handler)}, which calls the function itself: put "
             "@idempotent below @subscribe"
         )
+
+
+def handled(name: str, result: R) -> R:
+    """What a handler has returned. Raises MisuseError for work that is yet to run, and for messages: they are not sent.
+
+    name: of the handler, in the error.
+    """
+    if result is None:  # as nearly always
+        return result
+    is_list = isinstance(result, list | tuple) and any(isinstance(each, Message) for each in result)
+    if is_list or isinstance(result, Message):
+        raise MisuseError(
+            f"{name} returned {shown(result)}, which would not be sent: annotate a handler of an application with "
+            "-> Message or -> list[Message], of names that it imports when it runs, or send with its producer"
+        )
+    return finished(name, result)
 
 
 class Handler:
@@ -210,7 +227,7 @@ class Subscriptions:
             elif (hidden := hidden_group_handler(handler)) is not None and hidden.group is None:
                 raise hides_group_handler(what)
             convert = partial(_typed, wanted_topic, self._convert) if isinstance(wanted_topic, Topic) else self._convert
-            function = UserFunction(what, call, "message", around=self._around, convert=convert)
+            function = UserFunction(what, call, "message", around=self._around, convert=convert, finish=handled)
             is_secret = self._convert is not None
             self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP, is_secret=is_secret)
             return handler

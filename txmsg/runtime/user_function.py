@@ -30,10 +30,10 @@ class UserFunction:
     """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that.
 
     around: gives for an argument what `on_loop` and `on_thread` enter for the time of the call, or None.
-    convert: makes of an argument what the function is called with.
+    convert: makes of an argument what the function is called with. finish: as `finished`, of its name and result.
     """
 
-    __slots__ = ("_around", "_function", "_name", "is_coroutine")
+    __slots__ = ("_around", "_finish", "_function", "_name", "is_coroutine")
 
     def __init__(
         self,
@@ -43,10 +43,12 @@ class UserFunction:
         *,
         around: Callable[[Any], AbstractContextManager[object] | None] | None = None,
         convert: Callable[[Any], Any] | None = None,
+        finish: Callable[[str, Any], Any] | None = None,
     ) -> None:
         call: Callable[..., Any] = check_takes(what, function, parameter)
         self._function = call if convert is None else _converted(call, convert)
         self._around = around
+        self._finish = finish or finished
         self._name = name_of(function)
         self.is_coroutine = is_coroutine(function)
 
@@ -85,7 +87,7 @@ class UserFunction:
         result = self._call(argument)
         if inspect.isawaitable(result):
             return asyncio.run_coroutine_threadsafe(self._awaited(result), loop).result()
-        return finished(self._name, result)
+        return self._finish(self._name, result)
 
     async def _awaited(self, work: Awaitable[Any]) -> Any:
         try:
@@ -103,7 +105,7 @@ class UserFunction:
             raise
         except BaseException as exc:  # SystemExit ends the loop; others, as a panic of Rust, end the task that calls
             raise self._left(exc) from exc
-        return finished(self._name, result)
+        return self._finish(self._name, result)
 
     def _call(self, argument: object) -> Any:
         try:

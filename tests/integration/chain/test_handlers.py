@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -74,6 +74,51 @@ def test_effects_and_messages_are_of_one_transaction(
         assert nothing_comes(got)
     assert database.paid() == [(1, 7), (2, 7)]
     assert sorted(attempts) == [1, 1, 1, 2, 2, 2]
+
+
+def test_what_a_generator_yields_leaves_with_its_effects_or_not_at_all(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine
+) -> None:
+    app = Txmsg(broker.address, group="payment", database=engine)
+    attempts: list[int] = []
+
+    @app.subscribe("order.placed", retry=AT_ONCE)
+    def pay(order_id: int, session: Session) -> Iterator[Message]:
+        attempts.append(order_id)
+        yield Message("order.paid", f"{order_id} first".encode())
+        session.execute(PAY, {"id": order_id, "amount": 7})
+        if attempts.count(order_id) < 2:
+            raise ArithmeticError
+        yield Message("order.paid", f"{order_id} second".encode())
+
+    with collecting(broker.address, "order.paid") as got, app:
+        place(broker, 1, 2)
+        assert fetched(got, 4) == ["1 first", "1 second", "2 first", "2 second"]
+        assert nothing_comes(got)
+    assert database.paid() == [(1, 7), (2, 7)]
+
+
+async def test_what_an_async_generator_yields_leaves_with_its_effects_or_not_at_all(
+    broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine
+) -> None:
+    app = Txmsg(broker.address, group="payment", database=async_engine)
+    attempts: list[int] = []
+
+    @app.subscribe("order.placed", retry=AT_ONCE)
+    async def pay(order_id: int, session: AsyncSession) -> AsyncIterator[Message]:
+        attempts.append(order_id)
+        yield Message("order.paid", f"{order_id} first".encode())
+        await session.execute(PAY, {"id": order_id, "amount": 7})
+        if attempts.count(order_id) < 2:
+            raise ArithmeticError
+        yield Message("order.paid", f"{order_id} second".encode())
+
+    with collecting(broker.address, "order.paid") as got:
+        async with app:
+            await asyncio.to_thread(place, broker, 1, 2)
+            assert await asyncio.to_thread(fetched, got, 4) == ["1 first", "1 second", "2 first", "2 second"]
+            assert await asyncio.to_thread(nothing_comes, got)
+    assert database.paid() == [(1, 7), (2, 7)]
 
 
 async def test_coroutines_do_the_same_on_an_async_engine(

@@ -16,6 +16,7 @@ from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import Driver
+from txmsg.consumer.subscriptions import handled
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished
 
@@ -38,7 +39,7 @@ class IdempotentHandler(InboxHandler[_Handler]):
                     self.skip(message)
                     return
                 with inside(self.owner, sync_session_of(session)):
-                    finished(self.owner, self.handler(session, message))
+                    handled(self.owner, finished(self.owner, self.handler(session, message)))
                 in_session(session, lambda _: guard.end_work())
                 session.commit()
                 guard.check_committed()
@@ -50,6 +51,6 @@ class IdempotentHandler(InboxHandler[_Handler]):
 
         try:
             with ConnectionTransaction(opened, write_row, owner=self.owner) as connection:
-                finished(self.owner, self.handler(connection, message))
+                handled(self.owner, finished(self.owner, self.handler(connection, message)))
         except HandledBefore:
             self.skip(message)

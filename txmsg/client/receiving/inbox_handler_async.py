@@ -14,6 +14,7 @@ from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
 from txmsg.connections.opening import AsyncDriver
+from txmsg.consumer.subscriptions import handled
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished_async
 
@@ -36,7 +37,7 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
                     self.skip(message)
                     return
                 with inside(self.owner, sync_session_of(session)):
-                    await finished_async(self.owner, await self.handler(session, message))
+                    handled(self.owner, await finished_async(self.owner, await self.handler(session, message)))
                 await in_session_async(session, lambda _: guard.end_work())
                 await session.commit()
                 guard.check_committed()
@@ -48,6 +49,6 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
 
         try:
             async with AsyncConnectionTransaction(opened, write_row, owner=self.owner) as connection:
-                await finished_async(self.owner, await self.handler(connection, message))
+                handled(self.owner, await finished_async(self.owner, await self.handler(connection, message)))
         except HandledBefore:
             self.skip(message)
