@@ -14,6 +14,10 @@ In the end everything heals, and when nothing moves any more `judge.py` compares
 of the databases: that is the page to read first. What may be missing after a database went back, and by what
 evidence, `losses.py` says.
 
+Three services (`chain.py`, `service.py`), each with a database of its own, take an order, its payment and its shipment
+along: each consumes, writes and sends on in one transaction, and is killed like the others. `chain_verdict.py` judges
+them by plain SQL over the three databases.
+
 With `--rocketmq` two gateways stand beside the brokers of the first database, and processes of RocketMQ's own client
 for Python (`guests.py`) send plain messages, message groups, delayed ones and transactions through them, answer checks
 by the business database, and receive: push consumers in a group of txmsg's consumers, simple ones in a group of their

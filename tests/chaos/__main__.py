@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos import guest_java
+from tests.chaos.chain_verdict import STEPS
 from tests.chaos.guests import JAVA, LANGUAGES, PYTHON
 from tests.chaos.plan import Kind
 from tests.chaos.plant import Plant, chosen
@@ -70,6 +71,26 @@ _GUEST_ROWS = {
     "guest_producer_pause": "producers of RocketMQ paused",
     "guest_consumer_pause": "  consumers",
 }
+_CHAIN_ROWS = {
+    "service": "services of the chain killed",
+    "chain_order": "orders",
+    "chain_payment": "  paid",
+    "chain_shipping": "  shipped",
+    "chain_lost": "  lost with a database",
+    **{
+        f"chain_{step}_{name}": f"  {text} of {step}"
+        for step in STEPS
+        for name, text in (
+            ("attempts", "attempts"),
+            ("attempts_again", "of them redelivered,"),
+            ("checked", "answers to checks"),
+        )
+    },
+    "chain_per_minute": "  shipped per minute",
+    "chain_ms_p50": "  from order to shipment in ms, p50",
+    "chain_ms_p99": "  p99",
+    "chain_gap_ms": "  longest time without a shipment, in ms",
+}
 _AWAY_ROWS = {
     "kept": "transactions with an outbox",
     "kept_while_away": "  while no broker answered",
@@ -94,8 +115,8 @@ def _known(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
 @click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
     "--plant",
-    help="lost, threads, stale, dup, reorder, phantom, gap, late, relay, overtake, unended, hasty, or the name of one: "
-    "must be found.",
+    help="lost, threads, stale, dup, reorder, phantom, gap, late, relay, overtake, inbox, outside, unended, hasty, or "
+    "the name of one: must be found.",
 )
 @click.option(
     "--without",
@@ -165,7 +186,7 @@ def main(
 
 def _print(result: Result, console: Console) -> None:
     table = Table(show_header=False, box=None)
-    rows = _ROWS | (_GUEST_ROWS if "guest_sends" in result.counts else {})
+    rows = _ROWS | _CHAIN_ROWS | (_GUEST_ROWS if "guest_sends" in result.counts else {})
     for name, text in (rows | (_AWAY_ROWS if result.counts["kept"] else {})).items():
         of_java = f"{result.counts[f'java_{name}']:,} in Java" if f"java_{name}" in result.counts else ""
         table.add_row(text, f"{result.counts[name]:,}", of_java)

@@ -37,6 +37,8 @@ class Orders:
     """Of producers: whether it answers for transactions of RocketMQ's clients, too."""
     guests: bool = False
     """Of consumers: whether clients of RocketMQ are there."""
+    step: str = ""
+    """Of a service of the chain: which one it is."""
     gateway: str = ""
     """Of clients of RocketMQ: where they find it."""
     plant: str = ""

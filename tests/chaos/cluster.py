@@ -13,8 +13,9 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from tests.chaos import business, settings
+from tests.chaos import business, chain, settings
 from tests.chaos.broker import BrokerOrders
+from tests.chaos.chain import Chain
 from tests.chaos.client import Orders
 from tests.chaos.guests import Guests
 from tests.chaos.history import DURABILITY, GROUPS, GROUPS_WITH_GUESTS, STORY_TOPIC
@@ -73,6 +74,7 @@ class Cluster:
         self.guests: Guests | None = None
         self.directory = directory
         self.journals = directory / "journals"
+        self.chain = Chain(directory, self._orders_of_service)
         self.settings = settings.draw(seed) if is_hostile else {}
         self.brokers: list[Broker] = []
         self.producers: list[Process] = []
@@ -100,10 +102,17 @@ class Cluster:
 
     def processes(self) -> list[Process]:
         guests = self.guests.processes() if self.guests else []
-        return [*(each.process for each in self.brokers), *self.producers, *self.consumers, *guests]
+        services = self.chain.services
+        return [*(each.process for each in self.brokers), *self.producers, *self.consumers, *services, *guests]
+
+    @property
+    def all_groups(self) -> Mapping[str, Mapping[str, str]]:
+        """Those of the chain, too, of which nothing is asked but to go on."""
+        return {**self.groups, **chain.GROUPS}
 
     def start_producers(self) -> None:
-        """Those of txmsg: from now on there is load. Those of RocketMQ have begun already."""
+        """Those of txmsg, and the chain: from now on there is load. Those of RocketMQ have begun already."""
+        self.chain.start()
         for producer in self.producers:
             producer.start()
 
@@ -128,6 +137,7 @@ class Cluster:
         self._create_notify()
         self._create_other()
         stack.callback(self._drop_other)
+        self.chain.prepare(stack, self.business_url)
         stack.callback(self._kill_all)
         for number in range(BROKERS + 1):
             self._add_broker(number)
@@ -151,7 +161,8 @@ class Cluster:
                 connection.execute(sql.SQL("create role {} superuser login").format(sql.Identifier(role)))
         settings.impose(url, self.settings, seed=self._seed, roles=roles)
         migrate.upgrade(url)
-        _create_topics(url, DURABILITY)
+        _create_topics(url, {**DURABILITY, **dict.fromkeys(chain.TOPICS, chain.DURABILITY)})
+        chain.create_groups(pinned(url))
         if self._plant is not None:
             self._plant.install(url)
         self.servers.add_standby()
@@ -224,6 +235,19 @@ class Cluster:
             return told.as_argument()
 
         return self._process(f"{role}-{number}", role, argument)
+
+    def _orders_of_service(self, name: str, life: int, url: str) -> str:
+        told = Orders(
+            name=f"{name}.{life}",
+            brokers=[[f"127.0.0.1:{broker.clients.port}" for broker in self.brokers[:BROKERS]]],
+            business_url=_through(self.business, url) if url.startswith("postgresql") else url,
+            journal=str(self.journals / f"{name}.{life}.jsonl"),
+            seed=self._seed,
+            rate_per_s=self._rate_per_s * chain.SHARE,
+            step=name,
+            plant=self._plant.name if self._plant else "",
+        )
+        return told.as_argument()
 
     def _orders_of_guest(self, name: str, life: int, gateway: str) -> str:
         told = Orders(

@@ -102,7 +102,7 @@ class Faults:
         match fault.kind:
             case Kind.PAUSE:
                 return self._pause(fault)
-            case Kind.KILL | Kind.STOP | Kind.DRAIN | Kind.TWIN | Kind.PRODUCER | Kind.CONSUMER:
+            case Kind.KILL | Kind.STOP | Kind.DRAIN | Kind.TWIN | Kind.PRODUCER | Kind.CONSUMER | Kind.SERVICE:
                 self._disturb_process(fault)
             case Kind.CUT_DATABASE | Kind.CUT_CLIENTS | Kind.BUSINESS:
                 self._cut(fault)
@@ -172,6 +172,8 @@ class Faults:
                 self._kill(cluster.producers[fault.target], fault.for_s)
             case Kind.CONSUMER:
                 self._kill(cluster.consumers[fault.target], fault.for_s)
+            case Kind.SERVICE:
+                self._kill(cluster.chain.services[fault.target], fault.for_s)
 
     def _disturb_database(self, fault: Fault) -> None:
         servers, wait = self._cluster.servers, self._ending.wait

@@ -273,9 +273,13 @@ class Record:
     """From each moment on, by how much the clock of the database was wrong."""
     stands: Sequence[Standstill] = ()
     """What waited without any change for longer than is allowed."""
+    chain: Sequence[str] = ()
+    """What is wrong with the chain: see chain_verdict.py."""
 
     rows: list[Row] = field(default_factory=list)
     """By topic, queue and offset."""
+    chain_rows: list[Row] = field(default_factory=list)
+    """Of topics of the chain."""
     committed: set[str] = field(default_factory=set)
     """Serials whose local transaction committed."""
     effects: Counter[str] = field(default_factory=Counter)
@@ -304,6 +308,9 @@ class Recorder:
         self.redelivered = 0
         self.checked: Counter[str] = Counter()
         """Answers of RocketMQ's clients about transactions, by process."""
+        self.steps: Counter[str] = Counter()
+        """Attempts of the services of the chain, and answers to checks; of them those that were not the first ones."""
+        self._steps_seen: set[tuple[str, str]] = set()
         self.quiet: set[str] = set()
         """Processes that begin nothing new."""
         self._running: dict[tuple[str, int], Handling] = {}
@@ -345,10 +352,17 @@ class Recorder:
             case "done" | "refused":
                 handling = self._running.pop((process, values[0]))
                 handling.ended, handling.done = at, word == "done"
+            case "chain":
+                self._count_step(*values)
             case "checked":
                 self.checked[process] += 1
             case "quiet":
                 self.quiet.add(process)
+
+    def _count_step(self, name: str, of: str) -> None:
+        self.steps[name] += 1
+        self.steps[f"{name}_again"] += (name, of) in self._steps_seen
+        self._steps_seen.add((name, of))
 
     def _sending(self, serial: str) -> Sending:
         return self.record.sendings[serial]

@@ -10,6 +10,7 @@
   I8  nothing is left over or passed over: undecided, parked, scheduled, waiting, retrying
   due no handler gets a message before it is due
   out no call that has an outbox is refused because brokers are away
+  chain each order is paid and shipped once, in one transaction each: see chain_verdict.py
   live what waits goes on: see liveness.py
 
 A copy may come back when its outcome is forgotten; brokers here remember longer than anything is on its way. What a
@@ -44,6 +45,7 @@ OUTCOME_MEMORY_S = 40.0
 """What brokers are told to remember, at least."""
 SURE_FAILURES = frozenset({"broker_unavailable", "overloaded"})
 """What a plain send raises when nothing was stored."""
+CHAIN = "chain"
 LIVE = "live"
 """The one invariant that is a matter of time."""
 
@@ -71,6 +73,7 @@ def judge(record: Record) -> list[Violation]:
         ("I8", _nothing_is_left_over),
         ("due", _not_before_it_is_due),
         ("out", _kept_when_brokers_are_away),
+        (CHAIN, lambda record: iter(record.chain)),
         (LIVE, _nothing_stands),
     )
     return [Violation(invariant, text) for invariant, rule in rules for text in rule(record)]

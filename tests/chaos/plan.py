@@ -7,8 +7,12 @@ import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tests.chaos.chain_verdict import STEPS
+
 MINUTE_S = 60.0
 BROKERS, PRODUCERS, CONSUMERS = 3, 3, 2
+SERVICE_KILLS = 4
+"""Of each service in each minute: what a service does takes little of its time."""
 GATEWAYS = 2
 """Each with a producer and a consumer of RocketMQ, if there are any."""
 OF_OTHER_SHARD = BROKERS
@@ -44,6 +48,7 @@ class Kind(enum.Enum):
     BUSINESS = "clients cut off from their database"
     PRODUCER = "producer killed"
     CONSUMER = "consumer killed"
+    SERVICE = "service of the chain killed"
     GATEWAY = "gateway killed"
     GATEWAY_STOP = "gateway stopped in order"
     GATEWAY_PAUSE = "gateway paused"
@@ -109,7 +114,7 @@ OF_GATEWAYS = (Kind.GATEWAY, Kind.GATEWAY_STOP, Kind.GATEWAY_PAUSE, Kind.GATEWAY
 OF_GUEST_PRODUCERS = (Kind.GUEST_PRODUCER, Kind.GUEST_PRODUCER_PAUSE)
 OF_GUEST_CONSUMERS = (Kind.GUEST_CONSUMER, Kind.GUEST_CONSUMER_PAUSE)
 _OF_GUESTS = (*OF_GATEWAYS, *OF_GUEST_PRODUCERS, *OF_GUEST_CONSUMERS)
-_MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK)
+_MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK, Kind.SERVICE)
 _MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.CLOCK_KILL, Kind.REDRIVE)
 _SPANS_S = {
     Kind.PAUSE: PAUSE_S,
@@ -135,6 +140,7 @@ def faults(seed: int, duration_s: float, *, without: Collection[Kind] = (), gues
         found += _short(rng, duration_s)
     for minute in range(int(duration_s // MINUTE_S)):
         found += _minute(rng, minute * MINUTE_S)
+    found += _of_chain(random.Random(f"chain {seed}"), duration_s)
     if guests:
         found += _of_guests(random.Random(f"guests {seed}"), duration_s)
     return sorted((each for each in found if each.kind not in without), key=lambda fault: fault.at_s)
@@ -176,6 +182,15 @@ def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
     yield _fault(rng, Kind.POSTGRES, 0, duration_s * 0.8)
     yield replace(_fault(rng, Kind.PROMOTE, 0, duration_s * 0.3), standby=Standby.BEHIND, for_s=1.0)
     yield replace(_fault(rng, Kind.SEEK, 0, duration_s * 0.5), again=False)
+
+
+def _of_chain(rng: random.Random, duration_s: float) -> Iterator[Fault]:
+    """In each minute each service is killed at random moments; once, where there is less time."""
+    for start in range(max(1, int(duration_s // MINUTE_S))):
+        for service in range(len(STEPS)):
+            for _ in range(SERVICE_KILLS if duration_s >= MINUTE_S else 1):
+                at_s = start * MINUTE_S + rng.uniform(0, min(duration_s, MINUTE_S))
+                yield replace(_fault(rng, Kind.SERVICE, service, at_s), for_s=rng.uniform(0.1, 1.0))
 
 
 def _of_guests(rng: random.Random, duration_s: float) -> Iterator[Fault]:

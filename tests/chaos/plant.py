@@ -5,6 +5,8 @@ Most are those of tests/model, where each is told as the mistake that a person c
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,8 +16,9 @@ from uuid import UUID
 
 import psycopg
 from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
-from tests.chaos.judge import LIVE
+from tests.chaos.judge import CHAIN, LIVE
 from tests.model import plant as model
 from tests.model.model import Defect
 from txmsg.broker.cluster.clock import Heartbeats
@@ -24,15 +27,24 @@ from txmsg.broker.delivery.window import Progress, Window
 from txmsg.broker.store import batch, retries
 from txmsg.broker.store.rows import Generations
 from txmsg.broker.waits import Waits
+from txmsg.checker.fence.own_rows import own_connection
 from txmsg.client import AsyncProducer
+from txmsg.client.flows.guard import SessionGuard
+from txmsg.client.flows.late import LateTransaction
+from txmsg.client.flows.late_async import AsyncLateTransaction
+from txmsg.client.flows.sent import Sent
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.gate import Gate
+from txmsg.client.receiving import inbox, sending_handler, sending_handler_async
 from txmsg.client.sending.batch import Entry
 from txmsg.client.sending.sender import Lane
 from txmsg.client.sending.thread_lane import Failed
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 from txmsg.rocketmq.receivers import Member, Received, Receivers
 from txmsg.rocketmq.senders import Senders
+from txmsg.tables import inbox_table
+
+_AFTER_COMMIT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +213,41 @@ def _of_model(name: str) -> model.Plant:
     return next(plant for plant in model.PLANTS if plant.name == name)
 
 
+@contextmanager
+def _inbox_row_apart() -> Iterator[None]:
+    """A service commits the row that records a message before anything else of it."""
+
+    def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
+        with own_connection(session, inbox_table).engine.begin() as connection:
+            return inbox._write(connection, row)
+
+    with patch.object(sending_handler, "record", record), patch.object(sending_handler_async, "record", record):
+        yield
+
+
+@contextmanager
+def _sent_after_the_commit() -> Iterator[None]:
+    """What a transaction sends is sent when it has committed, and other things have been done."""
+
+    def commit(self: LateTransaction) -> None:
+        messages, self._sent = self._sent.messages(), Sent()
+        original(self)
+        time.sleep(_AFTER_COMMIT_S)
+        for message in messages:
+            self._producer.send(message)  # type: ignore[attr-defined]  # it is a Producer
+
+    async def commit_async(self: AsyncLateTransaction) -> None:
+        messages, self._sent = self._sent.messages(), Sent()
+        await original_async(self)
+        await asyncio.sleep(_AFTER_COMMIT_S)
+        for message in messages:
+            await self._producer.send(message)  # type: ignore[attr-defined]  # it is an AsyncProducer
+
+    original, original_async = LateTransaction._commit, AsyncLateTransaction._commit
+    with patch.object(LateTransaction, "_commit", commit), patch.object(AsyncLateTransaction, "_commit", commit_async):
+        yield
+
+
 PLANTS = (
     Plant("lost", frozenset({"I1", "I2"}), _of_model("only the first message of a transaction is committed")),
     Plant("lost", frozenset({"I1", "I2"}), _of_model("a broken connection is taken for written")),
@@ -287,6 +334,16 @@ PLANTS = (
         frozenset({LIVE}),
         model.Plant("the times of heartbeats are believed", Defect.LOST, code=_heartbeats_are_believed),
         stands=True,
+    ),
+    Plant(
+        "inbox",
+        frozenset({CHAIN}),
+        model.Plant("the inbox row is in a transaction of its own", Defect.LOST, code=_inbox_row_apart),
+    ),
+    Plant(
+        "outside",
+        frozenset({CHAIN}),
+        model.Plant("a handler's messages are sent after its commit", Defect.LOST, code=_sent_after_the_commit),
     ),
     Plant(
         "unended",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from tests.chaos import keeper, tables
+from tests.chaos import chain, chain_verdict, keeper, tables
 from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
@@ -160,13 +160,14 @@ def _play(
     tables.read_notify(cluster.notify_url, record)
     tables.read_notify(cluster.other_url, record, is_other=True)
     tables.read_business(cluster.business_url, record)
+    of_chain = _judge_chain(cluster, record)
     look("judging")
     result.violations = judge(record)
     if result.violations:
         _keep(record, result.violations, cluster.directory)
     has_guests = cluster.guests is not None
     result.missing = missing(done, began, result.duration_s, without=result.without, guests=has_guests)
-    result.counts = _counts(look.recorder, done, left=left)
+    result.counts = _counts(look.recorder, done, left=left) + look.recorder.steps + of_chain
     if has_guests:
         result.counts.update(_counts_of_guests(look.recorder))
     if cluster.guests is not None and JAVA in cluster.guests.languages:
@@ -176,6 +177,14 @@ def _play(
         if not result.counts["kept_while_away"]:
             result.missing = [*result.missing, "no message was kept while all brokers were away"]
     result.waits_s = _waits(look.recorder, done, began + result.duration_s)
+
+
+def _judge_chain(cluster: Cluster, record: Record) -> Counter[str]:
+    """What is wrong with it is put into the record; its figures."""
+    written, lost = cluster.chain.written(), chain.taken(record.losses)
+    sent = [read for row in record.chain_rows if (read := chain.read_body(row.body)) and read[0] in written]
+    record.chain = list(chain_verdict.wrong(written, sent, lost))
+    return chain_verdict.figures(written, lost)
 
 
 def _load_and_settle(
@@ -191,7 +200,7 @@ def _load_and_settle(
 
 
 def _waiting(cluster: Cluster) -> Iterator[Waiting]:
-    yield from tables.waiting(cluster.notify_url, cluster.groups)
+    yield from tables.waiting(cluster.notify_url, cluster.all_groups)
     yield from tables.waiting(cluster.other_url, cluster.groups, is_other=True)
     yield from tables.waiting_in_outbox(cluster.business_url)
 
@@ -266,9 +275,10 @@ def _be_away(cluster: Cluster, away_s: float, look: _Look) -> list[tuple[float, 
 
 def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
     """Nothing new is begun, and what is under way comes to its end; how much does not."""
-    for producer in cluster.all_producers():
-        producer.tell(QUIET)
-    names = {f"{each.name}.{each.lives - 1}" for each in cluster.all_producers()}
+    senders = [*cluster.all_producers(), *cluster.chain.services]
+    for sender in senders:
+        sender.tell(QUIET)
+    names = {f"{each.name}.{each.lives - 1}" for each in senders}
     deadline = time.monotonic() + _QUIET_S_MAX
     while not names <= look.recorder.quiet:
         assert time.monotonic() < deadline, f"these do not come to an end: {names - look.recorder.quiet}"
@@ -279,14 +289,15 @@ def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
     )
     left = tables.wait_until_quiet(
         (cluster.notify_url, cluster.other_url),
-        cluster.groups,
+        cluster.all_groups,
         patience_s=patience_s,
         on_step=lambda left: look(f"healed; {left} things still to be done"),
     )
-    for consumer in cluster.consumers:
-        consumer.tell(QUIET)
-    for consumer in cluster.consumers:
-        consumer.wait()
+    receivers = [*cluster.consumers, *cluster.chain.services]
+    for receiver in receivers:
+        receiver.tell(QUIET)
+    for receiver in receivers:
+        receiver.wait()
     look("reading the databases")
     return left
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.chaos.history import OTHER_SHARD, STORY_TOPIC, Passed, Record, Row, Stand
+from tests.chaos.history import DURABILITY, OTHER_SHARD, STORY_TOPIC, Passed, Record, Row, Stand
 from tests.chaos.liveness import Waiting
 
 _STEP_S = 0.2
@@ -201,7 +201,8 @@ def read_notify(url: str, record: Record, *, is_other: bool = False) -> None:
         def rows(statement: str) -> list[tuple[Any, ...]]:
             return connection.execute(statement.encode()).fetchall()
 
-        record.rows += itertools.starmap(Row, connection.execute(_ROWS.encode(), {"shift": shift}))
+        for row in itertools.starmap(Row, connection.execute(_ROWS.encode(), {"shift": shift})):
+            (record.rows if row.topic in DURABILITY else record.chain_rows).append(row)
         record.rows.sort(key=lambda row: (row.topic, row.queue, row.offset, row.segment))
         record.rolled_back |= {row[0] for row in rows("select transaction_id::text from txmsg.rolled_back")}
         record.undecided |= {

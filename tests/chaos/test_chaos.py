@@ -29,6 +29,7 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
     assert result.missing == []
     assert result.counts["committed"] > 20
     assert result.counts["redeliveries"] > 0
+    assert result.counts["chain_shipping"] > 0
     assert result.counts["left"] == 0
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from tests.chaos.chain_verdict import STEPS
 from tests.chaos.plan import (
     BROKERS,
     GATEWAYS,
@@ -13,6 +15,7 @@ from tests.chaos.plan import (
     OF_GATEWAYS,
     OF_GUEST_CONSUMERS,
     OF_GUEST_PRODUCERS,
+    SERVICE_KILLS,
     Done,
     Kind,
     Moment,
@@ -43,6 +46,14 @@ def test_each_gateway_and_client_of_rocketmq_is_disturbed_in_each_minute() -> No
     assert set(found) == {(kind, target, minute) for kind in kinds for target in range(GATEWAYS) for minute in (0, 1)}
     assert faults(5, 120) == [each for each in faults(5, 120, guests=True) if each.kind not in kinds]
     assert missing(_done(5, 60), 0.0, 60, guests=True) == [f"never: {kind.value}" for kind in Kind if kind in kinds]
+
+
+def test_each_service_of_the_chain_is_killed_in_each_minute() -> None:
+    killed = Counter((each.target, each.at_s // 60) for each in faults(5, 120) if each.kind is Kind.SERVICE)
+    assert killed == {(service, minute): SERVICE_KILLS for service in range(len(STEPS)) for minute in (0, 1)}
+    rest = [each for each in _done(5, 60) if each.fault.kind is not Kind.SERVICE]
+    assert missing(rest, 0.0, 60) == ["never: service of the chain killed"]
+    assert missing(rest, 0.0, 60, without=[Kind.SERVICE]) == []
 
 
 def test_a_fault_that_is_missing_is_told() -> None:

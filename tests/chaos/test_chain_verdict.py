@@ -1,0 +1,111 @@
+"""The verdict on the chain, on rows written by hand: nothing is wrong with a good one, and each defect is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.chaos.chain import body_of, read_body, taken
+from tests.chaos.chain_verdict import STEPS, Written, figures, wrong
+from tests.chaos.history import Loss
+from txmsg.typed.text import json_of
+
+
+@dataclass
+class Rows:
+    """Two orders that went all the way."""
+
+    done: dict[str, list[Written]] = field(
+        default_factory=lambda: {
+            step: [Written("1", 5, 100.0 + n), Written("2", 6, 101.0 + 2 * n)] for n, step in enumerate(STEPS)
+        }
+    )
+    sent: list[tuple[str, str]] = field(default_factory=lambda: [(step, id) for step in STEPS for id in ("1", "2")])
+    lost: set[tuple[str, str]] = field(default_factory=set)
+
+    def drop(self, *steps: str, id: str = "1", lost: tuple[str, str] | None = None) -> None:
+        """As if these steps had never got the order. lost: what a database has lost meanwhile."""
+        self.lost |= {lost} if lost else set()
+        for step in steps:
+            self.done[step] = [row for row in self.done[step] if row.order_id != id]
+            self.sent.remove((step, id))
+
+    def wrong(self) -> list[str]:
+        return sorted(wrong(self.done, self.sent, self.lost))
+
+
+def test_nothing_is_wrong_with_orders_that_went_all_the_way() -> None:
+    assert Rows().wrong() == []
+
+
+WRONG: dict[str, tuple[Callable[[Rows], object], list[str]]] = {
+    "paid twice": (
+        lambda rows: rows.done["payment"].append(Written("1", 5, 103.0)),
+        ["order 1 was written 2 times by payment"],
+    ),
+    "sent on twice": (lambda rows: rows.sent.append(("order", "2")), ["order 2 was sent on 2 times by order"]),
+    "never shipped": (lambda rows: rows.drop("shipping"), ["order 1 has no row of shipping"]),
+    "never paid": (
+        lambda rows: rows.drop("payment", "shipping"),
+        ["order 1 has no row of payment", "order 1 has no row of shipping"],
+    ),
+    "paid without an order": (lambda rows: rows.drop("order"), ["order 1 has a row of payment and none of order"]),
+    "shipped without a payment": (
+        lambda rows: rows.drop("payment"),
+        ["order 1 has a row of shipping and none of payment", "order 1 has no row of payment"],
+    ),
+    "another amount": (
+        lambda rows: rows.done.update(shipping=[Written("1", 5, 102.0), Written("2", 7, 105.0)]),
+        ["order 2 is worth 6, and 7 in shipping"],
+    ),
+    "sent without a row": (
+        lambda rows: rows.sent.append(("payment", "3")),
+        ["order 3 was sent on by payment, which has no row of it"],
+    ),
+    "a row, and nothing sent": (
+        lambda rows: rows.sent.remove(("shipping", "1")),
+        ["order 1 was not sent on by shipping, which has a row of it"],
+    ),
+    "lost, but earlier than where it stopped": (
+        lambda rows: rows.drop("payment", "shipping", lost=("payment", "1")),
+        ["order 1 has no row of payment"],
+    ),
+    "another one is lost": (
+        lambda rows: rows.drop("shipping", lost=("payment", "2")),
+        ["order 1 has no row of shipping"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_must_not_be_is_named(what: str) -> None:
+    change, texts = WRONG[what]
+    rows = Rows()
+    change(rows)
+    assert rows.wrong() == texts
+
+
+def test_what_was_lost_with_a_database_is_excused_from_there_on() -> None:
+    rows = Rows()
+    rows.drop("payment", "shipping", lost=("order", "1"))
+    rows.sent.remove(("order", "1"))
+    assert rows.wrong() == []
+
+
+def test_lost_messages_are_known_by_their_bodies() -> None:
+    bodies = [json_of(body_of("payment", "order.0.1", 5)).decode(), "producer-0.0.1/0"]
+    assert [read_body(each) for each in bodies] == [("payment", "order.0.1"), None]
+    loss = Loss("of the test", 1.0, is_restored=False, gone=frozenset(bodies))
+    assert taken([loss]) == {("payment", "order.0.1")}
+
+
+def test_figures_say_how_long_orders_took_and_when_none_was_shipped() -> None:
+    rows = Rows()
+    counts = figures(rows.done, set())
+    assert (counts["chain_order"], counts["chain_lost"]) == (2, 0)
+    assert (counts["chain_ms_p50"], counts["chain_ms_p99"], counts["chain_gap_ms"]) == (4000, 4000, 3000)
+    assert counts["chain_per_minute"] == 24
+    rows.drop("shipping", id="2")
+    assert figures(rows.done, {("payment", "2"), ("payment", "1")})["chain_lost"] == 1
