@@ -233,6 +233,23 @@ def test_anything_but_messages_is_refused_by_its_value_and_nothing_is_done(
     assert (sent(memory), orders(engine)) == ([], [])
 
 
+def test_a_generator_that_yields_something_else_is_left_within_the_transaction(engine: Engine) -> None:
+    app = Txmsg("memory:", group="g", database=engine)
+    left: list[object] = []
+
+    @app.subscribe("placed")
+    def pay(session: Session) -> Iterator[Message]:
+        try:
+            yield None  # type: ignore[misc]
+        finally:
+            left.append(session.execute(text("select 1")).scalar())
+
+    with pytest.raises(MisuseError, match="yielded None") as raised, app:
+        handle(app, PLACED)
+    assert left == [1]
+    assert raised.tb  # kept, and with it the generator: it was not left by being forgotten
+
+
 done: list[str] = []
 
 
