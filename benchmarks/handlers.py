@@ -32,14 +32,25 @@ AT_ONCE = 16
 TURNS = 3
 REFERENCE = "own transaction"
 SENDING = "idempotent, and sends on"
-WRITING = (REFERENCE, "idempotent", SENDING)
+LISTS = "idempotent, lists of 50"
+WRITING = (REFERENCE, "idempotent", LISTS, SENDING)
 KINDS = ("no database", *WRITING)
 _BATCH = 500
+_LIST = 50
 _WAIT_S_MAX = 300.0
 _NEXT = "bench.next"
 _ROW = text("insert into handled (kind) values (:kind)")
 
 Handler = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where handlers run, and how many messages wait for each. database: an Engine or AsyncEngine."""
+
+    broker: str
+    database: Any
+    count: int
 
 
 @dataclass(slots=True)
@@ -92,11 +103,15 @@ def handlers_of(maker: sessionmaker[Session]) -> Mapping[str, Handler]:
     def once(session: Session, message: ReceivedMessage) -> None:
         session.execute(_ROW, {"kind": "idempotent"})
 
+    @idempotent(maker)
+    def together(session: Session, messages: list[ReceivedMessage]) -> None:
+        session.execute(_ROW, [{"kind": LISTS} for _ in messages])
+
     def on(message: ReceivedMessage, session: Session, tx: Transaction) -> None:
         session.execute(_ROW, {"kind": SENDING})
         tx.send(Message(_NEXT, message.body))
 
-    return dict(zip(KINDS, (nothing, own, once, on), strict=True))
+    return dict(zip(KINDS, (nothing, own, once, together, on), strict=True))
 
 
 def async_handlers_of(maker: async_sessionmaker[AsyncSession]) -> Mapping[str, Handler]:
@@ -113,11 +128,15 @@ def async_handlers_of(maker: async_sessionmaker[AsyncSession]) -> Mapping[str, H
     async def once(session: AsyncSession, message: ReceivedMessage) -> None:
         await session.execute(_ROW, {"kind": "idempotent"})
 
+    @idempotent(maker)
+    async def together(session: AsyncSession, messages: list[ReceivedMessage]) -> None:
+        await session.execute(_ROW, [{"kind": LISTS} for _ in messages])
+
     async def on(message: ReceivedMessage, session: AsyncSession, tx: Transaction) -> None:
         await session.execute(_ROW, {"kind": SENDING})
         tx.send(Message(_NEXT, message.body))
 
-    return dict(zip(KINDS, (nothing, own, once, on), strict=True))
+    return dict(zip(KINDS, (nothing, own, once, together, on), strict=True))
 
 
 def fill(broker: str, topic: str, count: int) -> None:
@@ -127,13 +146,14 @@ def fill(broker: str, topic: str, count: int) -> None:
             producer.send_many([Message(topic, b"%d" % n) for n in range(n, min(n + _BATCH, count))])
 
 
-def take_turn(place: tuple[str, Any], handler: Handler, topic: str, count: int, into: Taken) -> None:
-    """One application with one handler, from its start until it has handled so many. place: broker, database."""
-    broker, database = place
-    fill(broker, topic, count)
-    countdown = Countdown(count)
-    app = Txmsg(broker, group=topic, database=database)
-    app.subscribe(topic, group=topic, concurrency=AT_ONCE, start=Start.earliest())(handler)
+def take_turn(place: Place, kind: str, handler: Handler, topic: str, into: Taken) -> None:
+    """One application with one handler, from its start until it has handled what waits."""
+    fill(place.broker, topic, place.count)
+    countdown = Countdown(place.count)
+    app = Txmsg(place.broker, group=topic, database=place.database)
+    batch = _LIST if kind == LISTS else None
+    at_once = AT_ONCE if batch is None else 2
+    app.subscribe(topic, group=topic, concurrency=at_once, batch=batch, start=Start.earliest())(handler)
 
     @app.middleware
     @contextmanager
@@ -144,10 +164,10 @@ def take_turn(place: tuple[str, Any], handler: Handler, topic: str, count: int, 
     began, cpu = time.perf_counter(), time.process_time()
     with app:
         if not countdown.over.wait(_WAIT_S_MAX):
-            raise TimeoutError(f"{countdown.left} of {count} messages were not handled within {_WAIT_S_MAX:g} s")
+            raise TimeoutError(f"{countdown.left} of {place.count} messages were not handled within {_WAIT_S_MAX:g} s")
         into.seconds += time.perf_counter() - began
         into.cpu_s += time.process_time() - cpu
-    into.messages += count
+    into.messages += place.count
 
 
 def main() -> int:
@@ -182,7 +202,7 @@ def main() -> int:
             for turn in range(TURNS):
                 for place, (kind, handler) in enumerate(handlers.items()):
                     topic = f"bench.{len(figures)}.{turn}.{place}"
-                    take_turn((broker.address, database), handler, topic, count, taken[kind])
+                    take_turn(Place(broker.address, database, count), kind, handler, topic, taken[kind])
                     step()
             own = taken[REFERENCE].messages / taken[REFERENCE].seconds
             figures += [

@@ -15,6 +15,7 @@ from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
 from txmsg.app.router import Middleware, Subscription, injected_of, topic_of
 from txmsg.app.transactions import NO_DATABASE, Transactions
+from txmsg.client.receiving.idempotent import Idempotent
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads
@@ -61,33 +62,38 @@ class Handling:
 
     def _innermost(self, injected: Injected, pace: Pace | None) -> Handle:
         subscription = self.of
-        handler = subscription.handler
+        handler, is_list = subscription.handler, subscription.batch is not None
         if isinstance(handler, GroupHandler):
             bound = handler.bound(self._group)
             if not injected.is_plain:
                 bound.handler = injected.on_loop if is_coroutine(bound) else injected.on_thread
-            return bound
+            return self._in_lists(bound.handle_list, pace) if isinstance(bound, Idempotent) and is_list else bound
         if injected.is_in_transaction:
             return self._transactions.handler(handler, injected, self._group)
         call = injected.on_loop if injected.is_coroutine else injected.on_thread
-        if subscription.batch is not None:
-            threads = self._given_threads
-            if threads is None:
-                threads = self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
-            function = UserFunction(f"the handler of topic {subscription.topic!r}", call, "messages")
-            kind = BatchesOfQueues if subscription.source == "log" else Batches
-            self._batches = kind(
-                subscription.batch,
-                subscription.concurrency,
-                lambda messages: function(messages, threads),
-                name=subscription.topic,
-                pace=pace,
-            )
-            return self._batches.add
+        if is_list:
+            return self._in_lists(call, pace)
         if subscription.runs_in == "processes":
             self._processes = Processes(handler, subscription.payload_type, injected.overridden)
             return self._processes
         return handler if injected.is_plain else call
+
+    def _in_lists(self, call: Callable[[list[ReceivedMessage]], Any], pace: Pace | None) -> Handle:
+        subscription = self.of
+        assert subscription.batch is not None, "who calls this has looked"
+        threads = self._given_threads
+        if threads is None:
+            threads = self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
+        function = UserFunction(f"the handler of topic {subscription.topic!r}", call, "messages")
+        kind = BatchesOfQueues if subscription.source == "log" else Batches
+        self._batches = kind(
+            subscription.batch,
+            subscription.concurrency,
+            lambda messages: function(messages, threads),
+            name=subscription.topic,
+            pace=pace,
+        )
+        return self._batches.add
 
     async def close(self) -> None:
         """Ends what the consumer has not waited for."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from txmsg.app.dependencies import NO_OVERRIDES, Injected, Overrides
 from txmsg.app.processes import check_importable
+from txmsg.client.receiving.idempotent import Idempotent
 from txmsg.consumer.failures import Retry, check_retry
 from txmsg.consumer.options import CONCURRENCY, ConsumerOptions, check_count
 from txmsg.consumer.subscriptions import GroupHandler, hidden_group_handler, hides_group_handler, note_subscribed
@@ -245,8 +246,11 @@ def _checked(subscription: Subscription) -> Injected:
     what = f"the handler of topic {subscription.topic!r}"
     if not callable(handler):
         raise MisuseError(f"{what} is {shown(handler)}, not a function")
-    if isinstance(handler, GroupHandler) and (subscription.batch is not None or subscription.runs_in == "processes"):
-        raise MisuseError(f"{what} is @idempotent: it takes one message, here; leave batch= and runs_in= out")
+    if isinstance(handler, GroupHandler):
+        if subscription.runs_in == "processes":
+            raise MisuseError(f"{what} is @idempotent: it runs here, leave runs_in= out")
+        if subscription.batch is not None and not isinstance(handler, Idempotent):
+            raise MisuseError(f"{what} is @idempotent: it takes one message, leave batch= out")
     injected = injected_of(subscription)
     topic_of(subscription, injected)  # says here what a payload's type needs, such as msgspec, and not at the start
     if injected.is_in_transaction:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from txmsg import (
     idempotent,
     transactional_message,
 )
+from txmsg.client.receiving.inbox_handler import IdempotentHandler
+from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
 from txmsg.connections.engines import DriverConnection
 from txmsg.connections.opening import driver_of, driver_of_async
 from txmsg.fence import Fence
@@ -241,6 +243,40 @@ def _check_once(business: Business, handle: Handle) -> None:
         with pytest.raises(Refused):
             handle(failing)
     assert business.names() == ["again", "once"]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "sqlite3", "pymysql"])
+def test_a_list_on_a_connection_has_its_effects_once(business: Business) -> None:
+    @idempotent(business.connect, group="mailer")
+    def handle(connection: DriverConnection, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            insert(connection, message.body.decode())
+
+    assert isinstance(handle, IdempotentHandler)
+    _check_lists(business, handle.handle_list)
+
+
+@pytest.mark.parametrize("driver", ["psycopg-async", "asyncpg", "aiosqlite", "aiomysql"])
+def test_a_list_on_an_async_connection_has_its_effects_once(business: Business) -> None:
+    @idempotent(business.connect_async, group="mailer")
+    async def handle(connection: DriverConnection, messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            await insert_async(connection, message.body.decode())
+
+    assert isinstance(handle, AsyncIdempotentHandler)
+    of_lists = handle.handle_list
+    _check_lists(business, lambda messages: asyncio.run(of_lists(messages)))
+
+
+def _check_lists(business: Business, handle: Callable[[list[ReceivedMessage]], Sequence[Exception | None]]) -> None:
+    a, b, again, c = (
+        ReceivedMessage("order", name, id_bytes=new_transaction_id().bytes) for name in (b"a", b"b", b"a", b"c")
+    )
+    assert handle([a, b]) == [None, None]
+    assert handle([b, a]) == [None, None]
+    results = handle([b, again, c])  # its second message breaks the key of effects
+    assert [each is None for each in results] == [True, False, True]
+    assert business.names() == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("driver", ["sqlite3"])

@@ -41,10 +41,13 @@ def write_fence(driver: Driver, connection: Any, transaction_id: TransactionId, 
         )
 
 
-def record(driver: Driver, connection: Any, row: dict[str, object]) -> bool:
-    """Writes the row of a message that is handled. False: it was handled before."""
+def record(driver: Driver, connection: Any, row: dict[str, object], *, goes_on: bool = False) -> bool:
+    """Writes the row of a message that is handled. False: it was handled before.
+
+    goes_on: the transaction does so then, which PostgreSQL aborts after an error.
+    """
     group, message_id, generation = row["group_name"], str(row["message_id"]), row["generation"]
-    is_upsert = generation != 0 and not isinstance(driver, MySQL)
+    is_upsert = (goes_on or generation != 0) and not isinstance(driver, MySQL)
     statement = RAISE_INBOX_BY_UPSERT if is_upsert else INSERT_INBOX
     try:
         return driver.execute(connection, statement, group, message_id, generation) == 1

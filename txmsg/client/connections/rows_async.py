@@ -39,10 +39,13 @@ async def write_fence(driver: AsyncDriver, connection: Any, transaction_id: Tran
         )
 
 
-async def record(driver: AsyncDriver, connection: Any, row: dict[str, object]) -> bool:
-    """Writes the row of a message that is handled. False: it was handled before."""
+async def record(driver: AsyncDriver, connection: Any, row: dict[str, object], *, goes_on: bool = False) -> bool:
+    """Writes the row of a message that is handled. False: it was handled before.
+
+    goes_on: the transaction does so then, which PostgreSQL aborts after an error.
+    """
     group, message_id, generation = row["group_name"], str(row["message_id"]), row["generation"]
-    is_upsert = generation != 0 and not isinstance(driver, AsyncMySQL)
+    is_upsert = (goes_on or generation != 0) and not isinstance(driver, AsyncMySQL)
     statement = RAISE_INBOX_BY_UPSERT if is_upsert else INSERT_INBOX
     try:
         return await driver.execute(connection, statement, group, message_id, generation) == 1

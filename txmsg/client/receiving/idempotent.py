@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from inspect import isfunction, signature
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -19,6 +19,10 @@ from txmsg.runtime.user_function import check_takes, is_coroutine, name_of
 
 P = ParamSpec("P")
 S_co = TypeVar("S_co", covariant=True)
+
+
+Idempotent: TypeAlias = IdempotentHandler | AsyncIdempotentHandler
+"""What the decorator makes: it handles lists, too."""
 
 
 class _Decorator(Protocol[S_co]):
@@ -53,7 +57,8 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
     for `transactional_message`. The session is opened, the message is recorded in txmsg_inbox (see `create_tables`),
     the handler runs, and everything is committed together; a repeated message is skipped. Committing inside raises
     MisuseError. group: default that of the consumer. In an application, what comes after the session is filled as for
-    any other handler: the message, its payload, or dependencies.
+    any other handler: the message, its payload, or dependencies; with `batch=`, a list of those that were not handled
+    before, all in one transaction, or, if that fails, each in its own.
 
         @consumer.subscribe("user.registered")
         @idempotent(SessionLocal)
@@ -73,7 +78,7 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
         )
     check_takes("@idempotent(session_factory)", session_factory)
 
-    def decorate(handler: Callable[..., Any]) -> IdempotentHandler | AsyncIdempotentHandler:
+    def decorate(handler: Callable[..., Any]) -> Idempotent:
         refuse_subscribed(handler)
         # What comes after the session is checked by `subscribe`, which knows who fills it.
         check_takes("the handler under @idempotent", handler, "session", is_all=False)
@@ -85,7 +90,7 @@ def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) 
                 f"{'an async_sessionmaker' if is_async else 'a sessionmaker'}"
             )
         kind: Any = AsyncIdempotentHandler if is_async else IdempotentHandler
-        decorated: IdempotentHandler | AsyncIdempotentHandler = kind(handler, session_factory, group)
+        decorated: Idempotent = kind(handler, session_factory, group)
         return decorated
 
     return decorate

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
@@ -40,6 +40,7 @@ from txmsg.checker.fence.engines import read_committed
 from txmsg.checker.fence.own_rows import own_connection
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
+from txmsg.consumer.failures import RetryAfter
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.errors import MisuseError, StorageError, shown
 from txmsg.logs import EventLog
@@ -77,6 +78,10 @@ def _upsert(make: Callable[[Table], Any]) -> Any:
 
 
 _RAISE_BY_UPSERT: Final = {"postgresql": _upsert(postgresql.insert), "sqlite": _upsert(sqlite.insert)}
+_RECORD_LIST: Final = {
+    name: statement.returning(inbox_table.c.message_id) for name, statement in _RAISE_BY_UPSERT.items()
+}
+"""Returns the rows that are new, or of a later request than those there."""
 _RAISE = (
     update(inbox_table)
     .where(*(column == bindparam(f"of_{column.name}") for column in _KEY))
@@ -97,6 +102,25 @@ def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> boo
         raise
     guard.own_row = lambda connection: connection.execute(_OWN_ROW, row).first() is not None
     return is_new
+
+
+def record_list(session: Session, guard: SessionGuard, rows: Mapping[str, dict[str, object]]) -> Collection[str]:
+    """`record` for the rows of a list, by message id. Returns the ids of those that were not handled before."""
+    own = own_connection(session, inbox_table)
+    in_order = [rows[message_id] for message_id in sorted(rows)]  # two lists that share some wait, and do not deadlock
+    try:
+        statement = _RECORD_LIST.get(own.dialect.name)
+        if statement is None:
+            new = {str(row["message_id"]) for row in in_order if _write(own, row)}
+        else:
+            new = set(own.execute(statement, in_order).scalars())
+    except (ProgrammingError, OperationalError) as exc:
+        _refuse_absent_table(own.engine, exc)
+        raise
+    if new:
+        first = rows[min(new)]
+        guard.own_row = lambda connection: connection.execute(_OWN_ROW, first).first() is not None
+    return new
 
 
 def _write(connection: Connection, row: dict[str, object]) -> bool:
@@ -121,6 +145,13 @@ def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
             f"table {inbox_table.name} is absent from {engine.url}: call txmsg.create_tables(engine), or add "
             "txmsg.tables.metadata to your migrations"
         ) from error
+
+
+def is_of_all(error: Exception) -> bool:
+    """Whether what a handler of a list raised would be raised for each of its messages: its database is away, say."""
+    return isinstance(error, RetryAfter | StorageError | OperationalError | InterfaceError) or (
+        isinstance(error, DBAPIError) and error.connection_invalidated
+    )
 
 
 class HandledBefore(Exception):
@@ -152,6 +183,27 @@ class InboxHandler(GroupHandler, Generic[H]):
                 "or give @idempotent(..., group=...)"
             )
         return {"group_name": self.group, "message_id": message.id, "generation": message.generation}
+
+    def rows_of(self, messages: Sequence[ReceivedMessage]) -> dict[str, dict[str, object]]:
+        """The rows of a list, by message id: of one that came twice, that of the latest request."""
+        rows: dict[str, dict[str, object]] = {}
+        for message in sorted(messages, key=lambda each: each.generation):
+            rows[message.id] = self.row_of(message)
+        return rows
+
+    def new_of(
+        self, messages: Sequence[ReceivedMessage], rows: Mapping[str, dict[str, object]], new: Collection[str]
+    ) -> list[ReceivedMessage]:
+        """The messages that are to be handled, each once. Logs those that were handled before."""
+        left = dict.fromkeys(new)
+        found = []
+        for message in messages:
+            if message.id in left and message.generation == rows[message.id]["generation"]:
+                del left[message.id]
+                found.append(message)
+            elif message.id not in new:
+                self.skip(message)
+        return found
 
     def skip(self, message: ReceivedMessage) -> None:
         """Logs that a message was handled before."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -14,9 +15,10 @@ from txmsg.client.connections.rows import record as record_on_connection
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
-from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, is_of_all, record, record_list
 from txmsg.connections.opening import Driver
 from txmsg.consumer.subscriptions import handled
+from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished
 
@@ -43,6 +45,70 @@ class IdempotentHandler(InboxHandler[_Handler]):
                 in_session(session, lambda _: guard.end_work())
                 session.commit()
                 guard.check_committed()
+
+    def handle_list(self, messages: list[ReceivedMessage]) -> list[Exception | None]:
+        """Handles them in one transaction; if that fails, each in its own, so that one fails alone. Says what failed.
+
+        The handler gets the list of those that are not recorded. Raises what would be raised for each of them.
+        """
+        try:
+            self._handle_together(messages)
+        except Exception as exc:
+            if len(messages) == 1 or is_of_all(exc):
+                raise
+        else:
+            return [None] * len(messages)
+        return [self._failure_of(message) for message in messages]
+
+    def _failure_of(self, message: ReceivedMessage) -> Exception | None:
+        try:
+            self._handle_together([message])
+        except Exception as exc:  # noqa: BLE001 - it is told to who delivers
+            return exc
+        return None
+
+    def _handle_together(self, messages: list[ReceivedMessage]) -> None:
+        rows = self.rows_of(messages)
+        opened = self.factory()
+        if not isinstance(opened, Session):
+            self._handle_together_on_connection(opened, rows, messages)
+            return
+        with opened as session:
+            with SessionGuard(sync_session_of(session), owner=self.owner) as guard:
+                new = self.new_of(messages, rows, in_session(session, record_list, guard, rows))
+                if not new:
+                    return
+                with inside(self.owner, sync_session_of(session)):
+                    self._all_handled(finished(self.owner, self.handler(session, new)))
+                in_session(session, lambda _: guard.end_work())
+                session.commit()
+                guard.check_committed()
+
+    def _handle_together_on_connection(
+        self, opened: object, rows: dict[str, dict[str, object]], messages: list[ReceivedMessage]
+    ) -> None:
+        recorded: set[str] = set()
+
+        def write_rows(driver: Driver, connection: Any) -> None:
+            for message_id in sorted(rows):
+                if record_on_connection(driver, connection, rows[message_id], goes_on=True):
+                    recorded.add(message_id)
+            if not recorded:
+                raise HandledBefore
+
+        with suppress(HandledBefore):
+            with ConnectionTransaction(opened, write_rows, owner=self.owner) as connection:
+                new = self.new_of(messages, rows, recorded)
+                self._all_handled(finished(self.owner, self.handler(connection, new)))
+                return
+        self.new_of(messages, rows, recorded)
+
+    def _all_handled(self, result: object) -> None:
+        if result is not None:
+            raise MisuseError(
+                f"{self.owner} returned {shown(result)}: its list is handled in one transaction, all or none, so it "
+                "returns nothing, or raises"
+            )
 
     def _handle_on_connection(self, opened: object, row: dict[str, object], message: ReceivedMessage) -> None:
         def write_row(driver: Driver, connection: Any) -> None:

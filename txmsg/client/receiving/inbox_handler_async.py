@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -12,9 +13,10 @@ from txmsg.client.connections.rows_async import record as record_on_connection
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
-from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, record
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, is_of_all, record, record_list
 from txmsg.connections.opening import AsyncDriver
 from txmsg.consumer.subscriptions import handled
+from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import finished_async
 
@@ -41,6 +43,70 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
                 await in_session_async(session, lambda _: guard.end_work())
                 await session.commit()
                 guard.check_committed()
+
+    async def handle_list(self, messages: list[ReceivedMessage]) -> list[Exception | None]:
+        """Handles them in one transaction; if that fails, each in its own, so that one fails alone. Says what failed.
+
+        The handler gets the list of those that are not recorded. Raises what would be raised for each of them.
+        """
+        try:
+            await self._handle_together(messages)
+        except Exception as exc:
+            if len(messages) == 1 or is_of_all(exc):
+                raise
+        else:
+            return [None] * len(messages)
+        return [await self._failure_of(message) for message in messages]
+
+    async def _failure_of(self, message: ReceivedMessage) -> Exception | None:
+        try:
+            await self._handle_together([message])
+        except Exception as exc:  # noqa: BLE001 - it is told to who delivers
+            return exc
+        return None
+
+    async def _handle_together(self, messages: list[ReceivedMessage]) -> None:
+        rows = self.rows_of(messages)
+        opened = self.factory()
+        if not isinstance(opened, AsyncSession):
+            await self._handle_together_on_connection(opened, rows, messages)
+            return
+        async with opened as session:
+            with SessionGuard(sync_session_of(session), owner=self.owner) as guard:
+                new = self.new_of(messages, rows, await in_session_async(session, record_list, guard, rows))
+                if not new:
+                    return
+                with inside(self.owner, sync_session_of(session)):
+                    self._all_handled(await finished_async(self.owner, await self.handler(session, new)))
+                await in_session_async(session, lambda _: guard.end_work())
+                await session.commit()
+                guard.check_committed()
+
+    async def _handle_together_on_connection(
+        self, opened: object, rows: dict[str, dict[str, object]], messages: list[ReceivedMessage]
+    ) -> None:
+        recorded: set[str] = set()
+
+        async def write_rows(driver: AsyncDriver, connection: Any) -> None:
+            for message_id in sorted(rows):
+                if await record_on_connection(driver, connection, rows[message_id], goes_on=True):
+                    recorded.add(message_id)
+            if not recorded:
+                raise HandledBefore
+
+        with suppress(HandledBefore):
+            async with AsyncConnectionTransaction(opened, write_rows, owner=self.owner) as connection:
+                new = self.new_of(messages, rows, recorded)
+                self._all_handled(await finished_async(self.owner, await self.handler(connection, new)))
+                return
+        self.new_of(messages, rows, recorded)
+
+    def _all_handled(self, result: object) -> None:
+        if result is not None:
+            raise MisuseError(
+                f"{self.owner} returned {shown(result)}: its list is handled in one transaction, all or none, so it "
+                "returns nothing, or raises"
+            )
 
     async def _handle_on_connection(self, opened: object, row: dict[str, object], message: ReceivedMessage) -> None:
         async def write_row(driver: AsyncDriver, connection: Any) -> None:
