@@ -12,12 +12,12 @@ import django
 django.setup()
 
 from django.db import DatabaseError, connection, transaction  # noqa: E402
-from shop.models import Order  # type: ignore[import-not-found]  # noqa: E402
+from shop.models import Mail, Order  # type: ignore[import-not-found]  # noqa: E402
 from shop.refunds import refund  # type: ignore[import-not-found]  # noqa: E402
 from shop.services import place  # type: ignore[import-not-found]  # noqa: E402
 
-from txmsg import Producer  # noqa: E402
-from txmsg.contrib.django import producer, transactional_message  # noqa: E402
+from txmsg import MisuseError, Producer  # noqa: E402
+from txmsg.contrib.django import producer, send, transactional_message  # noqa: E402
 
 
 @transactional_message(topic="order.placed", key="number")
@@ -91,6 +91,69 @@ def all_kinds() -> None:
     with transaction.atomic():
         place(number=10)
         transaction.on_commit(lambda: place(number=11))
+
+
+def place_by_hand(number: int) -> None:
+    """Has a key that the database generates."""
+    order = Order.objects.create(number=number)
+    send("order.numbered", {"number": number}, key=order.pk)
+
+
+def sent_in_blocks() -> None:
+    """By `send`, with blocks of each kind."""
+    with transaction.atomic():
+        place_by_hand(1)
+        with contextlib.suppress(LookupError), transaction.atomic():
+            place_by_hand(2)
+            with transaction.atomic():
+                place_by_hand(3)
+            raise LookupError
+        with transaction.atomic():
+            place_by_hand(4)
+        with transaction.atomic(savepoint=False):
+            place_by_hand(5)
+    with transaction.atomic():
+        place_by_hand(6)
+        transaction.set_rollback(True)
+    with contextlib.suppress(LookupError), transaction.atomic():
+        place_by_hand(7)
+        raise LookupError
+    with contextlib.suppress(DatabaseError), transaction.atomic():
+        place_by_hand(8)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("select * from there_is_no_such_table")
+        except DatabaseError:
+            pass  # PostgreSQL will answer COMMIT with a ROLLBACK
+    with transaction.atomic():
+        place(number=9)  # the decorated function, in the same block
+        place_by_hand(10)
+    for number in (11, 12):  # without a block: a save that has committed is too late
+        try:
+            place_by_hand(number)
+        except MisuseError:
+            Order.objects.get(number=number).delete()
+    with transaction.atomic():
+        transaction.on_commit(in_a_block_of_its_own)
+
+
+def in_a_block_of_its_own() -> None:
+    with transaction.atomic():
+        place_by_hand(13)
+
+
+def signalled() -> None:
+    """By a receiver of `post_save`; the message of the first mail is to be there."""
+    with transaction.atomic():
+        Mail.objects.create(order_number=1)
+        with contextlib.suppress(LookupError), transaction.atomic():
+            Mail.objects.create(order_number=2)
+            raise LookupError
+    try:
+        Mail.objects.create(order_number=3)
+    except MisuseError:
+        return
+    raise AssertionError("a save outside of a block was not refused")
 
 
 def die_before_the_commit() -> None:

@@ -54,6 +54,13 @@ def keys_of(notify_url: str) -> list[int]:
         return sorted(int(key) for (key,) in connection.execute("select key from txmsg.message"))
 
 
+def numbers_of(notify_url: str) -> list[int]:
+    """Of the orders that committed messages tell of."""
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        found = connection.execute("select body from txmsg.message").fetchall()
+    return sorted(json.loads(body)["number"] for (body,) in found)
+
+
 def played(shop: Shop, scene: str) -> list[int]:
     """The orders that are in the database when the scene is over."""
     found: list[int] = ast.literal_eval(shop.python(str(SCENES), scene).splitlines()[-1])
@@ -71,6 +78,26 @@ def test_messages_share_the_fate_of_transactions_of_each_kind(
     with serving(shop):
         until(lambda: half_count(notify_url) == 0)
     assert keys_of(notify_url) == orders
+
+
+@pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
+def test_what_is_sent_in_a_block_shares_its_fate(shop: Shop, database_of_shop: str | None, notify_url: str) -> None:
+    orders = played(shop, "sent_in_blocks")
+    aborts = database_of_shop is not None and database_of_shop.startswith("postgresql")
+    assert orders == [1, 4, 5, *([] if aborts else [8]), 9, 10, 13]
+    with serving(shop):
+        until(lambda: half_count(notify_url) == 0)
+    assert numbers_of(notify_url) == orders
+
+
+@pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
+def test_receiver_of_a_signal_sends_with_the_save(shop: Shop, notify_url: str) -> None:
+    played(shop, "signalled")
+    with serving(shop):
+        until(lambda: half_count(notify_url) == 0)
+    with psycopg.connect(notify_url, connect_timeout=10) as connection:
+        sent = connection.execute("select key, body from txmsg.message").fetchall()
+    assert sent == [("1", b'{"mail":1}')]
 
 
 @pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
@@ -217,7 +244,7 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
     assert shop.manage("migrate")
     assert shop.python("-c", code).splitlines() == [
         "the handler of topic 'orders' is async def, in which transactions of Django do not work: make it def",
-        "[('lists', 4), ('mailer', 4), ('once', 4), ('typed', 2)]",
+        "[('lists', 4), ('mailer', 4), ('once', 4), ('payment', 4), ('typed', 2)]",
         "6 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})] True",
     ]
 

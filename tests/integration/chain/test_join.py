@@ -78,6 +78,21 @@ def test_a_rollback_sends_nothing_and_a_savepoint_takes_its_messages_with_it(
     assert database.paid() == [(5, 7)]
 
 
+def test_statements_on_the_connection_of_a_session_go_with_its_messages(
+    broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
+) -> None:
+    """The way out for code that has a connection, which cannot be joined."""
+    with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
+        with session.begin():
+            session.connection().execute(PAY, {"id": 1})
+            app.join(session).send("order.paid", {"order_id": 1})
+        session.connection().execute(PAY, {"id": 2})
+        app.join(session).send("order.paid", {"order_id": 2})
+        session.rollback()
+    assert (half_count(notify_url), message_count(notify_url)) == (0, 1)
+    assert database.paid() == [(1, 7)]
+
+
 async def test_an_async_session_does_the_same(
     broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine, notify_url: str
 ) -> None:
@@ -179,14 +194,25 @@ def test_a_function_of_another_decorator_sends_with_its_own_transaction(
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_what_cannot_be_joined_is_refused(database: BusinessDatabase, engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="shop", database=engine)
-    with engine.connect() as connection, pytest.raises(MisuseError, match=r"app\.join got .*Connection"):
-        app.join(connection)  # type: ignore[arg-type]
+    with engine.connect() as connection:
+        with pytest.raises(MisuseError, match=r"app\.join got .*Connection.*begin with a session instead"):
+            app.join(connection)  # type: ignore[arg-type]
+        with Session(connection) as session, pytest.raises(MisuseError, match="bind it to an engine"):
+            app.join(session)
     with Session(engine) as session:
         session.begin_nested()
         with pytest.raises(MisuseError, match=r"inside a savepoint: call it before session\.begin_nested"):
             app.join(session)
     with Session(engine) as session, pytest.raises(MisuseError, match="needs the database and the group"):
         Txmsg("127.0.0.1:1").join(session)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_an_async_connection_is_refused(database: BusinessDatabase, async_engine: AsyncEngine) -> None:
+    app = Txmsg("127.0.0.1:1", group="shop", database=async_engine)
+    async with async_engine.connect() as connection:
+        with pytest.raises(MisuseError, match="begin with a session instead"):
+            app.join(connection)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

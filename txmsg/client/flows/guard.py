@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import Dialect, ExceptionContext
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
@@ -318,6 +318,13 @@ class SessionGuard:
 
 def check_session(owner: str, session: object, kind: type[Session | AsyncSession]) -> None:
     """Raises MisuseError unless `session` is of this kind, and commits what it has begun."""
+    if isinstance(session, Connection | AsyncConnection):
+        # It has events before its commit only: what became of it could not be told.
+        raise MisuseError(
+            f"{owner} got {shown(session)}, and a connection does not say whether its commit has succeeded: begin with "
+            "a session instead, `with Session(engine) as session, session.begin():`, whose session.connection() is the "
+            "connection for statements of your own"
+        )
     if not isinstance(session, kind):
         raise MisuseError(
             f"{owner} got {shown(session)} of type {type(session).__name__}: give a Session to a Producer, an "
@@ -327,7 +334,7 @@ def check_session(owner: str, session: object, kind: type[Session | AsyncSession
     if isinstance(sync_session_of(session).bind, Connection):
         raise MisuseError(
             "the session is bound to a connection, whose transaction may go on after session.commit(): "
-            "bind it to an engine"
+            "bind it to an engine, and take session.connection() for statements of your own"
         )
 
 

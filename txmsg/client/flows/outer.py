@@ -37,12 +37,18 @@ def _django_atomic() -> str | None:
     if database is None or not settings.settings.configured:
         return None
     for connection in database.connections.all(initialized_only=True):
-        # As Django itself judges atomic(durable=True): the block that a TestCase runs its test in does not count.
-        if connection.in_atomic_block and not (
-            connection.atomic_blocks and connection.atomic_blocks[-1]._from_testcase
-        ):
+        if is_in_atomic(connection):
             return f"transaction.atomic() of Django's database {connection.alias!r}"
     return None
+
+
+def is_in_atomic(connection: Any) -> bool:
+    """Whether this connection of Django is in a block of `atomic`.
+
+    As Django itself judges atomic(durable=True): the block that a TestCase runs its test in does not count.
+    """
+    blocks = connection.atomic_blocks
+    return connection.in_atomic_block and not (blocks and blocks[-1]._from_testcase)
 
 
 def _begun(argument: object) -> str | None:

@@ -6,14 +6,17 @@
 and `manage.py migrate`. What an application uses:
 
 transactional_message   decorates a function that sends: docs/how-to/django.md
+send                    sends with the block of `atomic` around the call
 subscribe, idempotent   decorate handlers, in the module `handlers` of each app; `manage.py txmsg_worker` runs them
-producer                for plain messages
+producer                for plain messages, which no transaction decides
 
 configuration   the setting TXMSG, checked
 databases       the fence and connections of its own for a database of Django
 producers       one producer per database
 sending         `transactional_message`
-rows            the rows that prove a commit, in a transaction of Django
+joining         `send`
+commits         the row that proves a commit, and what the broker is told
+rows            the statements, by Django's own connection
 handling        `idempotent`
 subscriptions   `subscribe`, and what a worker runs
 worker          the same by a name, for supervised processes
@@ -33,15 +36,17 @@ from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.contrib.django.handling import idempotent
+    from txmsg.contrib.django.joining import send
     from txmsg.contrib.django.producers import producer
     from txmsg.contrib.django.sending import transactional_message
     from txmsg.contrib.django.subscriptions import subscribe
 
-__all__ = ["idempotent", "producer", "subscribe", "transactional_message"]
+__all__ = ["idempotent", "producer", "send", "subscribe", "transactional_message"]
 
 _MODULE_OF = {
     "idempotent": "txmsg.contrib.django.handling",
     "producer": "txmsg.contrib.django.producers",
+    "send": "txmsg.contrib.django.joining",
     "subscribe": "txmsg.contrib.django.subscriptions",
     "transactional_message": "txmsg.contrib.django.sending",
 }

@@ -7,11 +7,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, Error, transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 
-from txmsg.checker.fence import Fence
 from txmsg.client.flows.body import Key, MessagePlan
-from txmsg.client.flows.flow import settle_by_fence, tell, tell_committed
+from txmsg.client.flows.flow import settle_by_fence, tell
 from txmsg.client.outbox.flow import half_unless_away
 from txmsg.client.outbox.options import Outbox, WhenAway, ordering_key_of, outbox_of
 from txmsg.client.outbox.packed import packed
@@ -21,15 +20,13 @@ from txmsg.client.sending.half import Half
 from txmsg.client.sending.traced import local_transaction
 from txmsg.client.transactional import check_function, signature_of_calls
 from txmsg.contrib.django import rows
+from txmsg.contrib.django.commits import end_with_commit, fence_of
 from txmsg.contrib.django.producers import producer as producer_of
 from txmsg.contrib.django.producers import use_outbox
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState, new_transaction_id
 from txmsg.runtime.user_function import finished, name_of
 from txmsg.typed.topic import Topic
-
-_log = EventLog(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,7 +119,7 @@ def _run_with_outbox(
     transaction_id = new_transaction_id()  # of which there is no half, also if one of this call was stored after all
     kept = packed(transaction_id, producer._as_sent(messages))
     with transaction.atomic(using=using):
-        rows.write_fence(using, transaction_id, _fence_of(producer).fence_id())
+        rows.write_fence(using, transaction_id, fence_of(producer).fence_id())
         rows.write_kept(using, producer.group, transaction_id, key, kept)
         transaction.on_commit(producer._outbox.note_written, using=using)
         return work()
@@ -133,12 +130,11 @@ def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any], 
 
     The row is of the same savepoint as the effects: they stay or go together, whatever becomes of the blocks around.
     """
-    fence = _fence_of(producer)
+    fence = fence_of(producer)
     try:
         with local_transaction(half.trace), running(half.id_bytes), transaction.atomic(using=using):
-            rows.write_fence(using, half.transaction_id, fence.fence_id())
-            # Before the function's own, which may raise: then Django runs none of those behind it.
-            transaction.on_commit(functools.partial(_tell_committed, producer, half, using, wait), using=using)
+            # Before the function's own calls of on_commit, which may raise: then Django runs none of those behind it.
+            end_with_commit(producer, half, using, wait=wait)
             return work()
     except BaseException as exc:
         # The outermost block may have committed, and something else have raised: a function of on_commit, for example.
@@ -146,30 +142,3 @@ def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any], 
         state = settle_by_fence(fence.check, half) if is_known else TransactionState.UNKNOWN
         tell(producer, half, state, wait=isinstance(exc, Exception))
         raise
-
-
-def _fence_of(producer: Producer) -> Fence:
-    if producer.fence is None:
-        raise MisuseError(
-            f"the producer of group {producer.group} has no fence, which proves what committed: give "
-            "check_listener=FenceCheckListener(engine), or leave producer= out"
-        )
-    return producer.fence
-
-
-def _tell_committed(producer: Producer, half: Half, using: str, wait: bool) -> None:
-    """After the commit: as Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK."""
-    try:
-        is_there = rows.is_fence_written(using, half.transaction_id)
-    except Error as exc:
-        is_there = False
-        _log.warning(
-            "transaction.fence_unreadable",
-            "transaction %(transaction_id)s: its fence cannot be read (%(error)s); the broker checks back later",
-            transaction_id=half.transaction_id,
-            error=exc,
-        )
-    if is_there:
-        tell_committed(producer, half, wait=wait)
-    else:
-        tell(producer, half, TransactionState.UNKNOWN, wait=True)

@@ -1,0 +1,56 @@
+"""The end of half messages in a transaction of Django: the row that proves its commit, and what the broker is told."""
+
+from __future__ import annotations
+
+import functools
+
+from django.db import Error, transaction
+
+from txmsg.checker.fence import Fence
+from txmsg.client.flows.flow import tell, tell_committed
+from txmsg.client.producer import Producer
+from txmsg.client.sending.half import Half
+from txmsg.contrib.django import rows
+from txmsg.errors import MisuseError
+from txmsg.logs import EventLog
+from txmsg.message import TransactionState
+
+_log = EventLog(__name__)
+
+
+def end_with_commit(producer: Producer, half: Half, using: str, *, wait: bool = False) -> None:
+    """Writes the fence row, and has COMMIT told when the outermost block of `atomic` commits.
+
+    Both belong to the innermost savepoint: if that is rolled back, there is no row, and nothing is told. wait: for the
+    broker's reply. Raises TransactionRefused, StorageError.
+    """
+    rows.write_fence(using, half.transaction_id, fence_of(producer).fence_id())
+    transaction.on_commit(functools.partial(_tell_committed, producer, half, using, wait), using=using)
+
+
+def fence_of(producer: Producer) -> Fence:
+    """What proves its commits. Raises MisuseError for a producer without one."""
+    if producer.fence is None:
+        raise MisuseError(
+            f"the producer of group {producer.group} has no fence, which proves what committed: give "
+            "check_listener=FenceCheckListener(engine), or leave producer= out"
+        )
+    return producer.fence
+
+
+def _tell_committed(producer: Producer, half: Half, using: str, wait: bool) -> None:
+    """After the commit: as Django says. PostgreSQL answers COMMIT of a transaction that has failed with a ROLLBACK."""
+    try:
+        is_there = rows.is_fence_written(using, half.transaction_id)
+    except Error as exc:
+        is_there = False
+        _log.warning(
+            "transaction.fence_unreadable",
+            "transaction %(transaction_id)s: its fence cannot be read (%(error)s); the broker checks back later",
+            transaction_id=half.transaction_id,
+            error=exc,
+        )
+    if is_there:
+        tell_committed(producer, half, wait=wait)
+    else:
+        tell(producer, half, TransactionState.UNKNOWN, wait=True)
