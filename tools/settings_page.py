@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from txmsg.agent.config import AgentConfig, SourceConfig
 from txmsg.cli.config import CONFIGS, config_of
+from txmsg.contrib.django.checks import FINDINGS
+from txmsg.contrib.django.configuration import OPTIONS
 from txmsg.settings.catalogue import Setting, settings_of
 
 _HEAD = """# Settings
@@ -42,6 +46,20 @@ _AGENT = {
     "The file of `txmsg agent`": AgentConfig,
     "`[source.NAME]` in the file of `txmsg agent`": SourceConfig,
 }
+_DJANGO = """
+## `TXMSG` of a Django project
+
+The names of the dictionary `TXMSG` in its settings: see [Django](how-to/django.md).
+
+| Name | Default | Takes | Meaning |
+|---|---|---|---|
+"""
+_CHECKS = """
+`manage.py check` finds:
+
+| Id | Meaning |
+|---|---|
+"""
 
 
 def settings_page() -> str:
@@ -51,7 +69,16 @@ def settings_page() -> str:
         lines += [f"\n## {_TITLES[scope]}\n\n{_TABLE}", *map(_row, settings_of(config_of(scope), scope))]
     for title, config in _AGENT.items():
         lines += [f"\n## {title}\n\n{_TABLE}", *map(_row, settings_of(config))]
-    return "".join(lines)
+    return "".join([*lines, *_of_django()])
+
+
+def _of_django() -> Iterator[str]:
+    yield _DJANGO
+    for option in OPTIONS.values():
+        yield _cells(f"`{option.name}`", option.default_shown, option.takes, option.meaning)
+    yield _CHECKS
+    for id, meaning in FINDINGS.items():
+        yield _cells(f"`{id}`", meaning)
 
 
 def _row(setting: Setting) -> str:
@@ -66,6 +93,10 @@ def _row(setting: Setting) -> str:
         "yes" if setting.live else "",
         setting.meaning,
     )
+    return _cells(*cells)
+
+
+def _cells(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 

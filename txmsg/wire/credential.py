@@ -78,11 +78,17 @@ def client_token(token: TokenChoice) -> ClientToken:
     if isinstance(token, Path):
         return _of_file(token, "token")
     if isinstance(token, str):
-        value = token
-        return ClientToken("token=", lambda: value)
-    if not callable(token):
-        raise MisuseError(f"token is a {type(token).__name__}, not a token, the Path of a file or a function")
+        return _of_text(token)
+    check_token(token)
     return ClientToken("the function token=", token)
+
+
+def check_token(token: object) -> None:
+    """Raises MisuseError for what is no choice. Reads no file, and does not call a function."""
+    if isinstance(token, str):
+        _of_text(token)
+    elif not (token is None or isinstance(token, Path | ClientToken) or callable(token)):
+        raise MisuseError(f"token is a {type(token).__name__}, not a token, the Path of a file or a function")
 
 
 class Access(TypedDict):
@@ -95,6 +101,10 @@ class Access(TypedDict):
 def client_access(tls: TlsChoice, token: TokenChoice) -> Access:
     """What the user's `tls=` and `token=` mean, read once. Raises MisuseError."""
     return Access(tls=client_context(tls) or False, token=client_token(token))
+
+
+def _of_text(token: str) -> ClientToken:
+    return ClientToken("token=", lambda: token)
 
 
 def _of_file(path: Path, what: str) -> ClientToken:

@@ -150,9 +150,14 @@ def client_context(tls: TlsChoice) -> ssl.SSLContext | None:
         return _context_of_environment()
     if tls is False:
         return None
-    if tls is not True and not isinstance(tls, str | Path):
-        raise MisuseError(f"tls {shown(tls)} is not True, False, a file with certificates (PEM) or an ssl.SSLContext")
+    check_tls(tls)
     return _verifying("tls", None if tls is True else str(tls))
+
+
+def check_tls(tls: object) -> None:
+    """Raises MisuseError for what is no choice. Reads no file."""
+    if not (tls is None or isinstance(tls, bool | str | Path | ssl.SSLContext)):
+        raise MisuseError(f"tls {shown(tls)} is not True, False, a file with certificates (PEM) or an ssl.SSLContext")
 
 
 def _context_of_environment() -> ssl.SSLContext | None:

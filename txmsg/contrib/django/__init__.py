@@ -10,7 +10,8 @@ send                    sends with the block of `atomic` around the call
 subscribe, idempotent   decorate handlers, in the module `handlers` of each app; `manage.py txmsg_worker` runs them
 producer                for plain messages, which no transaction decides
 
-configuration   the setting TXMSG, checked
+configuration   the setting TXMSG: what it takes, and what it means
+checks          what `manage.py check` finds
 databases       the fence and connections of its own for a database of Django
 producers       one producer per database
 sending         `transactional_message`

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.apps import AppConfig
 from django.core import checks
-from django.core.exceptions import ImproperlyConfigured
 
 
 class TxmsgConfig(AppConfig):
@@ -17,15 +14,7 @@ class TxmsgConfig(AppConfig):
     verbose_name = "txmsg"
 
     def ready(self) -> None:
-        checks.register(_check_setting)
+        from txmsg.contrib.django.checks import check_deployment, check_settings  # they read the settings
 
-
-def _check_setting(**_: Any) -> list[checks.CheckMessage]:
-    """`manage.py check` says what is wrong with the setting TXMSG."""
-    from txmsg.contrib.django.configuration import configuration
-
-    try:
-        configuration()
-    except ImproperlyConfigured as exc:
-        return [checks.Error(str(exc), id="txmsg.E001")]
-    return []
+        checks.register(check_settings)
+        checks.register(check_deployment, deploy=True)

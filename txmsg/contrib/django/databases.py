@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 from django.db import connections
 from django.db.utils import load_backend
@@ -11,6 +11,9 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from txmsg.errors import MisuseError
+
+VENDORS: Final = ("postgresql", "mysql", "sqlite")
+"""As Django calls the kinds of databases that can have a fence."""
 
 
 def engine_of(using: str) -> Engine:

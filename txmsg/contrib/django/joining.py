@@ -55,8 +55,8 @@ def send(
     if not is_in_atomic(connection):
         raise MisuseError(
             f"{_OWNER}() is called outside of transaction.atomic() of Django's database {using!r}, where what it tells "
-            "of is committed already, or in no transaction: put both into `with transaction.atomic():` (views have it by "
-            "ATOMIC_REQUESTS; for a signal, put it around the save), or send at once, whatever commits, by "
+            "of is committed already, or in no transaction: put both into `with transaction.atomic():` (views have it "
+            "by ATOMIC_REQUESTS; a signal needs it around the save), or send at once, whatever commits, by "
             "txmsg.contrib.django.producer().send(message)"
         )
     connection.validate_no_broken_transaction()  # before anything is stored

@@ -55,7 +55,7 @@ def _new(using: str) -> Producer:
     chosen = configuration()
     return Producer(
         chosen.BROKERS,
-        group=chosen.GROUP if using == DEFAULT_DB_ALIAS else f"{chosen.GROUP}.{using}",
+        group=chosen.group_of(using),
         check_listener=FenceCheckListener(engine_of(using)),
         timeout_s=chosen.TIMEOUT_S,
         tls=chosen.TLS,

@@ -103,7 +103,13 @@ def application(groups: Collection[str] = ()) -> Txmsg:
     """The handlers of all modules `handlers`, as an application that is not started. groups: it runs only these."""
     autodiscover_modules("handlers")
     chosen = configuration()
-    app = Txmsg(chosen.BROKERS, tls=chosen.TLS, token=chosen.TOKEN)
+    app = Txmsg(
+        chosen.BROKERS,
+        tls=chosen.TLS,
+        token=chosen.TOKEN,
+        visibility_timeout_s=chosen.VISIBILITY_TIMEOUT_S,
+        close_timeout_s=chosen.CLOSE_TIMEOUT_S,
+    )
     app.groups = groups
     app.include(_router)
     return app
