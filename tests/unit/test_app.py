@@ -730,6 +730,61 @@ def test_middleware_hands_on_what_is_to_be_awaited() -> None:
     assert Handling(app.subscriptions[0], {}).handle(MESSAGE) == "k"
 
 
+async def test_middleware_of_a_list_runs_on_the_thread_of_the_handler_and_sees_its_own_message() -> None:
+    app = Txmsg(group="g")
+    threads: list[threading.Thread] = []
+
+    @app.middleware
+    @contextmanager
+    def around(message: ReceivedMessage) -> Iterator[None]:
+        threads.append(threading.current_thread())
+        if message.key == "not entered":
+            raise LookupError
+        try:
+            yield
+        except ValueError:
+            seen.append(message.key)
+            if message.key != "suppressed":
+                raise
+
+    @app.subscribe("t", batch=4, concurrency=1)
+    def handle(messages: list[ReceivedMessage]) -> list[Exception | None]:
+        threads.append(threading.current_thread())
+        return [None if message.key == "handled" else ValueError() for message in messages]
+
+    handling = Handling(app.subscriptions[0], {})
+    messages = [MESSAGE._replace(key=key) for key in ("handled", "failed", "not entered", "suppressed")]
+    ends = await asyncio.gather(*map(handling.handle, messages), return_exceptions=True)
+    await handling.close()
+    assert [type(end) for end in ends] == [type(None), ValueError, LookupError, type(None)]
+    assert len(set(threads)) == 1
+    assert threading.current_thread() not in threads
+    assert sorted(seen) == ["failed", "suppressed"]
+
+
+async def test_middleware_of_a_list_sees_what_the_handler_raises() -> None:
+    app = Txmsg(group="g")
+
+    @app.middleware
+    @contextmanager
+    def around(message: ReceivedMessage) -> Iterator[None]:
+        try:
+            yield
+        except KeyError:
+            seen.append(message.key)
+            raise
+
+    @app.subscribe("t", batch=2)
+    def handle(messages: list[ReceivedMessage]) -> None:
+        raise KeyError
+
+    handling = Handling(app.subscriptions[0], {})
+    ends = await asyncio.gather(*(handling.handle(MESSAGE) for _ in range(2)), return_exceptions=True)
+    await handling.close()
+    assert [type(end) for end in ends] == [KeyError, KeyError]
+    assert seen == ["k", "k"]
+
+
 async def test_results_of_gather_refuse_their_messages_whatever_kind_they_are() -> None:
     async def cancelled(messages: list[ReceivedMessage]) -> tuple[Any, ...]:
         return asyncio.CancelledError(), ValueError("no"), None

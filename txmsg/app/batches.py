@@ -116,7 +116,7 @@ class Batches:
         messages = [each.message for each in taken]
         results: list[Exception | None]
         try:
-            results = _results_of(await self._handle(messages), len(messages))
+            results = results_of(await self._handle(messages), len(messages))
         except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses its messages
             results = [exc] * len(messages)
         except asyncio.CancelledError:
@@ -164,7 +164,7 @@ class BatchesOfQueues:
         await asyncio.gather(*(batches.close() for batches in self._of.values()))
 
 
-def _results_of(returned: object, count: int) -> list[Exception | None]:
+def results_of(returned: object, count: int) -> list[Exception | None]:
     """What became of each message, by what a handler of lists has returned. Raises MisuseError."""
     if not isinstance(returned, list | tuple):
         return [None] * count

@@ -11,6 +11,7 @@ from typing import Any
 
 from txmsg.app.batches import Batches, BatchesOfQueues
 from txmsg.app.dependencies import Injected, Overrides
+from txmsg.app.middleware import within_lists
 from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
 from txmsg.app.router import Middleware, Subscription, injected_of, topic_of
@@ -56,7 +57,7 @@ class Handling:
         handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
             handle = _paced(handle, pace, self._closed)
-        if subscription.middleware:
+        if subscription.middleware and (subscription.batch is None or injected.is_coroutine):
             handle = _within(handle, subscription.middleware)
         self.handle = handle
 
@@ -70,7 +71,7 @@ class Handling:
             return self._in_lists(bound.handle_list, pace) if isinstance(bound, Idempotent) and is_list else bound
         if injected.is_in_transaction:
             return self._transactions.handler(handler, injected, self._group)
-        call = injected.on_loop if injected.is_coroutine else injected.on_thread
+        call: Callable[..., Any] = injected.on_loop if injected.is_coroutine else injected.on_thread
         if is_list:
             return self._in_lists(call, pace)
         if subscription.runs_in == "processes":
@@ -81,6 +82,8 @@ class Handling:
     def _in_lists(self, call: Callable[[list[ReceivedMessage]], Any], pace: Pace | None) -> Handle:
         subscription = self.of
         assert subscription.batch is not None, "who calls this has looked"
+        if subscription.middleware and not is_coroutine(call):
+            call = within_lists(call, subscription.middleware)
         threads = self._given_threads
         if threads is None:
             threads = self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")

@@ -196,7 +196,8 @@ class Router:
 
         The first one added is the outermost; those of an application are outside those of its routers. An exception
         that leaves it counts as one of the handler; if it suppresses an exception, the message is acknowledged. It is
-        entered on the loop for `async def` handlers, and must not block there.
+        entered on the loop for `async def` handlers, and must not block there; otherwise on the thread of the handler.
+        That of a message in a list sees what becomes of this message.
         """
         check_takes("the middleware", around, "message")
         self._middleware.append(around)
