@@ -115,6 +115,9 @@ def sent_in_blocks() -> None:
     with transaction.atomic():
         place_by_hand(6)
         transaction.set_rollback(True)
+        with patch.object(Producer, "half", side_effect=AssertionError("stored in a block that cannot commit")):
+            with contextlib.suppress(transaction.TransactionManagementError):
+                send("order.numbered", {"number": 6})
     with contextlib.suppress(LookupError), transaction.atomic():
         place_by_hand(7)
         raise LookupError

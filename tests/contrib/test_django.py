@@ -293,7 +293,15 @@ try:
     place(number=1)
 except StorageError as exc:
     print(exc)
+from django.db import transaction
 from shop.models import Order
+from txmsg.contrib.django import send
+with transaction.atomic():
+    Order.objects.create(number=2)
+    try:
+        send("order.placed", {"number": 2})
+    except StorageError as exc:
+        print(exc)  # caught: yet the block must not commit without the row
 print(Order.objects.count())
 """
     lines = shop.python("-c", code).splitlines()
@@ -307,6 +315,7 @@ print(Order.objects.count())
         "@idempotent is used without parentheses",
         "place is async def, in which transactions of Django do not work",
         "table txmsg_fence is absent from Django's database 'default'",
+        "table txmsg_fence is absent from Django's database 'default'",
         "0",
     ]
 
@@ -318,5 +327,5 @@ def test_the_tests_of_the_page_pass(
     monkeypatch.setenv("TXMSG_STORAGE", postgres.url("postgres"))
     shop = Shop(tmp_path / "project", "localhost:1", database_of_shop)
     printed = shop.manage("test")
-    assert "Ran 4 tests" in printed
+    assert "Ran 5 tests" in printed
     assert "OK" in printed.splitlines()

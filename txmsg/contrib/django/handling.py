@@ -9,6 +9,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from txmsg.consumer.subscriptions import GroupHandler, refuse_subscribed
 from txmsg.contrib.django import rows
+from txmsg.contrib.django.producers import declare
 from txmsg.errors import MisuseError, StorageError
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
@@ -23,9 +24,9 @@ def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Ca
     """Decorates a handler: its effects in the database `using` happen once per message and consumer group.
 
     Under `subscribe` its parameters are filled as without it; called by itself, it takes the message. It runs in
-    `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox; a repeated message is
-    skipped. If an operator asks to handle a message again, it has a higher generation and is handled. group: default
-    that of the subscription.
+    `transaction.atomic(using, durable=True)`, in which the message is recorded in txmsg_inbox, and in which it may
+    `send`; a repeated message is skipped. If an operator asks to handle a message again, it has a higher generation and
+    is handled. group: default that of the subscription.
     """
     if callable(using):
         raise MisuseError("@idempotent is used without parentheses: write @idempotent()")
@@ -33,6 +34,7 @@ def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Ca
     def decorate(handler: Handler) -> IdempotentHandler:
         refuse_subscribed(handler)
         check_takes("the handler under @idempotent", handler, is_all=False)
+        declare(using)
         return IdempotentHandler(handler, using, group)
 
     return decorate

@@ -21,6 +21,7 @@ class _Producers:
     def __init__(self) -> None:
         self._made: dict[str, Producer] = {}
         self._with_outbox: set[str] = set()
+        self._declared: set[str] = set()
         self._renew()
         renew_in_children(self)
 
@@ -44,6 +45,14 @@ class _Producers:
             self._with_outbox.add(using)
             if using in self._made:
                 self._made[using]._use_outbox()
+
+    def declare(self, using: str) -> None:
+        with self._making:
+            self._declared.add(using)
+
+    def start_declared(self) -> None:
+        for using in sorted(self._declared):
+            self.of(using).start()
 
     def close(self) -> None:
         with self._making:
@@ -79,6 +88,20 @@ def producer(using: str = DEFAULT_DB_ALIAS) -> Producer:
 def use_outbox(using: str) -> None:
     """The producer of this database relays its outbox, from when it starts."""
     _producers.use_outbox(using)
+
+
+def declare(using: str) -> None:
+    """Functions of this process work in transactions of this database: a worker is to start its producer."""
+    _producers.declare(using)
+
+
+def start_declared() -> None:
+    """Starts those producers: check-backs of transactions that an earlier process left undecided are answered.
+
+    Not the first message that is sent has to do it: a handler whose process died after its commit is skipped when its
+    message comes again, and sends nothing.
+    """
+    _producers.start_declared()
 
 
 def close_producers() -> None:

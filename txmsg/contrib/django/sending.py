@@ -21,8 +21,8 @@ from txmsg.client.sending.traced import local_transaction
 from txmsg.client.transactional import check_function, signature_of_calls
 from txmsg.contrib.django import rows
 from txmsg.contrib.django.commits import end_with_commit, fence_of
+from txmsg.contrib.django.producers import declare, use_outbox
 from txmsg.contrib.django.producers import producer as producer_of
-from txmsg.contrib.django.producers import use_outbox
 from txmsg.errors import MisuseError
 from txmsg.message import Message, TransactionState, new_transaction_id
 from txmsg.runtime.user_function import finished, name_of
@@ -77,6 +77,8 @@ def transactional_message(
             receiver=receiver,
         )
 
+        if producer is None:
+            declare(using)
         outbox = outbox_of(when_away, plan.owner)
         if outbox is not None:
             use_outbox(using) if producer is None else producer._use_outbox()

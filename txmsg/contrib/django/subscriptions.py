@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -14,6 +13,7 @@ from txmsg.app.application import Txmsg
 from txmsg.app.router import Router
 from txmsg.consumer.failures import Retry
 from txmsg.contrib.django.configuration import configuration
+from txmsg.contrib.django.producers import start_declared
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import is_coroutine
@@ -60,30 +60,15 @@ def subscribe(
                 f"the handler of topic {shown(name_of(topic))} is async def, in which transactions of Django do not "
                 "work: make it def"
             )
-        register(handler if batch is None else _on_its_own_connections(handler))
+        register(handler)
         return handler
 
     return decorate
 
 
-def _on_its_own_connections(handler: H) -> H:
-    """A handler of lists, around which the middleware is not on its thread."""
-
-    @functools.wraps(handler)
-    def handle(*args: Any, **kwargs: Any) -> Any:
-        with _fresh_connections():
-            return handler(*args, **kwargs)
-
-    return handle  # type: ignore[return-value]
-
-
 @_router.middleware
-def _with_fresh_connections(_: ReceivedMessage) -> AbstractContextManager[None]:
-    return _fresh_connections()
-
-
 @contextmanager
-def _fresh_connections() -> Iterator[None]:
+def _fresh_connections(_: ReceivedMessage) -> Iterator[None]:
     """As for a request: connections of this thread that are too old, or broken, are not used."""
     _close_old_connections()
     try:
@@ -112,4 +97,5 @@ def application(groups: Collection[str] = ()) -> Txmsg:
     )
     app.groups = groups
     app.include(_router)
+    app.on_startup(start_declared)
     return app
