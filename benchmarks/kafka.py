@@ -1,7 +1,7 @@
 """A log in Kafka: what reading and appending by txmsg costs beside Kafka's own client, and beside the embedded log.
 
-Target: LogConsumer from Kafka at 0.7 of confluent-kafka alone, which reads the same records into the same Arrow columns
-that it has (value, key, timestamp, offset and headers). Messages have 100 bytes and a key, in one queue; they are
+Target: PullConsumer from Kafka at 0.7 of confluent-kafka alone, which reads the same records into the same columns of
+Arrow that it has (value, key, timestamp, offset and headers). Messages have 100 bytes and a key, in one queue; they are
 appended in calls of 1,000. Reading is timed from the first messages on, so that joining a group is no part of it. What
 is read must be what was appended, or the exit status is 1.
 
@@ -33,9 +33,9 @@ from txmsg.metaq import (
     Flush,
     LogAccess,
     LogConfig,
-    LogConsumer,
     LogProducer,
     LogQueue,
+    PullConsumer,
     TopicSettings,
     open_log,
     to_arrow,
@@ -181,9 +181,9 @@ def fetch(log: LogAccess, count: int, take: Take) -> Work:
 
 
 def consume(log: LogAccess, count: int) -> Work:
-    """By a LogConsumer, into Arrow."""
+    """By a PullConsumer, into Arrow."""
     found = 0
-    consumer = LogConsumer(log, f"bench-{uuid.uuid4().hex}")
+    consumer = PullConsumer(log, f"bench-{uuid.uuid4().hex}")
     consumer.subscribe(READ)
     with consumer:
         while found < count:
@@ -245,8 +245,8 @@ def rows(logs: Logs, count: int) -> Iterator[Row]:
         yield Row(name, work, alone, ALONE)
         yield Row(name, work, partial(fetch, embedded, count, take), EMBEDDED)
     consuming = partial(consume, in_kafka, count)
-    yield Row("LogConsumer into Arrow", consuming, columns, ALONE)
-    yield Row("LogConsumer into Arrow", consuming, partial(consume, embedded, count), EMBEDDED)
+    yield Row("PullConsumer into Arrow", consuming, columns, ALONE)
+    yield Row("PullConsumer into Arrow", consuming, partial(consume, embedded, count), EMBEDDED)
 
 
 def measure(row: Row, count: int, compared: dict[str, Compared]) -> None:

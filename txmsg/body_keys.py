@@ -1,6 +1,6 @@
 """Keys of bodies of erasable topics, for readers of a log, who get ciphertext. Consumers of brokers need none.
 
-Blocking, and fit for any thread: handlers of a LogConsumer, tasks of Spark. pyarrow is loaded where there is Arrow.
+Blocking, and fit for any thread: handlers of applications, tasks of Spark. pyarrow is loaded where there is Arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TIMEOUT_S_MAX = 3600.0
 
 
 class BodyKeys:
-    """Decrypts messages of erasable topics that were read from a log. For `encryption=` of a LogConsumer.
+    """Decrypts messages of erasable topics that were read from a log. For `encryption=` of an application.
 
     brokers: of the Notify database that the log mirrors, as for a Consumer. timeout_s: of each call. tls, token:
     as for a Consumer. With authentication, reading keys needs the right to read the topic.

@@ -25,12 +25,13 @@ from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.rocketmq.test_access import _GATEWAY as GATEWAY
 from tests.waiting import until
+from txmsg.app import Txmsg
 from txmsg.body_keys import BodyKeys
 from txmsg.client import Consumer, Producer
+from txmsg.consumer.failures import Retry
 from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.fence import held_by
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metaq import LogConsumer
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
@@ -221,9 +222,9 @@ def test_of_logs_producers_readers_and_consumers(place: Place) -> None:
     place.become("consumer of a log")
     seen = Seen(lambda message: message.body == b"fails")
     for _ in range(2):
-        consumer = LogConsumer(address, "g", retries_max=1, retry_delays_s=[0.1])
-        consumer.subscribe("t")(seen)
-        with consumer:
+        app = Txmsg(log=address, group="g")
+        app.subscribe("t", source="log", retry=Retry(retries_max=1, delays_s=[0.1]))(seen)
+        with app:
             until(lambda: [message.body for message in seen.messages].count(b"fails") == 2)
             place.restart_log()
     place.ops()

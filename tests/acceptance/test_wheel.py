@@ -22,18 +22,15 @@ with txmsg.Producer(sys.argv[1], group="shop") as producer:
     print(producer.send(txmsg.Message("orders", b"1")))
 """
 RECEIVE = """
-import sys, threading, txmsg, txmsg.metaq
-start = txmsg.Start.earliest()
-for consumer in (
-    txmsg.Consumer(sys.argv[1], group="mailer", start=start),
-    txmsg.metaq.LogConsumer(sys.argv[2], "mailer", start=start),
-):
+import sys, threading, txmsg
+for source in ("brokers", "log"):
+    app = txmsg.Txmsg(sys.argv[1], log=sys.argv[2], group="mailer")
     is_here = threading.Event()
-    @consumer.subscribe("orders")
+    @app.subscribe("orders", source=source, start=txmsg.Start.earliest())
     def receive(message):
         print(message.id)
         is_here.set()
-    with consumer:
+    with app:
         assert is_here.wait(100)
 """
 

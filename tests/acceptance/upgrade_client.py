@@ -34,7 +34,12 @@ from txmsg import (
     create_tables,
     transactional_message,
 )
-from txmsg.metaq import LogConsumer, LogProducer, open_log
+from txmsg.metaq import LogProducer, open_log
+
+try:
+    from txmsg.metaq import PullConsumer
+except ImportError:  # a release whose consumer of a log had handlers, too
+    from txmsg.metaq import LogConsumer as PullConsumer  # type: ignore[attr-defined,no-redef]
 
 ORDERS = 200
 REMINDERS, CHARGES, AWAY, LINES = 10, 6, 3, 20
@@ -161,7 +166,7 @@ def before(directory: Path, broker: str, metaq: str) -> dict[str, object]:
 def read(metaq: str, topic: str, count: int) -> list[str]:
     """At least `count` messages of the log, from where the group is, and commits their offsets."""
     found: list[str] = []
-    consumer = LogConsumer(metaq, f"readers-of-{topic}", start=Start.earliest())
+    consumer = PullConsumer(metaq, f"readers-of-{topic}", start=Start.earliest())
     consumer.subscribe(topic)
     deadline = time.monotonic() + WAIT_S
     with consumer:

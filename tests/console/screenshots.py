@@ -23,9 +23,9 @@ from benchmarks.surroundings import broker_process, console_process, metaq_proce
 from tests.integration.cli_harness import json_of
 from tests.page.pictures import Picture, camera, take
 from tests.waiting import until_async
+from txmsg.app import Txmsg
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metaq import AsyncLogConsumer
 
 _PLAY_S: Final = 60
 """The time lines of the pictures are about so long."""
@@ -195,14 +195,14 @@ class _Committed:
         return TransactionState.COMMIT
 
 
-def _reader(log: str) -> AsyncLogConsumer:
-    consumer = AsyncLogConsumer(log, group="dashboard")
+def _reader(log: str) -> Txmsg:
+    app = Txmsg(log=log, group="dashboard")
 
-    @consumer.subscribe("order.placed")
+    @app.subscribe("order.placed", source="log")
     async def count(message: ReceivedMessage) -> None:
         await asyncio.sleep(0.01)
 
-    return consumer
+    return app
 
 
 def _names(broker: tuple[str, str]) -> set[str]:

@@ -19,7 +19,7 @@ from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import CorruptLog, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import LogProducer, open_log
-from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.runtime.start import Start
@@ -238,7 +238,7 @@ async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(
     async with app:
         [receiver] = app._receivers
         consumer = receiver.consumer
-        assert isinstance(consumer, AsyncLogConsumer)
+        assert isinstance(consumer, AsyncPushConsumer)
         await until_async(lambda: len(consumer._balance.lanes) == 4)
         lanes = list(consumer._balance.lanes.values())
         await until_async(lambda: all(lane.chunk for lane in lanes) and lists)

@@ -107,7 +107,9 @@ def test_what_cannot_be_renewed_is_told_and_does_not_keep_the_others_from_it() -
 def test_figures_of_consumers_are_not_the_parents_in_a_child(tmp_path: Path) -> None:
     program = """
         from txmsg.client.consumer import Consumer
-        from txmsg.metaq import LogConsumer, LogProducer, open_log
+        from txmsg.consumer.lifecycle import Lifecycle
+        from txmsg.metaq import LogProducer, open_log
+        from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
         from txmsg.metrics.catalogue import Process
         from txmsg.metrics.figures import Figures
 
@@ -123,10 +125,10 @@ def test_figures_of_consumers_are_not_the_parents_in_a_child(tmp_path: Path) -> 
 
         with open_log(sys.argv[1], append=True) as log:
             LogProducer(log, queues=1).send_many([Message("t", b"x")] * 3)
-        of_log, of_brokers = LogConsumer(sys.argv[1], "g"), Consumer("127.0.0.1:1", group="g")
+        of_log, of_brokers = Lifecycle(AsyncPushConsumer(sys.argv[1], "g")), Consumer("127.0.0.1:1", group="g")
         leave, begun = threading.Event(), []
 
-        @of_log.subscribe("t")
+        @of_log._core.subscribe("t")
         def handle(message):
             begun.append(message)
             if len(begun) == 2:

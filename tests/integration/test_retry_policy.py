@@ -13,7 +13,8 @@ from tests.metaq.consumers import Seen
 from tests.metaq.logs import fill
 from tests.waiting import until
 from txmsg import Consumer, Message, Producer, ReceivedMessage, Reject, Retry, RetryAfter, Skip
-from txmsg.metaq import Log, LogConsumer, open_log
+from txmsg.app import Txmsg
+from txmsg.metaq import Log, open_log
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 
 
@@ -90,22 +91,22 @@ def test_a_log_does_what_handlers_say(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [len(bodies)])
     seen = Seen()
-    consumer = LogConsumer(tmp_path, group="g", retry_delays_s=[0.01, 5000])
+    app = Txmsg(log=tmp_path, group="g")
 
-    @consumer.subscribe("t", retry=RETRY)
+    @app.subscribe("t", source="log", retry=RETRY)
     def handle(message: ReceivedMessage) -> None:
         assert message.offset is not None
         seen(message)
         decide(message._replace(body=bodies[message.offset]))
 
-    with consumer:
+    with app:
         until(lambda: (2, 2) in seen.attempts and len(seen.messages) == len(bodies) + 1)
     assert sorted(seen.attempts) == sorted([*((offset, 1) for offset in range(len(bodies))), (2, 2)])
     with open_log(tmp_path) as log_again:
         kept = {
             topic: [
                 message.headers["txmsg-tried"]
-                for fetched in log_again.fetch({LogQueue(topic, number): 0 for number in (0, 1)})
+                for fetched in log_again.fetch({LogQueue(topic, number): 0 for number in log_again.queues_of(topic)})
                 for batch in fetched.batches
                 for message in batch.messages()
             ]

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
 from tests.waiting import until
-from txmsg.metaq import LogConsumer, LogQueue, open_log
+from txmsg.metaq import LogQueue, PullConsumer, open_log
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
@@ -65,7 +65,7 @@ def test_whoever_asks_for_a_topic_does_not_create_it(private_kafka: PrivateKafka
         log.settings_of("absent")
         log.fetch({absent: 0}, wait_s=0.5)
         assert log.find("absent", "key") == []
-    consumer = LogConsumer(where, "g")
+    consumer = PullConsumer(where, "g")
     consumer.subscribe("absent")
     with consumer:
         assert consumer.poll(1.0) == []

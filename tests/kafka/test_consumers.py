@@ -16,10 +16,12 @@ from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.waiting import until, until_async
 from txmsg.app import Txmsg
 from txmsg.consumer.failures import Retry
+from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError, UnknownGroup
 from txmsg.message import ReceivedMessage
-from txmsg.metaq import AsyncLogConsumer, LogAccess, LogConsumer, open_log
-from txmsg.metaq.consumer.options import Missing
+from txmsg.metaq import AsyncPullConsumer, LogAccess, PullConsumer, open_log
+from txmsg.metaq.consumer.options import LogOptions, Missing
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.interface import LogQueue
 from txmsg.runtime.start import Start
 
@@ -44,7 +46,7 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(log: L
     append(log, "t", 1, 5)
     for later in (0, 7):
         seen = Seen()
-        consumer = AsyncLogConsumer(where, "g")
+        consumer = AsyncPushConsumer(where, "g")
         consumer.subscribe("t")(seen)
         if later:
             append(log, "t", 0, later)
@@ -60,7 +62,7 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
         append(log, "t", 0, 4, tags=["a", "b", "", "c"])
         append(log, "t", 1, 9)
     seen = Seen()
-    consumer = AsyncLogConsumer(where, "g")
+    consumer = AsyncPushConsumer(where, "g")
     consumer.subscribe("t", "a || c")(seen)
     async with consumer:
         await until_async(lambda: seen.offsets == {0: [0, 3, 4, 7]})
@@ -73,7 +75,7 @@ async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_
 ) -> None:
     append(log, "t", 0, 2)
     seen = Seen()
-    consumer = AsyncLogConsumer(where, "g", start=start)
+    consumer = AsyncPushConsumer(where, "g", ConsumerOptions(start=start))
     consumer.subscribe("t")(seen)
     consumer.subscribe("later")(seen)
     async with consumer:
@@ -89,7 +91,7 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
     append(log, "t", 0, 2)
     seen = {name: Seen() for name in ("passing", "named")}
     for broadcast, name in ((True, "passing"), ("host-1", "named")):
-        consumer = AsyncLogConsumer(where, "g", broadcast=broadcast)
+        consumer = AsyncPushConsumer(where, "g", ConsumerOptions(broadcast=broadcast))
         consumer.subscribe("t")(seen[name])
         async with consumer:
             await until_async(consumer.queues)
@@ -97,7 +99,7 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
             await until_async(lambda: seen[name].offsets == {0: [end - 1]})  # noqa: B023
     assert list(stored(log, "g%host-1").values()) == [4]
     append(log, "t", 0, 1)
-    again = AsyncLogConsumer(where, "g", broadcast="host-1")
+    again = AsyncPushConsumer(where, "g", ConsumerOptions(broadcast="host-1"))
     again.subscribe("t")(seen["named"])
     async with again:
         await until_async(lambda: seen["named"].offsets == {0: [3, 4]})
@@ -108,7 +110,7 @@ async def test_what_is_polled_and_not_committed_comes_again(log: LogAccess, wher
     append(log, "t", 0, 5)
     append(log, "t", 1, 4)
     for is_committed, ends in ((False, [5, 4]), (True, [5, 4])):
-        consumer = AsyncLogConsumer(where, "g")
+        consumer = AsyncPullConsumer(where, "g")
         consumer.subscribe("t")
         async with consumer:
             got: dict[int, list[int | None]] = {0: [], 1: []}
@@ -127,7 +129,7 @@ def test_a_sync_consumer_polls_seeks_and_stops_at_once(log: LogAccess, where: st
     for queue in (0, 1):
         for second in (1, 2):
             append(log, "t", queue, 3, at_us=1_000_000 * second)
-    consumer = LogConsumer(where, "g")
+    consumer = PullConsumer(where, "g")
     consumer.subscribe("t")
 
     def polled(count: int) -> list[tuple[int, int]]:
@@ -171,7 +173,7 @@ async def test_what_kafka_has_deleted_is_counted_and_gone_past_as_it_was_told(  
     [deleted] = client.delete_records([TopicPartition(f"{kafka_prefix}t", 0, 2)]).values()
     deleted.result(WAIT_S)
     seen = Seen()
-    consumer = AsyncLogConsumer(where, "g", missing=missing)
+    consumer = AsyncPushConsumer(where, "g", of_log=LogOptions(missing=missing))
     consumer.subscribe("t")(seen)
     async with consumer:
         await until_async(lambda: consumer.missed_count == missed)
@@ -184,7 +186,7 @@ async def test_a_seek_moves_a_member_that_runs_and_a_group_that_has_none(log: Lo
     append(log, "t", 0, 4)
     append(log, "t", 1, 1)
     seen = Seen()
-    consumer = AsyncLogConsumer(where, "g")
+    consumer = AsyncPushConsumer(where, "g")
     consumer._balance_s = 0.05
     consumer.subscribe("t")(seen)
     async with consumer:
@@ -197,7 +199,7 @@ async def test_a_seek_moves_a_member_that_runs_and_a_group_that_has_none(log: Lo
     log.seek("g", {T0: 1})
     assert stored(log, "g") == {T0: 1, T1: 1}
     again = Seen()
-    consumer = AsyncLogConsumer(where, "g")
+    consumer = AsyncPushConsumer(where, "g")
     consumer.subscribe("t")(again)
     async with consumer:
         await until_async(lambda: again.offsets == {0: [1, 2, 3]})
@@ -214,7 +216,7 @@ async def test_a_group_that_another_program_has_moved_goes_on_there(
     client.alter_consumer_group_offsets([moved])[name].result(WAIT_S)
     assert stored(log, "g") == {T0: 3}
     seen = Seen()
-    consumer = AsyncLogConsumer(where, "g")
+    consumer = AsyncPushConsumer(where, "g")
     consumer.subscribe("t")(seen)
     async with consumer:
         await until_async(lambda: seen.offsets == {0: [3]})

@@ -15,9 +15,10 @@ from tests.kafka.copies import copy_records
 from tests.kafka_server import Kafka, create_topic
 from tests.metaq.consumers import Seen
 from tests.waiting import until
+from txmsg.app import Txmsg
 from txmsg.binlog.rows import Batch, Row
 from txmsg.message import EPOCH_2000_US, Message, QueueNumber, now_us
-from txmsg.metaq import LogConsumer, LogProducer, LogQueue, open_log, read_arrow
+from txmsg.metaq import LogProducer, LogQueue, open_log, read_arrow
 from txmsg.metaq.interface import Range
 from txmsg.mirror.kafka_sink import KafkaSink
 
@@ -86,10 +87,10 @@ def test_copied_records_are_read_once_in_the_order_of_their_partition(
     assert [body for file in done["files"] for body in pq.read_table(file)["body"].to_pylist()] == bodies
 
     seen = Seen()
-    consumer = LogConsumer(where, "mail")
-    consumer.subscribe(target.topic)(seen)
+    app = Txmsg(log=where, group="mail")
+    app.subscribe(target.topic, source="log")(seen)
     others = 0 if target.topic == "copied" else len(WRITTEN)
-    with consumer:
+    with app:
         until(lambda: len(seen.messages) >= len(bodies) + others)
     of_target = [message for message in seen.messages if message.queue == target.queue]
     assert [message.offset for message in of_target] == list(range(len(bodies)))

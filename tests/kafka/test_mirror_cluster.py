@@ -16,7 +16,7 @@ from tests.mirror.load import Load
 from tests.mirror.rows import make_queues
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
-from txmsg.metaq import LogConsumer
+from txmsg.app import Txmsg
 from txmsg.verifier.compare import verify
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # four times a node of three starts again
@@ -71,9 +71,9 @@ def test_nodes_that_are_killed_lose_and_double_nothing_in_the_mirror_and_for_its
         tailer = stack.enter_context(TailerProcess(url, where, said=tmp_path / "said"))
         tailer.start()
         for group, seen_by in groups.items():
-            consumer = LogConsumer(where, group)
-            consumer.subscribe("trade")(seen_by)
-            stack.enter_context(consumer)
+            app = Txmsg(log=where, group=group)
+            app.subscribe("trade", source="log")(seen_by)
+            stack.enter_context(app)
         with load.going_on():
             for seen_by in groups.values():  # it works and is read: Kafka has made its own topics, too
                 until(lambda: len(seen_by.messages) > 200, within_s=WAIT_S_MAX)  # noqa: B023

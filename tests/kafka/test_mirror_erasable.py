@@ -12,10 +12,11 @@ from tests.integration.cli_harness import said
 from tests.kafka_server import PrivateKafka
 from tests.mirror.checks import require_equal
 from tests.mirror.tailer_process import TailerProcess
+from txmsg.app import Txmsg
 from txmsg.client import BodyKeys, Producer
 from txmsg.erasable import ERASED_HEADER, SEALED_HEADER
 from txmsg.message import Message, ReceivedMessage
-from txmsg.metaq import LogConsumer, open_log, to_arrow
+from txmsg.metaq import open_log, to_arrow
 from txmsg.metaq.interface import LogQueue
 from txmsg.verifier.kafka_walk import KafkaTopics
 from txmsg.verifier.mirror import Queue
@@ -72,9 +73,9 @@ def test_an_erased_body_is_unreadable_in_kafka_and_the_others_are_decrypted(
     assert keys.decrypt_arrow("t", stored)["body"].to_pylist() == [SECRET, b"", SECRET]
 
     got: queue.Queue[ReceivedMessage] = queue.Queue()
-    consumer = LogConsumer(where, group="ward", encryption=keys)
-    consumer.subscribe("t")(got.put)
-    with consumer:
+    app = Txmsg(log=where, group="ward", encryption=keys)
+    app.subscribe("t", source="log")(got.put)
+    with app:
         handled = [got.get(timeout=WAIT_S) for _ in range(3)]
     assert [message.id for message in handled[:2]] == [kept, gone]
     assert [(message.body, message.headers) for message in handled] == [

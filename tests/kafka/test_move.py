@@ -17,8 +17,8 @@ from tests.mirror.load import Load
 from tests.mirror.rows import make_queues
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
+from txmsg.app import Txmsg
 from txmsg.message import ReceivedMessage
-from txmsg.metaq import LogConsumer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # a busy machine, and a Kafka
 
@@ -58,11 +58,11 @@ def test_a_group_moves_to_kafka_and_back_and_gets_each_message_once(
 
 
 def _consume(where: str, got: Counter[tuple[int | None, int | None]], enough: Any) -> None:
-    consumer = LogConsumer(where, "g")
+    app = Txmsg(log=where, group="g")
 
-    @consumer.subscribe("trade")
+    @app.subscribe("trade", source="log")
     def on_trade(message: ReceivedMessage) -> None:
         got[message.queue, message.offset] += 1
 
-    with consumer:
+    with app:
         until(enough, within_s=200.0, why=f"{len(got)} messages came")

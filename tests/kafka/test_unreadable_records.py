@@ -17,7 +17,8 @@ from tests.metaq.consumers import WAIT_S, Seen
 from tests.metaq.unreadable import UNREADABLE, bodies_before_the_stop
 from tests.waiting import until_async
 from txmsg.errors import UnreadableMessage
-from txmsg.metaq import AsyncLogConsumer, LogQueue, open_log, read_arrow
+from txmsg.metaq import AsyncPullConsumer, LogQueue, open_log, read_arrow
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 
 pytestmark = pytest.mark.long
 
@@ -83,9 +84,9 @@ async def test_handlers_and_polls_get_everything_before_it_and_after_the_command
     where: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
-    handling = AsyncLogConsumer(where, "g")
+    handling = AsyncPushConsumer(where, "g")
     handling.subscribe("t")(seen)
-    polling = AsyncLogConsumer(where, "p")
+    polling = AsyncPullConsumer(where, "p")
     polling.subscribe("t")
     polled: list[bytes] = []
 

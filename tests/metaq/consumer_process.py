@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.restartable import Restartable
+from txmsg.message import ReceivedMessage
 
 WORK_S = 0.001
 
 
 def main(where: str, group: str, journal: str) -> None:
     """Handles topic t until it is told to stop."""
-    from txmsg.message import ReceivedMessage
-    from txmsg.metaq.consumer.consumer import LogConsumer
+    from txmsg.app import Txmsg
 
     fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    consumer = LogConsumer(where, group)
+    app = Txmsg(log=where, group=group)
 
-    @consumer.subscribe("t")
+    @app.subscribe("t", source="log")
     def handle(message: ReceivedMessage) -> None:
         for what in ("begin", "end"):
             os.write(fd, f"{time.monotonic_ns()} {what} {message.queue} {message.offset} {os.getpid()}\n".encode())
             time.sleep(WORK_S)
 
-    consumer.run()
+    app.run()
 
 
 class Note(NamedTuple):

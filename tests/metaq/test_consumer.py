@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -17,12 +17,16 @@ from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import log_at, served
 from tests.waiting import until_async
-from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange
+from txmsg.consumer.failures import Retry
+from txmsg.consumer.options import ConsumerOptions
+from txmsg.errors import BrokerUnavailable, CorruptLog, MembershipLost, MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.consumer import async_consumer, workers
-from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
-from txmsg.metaq.consumer.consumer import LogConsumer
+from txmsg.metaq.consumer import member, workers
+from txmsg.metaq.consumer.async_pull_consumer import AsyncPullConsumer
 from txmsg.metaq.consumer.fetcher import Fetcher
+from txmsg.metaq.consumer.options import LogOptions, Missing
+from txmsg.metaq.consumer.pull_consumer import PullConsumer
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.interface import GroupMember, LogQueue, Member
 from txmsg.metaq.location import open_log
@@ -41,7 +45,7 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_pa
         fill(log, "t", 1, [5])
         for later in (0, 7):
             seen = Seen()
-            consumer = AsyncLogConsumer(tmp_path, "g")
+            consumer = AsyncPushConsumer(tmp_path, "g")
             consumer.subscribe("t")(seen)
             before = log.reader.queue("t", 0).end() if later else 0
             fill(log, "t", 0, [later] if later else [])
@@ -59,7 +63,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
         fill(log, "t", 0, [1])
         fill(log, "quick", 0, [1])
     seen = Seen()
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPushConsumer(tmp_path, "g")
 
     @consumer.subscribe("t")
     async def block(message: ReceivedMessage) -> None:
@@ -83,7 +87,7 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
             tagged = Columns([b""] * 4, [1], tag=["a", "b", "", "c"])
             log.append([Append("t", 0, encode(tagged)), Append("t", 1, encode(Columns([b""] * 9, [1])))])
         seen = Seen()
-        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer = AsyncPushConsumer(tmp_path, "g")
         consumer.subscribe("t", "a || c")(seen)
         async with consumer:
             await until_async(lambda: seen.offsets == {0: [0, 3, 4, 7]})
@@ -97,7 +101,7 @@ async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         seen = Seen()
-        consumer = AsyncLogConsumer(tmp_path, "g", start=start)
+        consumer = AsyncPushConsumer(tmp_path, "g", ConsumerOptions(start=start))
         consumer.subscribe("t")(seen)
         consumer.subscribe("later")(seen)
         async with consumer:
@@ -112,7 +116,7 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
         fill(log, "t", 0, [2])
         seen = {name: Seen() for name in ("passing", "named")}
         for broadcast, name in ((True, "passing"), ("host-1", "named")):
-            consumer = AsyncLogConsumer(tmp_path, "g", broadcast=broadcast)
+            consumer = AsyncPushConsumer(tmp_path, "g", ConsumerOptions(broadcast=broadcast))
             consumer.subscribe("t")(seen[name])
             async with consumer:
                 await until_async(consumer.queues)
@@ -120,7 +124,7 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
                 await until_async(lambda: seen[name].offsets == {0: [end - 1]})  # noqa: B023
         assert list(stored(tmp_path, "g%host-1").values()) == [4]
         fill(log, "t", 0, [1])
-        again = AsyncLogConsumer(tmp_path, "g", broadcast="host-1")
+        again = AsyncPushConsumer(tmp_path, "g", ConsumerOptions(broadcast="host-1"))
         again.subscribe("t")(seen["named"])
         async with again:
             await until_async(lambda: seen["named"].offsets == {0: [3, 4]})
@@ -137,7 +141,7 @@ async def test_what_is_polled_and_not_committed_comes_again(tmp_path: Path) -> N
             with Log(tmp_path) as log:
                 fill(log, "t", 0, [1])
                 fill(log, "t", 1, [2])
-        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer = AsyncPullConsumer(tmp_path, "g")
         consumer.subscribe("t")
         async with consumer:
             got: dict[int, list[int | None]] = {0: [], 1: []}
@@ -156,7 +160,7 @@ def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) ->
     with Log(tmp_path) as log:
         for queue in (0, 1):
             log.append([batch("t", queue, 0, 3, at_us=1_000_000), batch("t", queue, 3, 3, at_us=2_000_000)])
-    consumer = LogConsumer(tmp_path, "g")
+    consumer = PullConsumer(tmp_path, "g")
     consumer.subscribe("t")
 
     def polled(count: int) -> list[tuple[int, int]]:
@@ -191,11 +195,51 @@ def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) ->
     assert not waiter.is_alive(), "a poll went on after the stop"
 
 
+async def test_seek_raises_what_the_log_says_and_its_queue_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    consumer = AsyncPullConsumer(tmp_path, "g")
+    consumer.subscribe("t")
+
+    def refuse(_: object) -> NoReturn:
+        raise BrokerUnavailable("the log's server is away")
+
+    async with consumer:
+        [before] = await consumer.poll(WAIT_S)
+        with monkeypatch.context() as away:
+            away.setattr(consumer._balance._member, "seek_done", refuse)
+            with pytest.raises(BrokerUnavailable, match="the log's server is away"):
+                await consumer.seek("t", 0, Start.offset(1))
+        with Log(tmp_path) as log:
+            fill(log, "t", 0, [1])
+        [behind] = await consumer.poll(WAIT_S)
+        assert (before.end_offset, behind.batch.base_offset) == (3, 3)
+        await consumer.seek("t", 0, Start.offset(1))
+        assert [message.offset for batch in await consumer.poll(WAIT_S) for message in batch.messages()][:1] == [1]
+
+
+async def test_seek_of_a_queue_that_was_given_back_meanwhile_is_refused(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        fill(log, "t", 0, [3])
+    consumer = AsyncPullConsumer(tmp_path, "g")
+    consumer.subscribe("t")
+    async with consumer:
+        await until_async(lambda: consumer.queues() == [("t", 0)])
+        lane = consumer._balance.lanes[T0]
+        released = asyncio.create_task(consumer._balance._release(lane))
+        consumer._balance._moving[T0] = released
+        with pytest.raises(MembershipLost, match=r"topic t queue 0 is not owned .* `txmsg group seek --log`"):
+            await consumer._balance.seek(lane, 0)
+        await released
+
+
 async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
     seen = Seen()
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPushConsumer(tmp_path, "g")
     consumer.subscribe("t")(seen)
     async with consumer:
         await until_async(lambda: seen.offsets == {0: [0, 1, 7, 8]})
@@ -206,7 +250,7 @@ async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
 async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPullConsumer(tmp_path, "g")
     consumer.subscribe("t")
     async with consumer:
         ends: list[int] = []
@@ -219,7 +263,7 @@ async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_p
 async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2), batch("t", 1, 0, 1)])
-    consumer = AsyncLogConsumer(tmp_path, "g", missing="error")
+    consumer = AsyncPullConsumer(tmp_path, "g", missing="error")
     consumer.subscribe("t")
     async with consumer:
         offsets: list[int | None] = []
@@ -240,11 +284,11 @@ async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_p
 
 @pytest.mark.parametrize(("missing", "first", "missed"), [("earliest", 2, 2), ("latest", 3, 3)])
 async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
-    tmp_path: Path, missing: str, first: int, missed: int
+    tmp_path: Path, missing: Missing, first: int, missed: int
 ) -> None:
     access, queue = _cut_log(tmp_path)
     seen = Seen()
-    consumer = AsyncLogConsumer(tmp_path, "g", missing=missing)  # type: ignore[arg-type]
+    consumer = AsyncPushConsumer(tmp_path, "g", of_log=LogOptions(missing=missing))
     consumer.subscribe("t")(seen)
     async with consumer:
         await until_async(lambda: consumer.missed_count == missed)
@@ -269,7 +313,7 @@ def _cut_log(root: Path) -> tuple[Log, LogQueue]:
 
 
 async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -> None:
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPullConsumer(tmp_path, "g")
     consumer.subscribe("t")
     with pytest.raises(CorruptLog, match="is not a log"):
         await consumer.start()
@@ -284,9 +328,9 @@ async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_f
             near, far = Seen(lambda message: message.attempt == 1), Seen(lambda message: message.attempt == 1)
             consumers = []
             for where, seen in ((tmp_path, near), (address, far)):
-                consumer = AsyncLogConsumer(where, "g", retry_delays_s=[0])
+                consumer = AsyncPushConsumer(where, "g")
                 consumer._balance_s = 0.05
-                consumer.subscribe("t")(seen)
+                consumer.subscribe("t", retry=Retry(delays_s=[0]))(seen)
                 consumers.append(consumer)
             on_path, at_address = consumers
             async with on_path, at_address:
@@ -309,7 +353,7 @@ async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> No
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         seen = Seen()
-        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer = AsyncPushConsumer(tmp_path, "g")
         consumer._balance_s = 0.05
         consumer.subscribe("t")(seen)
         async with consumer:
@@ -333,7 +377,7 @@ async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
             return join(*args, **options)
 
         monkeypatch.setattr(access, "join", slow)
-        consumer = AsyncLogConsumer(access, "g")
+        consumer = AsyncPullConsumer(access, "g")
         consumer.subscribe("t")
         await consumer.start()
         await until_async(joining.is_set)
@@ -348,7 +392,7 @@ async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> N
     with Log(tmp_path) as log, open_log(tmp_path) as access:
         fill(log, "t", 0, [4])
         seen = Seen()
-        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer = AsyncPushConsumer(tmp_path, "g")
         consumer._balance_s = 0.05
         consumer.subscribe("t")(seen)
         async with consumer:
@@ -369,10 +413,10 @@ async def test_a_close_leaves_no_task_behind(tmp_path: Path) -> None:
     is_waiting = asyncio.Event()
     before = asyncio.all_tasks()
     with Log(tmp_path):
-        consumer = AsyncLogConsumer(tmp_path, "g")
+        consumer = AsyncPushConsumer(tmp_path, "g")
         consumer.subscribe("t")(Seen())
         async with consumer:
-            consumer._workers.room = Room()
+            consumer._room = Room()
             async with asyncio.timeout(WAIT_S):
                 await is_waiting.wait()
     assert asyncio.all_tasks() == before
@@ -383,7 +427,7 @@ async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) ->
         fill(log, "t", 0, [3])
     entered, leave = threading.Event(), threading.Event()
     for close_timeout_s, expected in ((0.05, 0), (30.0, 1)):
-        consumer = AsyncLogConsumer(tmp_path, "g", close_timeout_s=close_timeout_s)
+        consumer = AsyncPushConsumer(tmp_path, "g", ConsumerOptions(close_timeout_s=close_timeout_s))
 
         @consumer.subscribe("t")
         def handle(_: ReceivedMessage) -> None:
@@ -415,9 +459,9 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
             raise failing.pop()
         return {members[0].id: queues}
 
-    monkeypatch.setattr(async_consumer, "RETRY_S", 0.01)
+    monkeypatch.setattr(member, "RETRY_S", 0.01)
     seen = Seen()
-    consumer = AsyncLogConsumer(tmp_path, "g", strategy=strategy)
+    consumer = AsyncPushConsumer(tmp_path, "g", of_log=LogOptions(strategy=strategy))
     consumer._balance_s = 0.01
     consumer.subscribe("t")(seen)
     async with consumer:
@@ -428,7 +472,7 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
 
 async def test_pause_without_a_topic_holds_all_queues_between_two_messages_until_resume(tmp_path: Path) -> None:
     seen, reached, go = Seen(), asyncio.Event(), asyncio.Event()
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPushConsumer(tmp_path, "g")
 
     @consumer.subscribe("t")
     async def handle(message: ReceivedMessage) -> None:
@@ -454,14 +498,14 @@ async def test_pause_without_a_topic_holds_all_queues_between_two_messages_until
 
 async def test_consumer_paused_before_its_start_gets_nothing_until_resume(tmp_path: Path) -> None:
     seen = Seen()
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPushConsumer(tmp_path, "g")
     consumer.subscribe("t")(seen)
     consumer.pause()
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
     async with consumer:
         await until_async(lambda: consumer.queues() == [("t", 0)])
-        await consumer.seek("t", 0, Start.offset(2))  # what was fetched before is gone, and nothing was handled
+        await consumer._balance.seek(consumer._balance.lanes[T0], 2)  # what was fetched is gone, nothing was handled
         assert not seen.messages
         consumer.resume()
         await until_async(lambda: seen.offsets == {0: [2, 3, 4]})
@@ -470,7 +514,7 @@ async def test_consumer_paused_before_its_start_gets_nothing_until_resume(tmp_pa
 async def test_figures_count_messages_that_were_handled_and_those_that_failed(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPushConsumer(tmp_path, "g")
     consumer.subscribe("t")(Seen(lambda message: message.offset == 2 and message.attempt == 1))
     assert handled_by(consumer) == 0
     async with consumer:
@@ -483,7 +527,7 @@ async def test_figures_count_messages_that_were_handled_and_those_that_failed(tm
 async def test_figures_may_be_read_at_any_moment_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a thread does that serves metrics."""
     read: list[object] = []
-    consumer = AsyncLogConsumer(tmp_path, "g")
+    consumer = AsyncPushConsumer(tmp_path, "g")
     consumer.subscribe("t")(Seen())
 
     class ReadWhenMade(Fetcher):
@@ -491,17 +535,17 @@ async def test_figures_may_be_read_at_any_moment_of_a_start(tmp_path: Path, monk
             super().__init__(*args, **options)
             read.append(figure_of(consumer, "txmsg_client_held_messages"))
 
-    monkeypatch.setattr(async_consumer, "Fetcher", ReadWhenMade)
+    monkeypatch.setattr(member, "Fetcher", ReadWhenMade)
     with Log(tmp_path):
         async with consumer:
             assert read == [0]
 
 
-def handled_by(consumer: AsyncLogConsumer) -> object:
+def handled_by(consumer: AsyncPushConsumer) -> object:
     return figure_of(consumer, "txmsg_client_acknowledged_messages_total")
 
 
-def figure_of(consumer: AsyncLogConsumer, name: str) -> object:
+def figure_of(consumer: AsyncPushConsumer, name: str) -> object:
     figures = Figures(Process.APPLICATION)
     consumer._put_figures(figures)
     [(_, values)] = [(metric, values) for metric, values in figures.series() if metric.name == name]

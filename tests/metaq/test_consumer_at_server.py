@@ -11,7 +11,9 @@ from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import batch
 from tests.metaq.servers import linked, log_at, served
 from tests.waiting import until_async
-from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+from txmsg.consumer.failures import Retry
+from txmsg.metaq.consumer.options import LogOptions
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.consumer.retries import tried_of
 from txmsg.metaq.group.assignment import averaged, wanted_by
 from txmsg.metaq.interface import LogQueue
@@ -40,14 +42,14 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
     )
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         log.append([batch("t", 0, 0, 3), batch("t", 1, 0, 2)])
-        consumer = AsyncLogConsumer(address, "g", retries_max=1, retry_delays_s=[5.0])
+        consumer = AsyncPushConsumer(address, "g")
         consumer._clock, consumer._balance_s = clock, 0.05
-        consumer.subscribe("t")(seen)
+        consumer.subscribe("t", retry=Retry(retries_max=1, delays_s=[5.0]))(seen)
         async with consumer:
             await until_async(lambda: seen.offsets == {0: [0, 1, 2], 1: [0, 1]})
             log.append([batch("t", 0, 3, 2)])
             await until_async(lambda: stored(log, "g").get(LogQueue("t", 0)) == 5)
-            retries = LogQueue("%RETRY%g", 0)
+            retries = LogQueue("%RETRY%g", 1)
             await until_async(lambda: log.ranges([retries])[retries].end == 3)
             assert len(seen.messages) == 7, "a retry came before its time"
             clock.now += 5.0
@@ -87,7 +89,7 @@ async def test_consumers_in_the_zone_of_the_log_have_its_queues(tmp_path: Path) 
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")) as address:
         with log_at(address) as log:
             log.append([batch("t", queue, 0, 1) for queue in range(4)])
-            consumers = [AsyncLogConsumer(address, "g", zone=zone) for zone in ("north", "south")]
+            consumers = [AsyncPushConsumer(address, "g", of_log=LogOptions(zone=zone)) for zone in ("north", "south")]
             seen = [Seen(), Seen()]
             async with AsyncExitStack() as stack:
                 for consumer, handler in zip(consumers, seen, strict=True):
@@ -111,7 +113,7 @@ async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_noth
         log = stack.enter_context(log_at(address))
         sessions_s = {address: 60.0, near: SESSION_S}
         logs = [stack.enter_context(RemoteLog(each, session_s=seconds)) for each, seconds in sessions_s.items()]
-        consumers = [AsyncLogConsumer(log, "g") for log in logs]
+        consumers = [AsyncPushConsumer(log, "g") for log in logs]
         for consumer, seen in zip(consumers, (here, there), strict=True):
             consumer._balance_s = 0.1
             consumer.subscribe("t")(seen)

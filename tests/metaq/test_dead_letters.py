@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from tests.waiting import until, until_async
 from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.main import main
+from txmsg.consumer.failures import Retry
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, datetime_of_us
-from txmsg.metaq import AsyncLogConsumer, Log, LogAccess, open_log
+from txmsg.metaq import Log, LogAccess, open_log
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.logs import GroupLogs
@@ -30,6 +33,7 @@ from txmsg.runtime.backoff import Backoff
 from txmsg.testing.log_progress import progress_of_log
 
 DEAD, RETRY = LogQueue(DEAD_LETTERS + "g", 0), LogQueue(RETRIES + "g", 0)
+RETRY_ONCE = Retry(retries_max=1, delays_s=[0.01])
 KEYS = ["a", "b", "a", "c", "b"]
 
 
@@ -138,8 +142,8 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
         fill(log, "t", 0, [3])
     cured: list[bool] = []
     seen = Seen(lambda message: message.offset == 1 and not cured)
-    consumer = AsyncLogConsumer(tmp_path, "g", retries_max=1, retry_delays_s=[0.01])
-    consumer.subscribe("t")(seen)
+    consumer = AsyncPushConsumer(tmp_path, "g")
+    consumer.subscribe("t", retry=RETRY_ONCE)(seen)
     async with consumer:
         with open_log(tmp_path) as access:
             await until_async(lambda: access.ranges([DEAD])[DEAD].end == 1)
@@ -212,8 +216,10 @@ async def test_what_is_no_copy_holds_no_other_retry_back_and_ends_as_a_dead_lett
         access.join("g", ["t"]).leave({})
         access.append([Append(RETRY.topic, 0, encode(Columns([b"no copy"], [1])))])
         seen = Seen(lambda message: message.attempt == 1 and message.offset == 1)
-        consumer = AsyncLogConsumer(tmp_path, "g", retries_max=1, retry_delays_s=[0.01])
-        consumer.subscribe("t")(seen)
+        days = count()
+        consumer = AsyncPushConsumer(tmp_path, "g")
+        consumer._clock, consumer._balance_s = lambda: 1e6 + next(days) * 86_400.0, 0.01  # retries are due at once
+        consumer.subscribe("t", retry=RETRY_ONCE)(seen)
         async with consumer:
             await until_async(lambda: (1, 2) in seen.attempts)
             await until_async(lambda: bodies(access) == ["no copy"])

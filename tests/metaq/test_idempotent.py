@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
@@ -15,14 +16,17 @@ from tests.business import business_database
 from tests.effects import Effect, effects
 from tests.metaq.consumers import stored
 from tests.waiting import until, until_async
+from txmsg.app import Txmsg
 from txmsg.client import idempotent
+from txmsg.consumer.failures import Retry
 from txmsg.message import Message, ReceivedMessage
-from txmsg.metaq import AsyncLogConsumer, Log, LogConsumer, LogProducer
+from txmsg.metaq import Log, LogProducer, open_log
 from txmsg.metaq.interface import LogQueue
 from txmsg.runtime.start import Start
 from txmsg.tables import inbox_table
 
 T0 = LogQueue("t", 0)
+DEAD_AT_ONCE = Retry(retries_max=0)
 
 
 @pytest.fixture
@@ -55,13 +59,14 @@ async def test_each_message_has_its_effect_once_though_it_comes_again(log: Path,
         handled.append(message)
 
     for start in ("first", "again"):
-        consumer = AsyncLogConsumer(log, "g", retries_max=0)
-        consumer.subscribe("t")(plain if kind == "def" else coroutine)
-        async with consumer:
-            await until_async(consumer.queues)
-            if start == "again":
-                await consumer.seek("t", 0, Start.earliest())
-            await until_async(lambda: stored(log, "g") == {T0: 4})
+        app = Txmsg(log=log, group="g")
+        app.subscribe("t", source="log", retry=DEAD_AT_ONCE)(plain if kind == "def" else coroutine)
+        if start == "again":
+            with open_log(log) as access:
+                access.seek("g", {T0: 0})
+            assert stored(log, "g") == {T0: 0}
+        async with app:
+            await until_async(lambda: is_handled(log, "g"))
         assert list(effects(engine).values()) == [1, 1, 1, 1]
     assert len(handled) == 4
     with engine.connect() as connection:
@@ -74,20 +79,23 @@ def test_groups_of_one_log_have_effects_of_their_own_and_broadcasting_members_to
     def handle(session: Session, message: ReceivedMessage) -> None:
         session.add(Effect(message_id=message.id))
 
-    consumers = [
-        LogConsumer(log, "g", retries_max=0),
-        LogConsumer(log, "h", retries_max=0),
-        LogConsumer(log, "h", broadcast="host-1", start=Start.earliest(), retries_max=0),
+    members: list[tuple[str, str, dict[str, Any]]] = [
+        ("g", "g", {}),
+        ("h", "h", {}),
+        ("h", "h%host-1", {"broadcast": "host-1", "start": Start.earliest()}),
     ]
-    for consumer in consumers:
-        consumer.subscribe("t")(handle)
-        with consumer:
-            wait_handled(consumer, log)
+    for group, own_group, options in members:
+        app = Txmsg(log=log, group=group)
+        app.subscribe("t", source="log", retry=DEAD_AT_ONCE, **options)(handle)
+        with app:
+            until(lambda: is_handled(log, own_group))  # noqa: B023 - called at once
     assert list(effects(engine).values()) == [3, 3, 3, 3]
     with engine.connect() as connection:
         groups = Counter(connection.execute(select(inbox_table.c.group_name)).scalars())
     assert groups == {"g": 4, "h": 4, "h%host-1": 4}
 
 
-def wait_handled(consumer: LogConsumer, log: Path) -> None:
-    until(lambda: consumer.queues() and stored(log, consumer.group) == {T0: 4})
+def is_handled(log: Path, group: str) -> bool:
+    """Whether a group has handled all messages."""
+    with open_log(log) as access:
+        return group in access.groups() and stored(access, group) == {T0: 4}

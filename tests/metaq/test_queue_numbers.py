@@ -14,10 +14,10 @@ from tests.metaq.consumers import Seen
 from tests.metaq.logs import batch
 from tests.metaq.servers import log_at, served
 from tests.waiting import until
+from txmsg.app import Txmsg
 from txmsg.cli.main import main
 from txmsg.errors import MisuseError
 from txmsg.message import Message
-from txmsg.metaq.consumer.consumer import LogConsumer
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
@@ -67,11 +67,11 @@ def test_a_topic_shrinks_without_loss(where: tuple[str, LogAccess]) -> None:
     log.set_topic("t", SHRINKING)
     assert log.settings_of("t") == SHRINKING
     seen = Seen()
-    consumer = LogConsumer(address, "g")
-    consumer.subscribe("t")(seen)
+    app = Txmsg(log=address, group="g")
+    app.subscribe("t", source="log")(seen)
     assert send(log, 8) == send(log, 8, ordering_key="k") | send(log, 8) == {0, 1}
     assert log.append([batch("t", 3, 2, 1)]) == [2], "from a producer that has not heard of it"
-    with consumer:
+    with app:
         until(lambda: len(seen.messages) == 33)
         log.set_topic("t", SHRUNK)
         until(lambda: [queue.queue.queue for queue in log.group("g").queues if queue.owner] == [0, 1])

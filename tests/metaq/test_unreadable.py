@@ -17,7 +17,8 @@ from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.log import LogAdministration
 from txmsg.cli.metaq_contents import _messages
 from txmsg.errors import InvalidMessage, UnreadableMessage
-from txmsg.metaq import AsyncLogConsumer, LogQueue, read_arrow
+from txmsg.metaq import AsyncPullConsumer, LogQueue, read_arrow
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.export import Format, export
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.local import LocalLog
@@ -61,7 +62,7 @@ async def test_consumers_get_all_before_it_and_after_a_seek_all_behind_it(
     log: LocalLog, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen, polled = Seen(), list[bytes]()
-    handling, polling = AsyncLogConsumer(log, "g"), AsyncLogConsumer(log, "p")
+    handling, polling = AsyncPushConsumer(log, "g"), AsyncPullConsumer(log, "p")
     handling.subscribe("t")(seen)
     polling.subscribe("t")
 
@@ -81,8 +82,8 @@ async def test_consumers_get_all_before_it_and_after_a_seek_all_behind_it(
         assert [message.body for message in seen.messages] == BODIES[:BAD] == polled
         require_told(str(stopped.value), kind)
         require_told(next(text for text in caplog.messages if "group g cannot fetch" in text), kind)
-        for consumer in (handling, polling):
-            await consumer.seek("t", 0, Start.offset(BAD + 1))
+        log.seek("g", {LogQueue("t", 0): BAD + 1})
+        await polling.seek("t", 0, Start.offset(BAD + 1))
         await until_async(lambda: len(seen.messages) >= len(READABLE))
         await poll_to(len(READABLE))
     assert [message.body for message in seen.messages] == READABLE == polled

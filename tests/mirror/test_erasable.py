@@ -13,11 +13,12 @@ from tests.integration.cli_harness import said
 from tests.mirror.tailer_process import TailerProcess
 from tests.spark.reads import arrow, batch_of, source
 from tests.waiting import until
+from txmsg.app import Txmsg
 from txmsg.client import BodyKeys, Producer
 from txmsg.erasable import ERASED_HEADER
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message, ReceivedMessage
-from txmsg.metaq import LogConsumer, open_log, to_arrow
+from txmsg.metaq import open_log, to_arrow
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.interface import LogQueue
 
@@ -65,9 +66,9 @@ def test_a_log_stays_equal_to_its_table_and_readers_decrypt_what_is_not_erased(
     assert keys.decrypt_arrow("u", in_clear) is in_clear
 
     got: queue.Queue[ReceivedMessage] = queue.Queue()
-    consumer = LogConsumer(str(root), group="ward", encryption=keys)
-    consumer.subscribe("t")(got.put)
-    with consumer:
+    app = Txmsg(log=str(root), group="ward", encryption=keys)
+    app.subscribe("t", source="log")(got.put)
+    with app:
         handled = [got.get(timeout=WAIT_S) for _ in range(2)]
     assert [(message.body, message.headers) for message in handled] == [
         (SECRET, {"h": "1"}),

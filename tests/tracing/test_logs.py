@@ -13,8 +13,9 @@ from tests.tracing.conftest import Spans, attributes_of, context_of, is_child
 from tests.waiting import until
 from txmsg.app import Txmsg
 from txmsg.binlog.rows import Batch, Row
+from txmsg.consumer.failures import Retry
 from txmsg.message import QueueNumber, ReceivedMessage, new_transaction_id
-from txmsg.metaq import LogConsumer
+from txmsg.metaq import PullConsumer
 from txmsg.mirror import open_sink
 from txmsg.wire.headers import pack_headers
 
@@ -58,16 +59,16 @@ def test_an_append_without_traced_messages_has_no_span(spans: Spans, tmp_path: P
 def test_handlers_of_a_log_and_their_retries_are_children_of_the_senders(spans: Spans, tmp_path: Path) -> None:
     sender, traceparent = sent(spans, "sender")
     mirror(spans, tmp_path, [traceparent])
-    consumer = LogConsumer(str(tmp_path), "g", retry_delays_s=[0.0], tracing=spans.tracing)
+    app = Txmsg(log=tmp_path, group="g", tracing=spans.tracing)
     attempts: SimpleQueue[int] = SimpleQueue()
 
-    @consumer.subscribe("trades")
+    @app.subscribe("trades", source="log", retry=Retry(delays_s=[0]))
     def count(message: ReceivedMessage) -> None:
         attempts.put(message.attempt)
         if message.attempt == 1:
             raise ValueError("not yet")
 
-    with consumer:
+    with app:
         processed = spans.wait("process trades", 2)
 
     assert all(is_child(each, sender) for each in processed)
@@ -92,7 +93,7 @@ def test_each_message_of_a_list_has_a_span_of_its_sender(spans: Spans, tmp_path:
 def test_a_poll_that_gives_something_has_links_to_the_senders(spans: Spans, tmp_path: Path) -> None:
     sender, traceparent = sent(spans, "sender")
     mirror(spans, tmp_path, [None, traceparent, None])
-    consumer = LogConsumer(str(tmp_path), "g", tracing=spans.tracing)
+    consumer = PullConsumer(str(tmp_path), "g", tracing=spans.tracing)
     consumer.subscribe("trades")
     with consumer:
         with spans.provider.get_tracer("test").start_as_current_span("work"):

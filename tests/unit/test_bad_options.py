@@ -23,7 +23,7 @@ from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idemp
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, InvalidName, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metaq import LogConsumer
+from txmsg.metaq import PullConsumer
 from txmsg.runtime.start import Start
 from txmsg.runtime.user_function import in_handler
 
@@ -75,7 +75,7 @@ def consumer(**options: Any) -> Any:
 
 
 def log_consumer() -> Any:
-    return LogConsumer("/nowhere", "g")
+    return PullConsumer("/nowhere", "g")
 
 
 def subscribed(consumer: Any) -> Any:
@@ -195,7 +195,7 @@ LISTENERS: Refused = {
 }
 
 
-def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
+def topics_of(consumer: Callable[[], Any]) -> Refused:
     """What every kind of consumer refuses, by the same words."""
     return {
         "no topic": (lambda: consumer().subscribe(""), InvalidName, "topic '' is not a valid name"),
@@ -221,6 +221,14 @@ def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
             InvalidName,
             "tag expression 'a && b': a message has one tag, so there is no `&&`; use ||",
         ),
+        "nothing subscribed": (lambda: consumer().start(), MisuseError, "subscribes to nothing"),
+    }
+
+
+def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
+    """The same, and what those refuse that have handlers."""
+    return {
+        **topics_of(consumer),
         "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),
         "session without an inbox": (
             lambda: consumer().subscribe("t")(two),
@@ -250,7 +258,6 @@ def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
             MisuseError,
             "topic 'u' of group g has no handler: decorate one by @consumer.subscribe('u')",
         ),
-        "nothing subscribed": (lambda: consumer().start(), MisuseError, "subscribes to nothing"),
     }
 
 
@@ -396,7 +403,7 @@ ALL: Refused = {
         ("group", GROUPS),
         ("listener", LISTENERS),
         ("subscription", subscriptions_of(consumer)),
-        ("subscription to a log", subscriptions_of(log_consumer)),
+        ("topic of a log", topics_of(log_consumer)),
         ("consumer", CONSUMERS),
         ("send", SENDS),
         ("decorator", DECORATORS),

@@ -15,16 +15,23 @@ from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError
-from txmsg.metaq import AsyncLogConsumer, LogConsumer
+from txmsg.metaq import AsyncPullConsumer, PullConsumer
 from txmsg.runtime.start import Start
 
+OF_HANDLERS = {"concurrency", "close_timeout_s", "encryption"}
 
-@pytest.mark.parametrize(("kind", "core"), [(Consumer, AsyncConsumer), (LogConsumer, AsyncLogConsumer)])
-def test_consumer_for_threads_has_the_parameters_of_the_asynchronous_one(
-    kind: Callable[..., object], core: Callable[..., object]
+
+@pytest.mark.parametrize(
+    ("kind", "core", "without"), [(Consumer, AsyncConsumer, set()), (PullConsumer, AsyncPullConsumer, OF_HANDLERS)]
+)
+def test_constructors_have_the_declared_options_with_their_defaults(
+    kind: Callable[..., object], core: Callable[..., object], without: set[str]
 ) -> None:
     assert signature(kind) == signature(core)
-    assert {each.name for each in fields(ConsumerOptions)} <= signature(core).parameters.keys()
+    declared = {each.name: each.default for each in fields(ConsumerOptions) if each.name not in without}
+    parameters = signature(core).parameters
+    assert {name: parameters[name].default for name in declared} == declared
+    assert not without & parameters.keys()
 
 
 WRONG: list[dict[str, Any]] = [
@@ -34,7 +41,6 @@ WRONG: list[dict[str, Any]] = [
     {"start": "latest"},
 ]
 PLACES: list[Callable[..., object]] = [
-    lambda **wrong: LogConsumer("/nowhere", "g", **wrong),
     lambda **wrong: Consumer(group="g", **wrong),
     lambda **wrong: Txmsg(group="g").subscribe("t", **wrong),
     lambda **wrong: Txmsg(group="g").subscribe("t", source="log", **wrong),
@@ -48,3 +54,11 @@ def test_options_are_checked_in_one_place_for_both_sources(place: Callable[..., 
         ConsumerOptions(**wrong)
     with pytest.raises(MisuseError, match=re.escape(str(declared.value))):
         place(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [each for each in WRONG if "concurrency" not in each])
+def test_pull_consumers_check_them_there_too(wrong: dict[str, Any]) -> None:
+    with pytest.raises(MisuseError) as declared:
+        ConsumerOptions(**wrong)
+    with pytest.raises(MisuseError, match=re.escape(str(declared.value))):
+        PullConsumer("/nowhere", "g", **wrong)

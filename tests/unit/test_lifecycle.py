@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from tests.waiting import until_async
-from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.lifecycle import WithHandlers
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError, Unauthenticated
 
@@ -27,7 +27,7 @@ def default_signals() -> Iterator[None]:
     signal.signal(signal.SIGINT, before[1])
 
 
-class Waiting(AsyncLifecycle):
+class Waiting(WithHandlers):
     """Its start waits until the server has `answered`, with an error if there is a `refusal`."""
 
     def __init__(self) -> None:

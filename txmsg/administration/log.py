@@ -105,7 +105,7 @@ class LogAdministration:
         return None
 
     def alter_group(self, change: GroupChange) -> NoReturn:
-        raise MisuseError("groups of a log have no settings: retries are options of each LogConsumer")
+        raise MisuseError("groups of a log have no settings: retries are options of each subscription")
 
     def alter_checks(self, change: CheckChange) -> NoReturn:
         raise MisuseError("groups of a log have no half messages to check: producer groups are those of Notify")

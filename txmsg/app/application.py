@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from txmsg.app.receiving import LogChoice
     from txmsg.encryption import Encryption
-    from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+    from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -586,7 +586,7 @@ class Txmsg(Router):
             )
         return at_brokers[0]
 
-    def _consumers_of(self, group: str) -> list[AsyncConsumer | AsyncLogConsumer]:
+    def _consumers_of(self, group: str) -> list[AsyncConsumer | AsyncPushConsumer]:
         if self._running is None:
             raise MisuseError("the application does not run: start it first")
         found = [receiver.consumer for receiver in self._receivers if receiver.group == group]
@@ -603,7 +603,7 @@ class Txmsg(Router):
             receiver.consumer._put_figures(figures)
 
 
-async def _close_all(consumers: Sequence[AsyncConsumer | AsyncLogConsumer]) -> None:
+async def _close_all(consumers: Sequence[AsyncConsumer | AsyncPushConsumer]) -> None:
     """At once: what one of them waits for does not add to what others do."""
     closing: list[Awaitable[None]] = [consumer.close() for consumer in consumers]
     ends = await asyncio.gather(*closing, return_exceptions=True)

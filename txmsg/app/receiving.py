@@ -16,16 +16,18 @@ from txmsg.app.handling import Handling
 from txmsg.app.router import Subscription
 from txmsg.app.transactions import Transactions
 from txmsg.client.async_consumer import AsyncConsumer
+from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError, shown
 from txmsg.metaq.consumer.options import LOG_VARIABLE
 from txmsg.runtime.durations import Seconds
+from txmsg.runtime.extras import lacking
 from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
     from txmsg.encryption import Encryption
-    from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+    from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
     from txmsg.metaq.interface import LogAccess
     from txmsg.tracing import Tracing
 
@@ -63,7 +65,7 @@ class Receiver:
 
     group: str
     """As it was declared; a consumer that broadcasts is another one by itself."""
-    consumer: AsyncConsumer | AsyncLogConsumer
+    consumer: AsyncConsumer | AsyncPushConsumer
     handlings: tuple[Handling, ...]
 
     @property
@@ -123,22 +125,20 @@ def _at_brokers(of: Subscription, sources: Sources, overrides: Overrides, transa
 def _of_log(
     members: Sequence[Subscription], sources: Sources, overrides: Overrides, transactions: Transactions
 ) -> Receiver:
-    from txmsg.metaq import AsyncLogConsumer  # needs txmsg[metaq]
+    try:
+        from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
+    except ModuleNotFoundError as exc:
+        raise ModuleNotFoundError(lacking('source="log"', exc, ["metaq"]) or str(exc), name=exc.name) from exc
 
     first = members[0]
-    group, options = _group_of(first), first.log_options
-    consumer = AsyncLogConsumer(
-        _log_of(first, sources),
-        group,
+    group = _group_of(first)
+    options = ConsumerOptions(
         concurrency=min(sum(each.message_concurrency for each in members), CONCURRENCY_MAX),
         start=first.start,
         broadcast=first.broadcast,
-        ordered=options.ordered,
-        strategy=options.strategy,
-        zone=options.zone,
-        missing=options.missing,
         **sources.in_common,
     )
+    consumer = AsyncPushConsumer(_log_of(first, sources), group, options, first.log_options)
     handlings = tuple(Handling(each, overrides, transactions, group=consumer.group) for each in members)
     for handling in handlings:
         of = handling.of

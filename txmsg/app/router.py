@@ -125,8 +125,9 @@ class Router:
         rate: maximum number of messages per second in each process.
         runs_in: "processes" for a CPU-bound `def` handler: it runs in `concurrency` separate processes.
         source: "log" reads the log of the application (`log=` of Txmsg): each queue is handled in its order, up to
-        `concurrency` queues at once; a list of `batch` is of one queue. ordered, strategy, zone, missing: for the log
-        alone, as for `AsyncLogConsumer`. The topics of a group share these, `start` and `broadcast`.
+        `concurrency` queues at once; a list of `batch` is of one queue. ordered: a queue waits for the retry of a
+        message that failed. strategy, zone, missing: as for `AsyncPullConsumer`. The topics of a group share these,
+        `start` and `broadcast`.
         """
         if callable(topic):
             raise MisuseError('@subscribe is used without a topic: write @app.subscribe("topic", group="group")')

@@ -27,7 +27,7 @@ from txmsg.client.receiving.suspects import Suspects
 from txmsg.client.steering import follow
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
-from txmsg.consumer.lifecycle import AsyncLifecycle
+from txmsg.consumer.lifecycle import WithHandlers
 from txmsg.consumer.options import CLOSE_TIMEOUT_S, CONCURRENCY, ConsumerOptions, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, shown
@@ -66,7 +66,7 @@ class _OfShard:
     presence: asyncio.Task[None]
 
 
-class AsyncConsumer(AsyncLifecycle):
+class AsyncConsumer(WithHandlers):
     """A member of a consumer group. Each message of its topics goes to one member that is free.
 
     brokers: "host:port", several of them in a list or separated by commas; brokers of several Notify databases are

@@ -32,8 +32,8 @@ class Skip(Exception):
 class RetryAfter(Exception):
     """Raised by a handler: the message is retried after this delay, if it has retries left.
 
-    delay_s: seconds, up to 7 days. In a log the retry may be as late as the next longer delay of the consumer, and the
-    delay is at most the longest of them.
+    delay_s: seconds, up to 7 days. In a log it is at most 2 h, and the retry may be as late as the next longer delay of
+    the log's back-off: 1 s, 5 s, 10 s, 30 s, 1 m ... 2 h.
     """
 
     def __init__(self, delay_s: Seconds, reason: str = "") -> None:

@@ -21,7 +21,7 @@ from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.durations import in_seconds
 from txmsg.runtime.process import LoopThread, shared_loop
-from txmsg.runtime.signals import stopped_by_signals, wait_for
+from txmsg.runtime.signals import stopped_by_signals
 from txmsg.runtime.user_function import in_handler
 from txmsg.typed.topic import Topic
 
@@ -42,8 +42,8 @@ class AsyncLifecycle(ABC):
     In a forked child it is as it was when it was made: not started. Started there, it is another member of its group.
     """
 
-    pulls = False
-    """Whether a topic may be without a handler, because the caller polls."""
+    _has_handlers = False
+    """Whether each topic needs a handler."""
 
     def __init__(self, group: str, options: ConsumerOptions) -> None:
         self.group = options.group_of_member(group)
@@ -69,26 +69,6 @@ class AsyncLifecycle(ABC):
         self._is_copy = True
         self._begin()
 
-    @overload
-    def subscribe(
-        self, topic: Topic[P], tag: str = "*", *, retry: Retry | None = None
-    ) -> Callable[[Callable[[ReceivedMessage[P]], R]], Callable[[ReceivedMessage[P]], R]]: ...
-    @overload
-    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
-    def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
-        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
-
-        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
-        tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
-        default: the group's back-off. One handler per topic and consumer; subscribe before `start`.
-        """
-        return self._subscriptions.add(topic, tag, retry)
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that have a handler."""
-        return tuple(self._subscriptions.handlers)
-
     async def start(self) -> Self:
         """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
@@ -101,47 +81,20 @@ class AsyncLifecycle(ABC):
                 "both would share the messages: make it after forking, or give each process an instance's name"
             )
         if self._loop is None:
-            self._subscriptions.close(need_handlers=not self.pulls)
+            self._subscriptions.close(need_handlers=self._has_handlers)
             with nullcontext() if self._tracing is None else self._tracing.untraced():
                 await self._knock()
                 self._require_not_closed()
                 if self._loop is None:  # another task may have started it meanwhile
                     await self._open()
-                    _log.info(
-                        "consumer.started",
-                        "group %(group)s reads %(topics)s, with up to %(concurrency)d handlers at once",
-                        group=self.group,
-                        topics=", ".join(
+                    self._log_started(
+                        ", ".join(
                             topic if tag == "*" else f"{topic} ({tag})"
                             for topic, tag in self._subscriptions.tags.items()
-                        ),
-                        concurrency=self._concurrency,
+                        )
                     )
             self._loop = asyncio.get_running_loop()
         return self
-
-    async def run(self) -> None:
-        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes. Cancelling it closes, too.
-
-        Signals are caught only on the main thread, and only if nothing else handles them: a web server's handler stays,
-        and what it ends must stop or cancel this. A second signal acts as it did before `run`.
-        """
-        with stopped_by_signals(self.stop):
-            await self.start()
-            try:
-                await self._stop_wanted.wait()
-            finally:
-                await self.close()
-
-    def stop(self) -> None:
-        """Ends `run`. Returns at once. May be called anywhere, also by a handler, by another thread, and before `run`.
-
-        Without `run` it has no effect: `close` is what ends a consumer that was started.
-        """
-        if self._loop is None:
-            self._stop_wanted.set()
-        elif self._closing is None:
-            self._loop.call_soon_threadsafe(self._stop_wanted.set)
 
     async def close(self) -> None:
         """Stops receiving, lets handlers finish for up to close_timeout_s, settles their messages, disconnects.
@@ -174,6 +127,10 @@ class AsyncLifecycle(ABC):
             await self._close()
             _log.info("consumer.stopped", "group %(group)s: this consumer has ended", group=self.group)
 
+    @abstractmethod
+    def _log_started(self, topics: str) -> None:
+        """Logs which topics it receives."""
+
     async def _knock(self) -> None:  # noqa: B027 - not every consumer asks before it opens
         """Raises what a start would only log: that a server does not let us in. Nothing is open yet."""
 
@@ -184,6 +141,64 @@ class AsyncLifecycle(ABC):
     @abstractmethod
     async def _close(self) -> None:
         """Ends what `_open` began. Called once, after it."""
+
+
+class WithHandlers(AsyncLifecycle):
+    """One whose messages are handled by functions that are subscribed to topics."""
+
+    _has_handlers = True
+
+    @overload
+    def subscribe(
+        self, topic: Topic[P], tag: str = "*", *, retry: Retry | None = None
+    ) -> Callable[[Callable[[ReceivedMessage[P]], R]], Callable[[ReceivedMessage[P]], R]]: ...
+    @overload
+    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
+    def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
+        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
+
+        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
+        tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
+        default: the group's back-off. One handler per topic and consumer; subscribe before `start`.
+        """
+        return self._subscriptions.add(topic, tag, retry)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have a handler."""
+        return tuple(self._subscriptions.handlers)
+
+    async def run(self) -> None:
+        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes. Cancelling it closes, too.
+
+        Signals are caught only on the main thread, and only if nothing else handles them: a web server's handler stays,
+        and what it ends must stop or cancel this. A second signal acts as it did before `run`.
+        """
+        with stopped_by_signals(self.stop):
+            await self.start()
+            try:
+                await self._stop_wanted.wait()
+            finally:
+                await self.close()
+
+    def stop(self) -> None:
+        """Ends `run`. Returns at once. May be called anywhere, also by a handler, by another thread, and before `run`.
+
+        Without `run` it has no effect: `close` is what ends a consumer that was started.
+        """
+        if self._loop is None:
+            self._stop_wanted.set()
+        elif self._closing is None:
+            self._loop.call_soon_threadsafe(self._stop_wanted.set)
+
+    def _log_started(self, topics: str) -> None:
+        _log.info(
+            "consumer.started",
+            "group %(group)s reads %(topics)s, with up to %(concurrency)d handlers at once",
+            group=self.group,
+            topics=topics,
+            concurrency=self._concurrency,
+        )
 
 
 class Lifecycle(Generic[C]):
@@ -205,26 +220,6 @@ class Lifecycle(Generic[C]):
         """The consumer group."""
         return self._core.group
 
-    @overload
-    def subscribe(
-        self, topic: Topic[P], tag: str = "*", *, retry: Retry | None = None
-    ) -> Callable[[Callable[[ReceivedMessage[P]], R]], Callable[[ReceivedMessage[P]], R]]: ...
-    @overload
-    def subscribe(self, topic: str, tag: str = "*", *, retry: Retry | None = None) -> Callable[[H], H]: ...
-    def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
-        """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
-
-        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
-        tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
-        default: the group's back-off. One handler per topic and consumer; subscribe before `start`.
-        """
-        return self._core.subscribe(topic, tag, retry=retry)
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that have a handler."""
-        return self._core.topics
-
     def start(self) -> Self:
         """Starts receiving in the background. Does not wait for a server that cannot be reached. Idempotent.
 
@@ -240,24 +235,6 @@ class Lifecycle(Generic[C]):
                 self._thread = thread
             check_fork_was_told()
         return self
-
-    def run(self) -> None:
-        """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes.
-
-        Signals are caught only on the main thread, and only if nothing else handles them. A second one acts as it did
-        before `run`.
-        """
-        with stopped_by_signals(self.stop):
-            self.start()
-            wait_for(self._stop_wanted)
-        self.close()
-
-    def stop(self) -> None:
-        """Ends `run`. Returns at once. May be called by any thread, also by a handler, and before `run`.
-
-        Without `run` it has no effect: `close` is what ends a consumer that was started.
-        """
-        self._stop_wanted.set()
 
     def close(self) -> None:
         """Stops receiving, lets handlers finish for up to close_timeout_s, settles their messages, disconnects.

@@ -248,15 +248,14 @@ class Subscriptions:
     def close(self, *, need_handlers: bool) -> None:
         """Takes no more: the consumer starts. Raises MisuseError for no topic, and for topics without a handler.
 
-        need_handlers: whether every topic needs one. Otherwise all have one, or none.
+        need_handlers: whether every topic needs one.
         """
         if not self.wanted:
-            raise MisuseError(f"group {self._group} subscribes to nothing: use @consumer.subscribe(topic) first")
-        if (self.handlers or need_handlers) and (without := self.wanted.keys() - self.handlers.keys()):
-            pull = "" if need_handlers else ", or give none and poll"
+            raise MisuseError(f"group {self._group} subscribes to nothing: call consumer.subscribe(topic) first")
+        if need_handlers and (without := self.wanted.keys() - self.handlers.keys()):
             raise MisuseError(
                 f"topic {min(without)!r} of group {self._group} has no handler: decorate one by "
-                f"@consumer.subscribe({min(without)!r}){pull}"
+                f"@consumer.subscribe({min(without)!r})"
             )
         self._is_closed = True
 

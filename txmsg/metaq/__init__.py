@@ -29,9 +29,9 @@ from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from txmsg.metaq.acks import Acks
-    from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
-    from txmsg.metaq.consumer.consumer import LogConsumer
+    from txmsg.metaq.consumer.async_pull_consumer import AsyncPullConsumer
     from txmsg.metaq.consumer.polls import PolledBatch
+    from txmsg.metaq.consumer.pull_consumer import PullConsumer
     from txmsg.metaq.format.batch import SCHEMA, LogBatch, to_arrow
     from txmsg.metaq.group.assignment import Strategy, averaged
     from txmsg.metaq.interface import LogAccess, LogQueue, Member
@@ -45,19 +45,19 @@ __all__ = [
     "SCHEMA",
     "TABLE_SCHEMA",
     "Acks",
-    "AsyncLogConsumer",
+    "AsyncPullConsumer",
     "Flush",
     "Log",
     "LogAccess",
     "LogBatch",
     "LogConfig",
-    "LogConsumer",
     "LogProducer",
     "LogQueue",
     "Member",
     "Permission",
     "Place",
     "PolledBatch",
+    "PullConsumer",
     "Strategy",
     "TopicSettings",
     "averaged",
@@ -69,8 +69,8 @@ __all__ = [
 _MODULES = {
     "acks": ("Acks",),
     "location": ("open_log",),
-    "consumer.async_consumer": ("AsyncLogConsumer",),
-    "consumer.consumer": ("LogConsumer",),
+    "consumer.async_pull_consumer": ("AsyncPullConsumer",),
+    "consumer.pull_consumer": ("PullConsumer",),
     "consumer.polls": ("PolledBatch",),
     "format.batch": ("SCHEMA", "LogBatch", "to_arrow"),
     "group.assignment": ("Strategy", "averaged"),

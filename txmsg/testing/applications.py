@@ -23,7 +23,7 @@ from txmsg.testing.calling_thread import CallingThread
 from txmsg.wire.tags import parse_tags
 
 if TYPE_CHECKING:
-    from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+    from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
     from txmsg.testing.broker import Broker
     from txmsg.testing.progress import Progress
 
@@ -84,7 +84,7 @@ class AppRun:
 
     def _looks(self, dead: int, timeout_s: float | None, jump: bool) -> Iterator[None]:
         wanted: list[tuple[str, str]] = []
-        of_log: list[tuple[AsyncLogConsumer, list[str]]] = []
+        of_log: list[tuple[AsyncPushConsumer, list[str]]] = []
         for each in self.app._receivers:
             if isinstance(each.consumer, AsyncConsumer):
                 wanted += [(each.consumer.group, topic) for topic in each.topics]

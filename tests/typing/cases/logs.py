@@ -7,43 +7,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_type
 
-from txmsg import ReceivedMessage, Start
+from txmsg import ReceivedMessage, Start, Topic
 from txmsg.metaq import (
-    AsyncLogConsumer,
+    AsyncPullConsumer,
     LogAccess,
-    LogConsumer,
     LogQueue,
     Member,
     PolledBatch,
+    PullConsumer,
     averaged,
     open_log,
 )
 
-consumer = LogConsumer("localhost:7720", "dashboard", concurrency=4, ordered=True)
-LogConsumer(Path("/var/lib/metaq"), "dashboard", start=Start.latest(), missing="error")
-LogConsumer(
-    "DIR", "dashboard", start=Start.at(datetime.now(UTC)), broadcast="host-1", retry_delays_s=[1, 5], retries_max=2
-)
-LogConsumer("DIR", "dashboard", start="newest")  # error: mypy[arg-type] pyright[reportArgumentType]
-LogConsumer("DIR", "dashboard", missing="ignore")  # error: mypy[arg-type] pyright[reportArgumentType]
-LogConsumer(7720, "dashboard")  # error: mypy[arg-type] pyright[reportArgumentType]
-LogConsumer("DIR", "dashboard", 16)  # error: mypy[call-arg] pyright[reportCallIssue]
+consumer = PullConsumer("localhost:7720", "dashboard", zone="south")
+PullConsumer(Path("/var/lib/metaq"), "dashboard", start=Start.latest(), missing="error")
+PullConsumer("DIR", "dashboard", start=Start.at(datetime.now(UTC)), broadcast="host-1")
+PullConsumer("DIR", "dashboard", concurrency=4)  # error: mypy[call-arg] pyright[reportCallIssue]
+PullConsumer("DIR", "dashboard", start="newest")  # error: mypy[arg-type] pyright[reportArgumentType]
+PullConsumer("DIR", "dashboard", missing="ignore")  # error: mypy[arg-type] pyright[reportArgumentType]
+PullConsumer(7720, "dashboard")  # error: mypy[arg-type] pyright[reportArgumentType]
+PullConsumer("DIR", "dashboard", None)  # error: mypy[call-arg] pyright[reportCallIssue]
 
-
-@consumer.subscribe("trade", tag="created || paid")
-def on_trade(message: ReceivedMessage) -> None:
-    assert_type(message.body, bytes)
-
-
-assert_type(on_trade(ReceivedMessage("trade", b"")), None)
-
-
-@consumer.subscribe("trade")  # error: mypy[type-var] pyright[reportArgumentType]
-def of_two(message: ReceivedMessage, other: int) -> None: ...
-
+consumer.subscribe("trade", tag="created || paid")
+consumer.subscribe(Topic("order", str))
+consumer.subscribe(3)  # error: mypy[arg-type] pyright[reportArgumentType]
 
 with consumer as running:
-    assert_type(running, LogConsumer)
+    assert_type(running, PullConsumer)
     for batch in running.poll(1.0):
         assert_type(batch, PolledBatch)
         for message in batch.messages():
@@ -59,7 +49,7 @@ with consumer as running:
 
 
 async def poll_async() -> None:
-    async with AsyncLogConsumer("DIR", "dashboard") as each:
+    async with AsyncPullConsumer("DIR", "dashboard") as each:
         each.subscribe("trade")
         assert_type(await each.poll(), list[PolledBatch])
         await each.commit()
@@ -69,11 +59,11 @@ def near_first(queues: Sequence[LogQueue], members: Sequence[Member]) -> Mapping
     return {members[0].id: queues}
 
 
-LogConsumer("DIR", "dashboard", strategy=near_first)
-LogConsumer("DIR", "dashboard", strategy=averaged)
-LogConsumer("DIR", "dashboard", strategy="averaged")  # error: mypy[arg-type] pyright[reportArgumentType]
+PullConsumer("DIR", "dashboard", strategy=near_first)
+PullConsumer("DIR", "dashboard", strategy=averaged)
+PullConsumer("DIR", "dashboard", strategy="averaged")  # error: mypy[arg-type] pyright[reportArgumentType]
 
 with open_log("DIR") as log:
     assert_type(log, LogAccess)
     assert_type(log.topics(), dict[str, list[int]])
-LogConsumer(log, "dashboard")
+PullConsumer(log, "dashboard")

@@ -24,7 +24,6 @@ from txmsg import (
     idempotent,
     transactional_message,
 )
-from txmsg.metaq import LogConsumer
 
 
 @dataclass
@@ -47,7 +46,7 @@ async_sessions = async_sessionmaker(create_async_engine("sqlite+aiosqlite:///sho
 producer = Producer(group="shop", check_listener=FenceCheckListener(engine))
 consumer = Consumer(group="mailer")
 async_consumer = AsyncConsumer(group="mailer")
-log_consumer = LogConsumer("log", group="mailer")
+of_log = Txmsg(log="log", group="mailer")
 
 orders = Topic("order.placed", OrderPlaced, key="order_id", ordering_key=lambda order: order.email)
 order = OrderPlaced(UUID(int=1), "")
@@ -105,7 +104,7 @@ async def mail_async(message: ReceivedMessage[OrderPlaced]) -> None:
     assert_type(message.payload.order_id, UUID)
 
 
-@log_consumer.subscribe(gifts)
+@of_log.subscribe(gifts, source="log")
 def mail_of_any_order(message: ReceivedMessage[OrderPlaced]) -> None: ...
 
 

@@ -1,6 +1,8 @@
-"""Consumers of a log, by listener or by polling, alike for a path and an address.
+"""Consumers of a log, with handlers or by polling, alike for a path and an address.
 
-consumer, async_consumer  what users make
+pull_consumer, async_pull_consumer  what users make, who poll
+push_consumer   what a subscription of an application is, whose messages handlers get
+member       what both are: a member of a group, which fetches ahead
 options      what only a consumer of a log is told      (pure)
 balance      which queues a consumer owns
 fetcher      what it fetches, and goes past

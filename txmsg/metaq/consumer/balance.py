@@ -6,10 +6,10 @@ Nothing of a queue is given back, or moved, before its handler has ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.logs import EventLog
@@ -120,7 +120,7 @@ class Balance:
         self._tell_strategies(view)
         wanted = wanted_by(self._member.id, view, self._strategy)
         for queue in self.lanes.keys() - wanted - self._moving.keys():
-            self._moving[queue] = asyncio.create_task(self._release(self.lanes[queue]))
+            self._moving[queue] = asyncio.create_task(self._logged(self._release, self.lanes[queue]))
         if free := sorted(wanted - self.lanes.keys()):
             taken = await self._ask(lambda member: member.take(free))
             for queue, offset in taken.items():
@@ -160,7 +160,29 @@ class Balance:
     def _move(self, view: GroupView) -> None:
         for queue, offset in view.sought.items():
             if queue in self.lanes and queue not in self._moving:
-                self._moving[queue] = asyncio.create_task(self._seek(self.lanes[queue], offset))
+                self._moving[queue] = asyncio.create_task(self._logged(self._seek, self.lanes[queue], offset))
+
+    async def _logged(
+        self,
+        move: Callable[Concatenate[Lane, P], Coroutine[Any, Any, None]],
+        lane: Lane,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Moves a lane that no caller waits for: what fails is tried again at the next step."""
+        try:
+            await move(lane, *args, **kwargs)
+        except MembershipLost:
+            pass  # the next step says so
+        except TxmsgError as exc:
+            _log.warning(
+                "member.queue_not_moved",
+                "group %(group)s: topic %(topic)s queue %(queue)d cannot be moved now: %(error)s",
+                group=self._group,
+                topic=lane.queue.topic,
+                queue=lane.queue.queue,
+                error=exc,
+            )
 
     async def _release(self, lane: Lane) -> None:
         async with _stopped(self, lane):
@@ -189,12 +211,16 @@ class Balance:
             lane.stored = offset
 
     async def seek(self, lane: Lane, offset: int) -> None:
-        """Has a lane go on at this offset, and stores it."""
+        """Has a lane go on at this offset, and stores it. Raises what the log says, and MembershipLost."""
         if (moving := self._moving.get(lane.queue)) is not None:
             await asyncio.wait([moving])
-        if self.lanes.get(lane.queue) is lane:
-            moving = self._moving[lane.queue] = asyncio.create_task(self._seek(lane, offset))
-            await moving
+        if self.lanes.get(lane.queue) is not lane:
+            raise _is_elsewhere(lane.queue)
+        seeking = self._moving[lane.queue] = asyncio.create_task(self._seek(lane, offset))
+        await asyncio.wait([seeking])
+        if seeking.cancelled():  # with the membership
+            raise _is_elsewhere(lane.queue)
+        seeking.result()
 
     async def _lost(self) -> None:
         """Other members own the queues by now. Joins again at the next step, when no handler runs any more."""
@@ -251,20 +277,16 @@ class _stopped:  # noqa: N801 - a context manager, used as a function
         self._lane.is_stopping = True
         await self._lane.idle.wait()
 
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, _: object) -> bool:
+    async def __aexit__(self, *_: object) -> None:
         balance, lane = self._balance, self._lane
         balance._moving.pop(lane.queue, None)
-        if isinstance(value, MembershipLost):
-            return True  # the next step says so
-        if isinstance(value, TxmsgError):
-            _log.warning(
-                "member.queue_not_moved",
-                "topic %(topic)s queue %(queue)d cannot be moved now: %(error)s",
-                topic=lane.queue.topic,
-                queue=lane.queue.queue,
-                error=value,
-            )
         if balance.lanes.get(lane.queue) is lane:  # else it was given back, and what it has fetched is not ours
             lane.is_stopping = False
             balance._on_ready(lane)
-        return isinstance(value, TxmsgError)
+
+
+def _is_elsewhere(queue: LogQueue) -> MembershipLost:
+    return MembershipLost(
+        f"topic {queue.topic} queue {queue.queue} is not owned by this member any more: move its group by `txmsg group "
+        "seek --log`, which finds its owner"
+    )

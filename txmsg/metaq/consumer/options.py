@@ -24,7 +24,7 @@ Missing: TypeAlias = Literal["error", "earliest", "latest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """The same in all members of a group, and for all of its topics. Explained at `AsyncLogConsumer`."""
+    """The same in all members of a group, and for all of its topics. Explained at `AsyncPullConsumer`."""
 
     ordered: bool = False
     """Whether a queue waits for the retry of a message that failed. Default: later messages go on."""

@@ -74,7 +74,7 @@ class Polls:
         deadline = loop.time() + timeout_s
         while True:
             self.ready.clear()
-            found = self._popped(count_max)
+            found = [] if self.is_ending else self._popped(count_max)
             left_s = deadline - loop.time()
             if found or left_s <= 0 or self.is_ending:
                 return found

@@ -12,21 +12,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from txmsg.consumer.failures import Failure
-from txmsg.errors import CorruptLog, MisuseError, shown
+from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.format.unreadable import is_time, strange_time
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
-from txmsg.runtime.durations import Seconds, check_seconds
 from txmsg.wire.headers import pack_headers
 
 HEADER: Final = "txmsg-tried"
 """The header of a copy that tells where it came from."""
 _ERROR_LENGTH_MAX: Final = 2000
 _LITTLE: Final = 1.25
-_DELAY_S_MAX: Final = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +48,6 @@ class Tried:
         asked_s = None if self.last is None or self.last.delay_s is None else self.last.delay_s
         delay_s = backoff.delay_s(self.message.attempt, asked_s)
         return delay_s if delay_s is None or asked_s is None else min(delay_s, max(backoff.delays_s))
-
-
-def backoff_of(retries_max: object, delays_s: Sequence[Seconds] | None) -> Backoff:
-    """The back-off of a consumer's failed messages, from its options. Raises MisuseError."""
-    if not isinstance(retries_max, int) or isinstance(retries_max, bool) or retries_max < 0:
-        raise MisuseError(f"retries_max={shown(retries_max)} must be a whole number from 0 on")
-    if delays_s is None:
-        return Backoff(retries_max=retries_max)
-    if not delays_s:
-        raise MisuseError("retry_delays_s is empty: give at least one delay")
-    checked = tuple(check_seconds("retry_delays_s", delay_s, least_s=0, most_s=_DELAY_S_MAX) for delay_s in delays_s)
-    return Backoff(delays_s=checked, retries_max=retries_max)
 
 
 def appends_of(group: str, failed: Sequence[Tried], backoff: Backoff, now_us: int) -> tuple[list[Append], list[Append]]:

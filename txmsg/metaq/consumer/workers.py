@@ -23,6 +23,8 @@ from txmsg.runtime.backoff import Backoff
 
 _log = EventLog(__name__)
 
+_BACKOFF: Final = Backoff()
+"""Of messages whose subscription has no policy, and the queues that retries wait in."""
 _KEEP_AGAIN_S: Final = 1.0
 _FAILED_S_MAX: Final = 0.2
 """How long what failed may wait for more of its chunk, until it is kept."""
@@ -93,7 +95,8 @@ class ListedRun(Run):
 class LaneWorkers:
     """A task for each lane that has something to do; handlers are called by the workers of the consumer.
 
-    concurrency: of all handlers together, but for those that have their own.
+    concurrency: of all handlers together, but for those that have their own. room: set when a lane has handled
+    something, so that more of it may be fetched.
     """
 
     def __init__(
@@ -103,11 +106,11 @@ class LaneWorkers:
         handlers: Mapping[str, Handler],
         *,
         concurrency: int,
-        backoff: Backoff,
         ordered: bool,
         threads: Executor,
         clock: Callable[[], float],
         counts: ConsumerCounts,
+        room: asyncio.Event,
     ) -> None:
         self._access = access
         self._group = group
@@ -120,15 +123,13 @@ class LaneWorkers:
         }
         """Those of handlers that have a concurrency of their own, by topic."""
         self._counts = counts
-        self._backoff = backoff
         self._ordered = ordered
         self._threads = threads
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
-        self.room = asyncio.Event()
-        """Set when a lane has handled something, so that more of it may be fetched."""
+        self._room = room
 
     def put(self, lane: Lane) -> None:
         """Has a lane's messages handled, if there are any and none are being handled. To be called on the loop."""
@@ -162,7 +163,7 @@ class LaneWorkers:
                 lane.chunk = chunk
                 await self._handle(lane, chunk)
                 await self._settle(lane, chunk)
-                self.room.set()
+                self._room.set()
         except Exception as exc:  # noqa: BLE001 - the root of a task: the lane stands still, and says why
             _log.exception(
                 "member.queue_stopped",
@@ -266,12 +267,12 @@ class LaneWorkers:
 
     def _is_dead(self, failed: Tried) -> bool:
         """Whether it has no retry left, or is to have none."""
-        return failed.delay_s(self._backoff) is None
+        return failed.delay_s(_BACKOFF) is None
 
     async def _hold(self, lane: Lane, chunk: Chunk) -> None:
         """Has the message that failed be the next one again, after a pause; or, its retries used up, go past it."""
         [failed] = chunk.failed
-        delay_s = failed.delay_s(self._backoff)
+        delay_s = failed.delay_s(_BACKOFF)
         if delay_s is None and await self._appended([failed]):
             chunk.first_failed = None
             lane.settle(chunk)
@@ -285,7 +286,7 @@ class LaneWorkers:
         """Whether these are kept, on disk. All of them are dead, or none is."""
         now_us = round(self._clock() * 1_000_000)
         try:
-            retries, dead = appends_of(self._group, failed, self._backoff, now_us)
+            retries, dead = appends_of(self._group, failed, _BACKOFF, now_us)
             await self._append(dead or retries)
         except (TxmsgError, OSError) as exc:
             _log.error(

@@ -61,7 +61,7 @@ class KafkaRead:
         self._options = options_of(rest, streaming=streaming, kafka=where)
         if self._options.body_keys:
             raise MisuseError(
-                "option bodyKeys is for logs of txmsg's own: read erasable topics in Kafka with a LogConsumer, whose "
+                "option bodyKeys is for logs of txmsg's own: read erasable topics in Kafka with an application, whose "
                 "encryption=BodyKeys(...) decrypts their bodies"
             )
         self._streaming = streaming

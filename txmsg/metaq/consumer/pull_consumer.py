@@ -1,4 +1,4 @@
-"""The consumer of a log for threads: the asyncio one on the background loop of the process."""
+"""The pull consumer of a log for threads: the asyncio one on the background loop of the process."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.consumer.options import made_as
 from txmsg.errors import MisuseError
-from txmsg.metaq.consumer.async_consumer import AsyncLogConsumer
+from txmsg.metaq.consumer.async_pull_consumer import AsyncPullConsumer
 from txmsg.metaq.consumer.polls import PolledBatch
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread
 from txmsg.runtime.start import Start
+from txmsg.typed.topic import Topic
 
 
-class LogConsumer(Lifecycle[AsyncLogConsumer]):
-    """A member of a consumer group of a log, for programs without asyncio. Parameters and rules are AsyncLogConsumer's.
+class PullConsumer(Lifecycle[AsyncPullConsumer]):
+    """A member of a group of a log that polls, for programs without asyncio. Parameters are AsyncPullConsumer's."""
 
-    `def` handlers run on threads. `async def` handlers run on txmsg's own loop and must not block it.
-    """
-
-    @made_as(AsyncLogConsumer)
+    @made_as(AsyncPullConsumer)
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(AsyncLogConsumer(*args, **options))
+        super().__init__(AsyncPullConsumer(*args, **options))
 
-    # ---- pull
+    def subscribe(self, topic: str | Topic[Any], tag: str = "*") -> None:
+        """Polls this topic, too. tag: "*" for all, or tags such as "signup || import". Call it before `start`."""
+        self._core.subscribe(topic, tag)
 
     def poll(self, timeout_s: Seconds = 1.0, *, count_max: int = 100) -> list[PolledBatch]:
         """The next batches, of any of the member's queues: at most count_max; none if nothing arrives in time.
 
         The batches of the last poll count as processed: their queues may go to other members now. Offsets are stored
-        only by `commit`. Raises OffsetOutOfRange with missing="error", and CorruptLog.
+        only by `commit`. Bodies are as they are stored. Raises OffsetOutOfRange with missing="error", and CorruptLog.
         """
         return self._running().call(self._core.poll(timeout_s, count_max=count_max))
 
@@ -43,15 +43,16 @@ class LogConsumer(Lifecycle[AsyncLogConsumer]):
     def seek(self, topic: str, queue: int, to: Start) -> None:
         """Continues at this position in a queue that this member owns, and stores it.
 
-        To move a group whose members run elsewhere, use `txmsg group seek --log`. Raises MisuseError.
+        To move a group whose members run elsewhere, use `txmsg group seek --log`. Raises MisuseError for a queue that
+        it does not own, and the errors of the log, such as BrokerUnavailable: then the queue goes on where it was.
         """
         self._running().call(self._core.seek(topic, queue, to))
 
     def pause(self, topic: str | None = None, queue: int | None = None) -> None:
         """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 
-        Without a topic: nothing at all, also of queues that it gets later. Returns at once; handlers that run are
-        finished. In this form, without a topic, it may be called before the start.
+        Without a topic: nothing at all, also of queues that it gets later. Returns at once. In this form, without a
+        topic, it may be called before the start.
         """
         if topic is None:
             self._core.pause(None, queue)

@@ -1,0 +1,73 @@
+"""A member of a group of a log whose messages are handled by functions: what a subscription with source="log" is.
+
+Private: applications declare subscriptions. A handler that raises has its message retried through %RETRY%GROUP, so
+after later ones, or, with `ordered`, while its queue waits; when its retries are used up it goes to %DLQ%GROUP. After
+a crash, up to half a second of handled messages is redelivered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txmsg.consumer.lifecycle import WithHandlers
+from txmsg.consumer.options import ConsumerOptions
+from txmsg.metaq.consumer.lane import Lane
+from txmsg.metaq.consumer.member import AsyncMember, LogChoice
+from txmsg.metaq.consumer.options import LogOptions
+from txmsg.metaq.consumer.workers import LaneWorkers
+from txmsg.metaq.interface import LogAccess
+from txmsg.metrics.figures import Figures
+
+_OPTIONS: Final = ConsumerOptions()
+_OF_LOG: Final = LogOptions()
+
+
+class AsyncPushConsumer(AsyncMember, WithHandlers):
+    """A member of a consumer group of a log that has handlers, one for each topic."""
+
+    def __init__(
+        self, log: LogChoice, group: str, options: ConsumerOptions = _OPTIONS, of_log: LogOptions = _OF_LOG
+    ) -> None:
+        super().__init__(log, group, options, of_log)
+
+    def pause(self) -> None:
+        """Hands nothing to handlers until `resume`; those that run finish. Returns at once. From any thread."""
+        self._pause_or_resume(True)
+
+    def resume(self) -> None:
+        """Ends `pause`."""
+        self._pause_or_resume(False)
+
+    def _set_apart(self, topic: str, *, concurrency: int, list_count: int) -> None:
+        """Gives the handler of a topic a concurrency of its own, and lists; for applications, before the start."""
+        handler = self._subscriptions.handlers[topic]
+        handler.concurrency, handler.list_count = concurrency, list_count
+
+    def _put_figures(self, figures: Figures) -> None:
+        """For `txmsg.metrics.ClientCollector`."""
+        lanes = [] if self._access is None else list(self._balance.lanes.values())
+        self._counts.put(figures, self.group, held=sum(lane.held_count for lane in lanes))
+        running = [] if self._access is None else self._workers.running()
+        self._subscriptions.put_figures(figures, (run.handler for run in running))
+
+    def _open_reader(self, access: LogAccess) -> None:
+        self._workers = LaneWorkers(
+            access,
+            self.group,
+            self._subscriptions.handlers,
+            concurrency=self._concurrency,
+            ordered=self._options.ordered,
+            threads=self._threads,
+            clock=self._now,
+            counts=self._counts,
+            room=self._room,
+        )
+
+    async def _close_reader(self) -> None:
+        await self._workers.close()
+
+    def _stop_reading(self) -> None:
+        self._workers.is_stopping = True
+
+    def _on_ready(self, lane: Lane) -> None:
+        self._workers.put(lane)
