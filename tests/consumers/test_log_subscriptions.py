@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,58 @@ async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(
         app.resume(GROUP)
         await until_async(lambda: acknowledged_by(app) == 8)
     assert sorted(lists, key=str) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize(
+    ("options", "before"),
+    [
+        ({"batch": 10}, 0),  # a list that is not full waits for more
+        ({"batch": 2, "rate": 2.0}, 2),  # the next list waits for its turn
+        ({"rate": 1.0, "concurrency": 1}, 1),
+    ],
+)
+async def test_what_waits_for_more_or_for_its_rate_does_not_begin_after_a_pause(
+    log_place: OfLog, options: dict[str, Any], before: int, kind: str
+) -> None:
+    app = log_place.app()
+    handled: list[tuple[int | None, int]] = []
+    begun: list[int | None] = []
+
+    @app.middleware
+    @contextmanager
+    def pausing(message: ReceivedMessage) -> Iterator[None]:
+        begun.append(message.offset)
+        if len(begun) == before + 1:
+            app.pause(GROUP)
+        yield
+
+    def handle(message: ReceivedMessage) -> None:
+        handled.append((message.offset, message.attempt))
+
+    def handle_list(messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            handle(message)
+
+    async def handle_async(message: ReceivedMessage) -> None:
+        handle(message)
+
+    async def handle_list_async(messages: list[ReceivedMessage]) -> None:
+        handle_list(messages)
+
+    handlers = {"def": (handle, handle_list), "async def": (handle_async, handle_list_async)}[kind]
+    app.subscribe("t", source="log", **options)(handlers["batch" in options])
+    log_place.send(*(b"x" for _ in range(4)))
+    async with app:
+        consumer = app._receivers[0].consumer
+        assert isinstance(consumer, AsyncPushConsumer)
+        await until_async(lambda: len(begun) > before)
+        [lane] = [lane for lane in consumer._balance.lanes.values() if lane.queue.topic == "t"]
+        await until_async(lambda: lane.is_paused and lane.idle.is_set())
+        assert handled == [(offset, 1) for offset in range(before)]
+        app.resume(GROUP)
+        await until_async(lambda: acknowledged_by(app) == 4)
+    assert handled == [(offset, 1) for offset in range(4)], "each once"
 
 
 @pytest.mark.parametrize("call", [lambda app: app.stop_group("g"), lambda app: app.start_group("g")])

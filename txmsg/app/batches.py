@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from txmsg.app.pace import Pace
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.user_function import NotBegun
 
 _LINGER_S: Final = 0.005
 """How long a list that is not full waits for more: those that were delivered together come one after the other."""
@@ -33,7 +34,8 @@ class Batches:
 
     handle: handles a list; as `Router.subscribe` says of handlers of lists. How many messages wait is bounded by those
     who add them: a consumer adds no more than `count * concurrency`. pace: lists wait for it before they are made, so
-    that they get longer meanwhile. until_quiet: a list that is not full waits as long as more are added, not 5 ms in
+    that they get longer meanwhile. begins: asked when a list could be made; where it says no, all that wait are left to
+    come again. until_quiet: a list that is not full waits as long as more are added, not 5 ms in
     all: what is here already is added as the loop has turns for it.
     """
 
@@ -45,6 +47,7 @@ class Batches:
         *,
         name: str,
         pace: Pace | None = None,
+        begins: Callable[[], bool] = lambda: True,
         until_quiet: bool = False,
     ) -> None:
         self._count = count
@@ -52,6 +55,7 @@ class Batches:
         self._handle = handle
         self._name = name
         self._pace = pace
+        self._begins = begins
         self._waiting: deque[_Waiting] = deque()
         self._until_quiet = until_quiet
         self._has_grown = False
@@ -59,7 +63,7 @@ class Batches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, message: ReceivedMessage) -> None:
-        """Returns when the message was handled with others. Raises what became of it, or of all."""
+        """Returns when the message was handled with others. Raises what became of it, or of all, and NotBegun."""
         loop = asyncio.get_running_loop()
         settled: asyncio.Future[_Failed | None] = loop.create_future()
         self._waiting.append(_Waiting(message, settled, contextvars.copy_context()))
@@ -95,6 +99,9 @@ class Batches:
             self._timer.cancel()
             self._timer = None
         while self._waiting and len(self._tasks) < self._concurrency:
+            if not self._begins():
+                self._leave()
+                return
             if self._pace is not None and (wait_s := self._pace.wait_s()):
                 self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
                 return
@@ -108,6 +115,12 @@ class Batches:
                 self._tasks.add(task)
                 task.add_done_callback(self._ended, context=contextvars.Context())
 
+    def _leave(self) -> None:
+        while self._waiting:
+            settled = self._waiting.popleft().settled
+            if not settled.done():
+                settled.set_exception(NotBegun())
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._begin()
@@ -119,6 +132,10 @@ class Batches:
             results = results_of(await self._handle(messages), len(messages))
         except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses its messages
             results = [exc] * len(messages)
+        except NotBegun:
+            for each in taken:
+                each.settled.set_exception(NotBegun())
+            return
         except asyncio.CancelledError:
             for each in taken:
                 each.settled.cancel()
@@ -142,14 +159,17 @@ class BatchesOfQueues:
         *,
         name: str,
         pace: Pace | None = None,
+        begins: Callable[[], bool] = lambda: True,
     ) -> None:
         room = asyncio.Semaphore(concurrency)
 
         async def handle_in_turn(messages: list[ReceivedMessage]) -> Any:
             async with room:
+                if not begins():
+                    raise NotBegun
                 return await handle(messages)
 
-        self._new = partial(Batches, count, 1, handle_in_turn, name=name, pace=pace, until_quiet=True)
+        self._new = partial(Batches, count, 1, handle_in_turn, name=name, pace=pace, begins=begins, until_quiet=True)
         self._of: dict[int | None, Batches] = {}
 
     async def add(self, message: ReceivedMessage) -> None:

@@ -20,7 +20,7 @@ from txmsg.client.receiving.idempotent import Idempotent
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads
-from txmsg.runtime.user_function import UserFunction, is_coroutine
+from txmsg.runtime.user_function import NotBegun, UserFunction, is_coroutine
 
 Handle = Callable[[ReceivedMessage], Any]
 
@@ -30,7 +30,8 @@ class Handling:
 
     transactions: makes handlers that ask for a session, or for `tx`. threads: where `def` handlers of lists run;
     default: on threads of its own. group: whose progress it is, if it is not the subscription's: that of a consumer
-    that broadcasts. Raises MisuseError for a handler that cannot be made.
+    that broadcasts. begins: asked before a list is handled, or a message that has waited for `rate=`; where it says no,
+    they come again. Raises MisuseError for a handler that cannot be made.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Handling:
         *,
         threads: Executor | None = None,
         group: str | None = None,
+        begins: Callable[[], bool] = lambda: True,
     ) -> None:
         self.of = subscription
         self._group = group or subscription.group or ""
         self._transactions = transactions
         self._given_threads = threads
+        self._begins = begins
         self._batches: Batches | BatchesOfQueues | None = None
         self._processes: Processes | None = None
         self._threads: DaemonThreads | None = None
@@ -56,7 +59,7 @@ class Handling:
         pace = None if subscription.rate is None else Pace(subscription.rate)
         handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
-            handle = _paced(handle, pace, self._closed)
+            handle = _paced(handle, pace, self._closed, begins)
         if subscription.middleware and (subscription.batch is None or injected.is_coroutine):
             handle = _within(handle, subscription.middleware)
         self.handle = handle
@@ -95,6 +98,7 @@ class Handling:
             lambda messages: function(messages, threads),
             name=subscription.topic,
             pace=pace,
+            begins=self._begins,
         )
         return self._batches.add
 
@@ -109,19 +113,24 @@ class Handling:
             await asyncio.to_thread(self._processes.close)
 
 
-def _paced(handle: Handle, pace: Pace, closed: threading.Event) -> Handle:
+def _paced(handle: Handle, pace: Pace, closed: threading.Event, begins: Callable[[], bool]) -> Handle:
     if is_coroutine(handle):
 
         async def handle_on_loop(message: ReceivedMessage) -> Any:
             if wait_s := pace.take():
                 await asyncio.sleep(wait_s)
+                if not begins():
+                    raise NotBegun
             return await handle(message)
 
         return handle_on_loop
 
     def handle_on_thread(message: ReceivedMessage) -> Any:
-        if (wait_s := pace.take()) and closed.wait(wait_s):
-            raise RuntimeError("the application has ended, and another consumer gets what waited for its turn")
+        if wait_s := pace.take():
+            if closed.wait(wait_s):
+                raise RuntimeError("the application has ended, and another consumer gets what waited for its turn")
+            if not begins():
+                raise NotBegun
         return handle(message)
 
     return handle_on_thread

@@ -139,7 +139,9 @@ def _of_log(
         **sources.in_common,
     )
     consumer = AsyncPushConsumer(_log_of(first, sources), group, options, first.log_options)
-    handlings = tuple(Handling(each, overrides, transactions, group=consumer.group) for each in members)
+    handlings = tuple(
+        Handling(each, overrides, transactions, group=consumer.group, begins=consumer.hands_on) for each in members
+    )
     for handling in handlings:
         of = handling.of
         consumer.subscribe(handling.topic, of.tag, retry=of.retry)(handling.handle)

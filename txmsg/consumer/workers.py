@@ -24,7 +24,7 @@ from txmsg.consumer.isolation import isolation
 from txmsg.consumer.subscriptions import Handler
 from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.user_function import in_handler
+from txmsg.runtime.user_function import NotBegun, in_handler
 
 _log = EventLog(__name__)
 
@@ -54,6 +54,9 @@ class Run(ABC):
     @abstractmethod
     def note(self, failure: Failure | None) -> None:
         """The message that `next` gave was handled; or its handler raised, and this is to become of it."""
+
+    def leave(self) -> None:  # noqa: B027 - where messages go side by side, `end` is all
+        """The handler has not begun with the message that `next` gave. The run is over."""
 
     @abstractmethod
     def end(self) -> None:
@@ -255,6 +258,8 @@ class _LoopWorkers(Generic[R]):
             # As `_run_alone`, but without a call of its own for each message.
             try:
                 await _in_context(self._context.copy(), self._handle(run), run, self._blocked)
+            except NotBegun:
+                run.leave()
             except Exception:  # noqa: BLE001 - a worker that ends handles nothing more
                 _log_failed(run)
             finally:
@@ -419,6 +424,8 @@ class _ThreadWorkers(Generic[R]):
     def _run(self, run: R, place: int | None = None) -> None:
         try:
             self._context.copy().run(self._handle, run)
+        except NotBegun:
+            run.leave()
         except BaseException:  # noqa: BLE001 - a worker that ends handles nothing more
             _log_failed(run)
         finally:

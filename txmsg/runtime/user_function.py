@@ -26,6 +26,13 @@ _LAZY: Final = (GeneratorType, AsyncGeneratorType, map, filter, itertools.starma
 R = TypeVar("R")
 
 
+class NotBegun(BaseException):
+    """Raised by what stands before a user's function, which is not called now: its argument comes again.
+
+    Not an Exception, so that nothing around the function takes it for a failure.
+    """
+
+
 class UserFunction:
     """A function of one argument, `def` or `async def`. Raises MisuseError for what cannot be called like that.
 
@@ -101,7 +108,7 @@ class UserFunction:
             if task is not None and task.cancelling():
                 raise
             raise self._cancelled() from exc
-        except Exception:
+        except (Exception, NotBegun):
             raise
         except BaseException as exc:  # SystemExit ends the loop; others, as a panic of Rust, end the task that calls
             raise self._left(exc) from exc
@@ -112,7 +119,7 @@ class UserFunction:
             return self._function(argument)
         except StopIteration as exc:
             raise self._left(exc) from exc
-        except Exception:
+        except (Exception, NotBegun):
             raise
         except asyncio.CancelledError as exc:
             raise self._cancelled() from exc

@@ -38,6 +38,10 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
         """Ends `pause`."""
         self._pause_or_resume(False)
 
+    def hands_on(self) -> bool:
+        """Whether handlers may begin: not after `pause`, nor after the close. From any thread."""
+        return not (self._is_paused or self._workers.is_stopping)
+
     def _set_apart(self, topic: str, *, concurrency: int, list_count: int) -> None:
         """Gives the handler of a topic a concurrency of its own, and lists; for applications, before the start."""
         handler = self._subscriptions.handlers[topic]

@@ -57,6 +57,9 @@ class ChunkRun(Run):
         else:
             self._chunk.fail(failure)
 
+    def leave(self) -> None:
+        self._is_over = True
+
     def end(self) -> None:
         if self.ended.done():
             return  # nobody waits any more
@@ -69,7 +72,7 @@ class ChunkRun(Run):
 class ListedRun(Run):
     """One message of a list. Those of the list run side by side; their handler is called when it has all of them."""
 
-    __slots__ = ("_begins", "_message", "ended", "failure", "is_noted")
+    __slots__ = ("_begins", "_message", "ended", "failure", "is_left", "is_noted")
 
     def __init__(self, handler: Handler, message: ReceivedMessage, begins: Callable[[], bool]) -> None:
         super().__init__(handler)
@@ -78,6 +81,8 @@ class ListedRun(Run):
         self.failure: Failure | None = None
         self.is_noted = False
         """Whether it was handled, or has failed; not if its handler was cancelled."""
+        self.is_left = False
+        """Whether its handler has not begun."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def next(self, now: float) -> ReceivedMessage | None:
@@ -86,6 +91,9 @@ class ListedRun(Run):
 
     def note(self, failure: Failure | None) -> None:
         self.failure, self.is_noted = failure, True
+
+    def leave(self) -> None:
+        self.is_left = True
 
     def end(self) -> None:
         if not self.ended.done():  # else nobody waits any more
@@ -199,7 +207,8 @@ class LaneWorkers:
     async def _handle_list(self, lane: Lane, chunk: Chunk, handler: Handler) -> None:
         """Has the chunk's next messages handled together; notes each when all of them have ended, in their order.
 
-        Nothing of the list is handled if its lane is paused, or must end, when its first message could begin.
+        Nothing of the list is handled if its lane is paused, or must end, when its first message could begin, or if it
+        is so when the handler could be called with all of them.
         """
         begins = cache(lambda: not (self._must_end(lane) or lane.is_paused))  # asked once: a list is not split
         runs = [ListedRun(handler, message, begins) for message in chunk.together(handler.topic, handler.list_count)]
@@ -208,6 +217,8 @@ class LaneWorkers:
         if not begins():
             return
         for run in runs:
+            if run.is_left:
+                return
             if not run.is_noted:
                 raise asyncio.CancelledError  # as its handler was: it is redelivered with those after it
             if run.failure is None:
