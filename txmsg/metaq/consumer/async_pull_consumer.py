@@ -103,6 +103,10 @@ class AsyncPullConsumer(AsyncMember):
         self._polls.forget(lane.queue)
         await self._balance.seek(lane, offsets[lane.queue])
 
+    async def close(self) -> None:
+        """Leaves the group, so that others take its queues, and ends a `poll`. Commits nothing. Idempotent."""
+        await super().close()
+
     def pause(self, topic: str | None = None, queue: int | None = None) -> None:
         """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 

@@ -48,6 +48,10 @@ class PullConsumer(Lifecycle[AsyncPullConsumer]):
         """
         self._running().call(self._core.seek(topic, queue, to))
 
+    def close(self) -> None:
+        """Leaves the group, so that others take its queues, and ends a `poll`. Commits nothing. Idempotent."""
+        super().close()
+
     def pause(self, topic: str | None = None, queue: int | None = None) -> None:
         """Delivers nothing from a queue, or from all queues of a topic that this member owns, until `resume`.
 
