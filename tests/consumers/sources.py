@@ -11,10 +11,13 @@ from typing import Any, Final, Protocol
 
 from txmsg.app import Txmsg
 from txmsg.app.router import Source
+from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.producer import Producer
 from txmsg.encryption import Encryption
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import Log, LogProducer
+from txmsg.metaq.consumer import fetcher
+from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.consumer.retries import tried_of
 from txmsg.metaq.interface import DEAD_LETTERS, LogQueue
 from txmsg.metaq.location import open_log
@@ -35,8 +38,14 @@ class Place(Protocol):
         """An application that reads it."""
         ...
 
-    def send(self, *bodies: bytes, row: int = 0, topic: str = TOPIC, encryption: Encryption | None = None) -> None:
-        """Messages of one row, in this order."""
+    def send(
+        self, *bodies: bytes, row: int | None = 0, topic: str = TOPIC, encryption: Encryption | None = None
+    ) -> None:
+        """Messages of one row, in this order. row: None where they may go side by side."""
+        ...
+
+    def share_ahead(self, app: Txmsg) -> float:
+        """What it has fetched and not handled, as a share of the most that it may have of a row of None."""
         ...
 
     def dead(self) -> list[bytes]:
@@ -56,9 +65,18 @@ class AtBrokers:
     def app(self, **options: Any) -> Txmsg:
         return Txmsg(self._broker.address, group=GROUP, **options)
 
-    def send(self, *bodies: bytes, row: int = 0, topic: str = TOPIC, encryption: Encryption | None = None) -> None:
-        key = f"row {row}"
+    def send(
+        self, *bodies: bytes, row: int | None = 0, topic: str = TOPIC, encryption: Encryption | None = None
+    ) -> None:
+        key = None if row is None else f"row {row}"
         self._producer.send_many(_sent([Message(topic, body, ordering_key=key) for body in bodies], encryption))
+
+    def share_ahead(self, app: Txmsg) -> float:
+        """Of the messages of a link: twice as many as handlers run at once, while these handle none."""
+        [consumer] = [each.consumer for each in app._receivers if TOPIC in each.topics]
+        assert isinstance(consumer, AsyncConsumer)
+        held = sum(shard.links.out() for shard in consumer._shards)
+        return held / (2 * consumer._concurrency)
 
     def dead(self) -> list[bytes]:
         return [letter.body for letter in self._broker.dead_letters(GROUP)]
@@ -76,8 +94,17 @@ class OfLog:
     def app(self, **options: Any) -> Txmsg:
         return Txmsg(log=self.root, group=GROUP, **options)
 
-    def send(self, *bodies: bytes, row: int = 0, topic: str = TOPIC, encryption: Encryption | None = None) -> None:
-        self._producer.send_many(_sent([Message(topic, body) for body in bodies], encryption), queue=row)
+    def send(
+        self, *bodies: bytes, row: int | None = 0, topic: str = TOPIC, encryption: Encryption | None = None
+    ) -> None:
+        self._producer.send_many(_sent([Message(topic, body) for body in bodies], encryption), queue=row or 0)
+
+    def share_ahead(self, app: Txmsg) -> float:
+        """Of the bytes of a queue: those that wait, and what one fetch may add to them."""
+        [consumer] = [receiver.consumer for receiver in app._receivers]
+        assert isinstance(consumer, AsyncPushConsumer)
+        lane = consumer._balance.lanes.get(LogQueue(TOPIC, 0))
+        return 0.0 if lane is None else lane.waiting_bytes / (fetcher.LANE_BYTES_MAX + fetcher._FETCH_BYTES)
 
     def dead(self) -> list[bytes]:
         with open_log(self.root) as access:

@@ -93,6 +93,32 @@ async def test_concurrency_is_how_many_handlers_of_a_subscription_run_side_by_si
     assert most == {"t": 2, "other": 1}
 
 
+# ---- fetched ahead
+
+
+async def test_some_messages_are_fetched_while_handlers_stand_still_and_not_all_of_them(place: Place) -> None:
+    app, go = place.app(), asyncio.Event()
+    running: list[bytes] = []
+    passed: list[bytes] = []
+
+    @app.subscribe("t", concurrency=2, source=place.source)
+    async def stand_still(message: ReceivedMessage) -> None:
+        running.append(message.body)
+        await go.wait()
+
+    app.subscribe("other", source=place.source)(of_kind("def", lambda message: passed.append(message.body)))
+    for _ in range(40):
+        place.send(*(os.urandom(20_000) for _ in range(10)), row=None)
+    async with app:
+        await until_async(lambda: running and place.share_ahead(app) >= 0.5)
+        place.send(b"x", topic="other")  # by the time that this is handled, more could have been fetched
+        await until_async(lambda: passed)
+        assert place.share_ahead(app) <= 1
+        go.set()
+        await until_async(lambda: acknowledged_by(app) == 401)
+    assert len(set(running)) == len(running) == 400
+
+
 # ---- settled
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from txmsg.app.worker.supervisor import Plan, Supervisor
 from txmsg.client.producer import Producer
 from txmsg.client.sending.counts import ProducerCounts
 from txmsg.message import Message
+from txmsg.metaq import LogAccess, LogProducer, open_log
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
@@ -39,6 +41,7 @@ class Worker:
     def __init__(self, directory: Path, brokers: str, *args: str) -> None:
         self.notes_file = directory / "notes"
         self.log_file = directory / "log"
+        self.metaq = directory / "metaq"
         self.child = Child(
             "the worker",
             [
@@ -50,7 +53,12 @@ class Worker:
             ],  # which ends with a test that is killed
             log=self.log_file,
             ready="{",
-            env={"TXMSG_BROKERS": brokers, "WORKER_NOTES": str(self.notes_file), "PYTHONPATH": str(ROOT)},
+            env={
+                "TXMSG_BROKERS": brokers,
+                "TXMSG_LOG": str(self.metaq),
+                "WORKER_NOTES": str(self.notes_file),
+                "PYTHONPATH": str(ROOT),
+            },
         )
 
     def ready(self) -> dict[str, object]:
@@ -106,6 +114,40 @@ def test_what_is_handled_when_it_is_told_to_end_is_finished_and_nothing_is_lost_
         until(lambda: worker.ended() == keys)
     began_once = [note.split()[1] for note in worker.notes() if note.startswith("began")]
     assert sorted(began_once) == sorted(keys)  # what was finished at the end was acknowledged
+
+
+def test_processes_share_the_queues_of_a_log_and_finish_what_they_handle_when_they_are_told_to_end(
+    tmp_path: Path,
+) -> None:
+    def append(log: LogAccess, name: str) -> set[str]:
+        keys = [f"{name}{n}" for n in range(40)]
+        for queue in range(4):
+            LogProducer(log).send_many([Message("lines", b"", key=key) for key in keys[queue::4]], queue=queue)
+        return set(keys)
+
+    def owners(log: LogAccess) -> list[str]:
+        return [each.owner for each in log.group("reader").queues if each.owner and each.queue.topic == "lines"]
+
+    options = (f"{APP}:of_log", "--processes", "2")
+    with open_log(tmp_path / "metaq", append=True) as log:
+        first = append(log, "a")
+        with working(tmp_path, "127.0.0.1:1", *options) as worker:
+            worker.ready()
+            until(lambda: any(note.startswith("began") for note in worker.notes()))
+            worker.child.send_signal(signal.SIGTERM)
+            assert worker.child.wait(STOP_S_MAX) == 0
+            began = {note.split()[1] for note in worker.notes() if note.startswith("began")}
+            assert worker.ended() == began <= first
+            assert worker.notes().count("left in order") == 2
+            assert log.group("reader").members == ()
+        with working(tmp_path, "127.0.0.1:1", *options) as worker:
+            until(lambda: worker.ended() == first)
+            until(lambda: sorted(Counter(owners(log)).values()) == [2, 2])
+            second = append(log, "b")
+            until(lambda: worker.ended() == first | second)
+    rows = [note.split() for note in worker.notes() if note.startswith("began")]
+    assert sorted(row[1] for row in rows) == sorted(first | second)  # what was finished at the end is not handled again
+    assert len({row[3] for row in rows if row[1] in second}) == 2
 
 
 def test_handlers_that_print_go_on_when_nobody_reads_the_log_any_more(broker: BrokerProcess, tmp_path: Path) -> None:

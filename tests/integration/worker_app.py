@@ -17,6 +17,7 @@ app.include(router)
 broken = Txmsg(group="g")
 broken.include(router)
 empty = Txmsg()
+of_log = Txmsg(group="reader")
 
 
 def note(what: str) -> None:
@@ -46,6 +47,16 @@ def wait(message: ReceivedMessage) -> None:
 @app.on_shutdown
 def say_so() -> None:
     note("left in order")
+
+
+@of_log.subscribe("lines", source="log")
+def read(message: ReceivedMessage) -> None:
+    note(f"began {message.key} in {os.getpid()}")
+    time.sleep(0.2)  # it computes
+    note(f"ended {message.key}")
+
+
+of_log.on_shutdown(say_so)
 
 
 @broken.on_startup

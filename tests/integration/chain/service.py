@@ -1,9 +1,10 @@
 """A service that pays orders, and ends at a step: a program for tests.
 
-    python -m tests.integration.chain.service KIND URL BROKER STEP PLANT
+    python -m tests.integration.chain.service KIND URL BROKER STEP PLANT [LOG]
 
 KIND: `def` or `async`. URL: of its database. STEP: one of STEPS; there it kills itself, or stops itself at "stopped".
 PLANT: "none", or which write is in a transaction of its own, as a defect: the "inbox" row, or the "effects".
+LOG: where orders are read from a log, and not from brokers.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class Ending:
         hooks.before_end = lambda *_: self.at("committed")
 
 
-def service(url: str, broker: str, ending: Ending, plant: str) -> Txmsg:
+def service(url: str, broker: str, ending: Ending, plant: str, log: str | None) -> Txmsg:
     engine = create_engine(url, **(POOL_OF_ONE if plant == "none" else {}))
-    app = Txmsg(broker, group="payment", database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S)
+    app = Txmsg(broker, log=log, group="payment", database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S)
     if plant == "inbox":
         sending_handler.record = recorded_apart(engine)  # type: ignore[attr-defined]
 
-    @app.subscribe("order.placed")
+    @app.subscribe("order.placed", source="log" if log else "brokers")
     def pay(order_id: int, session: Session, tx: Transaction) -> None:
         if plant == "effects":
             with engine.begin() as connection:
@@ -89,11 +90,11 @@ def recorded_apart(engine: Engine) -> Any:
     return record
 
 
-def async_service(url: str, broker: str, ending: Ending) -> Txmsg:
+def async_service(url: str, broker: str, ending: Ending, log: str | None) -> Txmsg:
     engine = create_async_engine(url, **POOL_OF_ONE)
-    app = Txmsg(broker, group="payment", database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S)
+    app = Txmsg(broker, log=log, group="payment", database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S)
 
-    @app.subscribe("order.placed")
+    @app.subscribe("order.placed", source="log" if log else "brokers")
     async def pay(order_id: int, session: AsyncSession, tx: Transaction) -> None:
         await session.execute(PAY, {"id": order_id, "amount": 7})
         tx.send("order.paid", {"order_id": order_id}, key=order_id)
@@ -103,9 +104,9 @@ def async_service(url: str, broker: str, ending: Ending) -> Txmsg:
     return app
 
 
-def main(kind: str, url: str, broker: str, step: str, plant: str) -> None:
+def main(kind: str, url: str, broker: str, step: str, plant: str, log: str | None = None) -> None:  # noqa: PLR0917
     ending = Ending(step)
-    app = service(url, broker, ending, plant) if kind == "def" else async_service(url, broker, ending)
+    app = service(url, broker, ending, plant, log) if kind == "def" else async_service(url, broker, ending, log)
     ending.watch(app)
     app.run()
 

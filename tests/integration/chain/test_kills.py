@@ -21,6 +21,8 @@ from tests.integration.chain.service import STEPS
 from tests.integration.client_harness import WAIT_S
 from tests.waiting import until
 from txmsg import Message, Producer
+from txmsg.metaq import LogProducer, open_log
+from txmsg.testing.log_progress import progress_of_log
 from txmsg.testing.progress import progress_of
 
 ORDERS: Final = 3
@@ -33,9 +35,21 @@ select t.name, m.key, count(*), count(distinct (m.transaction_id, m.n))
 
 
 class World:
-    """The two databases, and the service between them."""
+    """The two databases, and the service between them.
 
-    def __init__(self, broker: BrokerProcess, notify_url: str, business: BusinessDatabase, directory: Path) -> None:
+    log: where the service reads orders, if not from the broker.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        notify_url: str,
+        business: BusinessDatabase,
+        directory: Path,
+        *,
+        log: Path | None = None,
+    ) -> None:
+        self._orders = log
         self._broker = broker
         self._notify_url = notify_url
         self.business = business
@@ -46,7 +60,8 @@ class World:
         url = self.business.async_url if kind == "async" else self.business.url
         command = [sys.executable, "-m", "tests.integration.chain.service", kind, url]
         with self._log.open("ab") as log:
-            process = subprocess.Popen([*command, self._broker.address, step, plant], cwd=ROOT, stderr=log)
+            orders = () if self._orders is None else (str(self._orders),)
+            process = subprocess.Popen([*command, self._broker.address, step, plant, *orders], cwd=ROOT, stderr=log)
         try:
             yield process
         finally:
@@ -58,16 +73,26 @@ class World:
             return connection.execute(sql.encode()).fetchall()
 
     def place_orders(self) -> None:
+        orders = [Message("order.placed", f'{{"order_id":{id}}}'.encode(), key=str(id)) for id in range(ORDERS)]
+        if self._orders is not None:
+            with open_log(self._orders, append=True) as log:
+                LogProducer(log, queues=1).send_many(orders)
+            return
         with Producer(self._broker.address, group="orders") as producer:
-            producer.send_many(
-                [Message("order.placed", f'{{"order_id":{id}}}'.encode(), key=str(id)) for id in range(ORDERS)]
-            )
+            producer.send_many(orders)
 
     def is_done(self) -> bool:
         """Whether all orders are acknowledged, or dead, and nothing is undecided."""
-        with psycopg.connect(self._notify_url, autocommit=True, connect_timeout=10) as connection:
-            [placed] = progress_of(connection, [("payment", "order.placed")])
-        return not (placed.waiting or placed.late) and self.notify("select count(*) from txmsg.half_message") == [(0,)]
+        return self._are_handled() and self.notify("select count(*) from txmsg.half_message") == [(0,)]
+
+    def _are_handled(self) -> bool:
+        if self._orders is None:
+            with psycopg.connect(self._notify_url, autocommit=True, connect_timeout=10) as connection:
+                placed = progress_of(connection, [("payment", "order.placed")])
+        else:
+            with open_log(self._orders) as log:
+                placed = progress_of_log(log, "payment", ["order.placed"])
+        return not any(each.waiting or each.late for each in placed)
 
     def wrong(self) -> list[tuple[str, object]]:
         """What the databases hold otherwise than once."""
@@ -93,6 +118,13 @@ def world(
     return World(broker, notify_url, BusinessDatabase(database, request, tmp_path), tmp_path)
 
 
+@pytest.fixture
+def world_of_log(
+    broker: BrokerProcess, notify_url: str, database: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> World:
+    return World(broker, notify_url, BusinessDatabase(database, request, tmp_path), tmp_path, log=tmp_path / "log")
+
+
 def killed_and_started_again(world: World, kind: str, step: str, plant: str = "none") -> None:
     """The service dies once; another process then finishes the work."""
     world.place_orders()
@@ -114,6 +146,15 @@ def test_kills_at_every_step_leave_effects_and_messages_once(world: World, kind:
     with world.service(kind, "never"):
         until(world.is_done)
     assert world.wrong() == []
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+@pytest.mark.parametrize("kind", ["def", "async"])
+def test_kills_at_every_step_of_what_is_read_from_a_log_leave_effects_and_messages_once(
+    world_of_log: World, kind: str
+) -> None:
+    """The step "told" is the one between the commit and the offset of the log."""
+    test_kills_at_every_step_leave_effects_and_messages_once(world_of_log, kind)
 
 
 @pytest.mark.long
@@ -151,3 +192,8 @@ select 1 from pg_stat_activity
 def test_a_second_transaction_is_found(world: World, plant: str, step: str, found: list[str]) -> None:
     killed_and_started_again(world, "def", step, plant)
     assert [name for name, _ in world.wrong()] == found
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_a_second_transaction_of_what_is_read_from_a_log_is_found(world_of_log: World) -> None:
+    test_a_second_transaction_is_found(world_of_log, "effects", "inside", ["paid"])
