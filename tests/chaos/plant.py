@@ -29,6 +29,8 @@ from txmsg.broker.store.rows import Generations
 from txmsg.broker.waits import Waits
 from txmsg.checker.fence.own_rows import own_connection
 from txmsg.client import AsyncProducer
+from txmsg.client.flows.flow import LocalTransaction
+from txmsg.client.flows.flow_async import AsyncLocalTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.late import LateTransaction
 from txmsg.client.flows.late_async import AsyncLateTransaction
@@ -248,6 +250,29 @@ def _sent_after_the_commit() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _committed_before_the_half() -> Iterator[None]:
+    """A transaction whose half message travels alongside commits first, and waits for the half message afterwards."""
+
+    def run(self: LocalTransaction, factory: Any, work: Any) -> Any:
+        stored, self._before_commit = self._before_commit, None
+        result = original(self, factory, work)
+        if stored is not None:
+            stored()
+        return result
+
+    async def run_async(self: AsyncLocalTransaction, factory: Any, work: Any) -> Any:
+        stored, self._before_commit = self._before_commit, None
+        result = await original_async(self, factory, work)
+        if stored is not None:
+            await stored()
+        return result
+
+    original, original_async = LocalTransaction.run, AsyncLocalTransaction.run
+    with patch.object(LocalTransaction, "run", run), patch.object(AsyncLocalTransaction, "run", run_async):
+        yield
+
+
 PLANTS = (
     Plant("lost", frozenset({"I1", "I2"}), _of_model("only the first message of a transaction is committed")),
     Plant("lost", frozenset({"I1", "I2"}), _of_model("a broken connection is taken for written")),
@@ -261,6 +286,11 @@ PLANTS = (
         "threads",
         frozenset({"I1", "I2"}),
         model.Plant("threads take silence for stored", Defect.LOST, code=_threads_take_silence_for_stored),
+    ),
+    Plant(
+        "early",
+        frozenset({"I1", "I2"}),
+        model.Plant("a commit does not wait for its half message", Defect.LOST, code=_committed_before_the_half),
     ),
     Plant(
         "stale",

@@ -50,6 +50,7 @@ class Caller:
         ways: list[tuple[Way, float, Callable[[str, Sequence[Message]], Awaitable[None]]]] = [
             (Way.PLAIN, 4, self._plain),
             (Way.FENCED, 2, self._fenced),
+            (Way.FENCED, 2, self._alongside),
             (Way.FENCED, 1, self._late),
             (Way.CLASSIC, 3, self._classically),
             (Way.KEPT, 6 if self._keeps else 0, self._keep),
@@ -120,6 +121,9 @@ class Caller:
 
     async def _fenced(self, serial: str, messages: Sequence[Message]) -> None:
         await self._senders.sell(serial, messages, self._local())
+
+    async def _alongside(self, serial: str, messages: Sequence[Message]) -> None:
+        await self._senders.sell_alongside(serial, messages, self._local())
 
     async def _late(self, serial: str, messages: Sequence[Message]) -> None:
         await self._senders.sell_late(serial, messages, self._local())

@@ -61,6 +61,10 @@ class Senders(Protocol):
         """By the decorator."""
         ...
 
+    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        """By the decorator, whose half messages travel while the function runs."""
+        ...
+
     async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         """By `producer.transaction(session)`."""
         ...
@@ -103,6 +107,7 @@ class Coroutines:
 
         decorated = partial(transactional_message, self._fenced, session=self._sessions, message=_as_given)
         self._sell, self._keep = decorated()(sell), decorated(when_away=OUTBOX)(sell)
+        self._sell_alongside = decorated(half="alongside")(sell)
 
     async def _enter(self, group: str, listener: Any) -> AsyncProducer:
         producer = AsyncProducer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
@@ -110,6 +115,9 @@ class Coroutines:
 
     async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         await self._sell(serial, messages, local)
+
+    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        await self._sell_alongside(serial, messages, local)
 
     async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         await self._keep(serial, messages, local)
@@ -164,6 +172,7 @@ class Threads:
 
         decorated = partial(transactional_message, self._fenced, session=self._sessions, message=_as_given)
         self._sell, self._keep = decorated()(sell), decorated(when_away=OUTBOX)(sell)
+        self._sell_alongside = decorated(half="alongside")(sell)
 
     def _enter(self, group: str, listener: Any) -> Producer:
         producer = Producer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
@@ -175,6 +184,9 @@ class Threads:
 
     async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         await self._on_thread(self._sell, serial, messages, local)
+
+    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+        await self._on_thread(self._sell_alongside, serial, messages, local)
 
     async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
         await self._on_thread(self._keep, serial, messages, local)
