@@ -198,7 +198,7 @@ import django; django.setup()
 from typing import TypedDict
 from django.db import connection
 from django.test import override_settings
-from txmsg import Message, MisuseError, Topic
+from txmsg import Message, MisuseError, Topic, Transaction
 from txmsg.contrib.django import idempotent, producer, subscribe
 from txmsg.contrib.django.subscriptions import application
 from txmsg.message import ReceivedMessage
@@ -232,6 +232,13 @@ try:
     async def other(number: int) -> None: pass
 except MisuseError as exc:
     print(exc)
+def asks(number: int, tx: Transaction) -> None: pass
+def returns(number: int) -> Message: pass
+for handler in (asks, returns):
+    try:
+        subscribe("orders", group="other")(handler)
+    except MisuseError as exc:
+        print(str(exc).partition(", for which")[0])
 with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
     memory = Memory()
     for number in (1, 2):
@@ -244,6 +251,8 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
     assert shop.manage("migrate")
     assert shop.python("-c", code).splitlines() == [
         "the handler of topic 'orders' is async def, in which transactions of Django do not work: make it def",
+        "asks() asks for a session or tx",
+        "returns() returns messages to send",
         "[('lists', 4), ('mailer', 4), ('once', 4), ('payment', 4), ('typed', 2)]",
         "6 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})] True",
     ]
@@ -254,6 +263,11 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
 def test_wrong_uses_are_named(shop: Shop) -> None:
     said = shop.manage("txmsg_worker", "--processes", "two", ends_with=1)
     assert "'two' is not a valid integer range" in said
+    shop.manage("migrate", "txmsg", "zero")
+    assert "absent are created by `manage.py migrate txmsg --database default`" in shop.manage(
+        "txmsg_worker", ends_with=1
+    )
+    shop.manage("migrate", "txmsg")
     assert "no handler is of group 'mailr': there are mailer" in shop.manage("txmsg_worker", "mailr", ends_with=1)
     assert shop.manage("makemigrations", "--check") == "No changes detected\n"
     assert "at least 600 s are needed" in shop.manage("txmsg_purge", "--older-than-days", "0", ends_with=1)

@@ -12,6 +12,7 @@ from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.producer import Producer
 from txmsg.contrib.django.configuration import configuration
 from txmsg.contrib.django.databases import engine_of
+from txmsg.errors import StorageError
 from txmsg.forks import renew_in_children
 
 
@@ -52,7 +53,13 @@ class _Producers:
 
     def start_declared(self) -> None:
         for using in sorted(self._declared):
-            self.of(using).start()
+            try:
+                self.of(using).start()
+            except StorageError as exc:
+                raise StorageError(
+                    f"the producer of Django's database {using!r} cannot start: {exc}; tables that are absent are "
+                    f"created by `manage.py migrate txmsg --database {using}`"
+                ) from exc
 
     def close(self) -> None:
         with self._making:

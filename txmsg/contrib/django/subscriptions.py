@@ -10,6 +10,7 @@ from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
 from txmsg.app.application import Txmsg
+from txmsg.app.dependencies import Injected
 from txmsg.app.router import Router
 from txmsg.consumer.failures import Retry
 from txmsg.contrib.django.configuration import configuration
@@ -17,11 +18,23 @@ from txmsg.contrib.django.producers import start_declared
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import is_coroutine
+from txmsg.runtime.user_function import name_of as name_of_function
 from txmsg.typed.topic import Topic, name_of
 
 H = TypeVar("H", bound=Callable[..., Any])
 
-_router = Router()
+
+class _DjangoRouter(Router):
+    """Subscriptions of handlers whose transactions are Django's."""
+
+    def _check_database(self, handler: Callable[..., Any], injected: Injected) -> None:
+        raise MisuseError(
+            f"{name_of_function(handler)} {injected.why_in_transaction}, for which an application has database=: in "
+            "Django put @idempotent() below @subscribe, and send by txmsg.contrib.django.send(...) in the handler"
+        )
+
+
+_router = _DjangoRouter()
 
 
 def subscribe(
