@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +16,8 @@ from uuid import uuid4
 import psycopg
 import pymysql
 import pytest
+from alembic import command
+from alembic.config import Config
 from click.testing import CliRunner
 from pymysql.constants import CLIENT
 from sqlalchemy import URL, Column, Engine, Integer, MetaData, Table, create_engine, insert, inspect, select, text
@@ -32,17 +36,22 @@ from txmsg import (
     idempotent,
     transactional_message,
 )
+from txmsg.checker.fence.identity import renew_fence_id
 from txmsg.cli.main import main
+from txmsg.client.business_sql import DIALECTS
 from txmsg.client.outbox import rows
+from txmsg.errors import MisuseError, StorageError
 from txmsg.fence import Fence, purge_inbox
 from txmsg.message import ReceivedMessage, new_transaction_id
-from txmsg.tables import fence_identity_table, metadata
+from txmsg.runtime.revisions import revisions
+from txmsg.tables import REVISION, changes, changes_sql, fence_identity_table, metadata
 
 _BUSINESS = MetaData()
 _ORDERS = Table("orders", _BUSINESS, Column("id", Integer, primary_key=True, autoincrement=False))
 _HANDLED = Table("handled", _BUSINESS, Column("id", Integer, primary_key=True, autoincrement=False))
 _ROLE = f"shop_{os.getpid()}"
 _PURGER = f"purger_{os.getpid()}"
+REVISIONS = revisions(changes.DIRECTORY)
 _PASSWORD = "a-password-of-tests"
 
 
@@ -196,6 +205,173 @@ def test_the_script_makes_what_create_tables_makes(place: Place) -> None:
     engine.dispose()
 
 
+def test_the_change_files_one_after_the_other_make_what_create_tables_makes(place: Place) -> None:
+    engine = place.engine()
+    for before, revision in zip([None, *REVISIONS], REVISIONS, strict=False):
+        for statement in changes_sql(place.dialect, since=before, to=revision):
+            place.run(statement)
+        assert said_revision(place) == revision
+    made = definitions(place, engine)
+    metadata.drop_all(engine)
+    create_tables(engine)
+    assert made == definitions(place, engine)
+    engine.dispose()
+
+
+def said_revision(place: Place) -> str:
+    found: str = json_of("tables", "check", "--database", place.url.render_as_string(hide_password=False))["revision"]
+    return found
+
+
+def test_the_last_change_is_the_revision_that_tables_have() -> None:
+    assert REVISIONS[-1] == REVISION
+    for dialect in DIALECTS:
+        assert changes_sql(dialect, since=REVISION) == []
+
+
+# ---- a later release
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release whose fence has one more column."""
+    directory = tmp_path / "changes"
+    shutil.copytree(changes.DIRECTORY, directory)
+    (directory / "0002").mkdir()
+    for dialect in DIALECTS:
+        (directory / "0002" / f"{dialect}.sql").write_text(
+            "-- Who has written it.\nALTER TABLE txmsg_fence ADD COLUMN writer VARCHAR(8);\n\n"
+            "UPDATE txmsg_fence_identity SET revision = '0002';\n"
+        )
+    monkeypatch.setattr(changes, "DIRECTORY", directory)
+    monkeypatch.setattr("txmsg.tables.REVISION", "0002")
+    monkeypatch.setattr("txmsg.cli.tables.REVISION", "0002")
+
+
+@pytest.fixture
+def old_tables(place: Place) -> Place:
+    for statement in changes_sql(place.dialect, to="0001"):
+        place.run(statement)
+    return place
+
+
+@pytest.mark.usefixtures("next_release")
+def test_old_tables_are_refused_with_the_command_that_upgrades_them(old_tables: Place) -> None:
+    place, engine = old_tables, old_tables.engine()
+    wanted = f"txmsg tables sql --dialect {place.dialect} --from 0001"
+    with pytest.raises(StorageError, match=f"have revision 0001, and this release works with 0002: .*{wanted}"):
+        create_tables(engine)
+    database = place.url.render_as_string(hide_password=False)
+    result = CliRunner().invoke(main, ["tables", "check", "--database", database])
+    assert (result.exit_code, wanted in result.stderr) == (1, True)
+    place.run(said(*wanted.split()[1:]))
+    create_tables(engine)
+    assert said_revision(place) == "0002"
+    assert "writer" in {column["name"] for column in inspect(engine).get_columns("txmsg_fence")}
+    assert [len(changes_sql(place.dialect, since=since)) for since in ("0001", "0002")] == [2, 0]
+    engine.dispose()
+
+
+def test_newer_tables_are_taken_as_they_are(place: Place) -> None:
+    engine = place.engine()
+    create_tables(engine)
+    with engine.begin() as connection:
+        connection.execute(text("update txmsg_fence_identity set revision = '0009'"))
+    create_tables(engine)
+    assert said_revision(place) == "0009"
+    engine.dispose()
+
+
+def test_a_copy_with_a_new_fence_id_keeps_the_revision_of_its_tables(place: Place) -> None:
+    engine = place.engine()
+    create_tables(engine)
+    with engine.begin() as connection:
+        connection.execute(text("update txmsg_fence_identity set revision = '0009'"))
+    before = Fence(engine).fence_id()
+    with engine.connect() as connection:
+        assert renew_fence_id(connection) != before
+    assert said_revision(place) == "0009"
+    engine.dispose()
+
+
+def test_unknown_revisions_and_dialects_are_refused() -> None:
+    result = CliRunner().invoke(main, ["tables", "sql", "--dialect", "sqlite", "--from", "1"])
+    assert result.exit_code == 2
+    assert "have no revision '1' in this release: there are 0001" in result.stderr
+    with pytest.raises(MisuseError, match="txmsg has no tables for 'oracle'"):
+        changes_sql("oracle")
+
+
+def test_a_database_without_the_tables_is_told_how_to_make_them(sqlite: Place) -> None:
+    result = CliRunner().invoke(main, ["tables", "check", "--database", str(sqlite.url)])
+    assert result.exit_code == 1
+    assert "has no tables of txmsg: have their owner run what `txmsg tables sql` prints" in result.stderr
+
+
+# ---- Alembic
+
+
+_MIGRATION = """
+from alembic import op
+from txmsg.tables import changes_sql
+
+revision, down_revision = "a1", None
+
+
+def upgrade():
+    for statement in changes_sql(op.get_context().dialect.name, to="0001"):
+        op.execute(statement)
+"""
+_ENVIRONMENT = """
+from alembic import context
+from sqlalchemy import create_engine
+from txmsg.tables import metadata
+
+url = context.config.get_main_option("sqlalchemy.url")
+if context.is_offline_mode():
+    context.configure(url=url, target_metadata=metadata, literal_binds=True)
+    with context.begin_transaction():
+        context.run_migrations()
+else:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        context.configure(connection=connection, target_metadata=metadata)
+        with context.begin_transaction():
+            context.run_migrations()
+    engine.dispose()
+"""
+
+
+def alembic_of(place: Place, directory: Path, out: io.StringIO | None = None) -> Config:
+    """A project with one migration, which makes the tables."""
+    (directory / "versions").mkdir(parents=True, exist_ok=True)
+    (directory / "env.py").write_text(_ENVIRONMENT)
+    (directory / "versions" / "a1_txmsg.py").write_text(_MIGRATION)
+    config = Config(output_buffer=out)
+    config.set_main_option("script_location", str(directory))
+    config.set_main_option("sqlalchemy.url", place.url.render_as_string(hide_password=False).replace("%", "%%"))
+    return config
+
+
+def test_alembic_prints_and_runs_the_statements_that_the_command_prints(place: Place, tmp_path: Path) -> None:
+    out, engine = io.StringIO(), place.engine()
+    command.upgrade(alembic_of(place, tmp_path / "migrations", out), "head", sql=True)
+    printed = re.sub(r"\s+", " ", out.getvalue())
+    assert not inspect(engine).get_table_names(), "--sql touches no database"
+    for statement in json_of("tables", "sql", "--dialect", place.dialect)["tables"]:
+        assert re.sub(r"\s+", " ", statement).strip() + ";" in printed
+    command.upgrade(alembic_of(place, tmp_path / "migrations"), "head")
+    create_tables(engine)
+    with engine.connect() as connection:
+        connection.execute(text("drop table alembic_version"))
+        connection.commit()
+    made = definitions(place, engine)
+    metadata.drop_all(engine)
+    create_tables(engine)
+    assert made == definitions(place, engine)
+    engine.dispose()
+
+
 def definitions(place: Place, engine: Engine) -> object:
     """The tables, as the database describes them."""
     names = sorted(inspect(engine).get_table_names())
@@ -206,7 +382,7 @@ def definitions(place: Place, engine: Engine) -> object:
                 return [re.sub(r" AUTO_INCREMENT=\d+", "", each) for each in created]
             case "sqlite":
                 found = connection.execute(text("select sql from sqlite_master where sql is not null order by name"))
-                return found.scalars().all()
+                return [re.sub(r"\s+\n", "\n", each) for each in found.scalars()]
             case _:
                 at = inspect(connection)
                 columns = {

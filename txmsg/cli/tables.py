@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import click
-from sqlalchemy import Dialect
+from sqlalchemy import Dialect, Engine
 
+from txmsg.cli.business import database_option, with_engine
 from txmsg.cli.main import EXAMPLE_FORMAT
 from txmsg.cli.options import json_option
 from txmsg.cli.output import json_text
 from txmsg.client.business_sql import DIALECTS, PURGING, RUNNING, all_tables_sql, rights_sql, role_sql
+from txmsg.errors import MisuseError, StorageError
+from txmsg.tables import REVISION, changes_sql, fence_identity_table, refuse_old_tables, revision_of
 
 _NAMES = {"postgresql": "PostgreSQL", "mysql": "MySQL or MariaDB", "sqlite": "SQLite"}
 
@@ -28,11 +31,13 @@ def tables() -> None:
 @click.option("--dialect", "name", type=click.Choice(list(DIALECTS)), required=True, help="mysql: for MariaDB, too.")
 @click.option("--role", metavar="NAME", help="The role of the application; of MySQL NAME or NAME@HOST.")
 @click.option("--purge-role", metavar="NAME", help="The role that deletes old rows.  [default: the application's]")
+@click.option("--from", "since", metavar="REVISION", help="Print what upgrades tables of this revision instead.")
 @json_option
-def sql(*, name: str, role: str | None, purge_role: str | None, as_json: bool) -> None:
+def sql(*, name: str, role: str | None, purge_role: str | None, since: str | None, as_json: bool) -> None:
     """Print the SQL that makes the tables, and gives roles what they need. It connects to no database.
 
     Without --role the rights are comments. In PostgreSQL and SQLite tables that exist are kept; in MySQL run it once.
+    `txmsg tables check` says which revision to give to --from.
     """
     if name == "sqlite" and (role or purge_role):
         raise click.UsageError("SQLite has no roles: who may write its file may do everything; leave out --role")
@@ -40,7 +45,10 @@ def sql(*, name: str, role: str | None, purge_role: str | None, as_json: bool) -
         if given is not None and (not given or not given.isprintable()):
             raise click.UsageError(f"{option} {given!r} is not the name of a role: give one of printable characters")
     dialect = DIALECTS[name]()
-    made = list(all_tables_sql(dialect))
+    try:
+        made = list(all_tables_sql(dialect)) if since is None else changes_sql(name, since=since)
+    except MisuseError as exc:
+        raise click.BadParameter(str(exc), param_hint="--from") from exc
     running, purging = (
         [] if name == "sqlite" else list(rights_sql(rights, _written(given, dialect), dialect))
         for rights, given in ((RUNNING, role), (PURGING, purge_role or role))
@@ -48,7 +56,11 @@ def sql(*, name: str, role: str | None, purge_role: str | None, as_json: bool) -
     if as_json:
         click.echo(json_text({"tables": made, "rights": running, "purge_rights": purging}))
         return
-    click.echo(f"-- The tables of txmsg in a business database, for {_NAMES[name]}.")
+    if since is None:
+        click.echo(f"-- The tables of txmsg in a business database, for {_NAMES[name]}: revision {REVISION}.")
+    else:
+        what = "to" if made else "which is the newest: nothing changes in"
+        click.echo(f"-- The tables of txmsg for {_NAMES[name]}, from revision {since}, {what} revision {REVISION}.")
     for statement in made:
         click.echo(f"\n{statement};")
     for title, statements, given in (
@@ -59,6 +71,34 @@ def sql(*, name: str, role: str | None, purge_role: str | None, as_json: bool) -
             click.echo(f"\n-- {title}")
         for statement in statements:
             click.echo(f"{statement};" if given else f"-- {statement};")
+
+
+@tables.command(
+    short_help="Say whether the tables are those of this release.",
+    epilog=f"{EXAMPLE_FORMAT}\n  txmsg tables check --database postgresql+psycopg://shop@db/shop",
+)
+@database_option
+@json_option
+def check(*, database: str, as_json: bool) -> None:
+    """Say the revision of the tables in a business database.
+
+    It fails, and says what to run, if this release needs a newer one. Tables of a newer revision are fine.
+    """
+
+    def look(engine: Engine) -> str | None:
+        with engine.connect() as connection:
+            if not connection.dialect.has_table(connection, fence_identity_table.name):
+                raise StorageError(
+                    f"{engine.url} has no tables of txmsg: have their owner run what `txmsg tables sql` prints"
+                )
+            refuse_old_tables(connection)
+            return revision_of(connection)
+
+    found = with_engine(database, look)
+    if as_json:
+        click.echo(json_text({"revision": found, "newest": REVISION}))
+    else:
+        click.echo(f"txmsg's tables have revision {found}; this release works with {REVISION}")
 
 
 def _written(role: str | None, dialect: Dialect) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from txmsg.tables import (
+    REVISION,
     comments_of,
     fence_identity_table,
     fence_table,
@@ -70,7 +71,8 @@ def identity_sql(dialect: Dialect) -> str:
     """
     name = fence_identity_table.name
     return (
-        f"INSERT INTO {name} (one, fence_id) SELECT 1, {_NEW_ID[dialect.name]} WHERE NOT EXISTS (SELECT 1 FROM {name})"
+        f"INSERT INTO {name} (one, fence_id, revision) SELECT 1, {_NEW_ID[dialect.name]}, '{REVISION}' "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {name})"
     )
 
 

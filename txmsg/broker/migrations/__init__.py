@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from txmsg.runtime import revisions as of_directory
+
 DIRECTORY = Path(__file__).parent
 
 
 def revisions() -> Sequence[str]:
     """All that this release has, oldest first."""
-    return sorted(path.name for path in DIRECTORY.iterdir() if path.name.isdecimal())
+    return of_directory.revisions(DIRECTORY)
 
 
 def statements_of(revision: str) -> Sequence[str]:
     """What brings a database to a revision from the one before it."""
-    return [path.read_text(encoding="utf-8") for path in sorted((DIRECTORY / revision).glob("*.sql"))]
+    return of_directory.sql_files(DIRECTORY, revision)

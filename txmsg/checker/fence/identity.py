@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, bindparam, delete, exc, insert, select
+from sqlalchemy import Connection, bindparam, exc, insert, select, update
 
 from txmsg.errors import StorageError
-from txmsg.tables import ID, fence_identity_table, schema_of
+from txmsg.tables import ID, REVISION, fence_identity_table, schema_of
 
 SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
-_INSERT_IDENTITY = insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID)).inline()
+_INSERT_IDENTITY = (
+    insert(fence_identity_table).values(one=1, fence_id=bindparam("fence", type_=ID), revision=REVISION).inline()
+)
+_RENEW: Final = update(fence_identity_table).values(fence_id=bindparam("fence", type_=ID))
 
 
 class Identity:
@@ -46,8 +50,8 @@ def renew_fence_id(connection: Connection) -> UUID:
     """
     new = uuid4()
     with connection.begin():
-        connection.execute(delete(fence_identity_table))
-        connection.execute(_INSERT_IDENTITY, {"fence": new})
+        if not connection.execute(_RENEW, {"fence": new}).rowcount:
+            connection.execute(_INSERT_IDENTITY, {"fence": new})
     return new
 
 

@@ -1,6 +1,9 @@
-"""The tables of txmsg in a business database: fence, outbox and inbox. Knows no statement.
+"""The tables of txmsg in a business database: fence, outbox and inbox. Knows no statement on their rows.
 
-They are made by `create_tables`, or by the application's own migrations: `metadata` has them all.
+They are made by `create_tables`, or by the application's own migrations: `metadata` has them all, and `changes_sql`
+what brings them from one revision to the next.
+
+changes    the revisions, as SQL
 """
 
 from __future__ import annotations
@@ -39,9 +42,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
-from txmsg.errors import MisuseError, shown
+from txmsg.errors import MisuseError, StorageError, shown
+from txmsg.tables.changes import changes_sql
 
 __all__ = [
+    "changes_sql",
     "create_tables",
     "fence_identity_table",
     "fence_table",
@@ -89,6 +94,9 @@ def _exact(size: int) -> String:
 
 _UTC = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
+REVISION: Final = "0001"
+"""Of these tables: the last one of `changes`."""
+
 metadata = MetaData()
 """All tables of txmsg in a business database, for Alembic's `target_metadata`."""
 
@@ -108,6 +116,7 @@ fence_identity_table = Table(
     metadata,
     Column("one", SmallInteger, CheckConstraint("one = 1"), primary_key=True, autoincrement=False),
     Column("fence_id", ID, nullable=False),
+    Column("revision", _exact(4), nullable=False, comment="Of txmsg's tables here."),
     comment="Which fence this is: a check is never answered from another database.",
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
@@ -189,7 +198,8 @@ def create_tables(
     bind: an Engine; or a Connection, in whose transaction they are created, as in an Alembic migration:
     `create_tables(op.get_bind())`; or the asynchronous kind of either: then await the result; or a function that opens
     a connection, see `FenceCheckListener`. Idempotent; several processes may call it at once. Raises MisuseError for
-    databases other than PostgreSQL, MySQL, MariaDB and SQLite.
+    databases other than PostgreSQL, MySQL, MariaDB and SQLite, and StorageError, with what to run, for tables of a
+    release before that this one does not work with.
     """
     if is_function(bind):
         connected = connected_by(bind)
@@ -207,7 +217,8 @@ def create_tables(
         case _:
             raise MisuseError(
                 f"create_tables was given {shown(bind)} of type {type(bind).__name__}: give the Engine or AsyncEngine "
-                "of the business database, or a connection of it"
+                "of the business database, or a connection of it; in a migration that Alembic prints by --sql there is "
+                "none, so execute each statement of txmsg.tables.changes_sql"
             )
     return None
 
@@ -240,6 +251,8 @@ def _create(connection: Connection) -> None:
         # Looks first: PostgreSQL asks for permissions, and for an index locks out writers of the table, before it sees
         # that there is nothing to create.
         schema = schema_of(connection)
+        if connection.dialect.has_table(connection, fence_identity_table.name, schema=schema):
+            refuse_old_tables(connection)
         for table in metadata.sorted_tables:
             if not connection.dialect.has_table(connection, table.name, schema=schema):
                 connection.execute(CreateTable(table, if_not_exists=True))
@@ -249,7 +262,24 @@ def _create(connection: Connection) -> None:
                 if not connection.dialect.has_index(connection, table.name, str(index.name), schema=schema):
                     connection.execute(CreateIndex(index, if_not_exists=dialect_name not in _MYSQL))
         if connection.scalar(select(fence_identity_table.c.fence_id)) is None:  # as above: it may only read
-            connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4()})
+            connection.execute(_INSERT_IDENTITY[dialect_name], {"one": 1, "fence_id": uuid4(), "revision": REVISION})
+
+
+def revision_of(connection: Connection) -> str | None:
+    """The revision of the tables in a business database; None if that is not yet written."""
+    found: str | None = connection.scalar(select(fence_identity_table.c.revision))
+    return found
+
+
+def refuse_old_tables(connection: Connection) -> None:
+    """Raises StorageError for tables of an older revision than this release works with."""
+    revision = revision_of(connection)
+    if revision is not None and revision < REVISION:
+        name = "mysql" if connection.dialect.name in _MYSQL else connection.dialect.name
+        raise StorageError(
+            f"txmsg's tables in {connection.engine.url} have revision {revision}, and this release works with "
+            f"{REVISION}: have their owner run what `txmsg tables sql --dialect {name} --from {revision}` prints"
+        )
 
 
 def schema_of(connection: Connection) -> str | None:
