@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from txmsg.app import Depends
 from txmsg.consumer.failures import Reject, Retry, Skip
 from txmsg.encryption import AesGcm
 from txmsg.message import ReceivedMessage
+from txmsg.typed.topic import Topic
 
 KINDS = pytest.mark.parametrize("kind", ["def", "async def"])
 WAIT_S = 60.0
@@ -432,3 +434,79 @@ def _sees_new(place: Place, apps: list[Any]) -> bool:
         return True
     place.send(b"x")
     return False
+
+
+# ---- several topics
+
+
+async def test_topics_of_one_subscription_share_its_concurrency(place: Place) -> None:
+    app = place.app()
+    running: list[str] = []
+    most: list[int] = []
+    full = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        running.append(message.topic)
+        most.append(len(running))
+        if len(running) == 2:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0)
+        running.remove(message.topic)
+
+    app.subscribe("t", "u", "v", source=place.source, concurrency=2)(handle)
+    for topic in ("t", "u", "v"):
+        for row in range(3):
+            place.send(*bodies(row, 2), row=row, topic=topic)
+    async with app:
+        await until_async(lambda: acknowledged_by(app) == 18)
+    assert max(most) == 2
+    assert {topic for _, topic in figures_of(app)["txmsg_handler_seconds"]} == {"t", "u", "v"}
+
+
+async def test_list_of_several_topics_is_handled(place: Place) -> None:
+    app = place.app()
+    seen: list[tuple[str, bytes]] = []
+
+    @app.subscribe("t", "u", source=place.source, batch=5, concurrency=2)
+    def handle(messages: list[ReceivedMessage]) -> None:
+        assert len(messages) <= 5
+        if place.source == "log":
+            assert len({(each.topic, each.queue) for each in messages}) == 1
+        seen.extend((each.topic, each.body) for each in messages)
+
+    for topic in ("t", "u"):
+        place.send(*bodies(0, 12), topic=topic)
+    async with app:
+        await until_async(lambda: acknowledged_by(app) == 24)
+    assert sorted(seen) == sorted((topic, body) for topic in ("t", "u") for body in bodies(0, 12))
+
+
+async def test_body_that_is_not_of_its_topics_type_is_a_dead_letter_at_once(place: Place) -> None:
+    app = place.app()
+    seen: list[Opened | Closed] = []
+
+    @app.subscribe(OPENED, CLOSED, source=place.source)
+    def handle(event: Opened | Closed) -> None:
+        seen.append(event)
+
+    place.send(b'{"account": 1}', topic="opened")
+    place.send(b'{"account": 2}', b'{"account": 3, "why": "x"}', topic="closed")
+    async with app:
+        await until_async(lambda: acknowledged_by(app) == 2 and place.dead())
+    assert sorted(seen, key=lambda each: each.account) == [Opened(1), Closed(3, "x")]
+    assert place.dead() == [b'{"account": 2}']
+
+
+@dataclass
+class Opened:
+    account: int
+
+
+@dataclass
+class Closed:
+    account: int
+    why: str
+
+
+OPENED, CLOSED = Topic("opened", Opened), Topic("closed", Closed)

@@ -166,7 +166,7 @@ def test_routers_complete_what_they_include() -> None:
     around = [contextmanager(_note(name)) for name in ("inner", "app")]
     inner.middleware(around[0])
     app.middleware(around[1])
-    found = {each.topic: each for each in app.subscriptions}
+    found = {each.topics[0]: each for each in app.subscriptions}
     assert {topic: each.group for topic, each in found.items()} == {"a": "of-inner", "b": "of-app", "c": "own"}
     Handling(found["a"], {}).handle(MESSAGE)
     assert seen == ["app", "inner", "left inner", "left app"]
@@ -477,20 +477,20 @@ LOCAL, CLOSURE = local()
 
 
 @pytest.mark.parametrize(
-    ("payload_type", "overrides", "said"),
+    ("payload_types", "overrides", "said"),
     [
-        (None, {number: CLOSURE}, "the replacement of a dependency of compute"),
-        (None, {number: Threshold()}, "the replacement of a dependency of compute"),
-        (None, {CLOSURE: number}, "a dependency of compute.* that is overridden"),
-        (None, {Threshold(): number}, "a dependency of compute.* that is overridden"),
-        (LOCAL, {}, "the type of the payloads of compute"),
+        ((), {number: CLOSURE}, "the replacement of a dependency of compute"),
+        ((), {number: Threshold()}, "the replacement of a dependency of compute"),
+        ((), {CLOSURE: number}, "a dependency of compute.* that is overridden"),
+        ((), {Threshold(): number}, "a dependency of compute.* that is overridden"),
+        ((LOCAL,), {}, "the type of the payloads of compute"),
     ],
 )
 def test_what_another_process_could_not_find_is_refused_before_it_handles(
-    payload_type: type | None, overrides: Any, said: str
+    payload_types: tuple[type, ...], overrides: Any, said: str
 ) -> None:
     with pytest.raises(MisuseError, match=rf"{said}.* is .*could not import there"):
-        Processes(compute, payload_type, overrides)
+        Processes(compute, payload_types, overrides)
 
 
 async def test_a_start_refuses_a_stand_in_that_another_process_could_not_find() -> None:
@@ -554,7 +554,7 @@ async def test_a_handler_gets_the_payload_by_its_type(runs_in: Any) -> None:
     app = Txmsg(group="g")
     app.subscribe(ORDERS, runs_in=runs_in)(take)
     (subscription,) = app.subscriptions
-    assert subscription.topic == "order"
+    assert subscription.topics == ("order",)
     handling = Handling(subscription, {})
     try:
         with pytest.raises(KeyError) as raised:
@@ -583,7 +583,7 @@ def test_a_dict_is_a_payload_where_payloads_are_dicts() -> None:
         seen.append(payload)
 
     topic = Topic("any", dict)
-    Injected(take_any, payload_type=dict).on_thread(topic.received(ReceivedMessage("any", b'{"a": 1}')))
+    Injected(take_any, payload_types=[dict]).on_thread(topic.received(ReceivedMessage("any", b'{"a": 1}')))
     assert seen == [{"a": 1}]
 
 
@@ -617,8 +617,7 @@ async def of_field_and_message(message: ReceivedMessage, log: logging.Logger, *,
 @pytest.mark.parametrize("handler", [of_order, of_message, of_field])
 async def test_handler_of_a_named_topic_says_its_payload_by_annotations(handler: Any, runs_in: Any) -> None:
     [handling] = handlings(handler, runs_in=runs_in)
-    assert isinstance(handling.topic, Topic)
-    message = handling.topic.received(ReceivedMessage("order", b'{"price": 7, "n": 7, "more": 1}'))
+    message = topic_of(handling).received(ReceivedMessage("order", b'{"price": 7, "n": 7, "more": 1}'))
     try:
         await asyncio.to_thread(handling.handle, message)
     finally:
@@ -629,9 +628,7 @@ async def test_handler_of_a_named_topic_says_its_payload_by_annotations(handler:
 
 async def test_fields_stand_beside_message_and_logger_and_replace_defaults() -> None:
     [handling] = handlings(of_field_and_message)
-    topic = handling.topic
-    assert isinstance(topic, Topic)
-    await handling.handle(topic.received(ReceivedMessage("order", b'{"price": 1}', key="k")))
+    await handling.handle(topic_of(handling).received(ReceivedMessage("order", b'{"price": 1}', key="k")))
     [other] = handlings(of_field)
     other.handle(topic_of(other).received(ReceivedMessage("order", b'{"price": 2, "note": "x"}')))
     assert seen == [("k", __name__, 1), (2, "x")]
@@ -642,7 +639,7 @@ def test_handler_with_the_message_and_a_default_asks_for_no_payload() -> None:
         seen.append(retries)
 
     [handling] = handlings(take)
-    assert handling.topic == "order"
+    assert handling.payloads == {"order": None}
     handling.handle(ReceivedMessage("order", b"no JSON"))
     assert seen == [3]
 
@@ -661,8 +658,9 @@ def handlings(handler: Any, **options: Any) -> list[Handling]:
 
 
 def topic_of(handling: Handling) -> Topic[Any]:
-    assert isinstance(handling.topic, Topic)
-    return handling.topic
+    [(name, payload_type)] = handling.payloads.items()
+    assert isinstance(payload_type, type)
+    return Topic(name, payload_type)
 
 
 # ---- what must not be acknowledged

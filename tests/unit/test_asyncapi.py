@@ -18,6 +18,8 @@ import msgspec
 import pydantic
 import pytest
 from jsonschema import Draft7Validator
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 from txmsg import ReceivedMessage, Router, Topic, Txmsg
 from txmsg.typed.asyncapi import asyncapi
@@ -160,3 +162,71 @@ def test_a_document_that_is_wrong_is_found(official: Draft7Validator) -> None:
     document["components"]["schemas"]["paid.v3.Paid"]["properties"]["by"]["discriminator"] = {"propertyName": "kind"}
     with pytest.raises(AssertionError, match=r"is not valid under|is not of type 'string'"):
         check(document, official)
+
+
+def test_payloads_by_annotation_have_a_message_of_who_sends_or_receives_them(
+    official: Draft7Validator, tmp_path: Path
+) -> None:
+    app = Txmsg("localhost:1", group="shop", database=create_engine(f"sqlite:///{tmp_path}/a.db"))
+
+    @app.transactional_message("order.placed", key="order_id")
+    def place(session: Session, order_id: int, line: Line, note: str | None = None, other: object = None) -> None: ...
+
+    @app.transactional_message(PAID)
+    def pay(session: Session, paid: Paid) -> None: ...
+
+    @app.transactional_message("order.built", message=lambda: b"")
+    def build(session: Session) -> None: ...
+
+    @app.subscribe("order.placed", "order.moved", group="mailer")
+    def mail(order_id: int, note: str = "") -> None: ...
+
+    @app.subscribe("order.placed", group="packer")
+    async def pack(orders: ReceivedMessage[OrderPlaced]) -> None: ...
+
+    @app.subscribe("log.*", group="reader", batch=3)
+    def read(lines: list[Line]) -> None: ...
+
+    @app.subscribe("order.placed", group="counter")
+    def count(message: ReceivedMessage) -> None: ...
+
+    document = app.asyncapi(title="shop", version="1")
+    check(document, official)
+    channels, schemas = document["channels"], document["components"]["schemas"]
+    assert sorted(channels["order.placed"]["messages"]) == ["mailer", "packer", "place"]
+    assert sorted(channels["order.moved"]["messages"]) == ["mailer"]
+    assert channels["order.built"]["messages"] == {}
+    assert [channels["log._"][name] for name in ("address", "messages")] == [
+        "log.{rest}",
+        {"reader": {"name": "log._.reader", "contentType": "application/json", "payload": {"$ref": LINES}}},
+    ]
+    sent = schemas["order.placed.place"]
+    assert sent["properties"]["order_id"] == {"type": "integer"}
+    assert sent["required"] == ["order_id", "line", "note", "other"]
+    assert schemas["order.placed.place.line"]["$ref"] == "#/components/schemas/order.placed.place.line.Line"
+    mailed = schemas["order.placed.mailer"]
+    assert mailed["properties"] == {"order_id": {"type": "integer"}, "note": {"type": "string"}}
+    assert mailed["required"] == ["order_id"]
+    operations = {name: each["action"] for name, each in document["operations"].items()}
+    assert [name for name, action in operations.items() if action == "send"] == [
+        "send.order.placed",
+        "send.paid",
+        "send.order.built",
+    ]
+    assert app.topics == (PAID,)
+    assert channels["paid"]["messages"].keys() == {"v3"}
+
+
+LINES = "#/components/schemas/log._.reader"
+
+
+def test_an_application_sends_and_receives_the_same_topic_of_a_union(official: Draft7Validator) -> None:
+    app = Txmsg("localhost:1", group="shop", sends=[PAID, PAID])
+
+    @app.subscribe(PAID, ORDERS)
+    def mail(event: Paid | OrderPlaced) -> None: ...
+
+    document = app.asyncapi(title="shop", version="1")
+    check(document, official)
+    assert sorted(document["operations"]) == ["receive.order.placed.shop", "receive.paid.shop", "send.paid"]
+    assert document["channels"]["order.placed"]["messages"].keys() == {"v1"}

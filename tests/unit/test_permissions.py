@@ -92,6 +92,25 @@ def test_receiving_needs_topics_and_group() -> None:
     assert missing(rights("receive group:billing"), "Notify/Receive", request)
 
 
+@pytest.mark.parametrize(
+    ("rule", "pattern", "is_allowed"),
+    [
+        ("order.*", "order.*", True),
+        ("order.*", "order.p*", True),
+        ("*", "order.*", True),
+        ("*", "*", True),
+        ("order.p*", "order.*", False),
+        ("order.*", "*", False),
+        ("order.paid", "order.*", False),
+        ("order.", "order.*", False),
+    ],
+)
+def test_a_pattern_needs_a_rule_with_its_prefix_or_a_shorter_one(rule: str, pattern: str, is_allowed: bool) -> None:
+    request = txmsg_pb2.ReceiveRequest(group="g", subscriptions=[txmsg_pb2.Subscription(topic=pattern)])
+    lacking = missing(rights(f"receive topic:{rule}", "receive group:g"), "Notify/Receive", request)
+    assert (lacking is None) is is_allowed
+
+
 def test_attaching_needs_a_right_only_for_what_the_client_says_it_does() -> None:
     def frame(**kwargs: Any) -> txmsg_pb2.ClientFrame:
         return txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(**kwargs))

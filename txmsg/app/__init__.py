@@ -15,6 +15,7 @@ processes      handlers in processes of their own
 producers      its producers: made before it runs or while it does, started and closed with it
 sending        what becomes of messages on their way out
 hooks          what is entered at the start and left at the end
+described      what it sends and receives, for its AsyncAPI document
 loading        an application by its name, MODULE:NAME
 worker         processes that run an application, and the one that supervises them
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from txmsg.app.database import Database, DatabaseChoice
 from txmsg.app.dependencies import Injected
+from txmsg.app.described import Decorated, operations_of, payloads_by_name
 from txmsg.app.hooks import Hook, entered, hook_of, hook_of_call
 from txmsg.app.producers import K, Producers
 from txmsg.app.receiving import Receiver, Sources, groups_of_log, receivers_of
@@ -41,7 +42,7 @@ from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.runtime.signals import stopped_by_signals
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import check_takes, in_handler
-from txmsg.typed.asyncapi import Operation, asyncapi
+from txmsg.typed.asyncapi import asyncapi
 from txmsg.typed.outgoing import outgoing
 from txmsg.typed.registry import schema_of
 from txmsg.typed.topic import Topic
@@ -136,6 +137,7 @@ class Txmsg(Router):
         self._visibility_timeout_s = visibility_timeout_s
         self._encryption = encryption
         self._hooks: list[Hook] = []
+        self._decorated: list[Decorated] = []
         self._renew()
         renew_in_children(self)
 
@@ -165,36 +167,44 @@ class Txmsg(Router):
     def subscriptions(self) -> tuple[Subscription, ...]:
         """All subscriptions, with those of routers. Raises MisuseError for one without a group, and for duplicates."""
         found = self._subscriptions()
-        seen: dict[tuple[str | None, str], Subscription] = {}
+        seen: dict[str, list[Subscription]] = {}
         for each in found:
             if each.group is None:
                 raise MisuseError(
-                    f"the handler of topic {each.topic!r} has no group: give @subscribe(..., group=...), or "
+                    f"the handler of {each.title} has no group: give @subscribe(..., group=...), or "
                     "group= to its Router or to Txmsg"
                 )
-            if seen.setdefault((each.group, each.topic), each) is not each:
+            of_group = seen.setdefault(each.group, [])
+            if twice := [topic for other in of_group for topic in each.topics if other.overlaps(topic)]:
                 raise MisuseError(
-                    f"group {each.group} has two handlers for topic {each.topic!r}: give one of them a group of its own"
+                    f"group {each.group} has two handlers for topic {twice[0]!r}: give one of them a group of its own"
                 )
+            of_group.append(each)
         list(groups_of_log(found))
         return tuple(found)
 
     @property
     def topics(self) -> tuple[Topic[Any], ...]:
         """The typed topics that it sends to or subscribes to."""
-        return tuple(dict.fromkeys([*self.sends, *(each.typed for each in self.subscriptions if each.typed)]))
+        sent = [each.topic for each in self._decorated if isinstance(each.topic, Topic)]
+        return tuple(
+            dict.fromkeys([*self.sends, *sent, *(topic for each in self.subscriptions for topic in each.typed)])
+        )
 
     def asyncapi(self, *, title: str, version: str) -> dict[str, Any]:
         """Its AsyncAPI 3.0 document, for JSON: the messages that it sends and receives, with the schemas of payloads.
 
-        title, version: of the application.
+        It receives what its handlers subscribe to, and sends what `transactional_message` declares, and `sends=`: name
+        there what `send` sends. title, version: of the application.
         """
-        operations = [Operation(action="send", topic=topic.name) for topic in self.sends]
-        operations += [
-            Operation(action="receive", topic=each.topic, group=each.group or "", is_of_log=each.source == "log")
-            for each in self.subscriptions
-        ]
-        return asyncapi(map(schema_of, self.topics), operations, title=title, version=version)
+        subscriptions = self.subscriptions
+        return asyncapi(
+            map(schema_of, self.topics),
+            operations_of(self.sends, self._decorated, subscriptions),
+            payloads_by_name(self._decorated, subscriptions),
+            title=title,
+            version=version,
+        )
 
     def producer(
         self, group: str, *, check_listener: CheckMessageListener | None = None, timeout_s: Seconds = 10.0
@@ -244,7 +254,13 @@ class Txmsg(Router):
             wait=wait,
             half=half,
         )
-        return lambda function: database.ready_for(decorate(function))
+
+        def decorated(function: Callable[..., Any]) -> Any:
+            ready = database.ready_for(decorate(function))
+            self._decorated.append(Decorated(topic, function, message is not None))
+            return ready
+
+        return decorated
 
     def send(
         self,

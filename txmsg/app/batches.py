@@ -170,13 +170,14 @@ class BatchesOfQueues:
                 return await handle(messages)
 
         self._new = partial(Batches, count, 1, handle_in_turn, name=name, pace=pace, begins=begins, until_quiet=True)
-        self._of: dict[int | None, Batches] = {}
+        self._of: dict[tuple[str, int | None], Batches] = {}
 
     async def add(self, message: ReceivedMessage) -> None:
         """As `Batches.add`."""
-        batches = self._of.get(message.queue)
+        queue = message.topic, message.queue
+        batches = self._of.get(queue)
         if batches is None:
-            batches = self._of[message.queue] = self._new()
+            batches = self._of[queue] = self._new()
         await batches.add(message)
 
     async def close(self) -> None:

@@ -16,7 +16,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints, is_typeddict
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -94,8 +95,8 @@ def _of_transaction(session: Any, tx: Transaction | None) -> _Known:
 class Injected:
     """A handler whose parameters are filled from a message, or from a list of them.
 
-    is_batch: it is called with lists. given: how many arguments it gets before those, such as a session. payload_type:
-    of the messages, if their topic knows one; otherwise the annotations decide. overrides: what stands in for
+    is_batch: it is called with lists. given: how many arguments it gets before those, such as a session. payload_types:
+    of the messages, if their topics know them; otherwise the annotations decide. overrides: what stands in for
     dependencies. Raises MisuseError for a parameter of which its annotation does not say what it is.
     """
 
@@ -105,13 +106,15 @@ class Injected:
         *,
         is_batch: bool = False,
         given: int = 0,
-        payload_type: type | None = None,
+        payload_types: Sequence[type] = (),
         overrides: Overrides = NO_OVERRIDES,
     ) -> None:
         self._is_batch = is_batch
         self._given = given
-        self.payload_type = payload_type or self._annotated_payload(handler)
-        """Of the messages; None: none of the parameters asks for a payload."""
+        self.payload_types = tuple(payload_types) or self._annotated_payload(handler)
+        """Of the messages: several if these are of several topics. None: no topic knows one, nor does a parameter."""
+        self.takes_payload = False
+        """Whether it asks for the payload, or for a field of it."""
         self._overrides = overrides
         self.overridden: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Those of the overrides that this handler asks for."""
@@ -143,7 +146,7 @@ class Injected:
 
     # ---- reading it
 
-    def _annotated_payload(self, handler: Callable[..., Any]) -> type | None:
+    def _annotated_payload(self, handler: Callable[..., Any]) -> tuple[type, ...]:
         """What the payloads are by the handler's parameters: their model, or an object with fields of their names."""
         fields: dict[str, tuple[Any, bool]] = {}
         for name, parameter, annotation in _parameters(handler, self._given):
@@ -151,12 +154,17 @@ class Injected:
             if get_origin(wanted) is ReceivedMessage:
                 [wanted] = get_args(wanted)
             if is_model(wanted):
-                model: type = wanted
-                return model
+                return (wanted,)
+            if len(models := [each for each in _choices_of(wanted) if is_model(each)]) > 1:
+                kinds = ", ".join(f'Topic("...", {each.__name__})' for each in models)
+                raise MisuseError(
+                    f"parameter {name!r} of {name_of(handler)} is {' | '.join(each.__name__ for each in models)}, and "
+                    f"its topics are names, which do not say which: give @subscribe a Topic for each, as in {kinds}"
+                )
             if _dependency_in(annotation) is None and not self._is_batch and is_field(annotation):
                 fields[name] = annotation, parameter.default is parameter.empty
         is_asked_for = any(is_required for _, is_required in fields.values())
-        return fields_type(name_of(handler), fields) if is_asked_for else None
+        return (fields_type(name_of(handler), fields),) if is_asked_for else ()
 
     def _plan(self, function: Callable[..., Any], above: tuple[Callable[..., Any], ...]) -> _Call:
         if function in above:
@@ -168,6 +176,7 @@ class Injected:
             source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
             if isinstance(source, _Source | _Field):
                 sources[name] = source
+                self.takes_payload |= source is _Source.PAYLOAD or isinstance(source, _Field)
                 self._asks_for_tx |= source is _Source.TRANSACTION
                 if source is _Source.SESSION:
                     self.sessions.add(_bare(annotation))
@@ -206,18 +215,22 @@ class Injected:
             return _Source.MESSAGE
         if self._is_payload(wanted):
             return _Source.PAYLOAD
-        if is_typeddict(self.payload_type) and name in get_type_hints(self.payload_type):
+        if name in self._fields():
             return _Field(name)
         if parameter.default is not parameter.empty:
             return None
-        wanted_types = (
-            ["ReceivedMessage"] if self.payload_type is None else ["ReceivedMessage", self.payload_type.__name__]
-        )
+        payload = " | ".join(each.__name__ for each in self.payload_types)
+        wanted_types = ["ReceivedMessage", payload] if payload else ["ReceivedMessage"]
         raise MisuseError(
             f"parameter {name!r} of {name_of(function)} is {self._unknown(annotation)}: annotate it with "
             f"{', '.join(f'list[{each}]' if self._is_batch else each for each in wanted_types)}, logging.Logger, or "
             f"Annotated[T, Depends(f)]{self._session_hint(is_first=is_first)}"
         )
+
+    def _fields(self) -> Mapping[str, Any]:
+        """Of the payloads, if their type names each."""
+        several = self.payload_types
+        return get_type_hints(several[0]) if len(several) == 1 and is_typeddict(several[0]) else {}
 
     def _session_hint(self, *, is_first: bool) -> str:
         if not is_first or self._given:
@@ -225,13 +238,15 @@ class Injected:
         return "; if it is the session of @idempotent, put @idempotent below @subscribe"
 
     def _is_message(self, annotation: Any) -> bool:
-        if get_origin(annotation) is ReceivedMessage:
-            return self._is_payload(*get_args(annotation))
+        if get_origin(annotation) is ReceivedMessage and self._is_payload(*get_args(annotation)):
+            self.takes_payload = True
+            return True
         return annotation is ReceivedMessage
 
     def _is_payload(self, annotation: Any) -> bool:
-        """Also for `dict[str, Any]`, where payloads are `dict`."""
-        return self.payload_type is not None and self.payload_type in (annotation, get_origin(annotation))
+        """Also for `dict[str, Any]`, where payloads are `dict`. A union has the payloads of all topics."""
+        choices = _choices_of(annotation)
+        return bool(self.payload_types) and {*choices, *map(get_origin, choices)}.issuperset(self.payload_types)
 
     def _item_of(self, annotation: Any) -> Any:
         """What a list of it is annotated with, for a handler of lists."""
@@ -410,7 +425,7 @@ def _parameters(function: Callable[..., Any], given: int) -> list[tuple[str, ins
     elif not inspect.isroutine(body):
         body = type(function).__call__
     filled = list(signature.parameters.items())[given:]
-    hints = _hints(function, inspect.unwrap(body), [name for name, _ in filled])
+    hints = hints_of(function, inspect.unwrap(body), [name for name, _ in filled])
     found = []
     for name, parameter in filled:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -425,12 +440,12 @@ def _returned(function: Callable[..., Any]) -> Any:
     """The evaluated annotation of what it returns; None if it cannot be read: such a function sends nothing so."""
     body: Any = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return _hints(function, inspect.unwrap(body), ["return"]).get("return")
+        return hints_of(function, inspect.unwrap(body), ["return"]).get("return")
     except MisuseError:  # parameters must be readable; the rest may be for a type checker alone
         return None
 
 
-def _hints(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dict[str, Any]:
+def hints_of(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dict[str, Any]:
     """The annotations of these parameters, evaluated. Others may name what only a type checker imports."""
 
     def read() -> None: ...
@@ -449,6 +464,11 @@ def _hints(function: Callable[..., Any], body: Any, names: Sequence[str]) -> dic
 def _bare(annotation: Any) -> Any:
     """The type in Annotated."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _choices_of(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def _takes_message_by_place(

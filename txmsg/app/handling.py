@@ -14,13 +14,14 @@ from txmsg.app.dependencies import Injected, Overrides
 from txmsg.app.middleware import within_lists
 from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
-from txmsg.app.router import Middleware, Subscription, injected_of, topic_of
+from txmsg.app.router import Middleware, Subscription, injected_of, payloads_of
 from txmsg.app.transactions import NO_DATABASE, Transactions
 from txmsg.client.receiving.idempotent import Idempotent
-from txmsg.consumer.subscriptions import GroupHandler
+from txmsg.consumer.subscriptions import GroupHandler, Subscriptions
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import NotBegun, UserFunction, is_coroutine
+from txmsg.typed.topic import Topic
 
 Handle = Callable[[ReceivedMessage], Any]
 
@@ -54,8 +55,8 @@ class Handling:
         self._threads: DaemonThreads | None = None
         self._closed = threading.Event()
         injected = injected_of(subscription, overrides)
-        self.topic = topic_of(subscription, injected)
-        """The topic with the type of its payloads, if the handler asks for them."""
+        self.payloads = payloads_of(subscription, injected)
+        """Of each topic: itself, if it knows them, or the type that the handler asks for, if it does."""
         pace = None if subscription.rate is None else Pace(subscription.rate)
         handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
@@ -78,7 +79,7 @@ class Handling:
         if is_list:
             return self._in_lists(call, pace)
         if subscription.runs_in == "processes":
-            self._processes = Processes(handler, subscription.payload_type, injected.overridden)
+            self._processes = Processes(handler, subscription.payload_types, injected.overridden)
             return self._processes
         return handler if injected.is_plain else call
 
@@ -90,17 +91,24 @@ class Handling:
         threads = self._given_threads
         if threads is None:
             threads = self._threads = DaemonThreads(subscription.concurrency, name=f"txmsg-{subscription.group}")
-        function = UserFunction(f"the handler of topic {subscription.topic!r}", call, "messages")
+        function = UserFunction(f"the handler of {subscription.title}", call, "messages")
         kind = BatchesOfQueues if subscription.source == "log" else Batches
         self._batches = kind(
             subscription.batch,
             subscription.concurrency,
             lambda messages: function(messages, threads),
-            name=subscription.topic,
+            name=", ".join(subscription.topics),
             pace=pace,
             begins=self._begins,
         )
         return self._batches.add
+
+    def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Has a consumer's subscriptions pass its messages to `handle`."""
+        for topics, payload in self.payloads.items():
+            of_topics = payload if isinstance(payload, Topic) else topics
+            payload_type = payload if isinstance(payload, type) else None
+            subscriptions.add(of_topics, self.of.tag, self.of.retry, payload_type=payload_type)(self.handle)
 
     async def close(self) -> None:
         """Ends what the consumer has not waited for."""

@@ -38,8 +38,8 @@ from txmsg.runtime.reason import text_of, with_reason
 from txmsg.runtime.signals import leave_signals_to_parent
 from txmsg.runtime.user_function import name_of
 
-_Reference = tuple[str, str, type | None, tuple[tuple[Callable[..., Any], Callable[..., Any]], ...]]
-"""Module and qualified name of a function, the type of the payloads that it handles, and what stands in for what."""
+_Reference = tuple[str, str, tuple[type, ...], tuple[tuple[Callable[..., Any], Callable[..., Any]], ...]]
+"""Module and qualified name of a function, the types of payloads that its topics know, and what stands in for what."""
 _END_S_MAX: Final = 0.2
 """How long a process may take to end by itself that nobody uses any more."""
 _LOOK_S: Final = 0.5
@@ -77,20 +77,20 @@ def _check_found(what: str, given: Callable[..., Any]) -> None:
 class Processes:
     """A handler that runs in processes, as many as there are calls at once. Called on threads.
 
-    payload_type: of its messages, if their topic knows one. overrides: what stands in for its dependencies. Raises
+    payload_types: of its messages, if their topics know them. overrides: what stands in for its dependencies. Raises
     MisuseError if another process could not import one of these.
     """
 
     def __init__(
-        self, handler: Callable[..., Any], payload_type: type | None = None, overrides: Overrides = NO_OVERRIDES
+        self, handler: Callable[..., Any], payload_types: tuple[type, ...] = (), overrides: Overrides = NO_OVERRIDES
     ) -> None:
         self._name = name_of(handler)
-        if payload_type is not None:
+        for payload_type in payload_types:
             _check_found(f"the type of the payloads of {self._name}", payload_type)
         for overridden, stand_in in overrides.items():
             _check_found(f"a dependency of {self._name} that is overridden", overridden)
             _check_found(f"the replacement of a dependency of {self._name}", stand_in)
-        self._reference: _Reference = (handler.__module__, handler.__qualname__, payload_type, (*overrides.items(),))
+        self._reference: _Reference = (handler.__module__, handler.__qualname__, payload_types, (*overrides.items(),))
         self._lock = threading.Lock()  # of the next three
         self._free: list[_Process] = []
         self._all: set[_Process] = set()
@@ -358,8 +358,8 @@ def _goes(value: object) -> bool:
 
 @functools.cache
 def _handler(reference: _Reference) -> Callable[[ReceivedMessage], Any]:
-    module, path, payload_type, overrides = reference
+    module, path, payload_types, overrides = reference
     found: Any = sys.modules.get(module) or importlib.import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
-    return Injected(found, payload_type=payload_type, overrides=dict(overrides)).on_thread
+    return Injected(found, payload_types=payload_types, overrides=dict(overrides)).on_thread

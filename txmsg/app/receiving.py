@@ -71,7 +71,7 @@ class Receiver:
     @property
     def topics(self) -> list[str]:
         """Those of its subscriptions."""
-        return [handling.of.topic for handling in self.handlings]
+        return [topic for handling in self.handlings for topic in handling.of.topics]
 
 
 def receivers_of(
@@ -96,8 +96,8 @@ def groups_of_log(subscriptions: Sequence[Subscription]) -> Iterator[list[Subscr
 
 def _differ(first: Subscription, other: Subscription, option: str) -> MisuseError:
     return MisuseError(
-        f"group {first.group} reads topics {first.topic!r} and {other.topic!r} of the log, which share one start=, "
-        f"broadcast=, ordered=, strategy=, zone= and missing=; {shown(getattr(first, option))} and "
+        f"group {first.group} reads topics {first.topics[0]!r} and {other.topics[0]!r} of the log, which share one "
+        f"start=, broadcast=, ordered=, strategy=, zone= and missing=; {shown(getattr(first, option))} and "
         f"{shown(getattr(other, option))} differ: give both the same, or one of them a group of its own"
     )
 
@@ -118,7 +118,7 @@ def _at_brokers(of: Subscription, sources: Sources, overrides: Overrides, transa
         **sources.in_common,
     )
     handling = Handling(of, overrides, transactions, group=consumer.group)
-    consumer.subscribe(handling.topic, of.tag, retry=of.retry)(handling.handle)
+    handling.subscribe(consumer._subscriptions)
     return Receiver(group, consumer, (handling,))
 
 
@@ -144,8 +144,8 @@ def _of_log(
     )
     for handling in handlings:
         of = handling.of
-        consumer.subscribe(handling.topic, of.tag, retry=of.retry)(handling.handle)
-        consumer._set_apart(of.topic, concurrency=of.message_concurrency, list_count=of.batch or 1)
+        handling.subscribe(consumer._subscriptions)
+        consumer._set_apart(of.topics, concurrency=of.message_concurrency, list_count=of.batch or 1)
     return Receiver(group, consumer, handlings)
 
 
@@ -153,7 +153,7 @@ def _log_of(of: Subscription, sources: Sources) -> LogChoice:
     log = sources.log if sources.log is not None else os.environ.get(LOG_VARIABLE)
     if not log:
         raise MisuseError(
-            f'the handler of topic {of.topic!r} in group {of.group} has source="log", and the application has no log: '
+            f'the handler of {of.title} in group {of.group} has source="log", and the application has no log: '
             'write Txmsg(..., log="HOST:PORT"), with the address of `txmsg metaq serve`, a directory or '
             f"kafka://HOST:PORT, or set {LOG_VARIABLE}"
         )

@@ -22,6 +22,8 @@ from txmsg.runtime.durations import in_seconds
 from txmsg.runtime.start import Start
 from txmsg.runtime.user_function import check_takes, name_of
 from txmsg.settings.clients import CONCURRENCY_MAX
+from txmsg.typed.codecs import codec_of
+from txmsg.typed.names import check_topics, is_pattern, matches, overlap
 from txmsg.typed.topic import Topic
 from txmsg.typed.topic import name_of as name_of_topic
 from txmsg.wire.tags import parse_tags
@@ -45,9 +47,10 @@ _RATE_MAX: Final = 1e6
 class Subscription:
     """A handler, and how it gets its messages. Options are explained at `Router.subscribe`."""
 
-    topic: str
-    typed: Topic[Any] | None
-    """The topic, if it knows its payloads."""
+    topics: tuple[str, ...]
+    """Their names, and patterns."""
+    typed: tuple[Topic[Any], ...] = ()
+    """Those of them that know their payloads."""
     group: str | None
     """None: that of the router, or of the application."""
     handler: Callable[..., Any]
@@ -66,9 +69,22 @@ class Subscription:
     """Of the routers that it was included by, the outermost one first."""
 
     @property
-    def payload_type(self) -> type | None:
-        """Of the topic; None: the annotations of the handler say it."""
-        return None if self.typed is None else self.typed.payload_type
+    def payload_types(self) -> tuple[type, ...]:
+        """Of the topics that know theirs; none: the annotations of the handler say it."""
+        return tuple(dict.fromkeys(each.payload_type for each in self.typed))
+
+    @property
+    def title(self) -> str:
+        """Its topics, as errors name them."""
+        return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(map(repr, self.topics))}"
+
+    def takes(self, topic: str) -> bool:
+        """Whether it is one of its topics."""
+        return any(matches(each, topic) for each in self.topics)
+
+    def overlaps(self, topics: str) -> bool:
+        """Whether one of its topics could be of this name or pattern."""
+        return any(overlap(each, topics) for each in self.topics)
 
     @property
     def message_concurrency(self) -> int:
@@ -90,8 +106,7 @@ class Router:
 
     def subscribe(
         self,
-        topic: str | Topic[Any],
-        *,
+        *topics: str | Topic[Any],
         group: str | None = None,
         tag: str = "*",
         concurrency: int = CONCURRENCY,
@@ -109,19 +124,23 @@ class Router:
     ) -> Callable[[H], H]:
         """Decorates a handler, def or async def, and returns it unchanged, so that tests can call it.
 
+        topics: names, `Topic` objects, or patterns of brokers' topics: a prefix and `*`, as in "order.*". A topic that
+        is created later and matches is found within a second or two, and read from its first message, whatever `start`.
         The annotations of its parameters decide what they get: the message (ReceivedMessage, or a first parameter
         without annotation), a logging.Logger, `Annotated[T, Depends(f)]`, a session of the application's `database=`
         and `tx: Transaction`, with which it runs in one transaction, or the payload: with a `Topic` by the type of
-        its payloads; with a name one pydantic model, dataclass or msgspec struct, or fields of a JSON object by the
-        names of the parameters, such as `order_id: int`. A message without them becomes a dead letter at once.
+        its payloads, with several by a union (`event: Placed | Paid`), of which the topic decides; with names one
+        pydantic model, dataclass or msgspec struct, or fields of a JSON object by the names of the parameters, such as
+        `order_id: int`. A message without them becomes a dead letter at once.
 
         A handler that is annotated to return `Message`, `Message | None` or a list of them, or that yields, runs in
         that transaction, too: each message is sent as by `tx.send`.
 
-        group: the consumer group; one handler per group and topic. concurrency: handlers at once in each process.
-        tag, retry, start, broadcast: as for `Consumer`. batch: the handler gets lists of up to so many messages:
-        `list[ReceivedMessage]`. It acknowledges all by returning and refuses all by raising; or it returns a list of as
-        many results, as `asyncio.gather(..., return_exceptions=True)` does: an exception refuses its message.
+        group: the consumer group; one handler per group and topic. concurrency: handlers at once in each process;
+        this, batch and rate are of all its topics together. tag, retry, start, broadcast: as for `Consumer`.
+        batch: the handler gets lists of up to so many messages: `list[ReceivedMessage]`. It acknowledges all by
+        returning and refuses all by raising; or it returns a list of as many results, as
+        `asyncio.gather(..., return_exceptions=True)` does: an exception refuses its message.
         rate: maximum number of messages per second in each process.
         runs_in: "processes" for a CPU-bound `def` handler: it runs in `concurrency` separate processes.
         source: "log" reads the log of the application (`log=` of Txmsg): each queue is handled in its order, up to
@@ -129,9 +148,13 @@ class Router:
         message that failed. strategy, zone, missing: as for `AsyncPullConsumer`. The topics of a group share these,
         `start` and `broadcast`.
         """
-        if callable(topic):
+        if not topics or callable(topics[0]):
             raise MisuseError('@subscribe is used without a topic: write @app.subscribe("topic", group="group")')
-        name = check_name("topic", name_of_topic(topic))
+        names = tuple(check_topics(name_of_topic(each)) for each in topics)
+        name = ", ".join(names)
+        for i, each in enumerate(names):
+            if same := [other for other in names[:i] if overlap(each, other)]:
+                raise MisuseError(f"@subscribe names topic {each!r} twice, also by {same[0]!r}: leave one of them out")
         if group is not None:
             check_name("consumer group", group)
         parse_tags(tag)
@@ -148,6 +171,11 @@ class Router:
             raise MisuseError(f'source={shown(source)} of topic {name!r}: give "brokers" or "log"')
         log_options = LogOptions(ordered=ordered, strategy=strategy, zone=zone, missing=missing)
         if source == "log":
+            for each in filter(is_pattern, names):
+                raise MisuseError(
+                    f"{each!r} is a pattern, and a log's members agree on topics when they join: name the topics, as "
+                    f'in @app.subscribe("order.placed", "order.paid", source="log"), or read {each!r} from brokers'
+                )
             _check_of_log(name, ordered=ordered, batch=batch, retry=retry)
         elif log_options != _NO_LOG_OPTIONS:
             raise MisuseError(
@@ -157,8 +185,8 @@ class Router:
 
         def register(handler: H) -> H:
             own = Subscription(
-                topic=name,
-                typed=topic if isinstance(topic, Topic) else None,
+                topics=names,
+                typed=tuple(each for each in topics if isinstance(each, Topic)),
                 group=group or self.group,
                 handler=handler,
                 tag=tag,
@@ -245,7 +273,7 @@ def _with_inner(retry: Retry | None) -> Iterator[Retry]:
 def _checked(subscription: Subscription) -> Injected:
     """Its handler. Raises MisuseError for one that could not be called."""
     handler = subscription.handler
-    what = f"the handler of topic {subscription.topic!r}"
+    what = f"the handler of {subscription.title}"
     if not callable(handler):
         raise MisuseError(f"{what} is {shown(handler)}, not a function")
     if isinstance(handler, GroupHandler):
@@ -254,7 +282,7 @@ def _checked(subscription: Subscription) -> Injected:
         if subscription.batch is not None and not isinstance(handler, Idempotent):
             raise MisuseError(f"{what} is @idempotent: it takes one message, leave batch= out")
     injected = injected_of(subscription)
-    topic_of(subscription, injected)  # says here what a payload's type needs, such as msgspec, and not at the start
+    payloads_of(subscription, injected)  # says here what a payload's type needs, such as msgspec, and not at the start
     if injected.is_in_transaction:
         _check_in_transaction(f"{what} {injected.why_in_transaction}", subscription)
     hidden = hidden_group_handler(handler)
@@ -281,11 +309,23 @@ def _check_in_transaction(what: str, subscription: Subscription) -> None:
         raise MisuseError(f'{what}, which is of this process: leave runs_in="processes" out')
 
 
-def topic_of(subscription: Subscription, injected: Injected) -> Topic[Any] | str:
-    """Its topic, with the type of its payloads if the handler asks for them. Raises MisuseError for a wrong type."""
-    if subscription.typed is not None:
-        return subscription.typed
-    return subscription.topic if injected.payload_type is None else Topic(subscription.topic, injected.payload_type)
+def payloads_of(subscription: Subscription, injected: Injected) -> dict[str, Topic[Any] | type | None]:
+    """Of each of its topics what says the payloads: the topic, or the type that the handler asks for, or nothing.
+
+    Raises MisuseError for a type that cannot be read, and where a topic leaves it open.
+    """
+    typed = {each.name: each for each in subscription.typed}
+    if not injected.takes_payload:
+        return {each: typed.get(each) for each in subscription.topics}
+    if len(injected.payload_types) > 1 and (untyped := [each for each in subscription.topics if each not in typed]):
+        kinds = " or ".join(each.__name__ for each in injected.payload_types)
+        raise MisuseError(
+            f"{untyped[0]!r} of {subscription.title} does not say whether its payloads are {kinds}: give "
+            f"@subscribe a Topic({untyped[0]!r}, ...) in its place"
+        )
+    if injected.payload_types:
+        codec_of(injected.payload_types[0])
+    return {each: typed.get(each) or injected.payload_types[0] for each in subscription.topics}
 
 
 def injected_of(subscription: Subscription, overrides: Overrides = NO_OVERRIDES) -> Injected:
@@ -299,6 +339,6 @@ def _injected(handler: Callable[..., Any], subscription: Subscription, overrides
         inner,
         given=given,
         is_batch=subscription.batch is not None,
-        payload_type=subscription.payload_type,
+        payload_types=subscription.payload_types,
         overrides=overrides,
     )

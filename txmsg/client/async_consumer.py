@@ -302,7 +302,7 @@ class AsyncConsumer(WithHandlers):
     def _take(self, arrival: Arrival) -> None:
         """Hands messages that were delivered together to the workers of their handler."""
         topic = arrival.messages[0].topic
-        handler = self._subscriptions.handlers.get(topic)
+        handler = self._subscriptions.handler_of(topic)
         if handler is None:  # no broker delivers what was not subscribed to
             error = InvalidMessage(f"group {self.group} has no handler for topic {shown(topic)}")
             _log.error("consumer.topic_unasked", "%(error)s", error=error, group=self.group, topic=topic)

@@ -44,6 +44,8 @@ class AsyncLifecycle(ABC):
 
     _has_handlers = False
     """Whether each topic needs a handler."""
+    takes_patterns = True
+    """Whether it may subscribe to topics that are not there yet, by a pattern."""
 
     def __init__(self, group: str, options: ConsumerOptions) -> None:
         self.group = options.group_of_member(group)
@@ -53,7 +55,9 @@ class AsyncLifecycle(ABC):
         self.close_timeout_s = in_seconds(options.close_timeout_s)
         """How long `close` waits for handlers."""
         self._tracing = options.tracing
-        self._subscriptions = Subscriptions(self.group, options.tracing, options.encryption)
+        self._subscriptions = Subscriptions(
+            self.group, options.tracing, options.encryption, takes_patterns=self.takes_patterns
+        )
         self._is_lone = options.broadcast is True
         self._is_copy = False
         self._begin()
@@ -157,7 +161,8 @@ class WithHandlers(AsyncLifecycle):
     def subscribe(self, topic: str | Topic[Any], tag: str = "*", *, retry: Retry | None = None) -> Callable[[Any], Any]:
         """Subscribes to a topic, and decorates its handler: `handler(message)`, def or async def.
 
-        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once.
+        topic: its name, or a Topic: then messages have payloads, and an invalid one is a dead letter at once; from
+        brokers also a pattern, a prefix and `*`, of which topics may be created later.
         tag: "*" for all, or tags such as "signup || import". retry: when a message whose handler raised is redelivered;
         default: the group's back-off. One handler per topic and consumer; subscribe before `start`.
         """
@@ -165,8 +170,8 @@ class WithHandlers(AsyncLifecycle):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that have a handler."""
-        return tuple(self._subscriptions.handlers)
+        """The topics, and patterns of topics, that have a handler."""
+        return self._subscriptions.handled
 
     async def run(self) -> None:
         """Starts, receives until `stop` is called or until SIGINT or SIGTERM, and closes. Cancelling it closes, too.

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from inspect import isfunction, unwrap
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
@@ -23,6 +24,7 @@ from txmsg.metrics.figures import Figures
 from txmsg.runtime.reason import text_of, without_words
 from txmsg.runtime.user_function import UserFunction, check_takes, finished
 from txmsg.runtime.user_function import name_of as name_of_function
+from txmsg.typed.names import check_topics, is_pattern, matches
 from txmsg.typed.topic import Topic, name_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
@@ -102,6 +104,13 @@ def handled(name: str, result: R) -> R:
     return finished(name, result)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Calls at once of some handlers together, apart from those of their consumer."""
+
+    concurrency: int
+
+
 class Handler:
     """What a group does with the messages of a topic."""
 
@@ -114,8 +123,8 @@ class Handler:
         self.retry = retry
         self.counts = HandlerCounts()
         """Of its calls."""
-        self.concurrency: int | None = None
-        """Calls at once, of a handler that does not share those of its consumer."""
+        self.share: Share | None = None
+        """Of a handler that does not share the calls of its consumer."""
         self.list_count = 1
         """Messages of one queue of a log that are handled together: so many calls at once make a list."""
         self._is_secret = is_secret
@@ -188,11 +197,19 @@ def _typed(
 class Subscriptions:
     """The topics of a consumer of a group, each with its tags and at most one handler.
 
-    tracing: traces the handlers. encryption: decrypts what they get.
+    tracing: traces the handlers. encryption: decrypts what they get. takes_patterns: whether a topic may be a pattern.
     """
 
-    def __init__(self, group: str, tracing: Tracing | None = None, encryption: Encryption | None = None) -> None:
+    def __init__(
+        self,
+        group: str,
+        tracing: Tracing | None = None,
+        encryption: Encryption | None = None,
+        *,
+        takes_patterns: bool = True,
+    ) -> None:
         self._group = group
+        self._takes_patterns = takes_patterns
         self._convert = None if encryption is None else encryption.decrypt
         is_secret = encryption is not None
         self._around = None if tracing is None else partial(tracing.processing, group, is_secret=is_secret)
@@ -202,12 +219,25 @@ class Subscriptions:
         self.wanted: dict[str, TagExpression] = {}
         """The same, parsed."""
         self.handlers: dict[str, Handler] = {}
+        """Of topics: also of those that a pattern names, when their first message has come."""
+        self._of_patterns: dict[str, Callable[[str], Handler]] = {}
+        """What makes the handler of a topic, by the pattern."""
 
-    def add(self, wanted_topic: str | Topic[Any], tag: str, retry: Retry | None = None) -> Callable[[H], H]:
-        """Adds a topic; returns the decorator of its handler. Raises MisuseError, InvalidName."""
+    def add(
+        self,
+        wanted_topic: str | Topic[Any],
+        tag: str,
+        retry: Retry | None = None,
+        *,
+        payload_type: type | None = None,
+    ) -> Callable[[H], H]:
+        """Adds a topic, or a pattern; returns the decorator of its handler. Raises MisuseError, InvalidName.
+
+        payload_type: of the messages of a topic that is given by its name.
+        """
         if callable(wanted_topic):
             raise MisuseError('@consumer.subscribe is used without a topic: write @consumer.subscribe("topic")')
-        topic = check_name("topic", name_of(wanted_topic))
+        topic = check_topics(name_of(wanted_topic)) if self._takes_patterns else self._one(name_of(wanted_topic))
         wanted = parse_tags(tag)
         check_retry(topic, retry)
         if topic in self.wanted:
@@ -216,7 +246,7 @@ class Subscriptions:
         self.tags[topic], self.wanted[topic] = tag, wanted
 
         def register(handler: H) -> H:
-            if topic in self.handlers:
+            if topic in self.handlers or topic in self._of_patterns:
                 raise MisuseError(f"group {self._group} has a handler for topic {topic!r} already: one per consumer")
             self._require_open(topic)
             call: Callable[[ReceivedMessage], Any] = handler
@@ -226,18 +256,55 @@ class Subscriptions:
                 call = handler.bound(self._group)
             elif (hidden := hidden_group_handler(handler)) is not None and hidden.group is None:
                 raise hides_group_handler(what)
-            convert = partial(_typed, wanted_topic, self._convert) if isinstance(wanted_topic, Topic) else self._convert
-            function = UserFunction(what, call, "message", around=self._around, convert=convert, finish=handled)
-            is_secret = self._convert is not None
-            self.handlers[topic] = Handler(self._group, topic, function, retry or AS_THE_GROUP, is_secret=is_secret)
+            make = partial(self._handler, call, retry or AS_THE_GROUP, payload_type)
+            if is_pattern(topic):
+                UserFunction(what, call, "message")  # refuses here what it refuses when the first message comes
+                self._of_patterns[topic] = make
+            else:
+                self.handlers[topic] = make(wanted_topic)
             return handler
 
         return register
 
+    def _one(self, topic: str) -> str:
+        if isinstance(topic, str) and is_pattern(topic):
+            raise MisuseError(
+                f"{topic!r} is a pattern, and the members of a group of a log agree on topics when they join: "
+                f"subscribe to each topic by its name, or read {topic!r} from brokers"
+            )
+        return check_name("topic", topic)
+
+    def _handler(
+        self,
+        call: Callable[[ReceivedMessage], Any],
+        retry: Retry,
+        payload_type: type | None,
+        of_topic: str | Topic[Any],
+    ) -> Handler:
+        topic = of_topic if payload_type is None else Topic(name_of(of_topic), payload_type)
+        convert = partial(_typed, topic, self._convert) if isinstance(topic, Topic) else self._convert
+        name = name_of(topic)
+        function = UserFunction(
+            f"the handler of topic {name!r}", call, "message", around=self._around, convert=convert, finish=handled
+        )
+        return Handler(self._group, name, function, retry, is_secret=self._convert is not None)
+
+    @property
+    def handled(self) -> tuple[str, ...]:
+        """The topics and patterns that have a handler."""
+        return tuple(each for each in self.wanted if each in self.handlers or each in self._of_patterns)
+
+    def handler_of(self, topic: str) -> Handler | None:
+        """Of a topic by its name, or else by the longest pattern."""
+        found = self.handlers.get(topic)
+        if found is None and (patterns := [each for each in self._of_patterns if matches(each, topic)]):
+            found = self.handlers[topic] = self._of_patterns[max(patterns, key=len)](topic)
+        return found
+
     def put_figures(self, figures: Figures, running: Iterable[Handler]) -> None:
         """Adds those of its handlers. running: the handler of each call that is under way."""
         under_way = Counter(handler.topic for handler in running)
-        for topic, handler in self.handlers.items():
+        for topic, handler in [*self.handlers.items()]:  # a pattern may get another one meanwhile
             handler.counts.put(figures, self._group, topic, running=under_way[topic])
 
     def reset_figures(self) -> None:
@@ -252,7 +319,7 @@ class Subscriptions:
         """
         if not self.wanted:
             raise MisuseError(f"group {self._group} subscribes to nothing: call consumer.subscribe(topic) first")
-        if need_handlers and (without := self.wanted.keys() - self.handlers.keys()):
+        if need_handlers and (without := self.wanted.keys() - set(self.handled)):
             raise MisuseError(
                 f"topic {min(without)!r} of group {self._group} has no handler: decorate one by "
                 f"@consumer.subscribe({min(without)!r})"

@@ -169,16 +169,17 @@ async def handle_on(
         subscription, {**app.dependency_overrides, **(overrides or {})}, app._transactions, threads=threads
     )
     of_group = Subscriptions(str(subscription.group))
-    of_group.add(handling.topic, subscription.tag)(handling.handle)
-    function = of_group.handlers[subscription.topic].function
+    handling.subscribe(of_group)
+    functions = [found.function for each in received if (found := of_group.handler_of(each.topic)) is not None]
     try:
         if app._database is not None:
             await app._database.create_tables_by(threads)
         if subscription.batch is None:
-            for each in received:
+            for each, function in zip(received, functions, strict=True):
                 await function(each, threads)
         else:
-            ends = await asyncio.gather(*(function(each, threads) for each in received), return_exceptions=True)
+            calls = [function(each, threads) for each, function in zip(received, functions, strict=True)]
+            ends = await asyncio.gather(*calls, return_exceptions=True)
             for end in ends:
                 if end is not None:
                     raise end
@@ -204,7 +205,7 @@ def _received(message: Message | ReceivedMessage) -> ReceivedMessage:
 
 
 def _subscription_of(app: Txmsg, message: ReceivedMessage, group: str | None) -> Subscription:
-    of_topic = [each for each in app.subscriptions if each.topic == message.topic]
+    of_topic = [each for each in app.subscriptions if each.takes(message.topic)]
     found = [
         each
         for each in of_topic
@@ -219,6 +220,6 @@ def _subscription_of(app: Txmsg, message: ReceivedMessage, group: str | None) ->
     if of_topic:
         there = ", ".join(sorted(f"{each.group} (tag {each.tag})" for each in of_topic))
     else:
-        topics = ", ".join(sorted({each.topic for each in app.subscriptions})) or "none"
+        topics = ", ".join(sorted({topic for each in app.subscriptions for topic in each.topics})) or "none"
         there = f"none of this topic; topics are {topics}"
     raise MisuseError(f"no handler gets {what}{'' if group is None else f' in group {group!r}'}: there are {there}")

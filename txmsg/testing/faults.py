@@ -18,6 +18,7 @@ from txmsg.client.producer import Producer
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import ReceivedMessage, TransactionState, check_name
+from txmsg.typed.names import matches
 
 
 class ProcessDied(Exception):
@@ -110,7 +111,7 @@ def handler_fails(
     """
     __tracebackhide__ = True
     check_name("topic", topic)
-    if topic not in consumer.topics:
+    if not any(matches(each, topic) for each in consumer.topics):
         known = ", ".join(map(repr, consumer.topics)) or "none"
         raise MisuseError(
             f"group {consumer.group} has no handler for topic {topic!r}, but for {known}: subscribe first"

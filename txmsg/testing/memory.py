@@ -97,8 +97,10 @@ class Memory:
         tags = parse_tags(subscription.tag)
         fresh = [
             each
-            for each in self.sent(subscription.topic)
-            if tags.matches(each.tag) and (subscription.group, each.id) not in self._handled
+            for each in self.sent()
+            if subscription.takes(each.topic)
+            and tags.matches(each.tag)
+            and (subscription.group, each.id) not in self._handled
         ]
         size = subscription.batch or 1
         for at in range(0, len(fresh), size):

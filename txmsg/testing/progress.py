@@ -9,10 +9,12 @@ from typing import Any
 
 import psycopg
 
+from txmsg.typed.names import is_pattern, prefix_of
+
 _ERROR_LENGTH_MAX = 200
 
 Wanted = tuple[str, str | None]
-"""A group, and a topic; None: all that it has asked for."""
+"""A group, and a topic, or a pattern of topics; None: all that it has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,14 @@ def progress_of(connection: psycopg.Connection[Any], wanted: Sequence[Wanted]) -
                 [_delayed(row) for row in connection.execute(_SCHEDULED, {"topic": name})],
             )
             for group, topic in wanted
-            for name, known, committed, passed in connection.execute(_TOPICS, {"group": group, "topic": topic})
+            for name, known, committed, passed in connection.execute(_TOPICS, {"group": group, **_named(topic)})
         ]
+
+
+def _named(topic: str | None) -> dict[str, str | None]:
+    if topic is not None and is_pattern(topic):
+        return {"topic": None, "prefix": prefix_of(topic)}
+    return {"topic": topic, "prefix": None}
 
 
 def _failed(row: tuple[Any, ...]) -> Late:
@@ -136,8 +144,8 @@ select t.name, count(c.queue_id) > 0, coalesce(sum(m.count), 0)::int,
   left join (select queue, count(*) from txmsg.message group by queue) m on m.queue = q.id
   left join (txmsg.cursor c join txmsg.consumer_group g on g.id = c.group_id and g.name = %(group)s)
          on c.queue_id = q.id
- where %(topic)s::text is null or t.name = %(topic)s
- group by t.name having %(topic)s::text is not null or count(c.queue_id) > 0
+ where %(topic)s::text is null and %(prefix)s::text is null or t.name = %(topic)s or starts_with(t.name, %(prefix)s)
+ group by t.name having %(topic)s::text is not null or %(prefix)s::text is not null or count(c.queue_id) > 0
  order by t.name
 """
 _RETRIES = """

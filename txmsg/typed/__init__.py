@@ -1,6 +1,7 @@
 """Topics that know the type of their payloads. Knows neither brokers nor logs.
 
 topic           `Topic`: what it sends with a payload, and how it reads one
+names           what a subscription names: a topic, or a pattern of topics
 codecs          what a payload is in a message, by the kind of its type
 fields          fields of a JSON object by their annotations
 outgoing        the message of a value that is sent

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from txmsg.typed.codecs import Schema
+from txmsg.typed.codecs import JSON, Schema
+from txmsg.typed.names import is_pattern, prefix_of
 from txmsg.typed.registry import SchemaVersion
 from txmsg.typed.topic import VERSION_HEADER
 
@@ -31,12 +32,32 @@ class Operation:
     is_of_log: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadByName:
+    """What is in messages of a topic that is given by its name. by: who says so, a consumer group or a function.
+
+    models: schemas of fields that have definitions of their own, by the names of the fields.
+    """
+
+    topic: str
+    by: str
+    schema: Schema
+    content_type: str = JSON
+    models: Mapping[str, Schema] = field(default_factory=dict)
+
+
 def asyncapi(
-    schemas: Iterable[SchemaVersion], operations: Iterable[Operation] = (), *, title: str, version: str
+    schemas: Iterable[SchemaVersion],
+    operations: Iterable[Operation] = (),
+    payloads: Iterable[PayloadByName] = (),
+    *,
+    title: str,
+    version: str,
 ) -> dict[str, Any]:
     """The document: a channel for each topic, with a message for each version of its schema.
 
-    title, version: of the application, or of what else the document is about.
+    payloads: of topics that are given by their names. title, version: of the application, or of what else the document
+    is about.
     """
     channels: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
@@ -51,10 +72,18 @@ def asyncapi(
             },
             "payload": {"$ref": f"#/components/schemas/{name}"},
         }
-        schema = dict(each.schema)
-        for inner, definition in schema.pop("$defs", {}).items():
-            definitions[f"{name}.{_named(inner)}"] = _placed(definition, name)
-        definitions[name] = _placed(schema, name)
+        _define(definitions, name, each.schema)
+    for payload in payloads:
+        by, name = _named(payload.by), f"{_named(payload.topic)}.{_named(payload.by)}"
+        _channel(channels, payload.topic)["messages"][by] = {
+            "name": name,
+            "contentType": payload.content_type,
+            "payload": {"$ref": f"#/components/schemas/{name}"},
+        }
+        _define(definitions, name, payload.schema)
+        for inner, schema in payload.models.items():
+            _define(definitions, f"{name}.{_named(inner)}", schema)
+            definitions[name]["properties"][inner] = {"$ref": f"#/components/schemas/{name}.{_named(inner)}"}
     done: dict[str, Any] = {}
     for operation in operations:
         _channel(channels, operation.topic)
@@ -75,8 +104,20 @@ def asyncapi(
     }
 
 
+def _define(definitions: dict[str, Any], name: str, whole: Mapping[str, Any]) -> None:
+    """Puts a schema into the document, and what it defines beside it."""
+    schema = dict(whole)
+    for inner, definition in schema.pop("$defs", {}).items():
+        definitions[f"{name}.{_named(inner)}"] = _placed(definition, name)
+    definitions[name] = _placed(schema, name)
+
+
 def _channel(channels: dict[str, Any], topic: str) -> dict[str, Any]:
-    channel: dict[str, Any] = channels.setdefault(_named(topic), {"address": topic, "messages": {}})
+    new: dict[str, Any] = {"address": topic, "messages": {}}
+    if is_pattern(topic):
+        of_rest = {"description": "The rest of the name of a topic: it is any of those that begin so."}
+        new |= {"address": f"{prefix_of(topic)}{{rest}}", "parameters": {"rest": of_rest}}
+    channel: dict[str, Any] = channels.setdefault(_named(topic), new)
     return channel
 
 

@@ -99,6 +99,12 @@ def fields_type(owner: str, fields: Mapping[str, tuple[Any, bool]]) -> type:
     return made
 
 
+def fields_schema(fields: Mapping[str, Any]) -> Schema:
+    """The JSON Schema of an object with these fields, all required. Raises MisuseError for a type that is no field."""
+    make: Any = TypedDict
+    return Fields(make("fields", dict(fields))).schema()
+
+
 def is_field(annotation: Any) -> bool:
     """Whether a field of this type can be read from JSON."""
     return _reader_of(annotation) is not None

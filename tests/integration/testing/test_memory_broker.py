@@ -329,3 +329,25 @@ def test_coroutines_of_handlers_send_in_each_test(txmsg_memory: Memory) -> None:
     with app:
         handle(app, Message("t", b""))
     assert len(txmsg_memory.sent("u")) == 3
+
+
+def test_messages_of_several_topics_and_of_patterns_are_delivered_once(txmsg_memory: Memory) -> None:
+    app = Txmsg("memory:", group="shop")
+    lists: list[list[tuple[str, bytes]]] = []
+    others: list[str] = []
+
+    @app.subscribe("order.placed", "order.paid", batch=3)
+    def handle(messages: list[ReceivedMessage]) -> None:
+        lists.append([(each.topic, each.body) for each in messages])
+
+    @app.subscribe("order.*", group="audit")
+    def note(message: ReceivedMessage) -> None:
+        others.append(message.topic)
+
+    with app:
+        for number, topic in enumerate(["order.placed", "order.paid", "orders", "order.moved", "order.placed"]):
+            app.send(Message(topic, str(number).encode()))
+        assert txmsg_memory.deliver(app) == 7
+    assert lists == [[("order.placed", b"0"), ("order.paid", b"1"), ("order.placed", b"4")]]
+    assert others == ["order.placed", "order.paid", "order.moved", "order.placed"]
+    assert txmsg_memory.deliver(app) == 0

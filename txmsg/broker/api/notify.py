@@ -28,6 +28,7 @@ from txmsg.message import (
     check_name,
 )
 from txmsg.runtime.start import start_of_wire
+from txmsg.typed.names import check_topics
 from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.columns import columns_of
@@ -298,8 +299,7 @@ class NotifyApi:
                 group=request.group,
                 client_id=request.client_id,
                 subscriptions=[
-                    Subscription(check_name("topic", wanted.topic), wanted.tags or "*")
-                    for wanted in request.subscriptions
+                    Subscription(check_topics(wanted.topic), wanted.tags or "*") for wanted in request.subscriptions
                 ],
                 count_max=min(request.max_messages, _MESSAGES_MAX),
                 size_bytes_max=request.max_bytes or None,

@@ -12,6 +12,7 @@ group        the windows, retries and members of one group      (memory only)
 handover     ordered messages in flight, when a queue moves     (pure)
 state        all groups, and which feeds need work; sessions
 topics       the queues of topics, from their registry
+patterns     the topics that members name by patterns
 reader       reads messages, segment by segment
 writer       writes cursors and the outcomes of failed messages
 loader       loads groups and queues from their cursors

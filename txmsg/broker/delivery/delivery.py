@@ -23,6 +23,7 @@ from txmsg.broker.delivery.handover import note_holder, notes_to_lengthen, notes
 from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
 from txmsg.broker.delivery.offsets import Visibility
+from txmsg.broker.delivery.patterns import Patterns, patterns_of
 from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import Line, MessageBatch, NoMessages, Outlet, Receipt, Receive, Refusal, Topics
@@ -53,6 +54,15 @@ class _Call(NamedTuple):
     group: Group
     wants: Mapping[str, TagExpression]
     """Of each topic."""
+    patterns: frozenset[str]
+    """By which some of these were named."""
+
+
+class _Parked(NamedTuple):
+    """A receive that waits for messages."""
+
+    patience: asyncio.Timeout
+    patterns: frozenset[str]
 
 
 class Delivery:
@@ -78,11 +88,12 @@ class Delivery:
         self._state.end_polls = self._end_polls
         self.writer = ProgressWriter(self._state, membership)
         self._loader = Loader(self._state, membership, self.writer, topics)
-        self.maintenance = Maintenance(self._state, self.writer, self._loader, topics)
+        self._patterns = Patterns(self._state, self._end_polls_by)
+        self.maintenance = Maintenance(self._state, self.writer, self._loader, topics, self._patterns)
         """The steps that `run` repeats."""
         self.reader = Reader(self._state)
         self._topics = topics
-        self._parked: dict[tuple[str, str, int], asyncio.Timeout] = {}  # who waits, by group, client and line
+        self._parked: dict[tuple[str, str, int], _Parked] = {}  # who waits, by group, client and line
         self._token = secrets.randbits(_TOKEN_BITS)
 
     @property
@@ -105,9 +116,13 @@ class Delivery:
         outlet: while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
         UnknownTopic.
         """
-        wants = wants_of(tuple(request.subscriptions))
-        group = await self._loader.group(request.group, wants, request.start)
-        call = _Call(request, outlet, group, wants)
+        wants = asked = wants_of(tuple(request.subscriptions))
+        patterns = patterns_of(asked)
+        if patterns:
+            wants = await self._patterns.wanted(asked)
+        newest = self._patterns.newest
+        group = await self._loader.group(request.group, wants, request.start, asked, newest=newest)
+        call = _Call(request, outlet, group, wants, patterns)
         group.members.join(request.client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
         if request.line is not None and not self._follow(group, request.client_id, request.line):
             return []
@@ -129,7 +144,7 @@ class Delivery:
         try:
             async with asyncio.timeout(wait_s) as patience:
                 if parked is not None:
-                    self._parked[parked] = patience
+                    self._parked[parked] = _Parked(patience, call.patterns)
                 # Only `_take` says whether the member may get anything: by a second look at the clock it might, and
                 # would wait to be woken for what is ready already.
                 while isinstance(found, NoMessages) and not self._state.draining:
@@ -153,7 +168,7 @@ class Delivery:
             group.members.left(request.client_id)
             raise
         finally:
-            if parked is not None and self._parked.get(parked) is patience:
+            if parked is not None and (last := self._parked.get(parked)) is not None and last.patience is patience:
                 del self._parked[parked]
         return found
 
@@ -197,9 +212,9 @@ class Delivery:
         """Returns whether this is the latest call on the line."""
         if not group.members.is_latest(client_id, line):
             return False
-        patience = self._parked.pop((group.name, client_id, line.id), None)
-        if patience is not None and not patience.expired():
-            patience.reschedule(asyncio.get_running_loop().time())
+        parked = self._parked.pop((group.name, client_id, line.id), None)
+        if parked is not None:
+            _end(parked)
         if lost := group.members.follow(client_id, line):
             self.put_back(group.name, client_id, lost)
         return True
@@ -240,9 +255,15 @@ class Delivery:
 
     def _end_polls(self, group: str, client_ids: Collection[str]) -> None:
         """Ends the polls of these members that wait, so that the replies ask what they hold."""
-        for (name, client_id, _), patience in self._parked.items():
-            if name == group and client_id in client_ids and not patience.expired():
-                patience.reschedule(asyncio.get_running_loop().time())
+        for (name, client_id, _), parked in self._parked.items():
+            if name == group and client_id in client_ids:
+                _end(parked)
+
+    def _end_polls_by(self, patterns: Collection[str]) -> None:
+        """Ends the polls of those that wait for topics of these patterns: there are others now."""
+        for parked in self._parked.values():
+            if not parked.patterns.isdisjoint(patterns):
+                _end(parked)
 
     async def renew(
         self,
@@ -475,6 +496,11 @@ class Delivery:
             for feed in group.topics[topic]:
                 self._state.read_soon(feed)
         return batches or NoMessages.NONE_READY
+
+
+def _end(parked: _Parked) -> None:
+    if not parked.patience.expired():
+        parked.patience.reschedule(asyncio.get_running_loop().time())
 
 
 def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: Sequence[MessageBatch]) -> None:

@@ -119,6 +119,8 @@ class Group:
     """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
     feeds: dict[QueueId, Feed] = field(default_factory=dict)
     topics: dict[str, list[Feed]] = field(default_factory=dict)
+    patterns: set[str] = field(default_factory=set)
+    """Of which it is written which topics there were when it began to read them."""
     busy: set[Feed] = field(default_factory=set)
     """All feeds that are busy, and perhaps some that no longer are."""
     on_busy: Callable[[], object] = _ignore

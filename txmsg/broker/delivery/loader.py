@@ -30,6 +30,7 @@ from txmsg.logs import EventLog
 from txmsg.message import QueueId, QueueNumber
 from txmsg.runtime.backoff import Backoff
 from txmsg.runtime.start import Start
+from txmsg.typed.names import is_pattern, prefix_of
 from txmsg.wire.tags import TagExpression
 
 _log = EventLog(__name__)
@@ -53,18 +54,32 @@ class Loader:
         self._topics = topics
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def group(self, name: str, wants: Mapping[str, TagExpression], start: Start | None) -> Group:
-        """The group in memory, with the queues of these topics."""
+    async def group(
+        self,
+        name: str,
+        wants: Mapping[str, TagExpression],
+        start: Start | None,
+        asked: Collection[str] | None = None,
+        *,
+        newest: int = 0,
+    ) -> Group:
+        """The group in memory, with the queues of these topics.
+
+        asked: what members named, if some of the topics were found by patterns: those are not created. newest: the
+        highest id of a topic when they were found; of later ones the group gets all messages, whatever `start`.
+        """
         if self._state.draining:
             raise BrokerUnavailable("this broker is closing: ask another one")
         group = self._state.groups.get(name)
-        if group is not None and all(topic in group.topics for topic in wants):
+        patterns = _Matched(wants.keys() if asked is None else asked, newest)
+        begins = frozenset() if start is None or start.kind == "earliest" else patterns.all
+        if group is not None and all(topic in group.topics for topic in wants) and group.patterns >= begins:
             return group
         async with self._loading(name):  # checked again inside: another member may have loaded it meanwhile
             group = self._state.groups.get(name)
             missing = [topic for topic in wants if group is None or topic not in group.topics]
-            if group is None or missing:
-                group = await self._load(name, missing, start)
+            if group is None or missing or not group.patterns >= begins:
+                group = await self._load(name, missing, start, patterns)
             return group
 
     async def more_queues(self, topic: str, queues: Sequence[tuple[int, int]]) -> None:
@@ -107,15 +122,21 @@ class Loader:
         """Held while a group of this name is loaded. Weak: it lives while it is used."""
         return self._locks.setdefault(name, asyncio.Lock())
 
-    async def _load(self, name: str, topics: Sequence[str], start: Start | None = None) -> Group:
+    async def _load(
+        self, name: str, topics: Sequence[str], start: Start | None = None, patterns: _Matched | None = None
+    ) -> Group:
         """Begins to deliver topics, or new queues of them, to a group from its cursors."""
+        queues_of: dict[str, Sequence[tuple[int, int]]] = {}
         incarnation = await self._state.incarnation()  # first: all that is read from here on is of this one
         known = self._state.groups.get(name)
         leased: dict[QueueId, LeasedQueue] = {}
-        for error in (await self._topics.make_missing(topics)).values():
+        named = [topic for topic in topics if patterns is None or topic in patterns.asked]
+        for error in (await self._topics.make_missing(named)).values():
             raise error
         for topic in topics:
-            found = await self._leased(topic, await self._topics.ensure(topic))
+            # What a pattern has found may have been deleted since, which must not create it.
+            queues_of[topic] = await (self._topics.ensure if topic in named else self._topics.find)(topic)
+            found = await self._leased(topic, queues_of[topic])
             loaded = () if known is None else known.feeds
             leased |= {queue_id: queue for queue_id, queue in found.items() if queue_id not in loaded}
         self._state.leases.require()
@@ -123,9 +144,11 @@ class Loader:
             group = known or await _load_group(conn, name, self._state.config)
             if start is not None and start.kind != "earliest":
                 at_us = start.value if start.kind == "time" else None
+                later = await _later(conn, group, patterns, topics)
                 for topic in topics:
-                    queue_ids = [QueueId(queue_id) for queue_id, _ in await self._topics.ensure(topic)]
-                    await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=at_us)
+                    queue_ids = [QueueId(queue_id) for queue_id, _ in queues_of[topic]]
+                    if topic not in later:
+                        await groups_store.subscribe_at(conn, group.id, queue_ids, at_us=at_us)
             former = await self._former(conn, group.id, leased)
             feeds = await _load_feeds(
                 *(conn, incarnation, group, leased, self._state.config, self._state.memory),
@@ -181,6 +204,29 @@ class Loader:
             for queue_id, number in queues
             if queue_id in epochs and queue_id not in self._state.leaving
         }
+
+
+class _Matched(NamedTuple):
+    """What members named, patterns among it, and the highest id of a topic when topics were matched with these."""
+
+    asked: Collection[str]
+    newest: int
+
+    @property
+    def all(self) -> frozenset[str]:
+        """The patterns."""
+        return frozenset(each for each in self.asked if is_pattern(each))
+
+
+async def _later(conn: Connection, group: Group, patterns: _Matched | None, topics: Sequence[str]) -> set[str]:
+    """Those of the topics that were created after the group had begun to read topics by a pattern of theirs."""
+    if patterns is None or not patterns.all:
+        return set()
+    prefixes = list(map(prefix_of, patterns.all))
+    await groups_store.begin_prefixes(conn, group.id, prefixes, patterns.newest)
+    group.patterns |= patterns.all
+    matched = [topic for topic in topics if topic not in patterns.asked]
+    return set(await groups_store.later_topics(conn, group.id, prefixes, matched))
 
 
 async def _load_group(conn: Connection, name: str, config: DeliveryConfig) -> Group:

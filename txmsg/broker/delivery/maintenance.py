@@ -9,6 +9,7 @@ from itertools import islice
 from txmsg.broker.delivery.group import Group
 from txmsg.broker.delivery.handover import is_finished, notes_to_clear, notes_to_renew
 from txmsg.broker.delivery.loader import Loader, settings_of
+from txmsg.broker.delivery.patterns import Patterns
 from txmsg.broker.delivery.state import State
 from txmsg.broker.delivery.values import Topics
 from txmsg.broker.delivery.writer import ProgressWriter
@@ -27,11 +28,14 @@ _GROUPS_DELETED_AT_ONCE = 100
 class Maintenance:
     """The steps that delivery repeats, each on its own."""
 
-    def __init__(self, state: State, writer: ProgressWriter, loader: Loader, topics: Topics) -> None:
+    def __init__(
+        self, state: State, writer: ProgressWriter, loader: Loader, topics: Topics, patterns: Patterns
+    ) -> None:
         self._state = state
         self._writer = writer
         self._loader = loader
         self._topics = topics
+        self._patterns = patterns
         self.gained = asyncio.Event()
         """Set when there are new queues to load."""
         self.changed = asyncio.Event()
@@ -55,6 +59,7 @@ class Maintenance:
             (self.poll_once, config.poll_s, None),
             (self.notes_once, config.poll_s, None),
             (self.queues_once, config.poll_s, self.gained),
+            (self.patterns_once, config.poll_s, None),
             (self.settings_once, config.settings_s, self.changed),
             (self.keys_once, config.settings_s, None),
             (self.upkeep_once, config.upkeep_s, None),
@@ -152,6 +157,10 @@ class Maintenance:
                     group.allow(topic, readable)
             if queues:
                 await self._loader.more_queues(topic, queues)
+
+    async def patterns_once(self) -> None:
+        """Finds topics that were created, and that members ask for by patterns."""
+        await self._patterns.look_once()
 
     async def settings_once(self) -> None:
         """Reads the settings of groups when any has changed. Drops groups that were deleted."""

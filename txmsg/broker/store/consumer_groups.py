@@ -100,6 +100,40 @@ async def delete_unused_groups(conn: Connection, limit: int) -> list[str]:
     return [name for (name,) in await cursor.fetchall()]
 
 
+async def topics_with(conn: Connection, prefixes: Sequence[str]) -> tuple[int, list[str]]:
+    """The highest id of a topic, and the names of all topics that begin with one of these, in their order.
+
+    The id is read first: a topic that is created between has a higher one, and counts as created later.
+    """
+    cursor = await conn.execute("select coalesce(max(id), 0) from txmsg.topic")
+    ((newest,),) = await cursor.fetchall()
+    cursor = await conn.execute(
+        "select t.name from txmsg.topic t "
+        "where exists (select from unnest(%s::text[]) p(prefix) where starts_with(t.name, p.prefix)) order by t.name",
+        (list(prefixes),),
+    )
+    return newest, [name for (name,) in await cursor.fetchall()]
+
+
+async def begin_prefixes(conn: Connection, group: int, prefixes: Sequence[str], newest: int) -> None:
+    """A group reads all topics with these prefixes from now on: that with this id is the newest one that is there."""
+    await conn.execute(
+        "insert into txmsg.group_prefix (group_id, prefix, newest_topic) select %s, prefix, %s "
+        "from unnest(%s::text[]) prefix on conflict do nothing",
+        (group, newest, list(prefixes)),
+    )
+
+
+async def later_topics(conn: Connection, group: int, prefixes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Those of the topics that were created after a group had begun to read one of these prefixes of theirs."""
+    cursor = await conn.execute(
+        "select t.name from txmsg.topic t where t.name = any(%s) and exists (select from txmsg.group_prefix p "
+        "where p.group_id = %s and p.prefix = any(%s) and starts_with(t.name, p.prefix) and t.id > p.newest_topic)",
+        (list(names), group, list(prefixes)),
+    )
+    return [name for (name,) in await cursor.fetchall()]
+
+
 _LATEST = """
     coalesce((select m.queue_offset + 1 from txmsg.message m
                where m.segment = s.id and m.queue = q.id order by m.queue_offset desc limit 1),

@@ -38,8 +38,7 @@ _router = _DjangoRouter()
 
 
 def subscribe(
-    topic: str | Topic[Any],
-    *,
+    *topics: str | Topic[Any],
     group: str,
     tag: str = "*",
     concurrency: int | None = None,
@@ -54,11 +53,12 @@ def subscribe(
     names. If it raises, its message is retried later; changes that it has committed by then stay, unless it is
     `idempotent`.
 
-    tag: "*" for all, or tags such as "signup || import". concurrency: handlers at once in each process; default
+    topics: as of `Txmsg.subscribe`: names, patterns such as "order.*", or `Topic` objects. tag: "*" for all, or tags
+    such as "signup || import". concurrency: handlers at once in each process; default
     TXMSG["CONCURRENCY"]. retry, batch, rate: as for `Txmsg.subscribe`.
     """
     register = _router.subscribe(
-        topic,
+        *topics,
         group=group,
         tag=tag,
         concurrency=configuration().CONCURRENCY if concurrency is None else concurrency,
@@ -70,8 +70,8 @@ def subscribe(
     def decorate(handler: H) -> H:
         if is_coroutine(handler):
             raise MisuseError(
-                f"the handler of topic {shown(name_of(topic))} is async def, in which transactions of Django do not "
-                "work: make it def"
+                f"the handler of topic {shown(name_of(topics[0]))} is async def, in which transactions of Django do "
+                "not work: make it def"
             )
         register(handler)
         return handler

@@ -45,6 +45,8 @@ _IDLE_S = 0.05
 class AsyncMember(AsyncLifecycle):
     """A member of a consumer group of a log. Each queue belongs to one member, which gets its messages in order."""
 
+    takes_patterns = False
+
     def __init__(self, log: LogChoice, group: str, options: ConsumerOptions, of_log: LogOptions) -> None:
         super().__init__(group, options)
         self._where = log

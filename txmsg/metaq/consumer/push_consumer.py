@@ -7,10 +7,12 @@ a crash, up to half a second of handled messages is redelivered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from txmsg.consumer.lifecycle import WithHandlers
 from txmsg.consumer.options import ConsumerOptions
+from txmsg.consumer.subscriptions import Share
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.member import AsyncMember, LogChoice
 from txmsg.metaq.consumer.options import LogOptions
@@ -42,10 +44,12 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
         """Whether handlers may begin: not after `pause`, nor after the close. From any thread."""
         return not (self._is_paused or self._workers.is_stopping)
 
-    def _set_apart(self, topic: str, *, concurrency: int, list_count: int) -> None:
-        """Gives the handler of a topic a concurrency of its own, and lists; for applications, before the start."""
-        handler = self._subscriptions.handlers[topic]
-        handler.concurrency, handler.list_count = concurrency, list_count
+    def _set_apart(self, topics: Sequence[str], *, concurrency: int, list_count: int) -> None:
+        """Gives the handlers of topics a concurrency of their own, and lists; for applications, before the start."""
+        share = Share(concurrency)
+        for topic in topics:
+            handler = self._subscriptions.handlers[topic]
+            handler.share, handler.list_count = share, list_count
 
     def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""

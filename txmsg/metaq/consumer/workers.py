@@ -124,12 +124,9 @@ class LaneWorkers:
         self._group = group
         self._handlers = handlers
         self._shared = self._new_workers(concurrency)
-        self._own = {
-            topic: self._new_workers(handler.concurrency)
-            for topic, handler in handlers.items()
-            if handler.concurrency is not None
-        }
-        """Those of handlers that have a concurrency of their own, by topic."""
+        shares = dict.fromkeys(handler.share for handler in handlers.values() if handler.share is not None)
+        self._own = {share: self._new_workers(share.concurrency) for share in shares}
+        """Those of handlers that have a concurrency of their own."""
         self._counts = counts
         self._ordered = ordered
         self._threads = threads
@@ -202,7 +199,7 @@ class LaneWorkers:
                 await run.ended
 
     def _workers_of(self, handler: Handler) -> Workers[ChunkRun | ListedRun]:
-        return self._own.get(handler.topic, self._shared)
+        return self._shared if handler.share is None else self._own[handler.share]
 
     async def _handle_list(self, lane: Lane, chunk: Chunk, handler: Handler) -> None:
         """Has the chunk's next messages handled together; notes each when all of them have ended, in their order.

@@ -23,6 +23,15 @@ create table txmsg.consumer_group (
     version bigint not null default 0
 );
 
+-- The prefixes of topics by which a group reads them, if it did not begin each at its first message: the topics that are
+-- created later have a higher id than the newest one of then, and of these it reads all.
+create table txmsg.group_prefix (
+    group_id int not null references txmsg.consumer_group on delete cascade,
+    prefix text collate "C" not null check (length(prefix) <= 127),
+    newest_topic int not null,
+    primary key (group_id, prefix)
+);
+
 create table txmsg.cursor (
     group_id int not null references txmsg.consumer_group on delete cascade,
     queue_id int not null references txmsg.queue,

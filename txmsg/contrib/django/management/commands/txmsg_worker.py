@@ -51,7 +51,7 @@ class Command(BaseCommand):
 
             def started() -> None:
                 for each in found:
-                    self.stdout.write(f"group {each.group} reads {each.topic}")
+                    self.stdout.write(f"group {each.group} reads {', '.join(each.topics)}")
                 self.stdout.write("receiving; end with Ctrl-C")
                 self.stdout.flush()
 

@@ -1,0 +1,90 @@
+"""The topics that members name by patterns: which there are, looked at again while anybody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from txmsg.broker.delivery.state import State
+from txmsg.broker.store import consumer_groups as groups_store
+from txmsg.errors import InvalidMessage
+from txmsg.logs import EventLog
+from txmsg.typed.names import is_pattern, matches, prefix_of
+from txmsg.wire.tags import TagExpression
+
+_log = EventLog(__name__)
+
+_PATTERNS_MAX: Final = 1000
+"""Each costs a comparison with each topic at each look."""
+_WANTED_MAX: Final = 512
+
+
+def patterns_of(wants: Mapping[str, TagExpression]) -> frozenset[str]:
+    """Those of the topics that are patterns."""
+    return frozenset(each for each in wants if is_pattern(each))
+
+
+class Patterns:
+    """The topics of each pattern that was asked for within the time in which a member counts as present.
+
+    on_change: called with the patterns for which there are other topics than before.
+    """
+
+    def __init__(self, state: State, on_change: Callable[[Collection[str]], object]) -> None:
+        self._state = state
+        self._on_change = on_change
+        self._asked_at: dict[str, float] = {}
+        self._topics: dict[str, tuple[str, ...]] = {}
+        self._wanted: dict[tuple[tuple[str, str], ...], Mapping[str, TagExpression]] = {}
+        """By what was asked for: made again when topics have come. A member asks alike with each receive."""
+        self.newest = 0
+        """The highest id of a topic at the last look: what gets a higher one is created later."""
+
+    async def wanted(self, asked: Mapping[str, TagExpression]) -> Mapping[str, TagExpression]:
+        """The same with the topics of its patterns, by name: each wanted as the name, or the longest pattern, says.
+
+        Raises BrokerUnavailable, and InvalidMessage past _PATTERNS_MAX.
+        """
+        now, patterns = self._state.monotonic(), patterns_of(asked)
+        if len(self._asked_at | dict.fromkeys(patterns)) > _PATTERNS_MAX:
+            raise InvalidMessage(
+                f"members of groups name {len(self._asked_at)} patterns of topics at this broker already, of which at "
+                f"most {_PATTERNS_MAX} are allowed: name topics, or shorter prefixes that they have in common"
+            )
+        self._asked_at |= dict.fromkeys(patterns, now)
+        while not self._topics.keys() >= patterns:
+            await self._look()
+        if len(self._wanted) >= _WANTED_MAX:
+            self._wanted.clear()
+        key = tuple((topic, str(tags)) for topic, tags in asked.items())
+        if key not in self._wanted:
+            self._wanted[key] = self._matched(asked)
+        return self._wanted[key]
+
+    def _matched(self, asked: Mapping[str, TagExpression]) -> Mapping[str, TagExpression]:
+        found: dict[str, TagExpression] = {}
+        for pattern in sorted(patterns_of(asked), key=len):
+            found |= dict.fromkeys(self._topics[pattern], asked[pattern])
+        return found | {topic: tags for topic, tags in asked.items() if not is_pattern(topic)}
+
+    async def look_once(self) -> None:
+        """Looks for topics that were created since, and forgets patterns that nobody asks for any more."""
+        since = self._state.monotonic() - self._state.config.member_ttl_s
+        self._asked_at = {pattern: at for pattern, at in self._asked_at.items() if at >= since}
+        if self._asked_at and self._state.leases.is_held():
+            await self._look()
+
+    async def _look(self) -> None:
+        asked = list(self._asked_at)
+        async with self._state.session() as conn:
+            newest, names = await groups_store.topics_with(conn, list(map(prefix_of, asked)))
+        topics = {pattern: tuple(name for name in names if matches(pattern, name)) for pattern in asked}
+        changed = [pattern for pattern, found in topics.items() if self._topics.get(pattern, found) != found]
+        if changed or topics.keys() != self._topics.keys():
+            self._wanted.clear()
+        self._topics, self.newest = topics, newest
+        if changed:
+            _log.info(
+                "delivery.topics_matched", "there are other topics now of %(patterns)s", patterns=", ".join(changed)
+            )
+            self._on_change(changed)
