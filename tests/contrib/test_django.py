@@ -227,6 +227,12 @@ def by_list(messages: list[ReceivedMessage]) -> None:
 def by_field(number: int) -> None:
     seen.append(("field", number))
 
+topics = []
+
+@subscribe("orders", "refund.*", group="several")
+def by_pattern(number: int, message: ReceivedMessage) -> None:
+    topics.append((message.topic, number))
+
 try:
     @subscribe("orders", group="other")
     async def other(number: int) -> None: pass
@@ -243,9 +249,11 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
     memory = Memory()
     for number in (1, 2):
         producer().send(orders.message({"number": number}))
+    producer().send(Message("refund.asked", b'{"number": 3}'))
     app = application()
     print(sorted((each.group, each.concurrency) for each in app.subscriptions))
     print(memory.deliver(app), sorted(seen, key=str), threading.current_thread() in closed)
+    print(topics)
     producer().close()
 """
     assert shop.manage("migrate")
@@ -253,8 +261,9 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
         "the handler of topic 'orders' is async def, in which transactions of Django do not work: make it def",
         "asks() asks for a session or tx",
         "returns() returns messages to send",
-        "[('lists', 4), ('mailer', 4), ('once', 4), ('payment', 4), ('typed', 2)]",
-        "6 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})] True",
+        "[('lists', 4), ('mailer', 4), ('once', 4), ('payment', 4), ('several', 4), ('typed', 2)]",
+        "9 [('field', 1), ('field', 2), ('list', 2), ('model', {'number': 1}), ('model', {'number': 2})] True",
+        "[('orders', 1), ('orders', 2), ('refund.asked', 3)]",
     ]
 
 

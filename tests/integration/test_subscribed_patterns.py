@@ -51,8 +51,8 @@ def test_consumer_takes_a_pattern_and_one_of_a_log_refuses_it(txmsg_broker: Brok
     consumer = Consumer(txmsg_broker.address, group="g")
     consumer.subscribe("order.*")(lambda message: None)
     assert consumer.topics == ("order.*",)
-    said = re.escape("'order.*' is a pattern, and the members of a group of a log agree on topics when they join")
+    said = re.escape("'order.*' is a pattern, and a member of a group of a log names its topics when it joins")
     with pytest.raises(MisuseError, match=said):
         PullConsumer(str(tmp_path), "g").subscribe("order.*")
-    with pytest.raises(MisuseError, match="name the topics, as in"):
+    with pytest.raises(MisuseError, match="names its topics when it joins: name them, as in"):
         Txmsg(group="g").subscribe("order.*", source="log")

@@ -173,8 +173,8 @@ class Router:
         if source == "log":
             for each in filter(is_pattern, names):
                 raise MisuseError(
-                    f"{each!r} is a pattern, and a log's members agree on topics when they join: name the topics, as "
-                    f'in @app.subscribe("order.placed", "order.paid", source="log"), or read {each!r} from brokers'
+                    f"{each!r} is a pattern, and a member of a group of a log names its topics when it joins: name "
+                    'them, as in @app.subscribe("order.placed", "order.paid", source="log"), or read from brokers'
                 )
             _check_of_log(name, ordered=ordered, batch=batch, retry=retry)
         elif log_options != _NO_LOG_OPTIONS:

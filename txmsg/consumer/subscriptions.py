@@ -269,7 +269,7 @@ class Subscriptions:
     def _one(self, topic: str) -> str:
         if isinstance(topic, str) and is_pattern(topic):
             raise MisuseError(
-                f"{topic!r} is a pattern, and the members of a group of a log agree on topics when they join: "
+                f"{topic!r} is a pattern, and a member of a group of a log names its topics when it joins: "
                 f"subscribe to each topic by its name, or read {topic!r} from brokers"
             )
         return check_name("topic", topic)

@@ -88,7 +88,7 @@ class Delivery:
         self._state.end_polls = self._end_polls
         self.writer = ProgressWriter(self._state, membership)
         self._loader = Loader(self._state, membership, self.writer, topics)
-        self._patterns = Patterns(self._state, self._end_polls_by)
+        self._patterns = Patterns(self._state, self._waiting_patterns, self._end_polls_by)
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics, self._patterns)
         """The steps that `run` repeats."""
         self.reader = Reader(self._state)
@@ -258,6 +258,9 @@ class Delivery:
         for (name, client_id, _), parked in self._parked.items():
             if name == group and client_id in client_ids:
                 _end(parked)
+
+    def _waiting_patterns(self) -> set[str]:
+        return {pattern for parked in self._parked.values() for pattern in parked.patterns}
 
     def _end_polls_by(self, patterns: Collection[str]) -> None:
         """Ends the polls of those that wait for topics of these patterns: there are others now."""

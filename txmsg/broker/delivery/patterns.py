@@ -27,11 +27,15 @@ def patterns_of(wants: Mapping[str, TagExpression]) -> frozenset[str]:
 class Patterns:
     """The topics of each pattern that was asked for within the time in which a member counts as present.
 
-    on_change: called with the patterns for which there are other topics than before.
+    waiting: gives the patterns of members that wait for messages, perhaps for longer than that. on_change: called with
+    the patterns for which there are other topics than before.
     """
 
-    def __init__(self, state: State, on_change: Callable[[Collection[str]], object]) -> None:
+    def __init__(
+        self, state: State, waiting: Callable[[], Collection[str]], on_change: Callable[[Collection[str]], object]
+    ) -> None:
         self._state = state
+        self._waiting = waiting
         self._on_change = on_change
         self._asked_at: dict[str, float] = {}
         self._topics: dict[str, tuple[str, ...]] = {}
@@ -69,7 +73,9 @@ class Patterns:
 
     async def look_once(self) -> None:
         """Looks for topics that were created since, and forgets patterns that nobody asks for any more."""
-        since = self._state.monotonic() - self._state.config.member_ttl_s
+        now = self._state.monotonic()
+        self._asked_at |= dict.fromkeys(self._waiting(), now)
+        since = now - self._state.config.member_ttl_s
         self._asked_at = {pattern: at for pattern, at in self._asked_at.items() if at >= since}
         if self._asked_at and self._state.leases.is_held():
             await self._look()
