@@ -126,6 +126,7 @@ def test_patterns_are_handled_in_tests_as_their_topics() -> None:
     handle_message(app, Message("order.placed", b'{"order_id": 3}'))
     with pytest.raises(Reject, match=r"topic 'order\.moved' is not a valid fields of .*handle"):
         handle_message(app, Message("order.moved", b"{}"))
-    with pytest.raises(MisuseError, match=r"no handler gets a message of topic 'orders'.*topics are order\.\*"):
-        handle_message(app, Message("orders", b"{}"))
+    for topic in ("orders", "my.order.placed", "order"):
+        with pytest.raises(MisuseError, match=rf"no handler gets a message of topic '{topic}'.*topics are order\.\*"):
+            handle_message(app, Message(topic, b"{}"))
     assert seen == [("order.placed", 3)]
