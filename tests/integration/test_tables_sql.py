@@ -258,7 +258,7 @@ def old_tables(place: Place) -> Place:
 @pytest.mark.usefixtures("next_release")
 def test_old_tables_are_refused_with_the_command_that_upgrades_them(old_tables: Place) -> None:
     place, engine = old_tables, old_tables.engine()
-    wanted = f"txmsg tables sql --dialect {place.dialect} --from 0001"
+    wanted = f"txmsg tables sql --dialect {place.dialect} --from-revision 0001"
     with pytest.raises(StorageError, match=f"have revision 0001, and this release works with 0002: .*{wanted}"):
         create_tables(engine)
     database = place.url.render_as_string(hide_password=False)
@@ -295,7 +295,7 @@ def test_a_copy_with_a_new_fence_id_keeps_the_revision_of_its_tables(place: Plac
 
 
 def test_unknown_revisions_and_dialects_are_refused() -> None:
-    result = CliRunner().invoke(main, ["tables", "sql", "--dialect", "sqlite", "--from", "1"])
+    result = CliRunner().invoke(main, ["tables", "sql", "--dialect", "sqlite", "--from-revision", "1"])
     assert result.exit_code == 2
     assert "have no revision '1' in this release: there are 0001" in result.stderr
     with pytest.raises(MisuseError, match="txmsg has no tables for 'oracle'"):

@@ -31,13 +31,15 @@ def tables() -> None:
 @click.option("--dialect", "name", type=click.Choice(list(DIALECTS)), required=True, help="mysql: for MariaDB, too.")
 @click.option("--role", metavar="NAME", help="The role of the application; of MySQL NAME or NAME@HOST.")
 @click.option("--purge-role", metavar="NAME", help="The role that deletes old rows.  [default: the application's]")
-@click.option("--from", "since", metavar="REVISION", help="Print what upgrades tables of this revision instead.")
+@click.option(
+    "--from-revision", "since", metavar="REVISION", help="Print what upgrades tables of this revision instead."
+)
 @json_option
 def sql(*, name: str, role: str | None, purge_role: str | None, since: str | None, as_json: bool) -> None:
     """Print the SQL that makes the tables, and gives roles what they need. It connects to no database.
 
     Without --role the rights are comments. In PostgreSQL and SQLite tables that exist are kept; in MySQL run it once.
-    `txmsg tables check` says which revision to give to --from.
+    `txmsg tables check` says which revision to give to --from-revision.
     """
     if name == "sqlite" and (role or purge_role):
         raise click.UsageError("SQLite has no roles: who may write its file may do everything; leave out --role")
@@ -48,7 +50,7 @@ def sql(*, name: str, role: str | None, purge_role: str | None, since: str | Non
     try:
         made = list(all_tables_sql(dialect)) if since is None else changes_sql(name, since=since)
     except MisuseError as exc:
-        raise click.BadParameter(str(exc), param_hint="--from") from exc
+        raise click.BadParameter(str(exc), param_hint="--from-revision") from exc
     running, purging = (
         [] if name == "sqlite" else list(rights_sql(rights, _written(given, dialect), dialect))
         for rights, given in ((RUNNING, role), (PURGING, purge_role or role))

@@ -278,7 +278,8 @@ def refuse_old_tables(connection: Connection) -> None:
         name = "mysql" if connection.dialect.name in _MYSQL else connection.dialect.name
         raise StorageError(
             f"txmsg's tables in {connection.engine.url} have revision {revision}, and this release works with "
-            f"{REVISION}: have their owner run what `txmsg tables sql --dialect {name} --from {revision}` prints"
+            f"{REVISION}: have their owner run what `txmsg tables sql --dialect {name} --from-revision {revision}` "
+            "prints"
         )
 
 
