@@ -19,7 +19,7 @@ from psycopg import sql
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from tests import mariadb_server
-from tests.chaos.chain_verdict import STEPS, Written
+from tests.chaos.chain_verdict import STEPS, SentOn, Written
 from tests.chaos.history import Loss
 from tests.chaos.process import Process
 from txmsg.tables import metadata
@@ -70,7 +70,10 @@ class Chain:
             engine = create_engine(url, poolclass=NullPool)
             with engine.begin() as connection:
                 connection.execute(
-                    text(f"create table {step}_done (order_id varchar(60), amount int, at double precision)")
+                    text(
+                        f"create table {step}_done "
+                        "(order_id varchar(60), amount int, at double precision, attempt varchar(60))"
+                    )
                 )
                 metadata.create_all(connection)
         self.services = [
@@ -93,26 +96,26 @@ class Chain:
         for step, url in self.urls.items():
             engine = create_engine(url, poolclass=NullPool)
             with engine.begin() as connection:
-                rows = connection.execute(text(f"select order_id, amount, at from {step}_done")).all()
+                rows = connection.execute(text(f"select order_id, amount, at, attempt from {step}_done")).all()
             found[step] = [Written(*row) for row in rows]
         return found
 
 
-def body_of(step: str, order_id: str, amount: int) -> Mapping[str, Any]:
-    """What a step sends. It names the step, so that each body of the log is one message of the chain."""
-    return {"order_id": order_id, "amount": amount, "by": step}
+def body_of(step: str, order_id: str, amount: int, attempt: object = "") -> Mapping[str, Any]:
+    """What a step sends. Each attempt has a body of its own, so that none is taken for another."""
+    return {"order_id": order_id, "amount": amount, "by": step, "attempt": str(attempt)}
 
 
-def read_body(body: str) -> tuple[str, str] | None:
-    """The step that sent it, and the order; None: no body of the chain."""
+def read_body(body: str) -> SentOn | None:
+    """What it says; None: no body of the chain."""
     if not body.startswith("{"):
         return None
     value = json.loads(body)
-    return value["by"], value["order_id"]
+    return SentOn(value["by"], value["order_id"], value["attempt"])
 
 
-def taken(losses: Sequence[Loss]) -> set[tuple[str, str]]:
-    """By step and order the messages that were lost with a database, by the evidence of losses.py."""
+def taken(losses: Sequence[Loss]) -> set[SentOn]:
+    """The messages that were lost with a database, by the evidence of losses.py."""
     found = {read_body(body) for loss in losses for body in loss.gone}
     return {each for each in found if each is not None}
 

@@ -22,6 +22,16 @@ class Written(NamedTuple):
     amount: int
     at: float
     """By the wall clock of the machine."""
+    attempt: str
+    """The transaction id of what it has sent."""
+
+
+class SentOn(NamedTuple):
+    """A message of a step."""
+
+    step: str
+    order_id: str
+    attempt: str
 
 
 _RULES: Final[Mapping[str, str]] = {
@@ -33,7 +43,8 @@ _RULES: Final[Mapping[str, str]] = {
         select o.order_id, s.step from done o cross join step s
          where o.step = 'order'
            and not exists (select * from done d where d.step = s.step and d.order_id = o.order_id)
-           and not exists (select * from lost l join step before using (step)
+           and not exists (select * from lost l join done d using (step, order_id, attempt)
+                             join step before using (step)
                             where l.order_id = o.order_id and before.n < s.n)""",
     "order {0} has a row of {1} and none of {2}": """
         select d.order_id, d.step, before.step
@@ -42,43 +53,44 @@ _RULES: Final[Mapping[str, str]] = {
     "order {0} is worth {1}, and {2} in {3}": """
         select o.order_id, o.amount, d.amount, d.step from done o join done d using (order_id)
          where o.step = 'order' and d.amount <> o.amount""",
-    "order {0} was sent on by {1}, which has no row of it": """
-        select s.order_id, s.step from sent s
-         where not exists (select * from done d where d.step = s.step and d.order_id = s.order_id)""",
-    "order {0} was not sent on by {1}, which has a row of it": """
-        select d.order_id, d.step from done d
-         where not exists (select * from sent s where s.step = d.step and s.order_id = d.order_id)
-           and not exists (select * from lost l where l.step = d.step and l.order_id = d.order_id)""",
+    "order {0} was sent on by {1} in attempt {2}, which has no row of it": """
+        select s.order_id, s.step, s.attempt from sent s left join done d using (step, order_id, attempt)
+         where d.step is null""",
+    "order {0} was not sent on by {1} in attempt {2}, which has a row of it": """
+        select d.order_id, d.step, d.attempt from done d left join sent s using (step, order_id, attempt)
+          left join lost l using (step, order_id, attempt)
+         where s.step is null and l.step is null""",
 }
 """What breaks each rule. `lost` is what went with a database, by evidence: see losses.py."""
 
 
 def wrong(
-    done: Mapping[str, Sequence[Written]], sent: Sequence[tuple[str, str]], lost: Collection[tuple[str, str]] = ()
+    done: Mapping[str, Sequence[Written]], sent: Sequence[SentOn], lost: Collection[SentOn] = ()
 ) -> Iterator[str]:
-    """All that is wrong. done: rows by step. sent: step and order of each message of the log. lost: of those taken."""
+    """All that is wrong. done: rows by step. sent: the messages of the log. lost: those that went with a database."""
     with sqlite3.connect(":memory:") as database:
         database.execute("create table step (step text, n int)")
-        database.execute("create table done (step text, order_id text, amount int)")
-        database.execute("create table sent (step text, order_id text)")
-        database.execute("create table lost (step text, order_id text)")
-        database.execute("create index by_order on done (order_id, step)")
+        database.execute("create table done (step text, order_id text, amount int, attempt text)")
+        database.execute("create table sent (step text, order_id text, attempt text)")
+        database.execute("create table lost (step text, order_id text, attempt text)")
+        database.execute("create index done_by_order on done (order_id, step)")
+        database.execute("create index sent_by_order on sent (order_id, step)")
         database.executemany("insert into step values (?, ?)", [(step, n) for n, step in enumerate(STEPS)])
-        rows = [(step, row.order_id, row.amount) for step, of_step in done.items() for row in of_step]
-        database.executemany("insert into done values (?, ?, ?)", rows)
-        database.executemany("insert into sent values (?, ?)", sent)
-        database.executemany("insert into lost values (?, ?)", lost)
+        rows = [(step, row.order_id, row.amount, row.attempt) for step, of_step in done.items() for row in of_step]
+        database.executemany("insert into done values (?, ?, ?, ?)", rows)
+        database.executemany("insert into sent values (?, ?, ?)", sent)
+        database.executemany("insert into lost values (?, ?, ?)", lost)
         for text, query in _RULES.items():
             for row in database.execute(query):
                 yield text.format(*row)
     database.close()
 
 
-def figures(done: Mapping[str, Sequence[Written]], lost: Collection[tuple[str, str]]) -> Counter[str]:
+def figures(done: Mapping[str, Sequence[Written]], lost: Collection[SentOn]) -> Counter[str]:
     """Rows of each step, how long orders took to be shipped, how many a minute, and the longest time without one."""
     counts = Counter({f"chain_{step}": len(done[step]) for step in STEPS})
     ordered = {row.order_id: row.at for row in done["order"]}
-    counts["chain_lost"] = len({order_id for _, order_id in lost} & ordered.keys() - _ids(done["shipping"]))
+    counts["chain_lost"] = len({each.order_id for each in lost} & ordered.keys() - _ids(done["shipping"]))
     waits_s = sorted(row.at - ordered[row.order_id] for row in done["shipping"] if row.order_id in ordered)
     if waits_s:
         shipped = sorted(row.at for row in done["shipping"])

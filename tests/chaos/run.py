@@ -182,7 +182,7 @@ def _play(
 def _judge_chain(cluster: Cluster, record: Record) -> Counter[str]:
     """What is wrong with it is put into the record; its figures."""
     written, lost = cluster.chain.written(), chain.taken(record.losses)
-    sent = [read for row in record.chain_rows if (read := chain.read_body(row.body)) and read[0] in written]
+    sent = [read for row in record.chain_rows if (read := chain.read_body(row.body)) and read.step in written]
     record.chain = list(chain_verdict.wrong(written, sent, lost))
     return chain_verdict.figures(written, lost)
 

@@ -50,10 +50,10 @@ def application(told: Orders, journal: Journal, engine: Engine | AsyncEngine) ->
     for shard in brokers:
         rng.shuffle(shard)
     app = Txmsg(brokers, group=step, database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S, close_timeout_s=10)
-    insert = text(f"insert into {step}_done values (:order_id, :amount, :at)")
+    insert = text(f"insert into {step}_done values (:order_id, :amount, :at, :attempt)")
 
-    def row_of(order_id: str, amount: int) -> dict[str, object]:
-        return {"order_id": order_id, "amount": amount, "at": time.time()}
+    def row_of(order_id: str, amount: int, tx: Transaction) -> dict[str, object]:
+        return {"order_id": order_id, "amount": amount, "at": time.time(), "attempt": str(tx.transaction_id)}
 
     @contextmanager
     def noted(message: ReceivedMessage) -> Iterator[None]:
@@ -71,16 +71,16 @@ def application(told: Orders, journal: Journal, engine: Engine | AsyncEngine) ->
 
         @subscribe
         async def act_async(order_id: str, amount: int, session: AsyncSession, tx: Transaction) -> None:
-            await session.execute(insert, row_of(order_id, amount))
-            tx.send(next_topic(step), body_of(step, order_id, amount), key=order_id)
+            await session.execute(insert, row_of(order_id, amount, tx))
+            tx.send(next_topic(step), body_of(step, order_id, amount, tx.transaction_id), key=order_id)
             await asyncio.sleep(rng.expovariate(1 / WORK_S))
 
     else:
 
         @subscribe
         def act(order_id: str, amount: int, session: Session, tx: Transaction) -> None:
-            session.execute(insert, row_of(order_id, amount))
-            tx.send(next_topic(step), body_of(step, order_id, amount), key=order_id)
+            session.execute(insert, row_of(order_id, amount, tx))
+            tx.send(next_topic(step), body_of(step, order_id, amount, tx.transaction_id), key=order_id)
             time.sleep(rng.expovariate(1 / WORK_S))
 
     return app

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.chaos.chain import body_of, read_body, taken
-from tests.chaos.chain_verdict import STEPS, Written, figures, wrong
+from tests.chaos.chain_verdict import STEPS, SentOn, Written, figures, wrong
 from tests.chaos.history import Loss
 from txmsg.typed.text import json_of
 
@@ -19,18 +19,18 @@ class Rows:
 
     done: dict[str, list[Written]] = field(
         default_factory=lambda: {
-            step: [Written("1", 5, 100.0 + n), Written("2", 6, 101.0 + 2 * n)] for n, step in enumerate(STEPS)
+            step: [Written("1", 5, 100.0 + n, "a"), Written("2", 6, 101.0 + 2 * n, "a")] for n, step in enumerate(STEPS)
         }
     )
-    sent: list[tuple[str, str]] = field(default_factory=lambda: [(step, id) for step in STEPS for id in ("1", "2")])
-    lost: set[tuple[str, str]] = field(default_factory=set)
+    sent: list[SentOn] = field(default_factory=lambda: [SentOn(step, id, "a") for step in STEPS for id in ("1", "2")])
+    lost: set[SentOn] = field(default_factory=set)
 
-    def drop(self, *steps: str, id: str = "1", lost: tuple[str, str] | None = None) -> None:
+    def drop(self, *steps: str, id: str = "1", lost: SentOn | None = None) -> None:
         """As if these steps had never got the order. lost: what a database has lost meanwhile."""
         self.lost |= {lost} if lost else set()
         for step in steps:
             self.done[step] = [row for row in self.done[step] if row.order_id != id]
-            self.sent.remove((step, id))
+            self.sent.remove(SentOn(step, id, "a"))
 
     def wrong(self) -> list[str]:
         return sorted(wrong(self.done, self.sent, self.lost))
@@ -42,10 +42,13 @@ def test_nothing_is_wrong_with_orders_that_went_all_the_way() -> None:
 
 WRONG: dict[str, tuple[Callable[[Rows], object], list[str]]] = {
     "paid twice": (
-        lambda rows: rows.done["payment"].append(Written("1", 5, 103.0)),
+        lambda rows: rows.done["payment"].append(Written("1", 5, 103.0, "a")),
         ["order 1 was written 2 times by payment"],
     ),
-    "sent on twice": (lambda rows: rows.sent.append(("order", "2")), ["order 2 was sent on 2 times by order"]),
+    "sent on twice": (
+        lambda rows: rows.sent.append(SentOn("order", "2", "a")),
+        ["order 2 was sent on 2 times by order"],
+    ),
     "never shipped": (lambda rows: rows.drop("shipping"), ["order 1 has no row of shipping"]),
     "never paid": (
         lambda rows: rows.drop("payment", "shipping"),
@@ -57,23 +60,34 @@ WRONG: dict[str, tuple[Callable[[Rows], object], list[str]]] = {
         ["order 1 has a row of shipping and none of payment", "order 1 has no row of payment"],
     ),
     "another amount": (
-        lambda rows: rows.done.update(shipping=[Written("1", 5, 102.0), Written("2", 7, 105.0)]),
+        lambda rows: rows.done.update(shipping=[Written("1", 5, 102.0, "a"), Written("2", 7, 105.0, "a")]),
         ["order 2 is worth 6, and 7 in shipping"],
     ),
     "sent without a row": (
-        lambda rows: rows.sent.append(("payment", "3")),
-        ["order 3 was sent on by payment, which has no row of it"],
+        lambda rows: rows.sent.append(SentOn("payment", "3", "b")),
+        ["order 3 was sent on by payment in attempt b, which has no row of it"],
+    ),
+    "sent by the attempt that did not commit": (
+        lambda rows: rows.sent.__setitem__(0, SentOn("order", "1", "b")),
+        [
+            "order 1 was not sent on by order in attempt a, which has a row of it",
+            "order 1 was sent on by order in attempt b, which has no row of it",
+        ],
     ),
     "a row, and nothing sent": (
-        lambda rows: rows.sent.remove(("shipping", "1")),
-        ["order 1 was not sent on by shipping, which has a row of it"],
+        lambda rows: rows.sent.remove(SentOn("shipping", "1", "a")),
+        ["order 1 was not sent on by shipping in attempt a, which has a row of it"],
     ),
-    "lost, but earlier than where it stopped": (
-        lambda rows: rows.drop("payment", "shipping", lost=("payment", "1")),
-        ["order 1 has no row of payment"],
+    "lost behind where it stopped": (
+        lambda rows: rows.drop("payment", "shipping", lost=SentOn("payment", "1", "a")),
+        ["order 1 has no row of payment", "order 1 has no row of shipping"],
+    ),
+    "what another attempt sent is lost": (
+        lambda rows: rows.drop("shipping", lost=SentOn("payment", "1", "b")),
+        ["order 1 has no row of shipping"],
     ),
     "another one is lost": (
-        lambda rows: rows.drop("shipping", lost=("payment", "2")),
+        lambda rows: rows.drop("shipping", lost=SentOn("payment", "2", "a")),
         ["order 1 has no row of shipping"],
     ),
 }
@@ -89,16 +103,16 @@ def test_what_must_not_be_is_named(what: str) -> None:
 
 def test_what_was_lost_with_a_database_is_excused_from_there_on() -> None:
     rows = Rows()
-    rows.drop("payment", "shipping", lost=("order", "1"))
-    rows.sent.remove(("order", "1"))
+    rows.drop("payment", "shipping", lost=SentOn("order", "1", "a"))
+    rows.sent.remove(SentOn("order", "1", "a"))
     assert rows.wrong() == []
 
 
 def test_lost_messages_are_known_by_their_bodies() -> None:
-    bodies = [json_of(body_of("payment", "order.0.1", 5)).decode(), "producer-0.0.1/0"]
-    assert [read_body(each) for each in bodies] == [("payment", "order.0.1"), None]
+    bodies = [json_of(body_of("payment", "order.0.1", 5, "a")).decode(), "producer-0.0.1/0"]
+    assert [read_body(each) for each in bodies] == [SentOn("payment", "order.0.1", "a"), None]
     loss = Loss("of the test", 1.0, is_restored=False, gone=frozenset(bodies))
-    assert taken([loss]) == {("payment", "order.0.1")}
+    assert taken([loss]) == {SentOn("payment", "order.0.1", "a")}
 
 
 def test_figures_say_how_long_orders_took_and_when_none_was_shipped() -> None:
@@ -108,4 +122,4 @@ def test_figures_say_how_long_orders_took_and_when_none_was_shipped() -> None:
     assert (counts["chain_ms_p50"], counts["chain_ms_p99"], counts["chain_gap_ms"]) == (4000, 4000, 3000)
     assert counts["chain_per_minute"] == 24
     rows.drop("shipping", id="2")
-    assert figures(rows.done, {("payment", "2"), ("payment", "1")})["chain_lost"] == 1
+    assert figures(rows.done, {SentOn("payment", "2", "a"), SentOn("payment", "1", "a")})["chain_lost"] == 1
