@@ -16,6 +16,7 @@ from tests.consumers.sources import GROUP, OfLog, acknowledged_by, of_kind
 from tests.metaq.servers import served
 from tests.waiting import until_async
 from txmsg.app import Router, Txmsg
+from txmsg.app.batches import Batches
 from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import CorruptLog, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage
@@ -270,19 +271,31 @@ async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(
     ],
 )
 async def test_what_waits_for_more_or_for_its_rate_does_not_begin_after_a_pause(
-    log_place: OfLog, options: dict[str, Any], before: int, kind: str
+    log_place: OfLog, options: dict[str, Any], before: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = log_place.app()
     handled: list[tuple[int | None, int]] = []
     begun: list[int | None] = []
 
-    @app.middleware
-    @contextmanager
-    def pausing(message: ReceivedMessage) -> Iterator[None]:
+    def note(message: ReceivedMessage) -> None:
         begun.append(message.offset)
         if len(begun) == before + 1:
             app.pause(GROUP)
+
+    @contextmanager
+    def pausing(message: ReceivedMessage) -> Iterator[None]:
+        note(message)
         yield
+
+    async def add(self: Batches, message: ReceivedMessage) -> None:
+        note(message)
+        await original(self, message)
+
+    original = Batches.add
+    if "batch" in options:  # middleware of a list is entered when it begins
+        monkeypatch.setattr(Batches, "add", add)
+    else:
+        app.middleware(pausing)
 
     def handle(message: ReceivedMessage) -> None:
         handled.append((message.offset, message.attempt))
