@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.consumers.sources import GROUP, OfLog, acknowledged_by, of_kind
 from tests.metaq.servers import served
 from tests.waiting import until_async
 from txmsg.app import Router, Txmsg
-from txmsg.app.batches import Batches
 from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import CorruptLog, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage
@@ -271,31 +269,24 @@ async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(
     ],
 )
 async def test_what_waits_for_more_or_for_its_rate_does_not_begin_after_a_pause(
-    log_place: OfLog, options: dict[str, Any], before: int, kind: str, monkeypatch: pytest.MonkeyPatch
+    log_place: OfLog, options: dict[str, Any], before: int, kind: str
 ) -> None:
-    app = log_place.app()
     handled: list[tuple[int | None, int]] = []
     begun: list[int | None] = []
 
-    def note(message: ReceivedMessage) -> None:
-        begun.append(message.offset)
-        if len(begun) == before + 1:
-            app.pause(GROUP)
+    class Pausing:
+        """Called with each message before it waits, whatever its handler is."""
 
-    @contextmanager
-    def pausing(message: ReceivedMessage) -> Iterator[None]:
-        note(message)
-        yield
+        def encrypt(self, message: Message) -> Message:
+            return message
 
-    async def add(self: Batches, message: ReceivedMessage) -> None:
-        note(message)
-        await original(self, message)
+        def decrypt(self, message: ReceivedMessage) -> ReceivedMessage:
+            begun.append(message.offset)
+            if len(begun) == before + 1:
+                app.pause(GROUP)
+            return message
 
-    original = Batches.add
-    if "batch" in options:  # middleware of a list is entered when it begins
-        monkeypatch.setattr(Batches, "add", add)
-    else:
-        app.middleware(pausing)
+    app = log_place.app(encryption=Pausing())
 
     def handle(message: ReceivedMessage) -> None:
         handled.append((message.offset, message.attempt))
