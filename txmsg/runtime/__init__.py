@@ -12,6 +12,7 @@ ports          ports that a server keeps while it is down
 child          a child process: started, awaited, stopped
 extras         which extra brings a package that is not installed
 lazy           names of a package that load their modules
+revisions      directories of SQL files for each revision of a schema
 restarts       when what ended is started again                  (pure)
 start          where to begin in the queues of a topic              (pure)
 durations      durations and times, as options and people give them (pure)
