@@ -15,6 +15,8 @@ from rich.progress import Progress
 
 BENCHMARKS = (
     "transactional_send",
+    "decorated",
+    "handlers",
     "delivery",
     "fence",
     "backlog",
