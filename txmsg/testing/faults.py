@@ -6,10 +6,12 @@ Everything else, the broker above all, is real and knows nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from threading import Lock
+from typing import TypeAlias
 
+from txmsg.app.application import Txmsg
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
@@ -20,19 +22,23 @@ from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import ReceivedMessage, TransactionState, check_name
 from txmsg.typed.names import matches
 
+Sender: TypeAlias = Producer | AsyncProducer | Txmsg
+"""What has the fault: a producer, or an application with `database=`, whose decorated functions and handlers send."""
+
 
 class ProcessDied(Exception):
     """The process would have ended here. Code that catches it continues, which a dead process would not."""
 
 
 @contextmanager
-def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
+def dies_after_commit(sender: Sender) -> Iterator[None]:
     """In the block the process dies between local commit and outcome: the check-back has to commit the message.
 
     The transactional function raises ProcessDied instead of returning, which ends the block. The producer continues, as
     another process of its group would, and answers the check-back.
     """
     __tracebackhide__ = True
+    producer = _producer_of(sender)
     occasions = _Occasions()
 
     def die(half: Half, state: TransactionState) -> None:
@@ -46,12 +52,13 @@ def dies_after_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
 
 
 @contextmanager
-def dies_before_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
+def dies_before_commit(sender: Sender) -> Iterator[None]:
     """In the block the process dies after its half message is stored: the check-back has to roll it back.
 
     The transactional function raises ProcessDied, which ends the block. Nothing is committed, and no outcome is sent.
     """
     __tracebackhide__ = True
+    producer = _producer_of(sender)
     occasions = _Occasions()
 
     def die(half: Half) -> None:
@@ -64,12 +71,13 @@ def dies_before_commit(producer: Producer | AsyncProducer) -> Iterator[None]:
 
 
 @contextmanager
-def broker_away(producer: Producer | AsyncProducer) -> Iterator[None]:
+def broker_away(sender: Sender) -> Iterator[None]:
     """In the block the producer cannot reach any broker: BrokerUnavailable, at once and not after its timeout_s.
 
     `txmsg_broker.stop()` really stops the broker, for all producers and consumers.
     """
     __tracebackhide__ = True
+    producer = _producer_of(sender)
     occasions = _Occasions()
 
     def refuse(*_: object) -> None:
@@ -82,12 +90,13 @@ def broker_away(producer: Producer | AsyncProducer) -> Iterator[None]:
 
 
 @contextmanager
-def lost_reply(producer: Producer | AsyncProducer, to: Request = "half", *, count: int = 1) -> Iterator[None]:
+def lost_reply(sender: Sender, to: Request = "half", *, count: int = 1) -> Iterator[None]:
     """In the block the broker carries out requests, but `count` replies are lost: the producer repeats them.
 
     to: which request: a plain message, a half message, or the outcome of a transaction.
     """
     __tracebackhide__ = True
+    producer = _producer_of(sender)
     occasions = _Occasions()
 
     def lose(request: Request) -> None:
@@ -101,20 +110,24 @@ def lost_reply(producer: Producer | AsyncProducer, to: Request = "half", *, coun
 
 @contextmanager
 def handler_fails(
-    consumer: Consumer | AsyncConsumer, topic: str, times: int = 1, *, error: Exception | None = None
+    receiver: Consumer | AsyncConsumer | Txmsg, topic: str, times: int = 1, *, error: Exception | None = None
 ) -> Iterator[None]:
     """In the block the handler of the topic raises instead of running, `times` times; then it runs as usual.
 
-    error: what is raised; default RuntimeError. Wait in the block for the result, as with
+    receiver: a consumer, or an application that runs: its handlers of the topic at brokers are meant. error: what is
+    raised; default RuntimeError. Wait in the block for the result, as with
     `txmsg_broker.wait_until_idle(group, jump=True)`, which skips the delays between retries. Raises MisuseError
-    when the consumer has no such handler.
+    when there is no such handler.
     """
     __tracebackhide__ = True
     check_name("topic", topic)
-    if not any(matches(each, topic) for each in consumer.topics):
-        known = ", ".join(map(repr, consumer.topics)) or "none"
+    consumers = _consumers_of(receiver)
+    meant = [each for each in consumers if any(matches(handled, topic) for handled in each.topics)]
+    if not meant:
+        known = ", ".join(repr(handled) for each in consumers for handled in each.topics) or "none"
         raise MisuseError(
-            f"group {consumer.group} has no handler for topic {topic!r}, but for {known}: subscribe first"
+            f"group {receiver.group} has no handler for topic {topic!r}, but for {known}: subscribe first, and start "
+            "the application before the block"
         )
     occasions = _Occasions()
 
@@ -122,12 +135,25 @@ def handler_fails(
         if message.topic == topic and occasions.add_up_to(times):
             raise error or RuntimeError("the handler was made to fail (txmsg.testing.handler_fails)")
 
-    with _hooked(consumer.hooks, before_handler=fail):
+    with ExitStack() as hooked:
+        for each in meant:
+            hooked.enter_context(_hooked(each.hooks, before_handler=fail))
         yield
     occasions.expect(times, f"the handler of topic {topic!r} was called {{}} times", "handler_fails")
 
 
 # ---- inside
+
+
+def _producer_of(sender: Sender) -> Producer | AsyncProducer:
+    return sender._producer_of("the fault of a test") if isinstance(sender, Txmsg) else sender
+
+
+def _consumers_of(receiver: Consumer | AsyncConsumer | Txmsg) -> Sequence[Consumer | AsyncConsumer]:
+    if not isinstance(receiver, Txmsg):
+        return [receiver]
+    consumers = (each.consumer for each in receiver._receivers)
+    return [each for each in consumers if isinstance(each, AsyncConsumer)]
 
 
 class _Occasions:

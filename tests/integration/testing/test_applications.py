@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
 from tests.ports import own_port
 from txmsg.administration.notify import NotifyAdministration
@@ -20,7 +22,8 @@ from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import Log, LogProducer
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
-from txmsg.testing import Broker, MakeConsumer, MakeProducer, RunApp
+from txmsg.testing import Broker, MakeConsumer, MakeProducer, RunApp, broker_away, dies_before_commit, handler_fails
+from txmsg.typed.topic import Topic
 
 
 def greeting() -> str:
@@ -222,3 +225,32 @@ def test_what_is_left_in_the_log_is_listed_and_its_dead_letters_count(txmsg_app:
         with pytest.raises(AssertionError, match=r"has 1 dead letters, 0 were expected(?s:.*)not valid"):
             running.wait_until_idle()
         running.wait_until_idle(dead=1)
+
+
+def test_faults_are_injected_into_an_application(txmsg_app: RunApp, txmsg_broker: Broker, tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    app = Txmsg(group="shop", database=engine)
+    mailed: list[int] = []
+    placed = Topic("order.placed", dict)
+
+    @app.transactional_message("order.placed")
+    def place(session: Session, order_id: int) -> None:
+        session.execute(text("select 1"))
+
+    @app.subscribe(placed, group="mailer", retry=Retry(delays_s=[0.01]))
+    def mail(order: dict[str, Any]) -> None:
+        mailed.append(order["order_id"])
+
+    with txmsg_app(app) as running:
+        with broker_away(app), pytest.raises(BrokerUnavailable):
+            place(order_id=1)
+        with dies_before_commit(app):
+            place(order_id=2)
+        with handler_fails(app, "order.placed", times=2):
+            place(order_id=3)
+            running.wait_until_idle()
+        with pytest.raises(MisuseError, match="no handler for topic 'order.paid'"):
+            with handler_fails(app, "order.paid"):
+                pass
+    engine.dispose()
+    assert mailed == [3]

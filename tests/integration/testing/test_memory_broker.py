@@ -167,7 +167,7 @@ def test_unknown_outcome_is_asked_of_the_listener(txmsg_memory: Memory) -> None:
 
 
 def test_transaction_that_died_after_its_commit_stays_undecided(shop: Shop, txmsg_memory: Memory) -> None:
-    with dies_after_commit(next(iter(shop.app._producers))):
+    with dies_after_commit(shop.app):
         shop.place(order_id=1)
     assert [each.key for each in txmsg_memory.undecided()] == ["1"]
     assert txmsg_memory.sent() == []
