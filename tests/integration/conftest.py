@@ -12,9 +12,9 @@ from txmsg.client.flows import flow, flow_async
 
 @pytest.fixture(autouse=True)
 def outcomes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call returns when its outcome is stored, however busy the machine is, and tests count what is stored then.
+    """A call that waits for the reply to its outcome does so however busy the machine is.
 
-    After 2 s it would be left to go on in the background.
+    After 2 s it would be left to go on in the background, and tests count what is stored.
     """
     for module in (flow, flow_async):
         monkeypatch.setattr(module, "OUTCOME_WAIT_S", 60.0)

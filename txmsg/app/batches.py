@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -35,8 +35,8 @@ class Batches:
     handle: handles a list; as `Router.subscribe` says of handlers of lists. How many messages wait is bounded by those
     who add them: a consumer adds no more than `count * concurrency`. pace: lists wait for it before they are made, so
     that they get longer meanwhile. begins: asked when a list could be made; where it says no, all that wait are left to
-    come again. until_quiet: a list that is not full waits as long as more are added, not 5 ms in
-    all: what is here already is added as the loop has turns for it.
+    come again. until_quiet: a list that is not full waits as long as more are added, not 5 ms in all: what is here
+    already is added as the loop has turns for it.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class Batches:
             self._timer = None
         while self._waiting and len(self._tasks) < self._concurrency:
             if not self._begins():
-                self._leave()
+                left, self._waiting = self._waiting, deque()
+                self._leave(left)
                 return
             if self._pace is not None and (wait_s := self._pace.wait_s()):
                 self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
@@ -115,11 +116,10 @@ class Batches:
                 self._tasks.add(task)
                 task.add_done_callback(self._ended, context=contextvars.Context())
 
-    def _leave(self) -> None:
-        while self._waiting:
-            settled = self._waiting.popleft().settled
-            if not settled.done():
-                settled.set_exception(NotBegun())
+    def _leave(self, waiting: Iterable[_Waiting]) -> None:
+        for each in waiting:
+            if not each.settled.done():  # else cancelled
+                each.settled.set_exception(NotBegun())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -133,8 +133,7 @@ class Batches:
         except Exception as exc:  # noqa: BLE001 - whatever a handler raises refuses its messages
             results = [exc] * len(messages)
         except NotBegun:
-            for each in taken:
-                each.settled.set_exception(NotBegun())
+            self._leave(taken)
             return
         except asyncio.CancelledError:
             for each in taken:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ from txmsg.client.sending.schemas import register_schemas
 from txmsg.client.sending.sender import Sender
 from txmsg.client.sending.shards import Shards, find_shards
 from txmsg.client.sending.traced import sending, telling
-from txmsg.client.sending.untold import Untold
+from txmsg.client.sending.untold import UNTOLD_MAX, Untold
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.forks import renew_in_children
 from txmsg.message import (
@@ -123,8 +124,7 @@ class AsyncProducer:
         self._sender: Sender | Shards | None = None
         self._senders: Sequence[Sender] = ()
         self._counts = ProducerCounts()
-        # Memory answers at once, and what was sent to it is looked at by the next line of a test.
-        self._untold = Untold(0) if self._addresses == [[MEMORY]] else Untold()
+        self._untold = Untold(0)
         self._presences: list[asyncio.Task[None]] = []
         self._outbox = OutboxState()
         self._relaying: asyncio.Task[None] | None = None
@@ -162,6 +162,8 @@ class AsyncProducer:
 
         Raises Unauthenticated if a broker refuses the credential. Does not wait for brokers that are unreachable.
         """
+        if self._addresses != [[MEMORY]]:  # which answers at once, and is looked at by the next line of a test
+            self._untold.count_max = UNTOLD_MAX  # who starts it closes it, which sends what is under way
         if self._sender is None and not self._closed:
             await asyncio.gather(*(knock(Brokers(addresses, **self._access)) for addresses in self._addresses))
         await self._started()
@@ -356,10 +358,12 @@ class AsyncProducer:
         self, id_bytes: bytes, messages: Sequence[Message], waiter: Waiter
     ) -> tuple[SendEntry, Sending | Unsampled | None]:
         messages = messages_of(messages, self.encryption)
-        trace = sending(self.tracing, "half", messages, self.group).__enter__()  # ended by what waits for the half
-        entry = SendEntry(id_bytes, messages if trace is None else trace.carried_by(messages), waiter)
-        if trace is not None:
-            trace.stored(id_bytes)
+        with ExitStack() as entered:
+            trace = entered.enter_context(sending(self.tracing, "half", messages, self.group))
+            entry = SendEntry(id_bytes, messages if trace is None else trace.carried_by(messages), waiter)
+            if trace is not None:
+                trace.stored(id_bytes)
+            entered.pop_all()  # the trace ends when the half messages are stored, or left
         return entry, trace
 
     async def _wait_for(self, entry: FreshEntry, waiter: asyncio.Future[bytes], wait_s: float) -> None:
@@ -474,7 +478,7 @@ class AsyncProducer:
                 raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: what fails is logged. Must be called on the loop."""
+        """Like `end`, but does not wait: that it fails is logged, once for an outage. Must be called on the loop."""
         self.hooks.before_end(half, state)
         self._tell_soon(half, state)
 

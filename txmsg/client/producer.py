@@ -382,11 +382,15 @@ class Producer:
                 raise
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: what fails is logged."""
+        """Like `end`, but does not wait: that it fails is logged, once for an outage."""
         self.hooks.before_end(half, state)
         thread = self._started()
         with telling(half, state):
-            thread.post(self._core._sender_started.end, half.shard, self._untold.add(half, state))
+            try:
+                thread.post(self._core._sender_started.end, half.shard, self._untold.add(half, state))
+            except BaseException:  # a signal, say: it would count for ever
+                self._untold.forget(half)
+                raise
 
     @property
     def _untold(self) -> Untold:

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -141,8 +142,14 @@ def shared_loop() -> LoopThread:
     with _lock:
         if _shared is None:
             _shared = LoopThread()
-            atexit.register(_close_at_exit, _shared)
+            _at_exit(_shared)
         return _shared
+
+
+def _at_exit(thread: LoopThread) -> None:
+    atexit.register(_close_at_exit, thread)
+    if multiprocessing.parent_process() is not None:  # a child of multiprocessing ends without atexit
+        multiprocessing.util.Finalize(None, _close_at_exit, (thread,), exitpriority=0)
 
 
 def _close_at_exit(thread: LoopThread) -> None:

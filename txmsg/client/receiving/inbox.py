@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
@@ -147,11 +147,18 @@ def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
         ) from error
 
 
-def is_of_all(error: Exception) -> bool:
-    """Whether what a handler of a list raised would be raised for each of its messages: its database is away, say."""
-    return isinstance(error, RetryAfter | StorageError | OperationalError | InterfaceError) or (
-        isinstance(error, DBAPIError) and error.connection_invalidated
-    )
+class ListAttempt:
+    """One transaction in which a list is handled, and how far it came."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        """Whether the handler was called: what fails before is not of any one message."""
+
+    def fails_for_each(self, error: Exception) -> bool:
+        """Whether trying the messages one by one would end like this, too."""
+        if not self.has_begun or isinstance(error, RetryAfter | StorageError):
+            return True
+        return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 class HandledBefore(Exception):

@@ -15,7 +15,7 @@ from txmsg.client.connections.rows import record as record_on_connection
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
-from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, is_of_all, record, record_list
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, ListAttempt, record, record_list
 from txmsg.connections.opening import Driver
 from txmsg.consumer.subscriptions import handled
 from txmsg.errors import MisuseError, shown
@@ -51,33 +51,42 @@ class IdempotentHandler(InboxHandler[_Handler]):
 
         The handler gets the list of those that are not recorded. Raises what would be raised for each of them.
         """
+        attempt = ListAttempt()
         try:
-            self._handle_together(messages)
+            self._handle_together(messages, attempt)
         except Exception as exc:
-            if len(messages) == 1 or is_of_all(exc):
+            if len(messages) == 1 or attempt.fails_for_each(exc):
                 raise
         else:
             return [None] * len(messages)
-        return [self._failure_of(message) for message in messages]
+        return self._handle_each(messages)
 
-    def _failure_of(self, message: ReceivedMessage) -> Exception | None:
-        try:
-            self._handle_together([message])
-        except Exception as exc:  # noqa: BLE001 - it is told to who delivers
-            return exc
-        return None
+    def _handle_each(self, messages: list[ReceivedMessage]) -> list[Exception | None]:
+        results: list[Exception | None] = []
+        for message in messages:
+            attempt = ListAttempt()
+            try:
+                self._handle_together([message], attempt)
+            except Exception as exc:  # noqa: BLE001 - it is told to who delivers
+                if not attempt.has_begun:  # the database has gone meanwhile: not tried once for each that is left
+                    return results + [exc] * (len(messages) - len(results))
+                results.append(exc)
+            else:
+                results.append(None)
+        return results
 
-    def _handle_together(self, messages: list[ReceivedMessage]) -> None:
+    def _handle_together(self, messages: list[ReceivedMessage], attempt: ListAttempt) -> None:
         rows = self.rows_of(messages)
         opened = self.factory()
         if not isinstance(opened, Session):
-            self._handle_together_on_connection(opened, rows, messages)
+            self._handle_together_on_connection(opened, rows, messages, attempt)
             return
         with opened as session:
             with SessionGuard(sync_session_of(session), owner=self.owner) as guard:
                 new = self.new_of(messages, rows, in_session(session, record_list, guard, rows))
                 if not new:
                     return
+                attempt.has_begun = True
                 with inside(self.owner, sync_session_of(session)):
                     self._all_handled(finished(self.owner, self.handler(session, new)))
                 in_session(session, lambda _: guard.end_work())
@@ -85,7 +94,11 @@ class IdempotentHandler(InboxHandler[_Handler]):
                 guard.check_committed()
 
     def _handle_together_on_connection(
-        self, opened: object, rows: dict[str, dict[str, object]], messages: list[ReceivedMessage]
+        self,
+        opened: object,
+        rows: dict[str, dict[str, object]],
+        messages: list[ReceivedMessage],
+        attempt: ListAttempt,
     ) -> None:
         recorded: set[str] = set()
 
@@ -99,6 +112,7 @@ class IdempotentHandler(InboxHandler[_Handler]):
         with suppress(HandledBefore):
             with ConnectionTransaction(opened, write_rows, owner=self.owner) as connection:
                 new = self.new_of(messages, rows, recorded)
+                attempt.has_begun = True
                 self._all_handled(finished(self.owner, self.handler(connection, new)))
                 return
         self.new_of(messages, rows, recorded)

@@ -13,7 +13,7 @@ from txmsg.client.connections.rows_async import record as record_on_connection
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
-from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, is_of_all, record, record_list
+from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, ListAttempt, record, record_list
 from txmsg.connections.opening import AsyncDriver
 from txmsg.consumer.subscriptions import handled
 from txmsg.errors import MisuseError, shown
@@ -49,33 +49,42 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
 
         The handler gets the list of those that are not recorded. Raises what would be raised for each of them.
         """
+        attempt = ListAttempt()
         try:
-            await self._handle_together(messages)
+            await self._handle_together(messages, attempt)
         except Exception as exc:
-            if len(messages) == 1 or is_of_all(exc):
+            if len(messages) == 1 or attempt.fails_for_each(exc):
                 raise
         else:
             return [None] * len(messages)
-        return [await self._failure_of(message) for message in messages]
+        return await self._handle_each(messages)
 
-    async def _failure_of(self, message: ReceivedMessage) -> Exception | None:
-        try:
-            await self._handle_together([message])
-        except Exception as exc:  # noqa: BLE001 - it is told to who delivers
-            return exc
-        return None
+    async def _handle_each(self, messages: list[ReceivedMessage]) -> list[Exception | None]:
+        results: list[Exception | None] = []
+        for message in messages:
+            attempt = ListAttempt()
+            try:
+                await self._handle_together([message], attempt)
+            except Exception as exc:  # noqa: BLE001 - it is told to who delivers
+                if not attempt.has_begun:  # the database has gone meanwhile: not tried once for each that is left
+                    return results + [exc] * (len(messages) - len(results))
+                results.append(exc)
+            else:
+                results.append(None)
+        return results
 
-    async def _handle_together(self, messages: list[ReceivedMessage]) -> None:
+    async def _handle_together(self, messages: list[ReceivedMessage], attempt: ListAttempt) -> None:
         rows = self.rows_of(messages)
         opened = self.factory()
         if not isinstance(opened, AsyncSession):
-            await self._handle_together_on_connection(opened, rows, messages)
+            await self._handle_together_on_connection(opened, rows, messages, attempt)
             return
         async with opened as session:
             with SessionGuard(sync_session_of(session), owner=self.owner) as guard:
                 new = self.new_of(messages, rows, await in_session_async(session, record_list, guard, rows))
                 if not new:
                     return
+                attempt.has_begun = True
                 with inside(self.owner, sync_session_of(session)):
                     self._all_handled(await finished_async(self.owner, await self.handler(session, new)))
                 await in_session_async(session, lambda _: guard.end_work())
@@ -83,7 +92,11 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
                 guard.check_committed()
 
     async def _handle_together_on_connection(
-        self, opened: object, rows: dict[str, dict[str, object]], messages: list[ReceivedMessage]
+        self,
+        opened: object,
+        rows: dict[str, dict[str, object]],
+        messages: list[ReceivedMessage],
+        attempt: ListAttempt,
     ) -> None:
         recorded: set[str] = set()
 
@@ -97,6 +110,7 @@ class AsyncIdempotentHandler(InboxHandler[_Handler]):
         with suppress(HandledBefore):
             async with AsyncConnectionTransaction(opened, write_rows, owner=self.owner) as connection:
                 new = self.new_of(messages, rows, recorded)
+                attempt.has_begun = True
                 self._all_handled(await finished_async(self.owner, await self.handler(connection, new)))
                 return
         self.new_of(messages, rows, recorded)

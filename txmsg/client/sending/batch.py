@@ -242,8 +242,9 @@ def recalled(message_id: str, result: int) -> bool:
             return False
         case RecallReply.UNDECIDED:
             raise MisuseError(
-                f"message {message_id} is a half message: nothing is scheduled yet; end its transaction with "
-                "TransactionState.ROLLBACK instead, or recall it after the commit"
+                f"message {message_id} is a half message: nothing is scheduled yet. If its transaction has just "
+                "committed, its outcome is on its way: recall it again, or send with wait=True; else end its "
+                "transaction with TransactionState.ROLLBACK"
             )
     raise OutcomeExpired(
         f"message {message_id} is unknown: it was never stored, or entered its queue longer ago than the broker "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class _Begun:
     """What both kinds have in common. half: None until they are known to be stored.
 
-    leave: has what is still under way be left alone; the broker checks back at once if it gets stored.
+    leave: called when their transaction does not commit; if they are stored all the same, the broker is to check back.
     """
 
     def __init__(
@@ -34,20 +34,34 @@ class _Begun:
         self.half: Half | None = None
         self.id_bytes = entry.transaction_id
         self.trace = trace
-        self.leave = leave
         self._after_half = after_half
+        self._leave = leave
+        self._is_stored = False
+        self._has_ended = False
+        """Whether the trace has."""
 
     @property
     def transaction_id(self) -> TransactionId:
         """As of a Half."""
         return Half(self.id_bytes, b"").transaction_id
 
-    def _end(self, shard: bytes | None, error: BaseException | None) -> None:
-        if self.trace is not None:
+    def leave(self) -> None:
+        """Wait for them no longer: what was not sent is not sent, and what gets stored is checked back."""
+        if not self._is_stored:
+            self._end(None)
+            self._leave()
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.trace is not None and not self._has_ended:
+            self._has_ended = True
             self.trace.__exit__(None if error is None else type(error), error, None)
-        if shard is not None:
-            self.half = Half(self.id_bytes, shard, self.trace)
-            self._after_half(self.half)
+
+    def _stored(self, shard: bytes) -> None:
+        self._is_stored = True
+        self._end(None)
+        half = Half(self.id_bytes, shard, self.trace)
+        self._after_half(half)  # of a test: if it raises, the process has died here, and tells nothing
+        self.half = half
 
 
 class AsyncBegunHalf(_Begun):
@@ -71,10 +85,10 @@ class AsyncBegunHalf(_Begun):
             if not self._waiter.done():
                 await asyncio.wait((self._waiter,))  # a cancelled caller leaves it: see `leave`
             shard = self._waiter.result()
-        except BaseException as exc:
-            self._end(None, exc)
+        except Exception as exc:
+            self._end(exc)
             raise
-        self._end(shard, None)
+        self._stored(shard)
 
 
 class BegunHalf(_Begun):
@@ -101,7 +115,7 @@ class BegunHalf(_Begun):
                 shard = wait_for(self._waiter, self._wait_s)
             except OutcomeUnknown as exc:
                 raise half_unavailable(exc) from exc
-        except BaseException as exc:
-            self._end(None, exc)
+        except Exception as exc:
+            self._end(exc)
             raise
-        self._end(shard, None)
+        self._stored(shard)

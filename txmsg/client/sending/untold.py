@@ -14,33 +14,36 @@ from txmsg.client.sending.outcome_log import is_contradiction, log_untold
 from txmsg.message import TransactionState
 
 UNTOLD_MAX = 1000
-"""What a crash leaves to check-backs is bounded by this."""
+"""Bounds what a crash leaves to check-backs."""
 
 
 _tests: Final[set[object]] = set()
-"""Who has all callers of this process wait."""
 
 
 def wait_for_all(test: object) -> None:
-    """Has callers wait for each reply, so that a test finds what it has sent; until `wait_no_more(test)`."""
+    """Have all calls of this process wait for each reply, so that a test finds what it has sent.
+
+    Until `wait_no_more(test)`.
+    """
     _tests.add(test)
 
 
 def wait_no_more(test: object) -> None:
-    """The end of `wait_for_all`."""
+    """End what `wait_for_all(test)` began."""
     _tests.discard(test)
 
 
 class Untold:
     """The outcomes of one producer that are under way. Any thread may add one; the loop settles them.
 
-    count_max: beyond so many, callers wait for the reply.
+    count_max: with so many under way, callers wait for the reply.
     """
 
-    def __init__(self, count_max: int = UNTOLD_MAX) -> None:
-        self._count_max = count_max
+    def __init__(self, count_max: int) -> None:
+        self.count_max = count_max
         self._entries: dict[bytes, tuple[Half, TransactionState]] = {}
-        self._is_in_trouble = False
+        self._in_trouble: set[bytes] = set()
+        """The Notify databases whose last outcome failed."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -48,37 +51,41 @@ class Untold:
     @property
     def is_full(self) -> bool:
         """Whether the next caller is to wait for the reply."""
-        return len(self._entries) >= self._count_max or bool(_tests)
+        return len(self._entries) >= self.count_max or bool(_tests)
 
     def find(self, id_bytes: bytes) -> tuple[Half, TransactionState] | None:
         """The outcome of this transaction, if it is under way."""
         return self._entries.get(id_bytes)
 
     def add(self, half: Half, state: TransactionState) -> EndEntry:
-        """What is to be sent for it. Raises MisuseError for a state that is none."""
-        entry = EndEntry(half.id_bytes, state, _Noting(self, half.id_bytes, state))
+        """The entry to send for it. Raises MisuseError if the state is no TransactionState."""
+        entry = EndEntry(half.id_bytes, state, _Noting(self, half, state))
         self._entries[half.id_bytes] = (half, state)
         return entry
 
-    def _settled(self, id_bytes: bytes, state: TransactionState, error: BaseException | None) -> None:
-        self._entries.pop(id_bytes, None)
+    def forget(self, half: Half) -> None:
+        """Its entry will not be sent."""
+        self._entries.pop(half.id_bytes, None)
+
+    def _settled(self, half: Half, state: TransactionState, error: BaseException | None) -> None:
+        self.forget(half)
         if error is None:
-            self._is_in_trouble = False
+            self._in_trouble.discard(half.shard)
         elif is_contradiction(state, error):
-            log_untold(id_bytes, state, error)
-        elif not self._is_in_trouble:  # one line for an outage, not one for each transaction of it
-            self._is_in_trouble = True
-            log_untold(id_bytes, state, error)
+            log_untold(half.id_bytes, state, error)
+        elif half.shard not in self._in_trouble:  # one line for an outage, not one for each transaction of it
+            self._in_trouble.add(half.shard)
+            log_untold(half.id_bytes, state, error)
 
 
 class _Noting:
     """Takes the place of a caller that waits."""
 
-    __slots__ = ("_error", "_id_bytes", "_is_done", "_state", "_untold")
+    __slots__ = ("_error", "_half", "_is_done", "_state", "_untold")
 
-    def __init__(self, untold: Untold, id_bytes: bytes, state: TransactionState) -> None:
+    def __init__(self, untold: Untold, half: Half, state: TransactionState) -> None:
         self._untold = untold
-        self._id_bytes = id_bytes
+        self._half = half
         self._state = state
         self._is_done = False
         self._error: BaseException | None = None
@@ -101,4 +108,4 @@ class _Noting:
     def _settle(self, error: BaseException | None) -> None:
         self._is_done = True
         self._error = error
-        self._untold._settled(self._id_bytes, self._state, error)
+        self._untold._settled(self._half, self._state, error)
