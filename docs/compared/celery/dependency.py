@@ -1,0 +1,17 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from smtplib import SMTP
+
+from receive import app
+
+
+@contextmanager
+def smtp() -> Iterator[SMTP]:
+    with SMTP("localhost") as connection:
+        yield connection
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def thank(order_id: int) -> None:
+    with smtp() as connection:
+        connection.sendmail("shop@example.com", "customer@example.com", f"Subject: order {order_id}")

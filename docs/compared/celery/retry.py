@@ -1,0 +1,27 @@
+from bank import charge
+from celery import Task
+from receive import app
+
+DELAYS_S = (1, 10, 60)
+
+# The result backend keeps what was given up, with arguments and traceback.
+app.conf.update(result_backend="db+sqlite:///payments.db", result_extended=True, result_expires=None)
+
+
+@app.task(
+    bind=True,
+    acks_late=True,
+    reject_on_worker_lost=True,
+    max_retries=8,
+    ignore_result=True,
+    store_errors_even_if_ignored=True,
+)
+def pay(self: Task, order_id: int) -> None:
+    try:
+        charge(order_id)
+    except PermissionError:
+        raise
+    except ConnectionError as error:
+        raise self.retry(exc=error, countdown=30) from error
+    except Exception as error:
+        raise self.retry(exc=error, countdown=DELAYS_S[min(self.request.retries, 2)]) from error
