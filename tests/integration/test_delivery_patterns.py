@@ -172,3 +172,40 @@ async def test_too_many_patterns_are_refused(notify_url: str, monkeypatch: pytes
         with pytest.raises(InvalidMessage, match="2 patterns of topics at this broker already"):
             await get(delivery, 0, topics=[("c*", "*")])
         await get(delivery, 0, topics=[("a*", "*")])
+
+
+@pytest.mark.parametrize("other", ["*", "order.p*"])
+async def test_another_pattern_of_the_group_does_not_skip_what_came_meanwhile(notify_url: str, other: str) -> None:
+    """A new release names a wider or narrower one, and its member comes first."""
+    async with notify_at(notify_url) as notify:
+        async with delivering(notify) as delivery:
+            assert await get(delivery, 0, start=Start.latest()) == []
+        await notify.add(2, topic="order.paid")
+        async with delivering(notify, "b2") as delivery:
+            assert await get(delivery, 2, start=Start.latest(), topics=[(other, "*")]) == [
+                ("order.paid", 0),
+                ("order.paid", 1),
+            ]
+
+
+async def test_topics_are_looked_up_anew_when_nobody_has_asked_for_long(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S, member_ttl_s=0.001) as delivery:
+        assert await get(delivery, 0) == []
+        await delivery.maintenance.patterns_once()  # nobody is there any more
+        await notify.add(5, topic="order.old")
+        assert await get(delivery, 0, start=Start.latest(), group="h") == []
+        assert notify.query("select next_offset from txmsg.cursor order by group_id") == [(5,)]
+
+
+async def test_a_poll_whose_topics_have_grown_while_the_group_was_loaded_is_asked_again(notify_url: str) -> None:
+    async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
+        lock = delivery._loader._locks.setdefault("g", asyncio.Lock())
+        async with lock:  # loading takes its time
+            asking = replace(poll("g", "c", ORDERS, 10, 300, 60), line=Line(1, 0, 1))
+            waiting = asyncio.create_task(delivery.receive(asking))
+            await until_async(lambda: bool(delivery._patterns._topics))
+            await notify.add(1, topic="order.placed")
+            await delivery.maintenance.patterns_once()
+        async with asyncio.timeout(10):
+            assert await waiting == []
+        assert await get(delivery, 1) == [("order.placed", 0)]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from txmsg.app.dependencies import hints_of
 from txmsg.app.router import Subscription, injected_of, payloads_of
 from txmsg.client.transactional import signature_of_calls
+from txmsg.errors import MisuseError
 from txmsg.typed.asyncapi import Operation, PayloadByName
 from txmsg.typed.codecs import Codec, Schema, codec_of, is_model
 from txmsg.typed.fields import fields_schema, is_field
@@ -60,7 +61,10 @@ def _schema_of_arguments(function: Callable[..., Any]) -> tuple[Schema, Mapping[
     """Of the JSON object that has them all, defaults too; and of those that are models, by their names."""
     signature, receiver = signature_of_calls(function, drop_session=True)
     names = [name for name in signature.parameters if name != receiver]
-    hints = hints_of(function, inspect.unwrap(function), names)
+    try:
+        hints = hints_of(function, inspect.unwrap(function), names)
+    except MisuseError:  # of a type checker alone, such as imports under TYPE_CHECKING: it sends all the same
+        hints = {}
     kinds = {name: hints.get(name, Any) for name in names}
     models = {name: codec_of(kind).schema() for name, kind in kinds.items() if is_model(kind)}
     fields = {name: kind if is_field(kind) else Any for name, kind in kinds.items()}

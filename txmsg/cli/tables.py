@@ -61,8 +61,8 @@ def sql(*, name: str, role: str | None, purge_role: str | None, since: str | Non
     if since is None:
         click.echo(f"-- The tables of txmsg in a business database, for {_NAMES[name]}: revision {REVISION}.")
     else:
-        what = "to" if made else "which is the newest: nothing changes in"
-        click.echo(f"-- The tables of txmsg for {_NAMES[name]}, from revision {since}, {what} revision {REVISION}.")
+        what = f"from revision {since} to {REVISION}" if made else f"revision {since} is the newest: nothing to do"
+        click.echo(f"-- The tables of txmsg for {_NAMES[name]}: {what}.")
     for statement in made:
         click.echo(f"\n{statement};")
     for title, statements, given in (
@@ -99,6 +99,11 @@ def check(*, database: str, as_json: bool) -> None:
     found = with_engine(database, look)
     if as_json:
         click.echo(json_text({"revision": found, "newest": REVISION}))
+    elif found is None:
+        click.echo(
+            "txmsg's tables have no identity yet, which an application writes when it first starts with them, with the "
+            f"revision of its release; this release works with {REVISION}"
+        )
     else:
         click.echo(f"txmsg's tables have revision {found}; this release works with {REVISION}")
 

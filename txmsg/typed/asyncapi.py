@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any, Final, Literal
 
 from txmsg.typed.codecs import JSON, Schema
@@ -74,8 +75,10 @@ def asyncapi(
         }
         _define(definitions, name, each.schema)
     for payload in payloads:
-        by, name = _named(payload.by), f"{_named(payload.topic)}.{_named(payload.by)}"
-        _channel(channels, payload.topic)["messages"][by] = {
+        messages = _channel(channels, payload.topic)["messages"]
+        by = _not_in(messages, _named(payload.by))
+        name = f"{_named(payload.topic)}.{by}"
+        messages[by] = {
             "name": name,
             "contentType": payload.content_type,
             "payload": {"$ref": f"#/components/schemas/{name}"},
@@ -102,6 +105,11 @@ def asyncapi(
         **({"operations": done} if done else {}),
         "components": {"schemas": definitions},
     }
+
+
+def _not_in(taken: Mapping[str, Any], name: str) -> str:
+    """The name, with a number where it is taken: functions of two modules may have one name."""
+    return next(each for each in chain([name], (f"{name}-{n}" for n in count(2))) if each not in taken)
 
 
 def _define(definitions: dict[str, Any], name: str, whole: Mapping[str, Any]) -> None:

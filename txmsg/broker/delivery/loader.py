@@ -226,7 +226,7 @@ async def _later(conn: Connection, group: Group, patterns: _Matched | None, topi
     await groups_store.begin_prefixes(conn, group.id, prefixes, patterns.newest)
     group.patterns |= patterns.all
     matched = [topic for topic in topics if topic not in patterns.asked]
-    return set(await groups_store.later_topics(conn, group.id, prefixes, matched))
+    return set(await groups_store.later_topics(conn, group.id, matched))
 
 
 async def _load_group(conn: Connection, name: str, config: DeliveryConfig) -> Group:

@@ -24,6 +24,10 @@ def patterns_of(wants: Mapping[str, TagExpression]) -> frozenset[str]:
     return frozenset(each for each in wants if is_pattern(each))
 
 
+def _key_of(asked: Mapping[str, TagExpression]) -> tuple[tuple[str, str], ...]:
+    return tuple((topic, str(tags)) for topic, tags in asked.items())
+
+
 class Patterns:
     """The topics of each pattern that was asked for within the time in which a member counts as present.
 
@@ -60,10 +64,14 @@ class Patterns:
             await self._look()
         if len(self._wanted) >= _WANTED_MAX:
             self._wanted.clear()
-        key = tuple((topic, str(tags)) for topic, tags in asked.items())
+        key = _key_of(asked)
         if key not in self._wanted:
             self._wanted[key] = self._matched(asked)
         return self._wanted[key]
+
+    def is_current(self, asked: Mapping[str, TagExpression], wants: Mapping[str, TagExpression]) -> bool:
+        """Whether `wants` is still what `wanted` gives: topics may have come while a group was loaded."""
+        return self._wanted.get(_key_of(asked)) == wants
 
     def _matched(self, asked: Mapping[str, TagExpression]) -> Mapping[str, TagExpression]:
         found: dict[str, TagExpression] = {}
@@ -77,7 +85,9 @@ class Patterns:
         self._asked_at |= dict.fromkeys(self._waiting(), now)
         since = now - self._state.config.member_ttl_s
         self._asked_at = {pattern: at for pattern, at in self._asked_at.items() if at >= since}
-        if self._asked_at and self._state.leases.is_held():
+        if not self._asked_at:  # what is known gets old now: the next one who asks has to look
+            self._topics, self._wanted = {}, {}
+        elif self._state.leases.is_held():
             await self._look()
 
     async def _look(self) -> None:

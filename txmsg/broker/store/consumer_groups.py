@@ -124,12 +124,15 @@ async def begin_prefixes(conn: Connection, group: int, prefixes: Sequence[str], 
     )
 
 
-async def later_topics(conn: Connection, group: int, prefixes: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Those of the topics that were created after a group had begun to read one of these prefixes of theirs."""
+async def later_topics(conn: Connection, group: int, names: Sequence[str]) -> list[str]:
+    """Those of the topics that were created after a group had begun to read by a pattern of theirs.
+
+    Whichever: a member of another release may name a wider or narrower one than those before it.
+    """
     cursor = await conn.execute(
         "select t.name from txmsg.topic t where t.name = any(%s) and exists (select from txmsg.group_prefix p "
-        "where p.group_id = %s and p.prefix = any(%s) and starts_with(t.name, p.prefix) and t.id > p.newest_topic)",
-        (list(names), group, list(prefixes)),
+        "where p.group_id = %s and starts_with(t.name, p.prefix) and t.id > p.newest_topic)",
+        (list(names), group),
     )
     return [name for (name,) in await cursor.fetchall()]
 
