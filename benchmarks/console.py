@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from contextlib import ExitStack
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from statistics import quantiles
 
 import psycopg
@@ -80,10 +80,17 @@ class Overview:
 
     def ask(self) -> str:
         """The document; empty while the console knows nothing yet."""
-        self._connection.request("GET", "/notify")
-        reply = self._connection.getresponse()
+        try:
+            reply = self._replied()
+        except ConnectionError:  # a server closes a connection that was idle for some seconds, on a busy machine
+            self._connection.close()
+            reply = self._replied()
         body = reply.read()
         return body.decode() if reply.status == 200 else ""
+
+    def _replied(self) -> HTTPResponse:
+        self._connection.request("GET", "/notify")
+        return self._connection.getresponse()
 
     def shows(self, groups: int) -> bool:
         """Waits until it says that there are so many; whether it does."""
