@@ -2,10 +2,11 @@
 
 Claim (docs/performance.md): the main job, `@transactional_message` around a function that inserts one order, against
 the transaction alone; with a row in an outbox table in the same transaction; with that row and a process that relays
-the rows to the broker (until the last one is there, which the rate includes); and the late flow. Threads with psycopg,
-tasks with psycopg and asyncpg. All kinds take turns, so what else the machine does hits all of them; the ratios are
-what to read. CPU is that of this process, the application. Orders, outbox rows and messages are counted afterwards: if
-they differ from the calls, the exit status is 1.
+the rows to the broker (until the last one is there, which the rate includes); and the late flow. By a thread that
+pauses between its calls, of which the rate says nothing, by threads with psycopg, and by tasks with psycopg and
+asyncpg, each making one call after the other. All kinds take turns, so what else the machine does hits all of them;
+the ratios are what to read. CPU is that of this process, the application. Orders, outbox rows and messages are counted
+afterwards: if they are fewer than the calls, the exit status is 1.
 
     python -m benchmarks.decorated [--quick] [--json]
 """
@@ -34,6 +35,8 @@ from txmsg import AsyncProducer, FenceCheckListener, Message, Producer, create_t
 
 TOPIC = "bench.decorated"
 THREADS = (1, 4, 16)
+PAUSE_S = 0.005
+"""Between the calls of a service with little to do: what goes on after a call does not delay the next one."""
 TASKS = {"psycopg": (1, 16, 64), "asyncpg": (16,)}
 TURNS = 4
 REFERENCE = "outbox row"
@@ -212,11 +215,13 @@ def async_works_of(producer: AsyncProducer, maker: async_sessionmaker[AsyncSessi
     }
 
 
-def turn_of_threads(work: Work, callers: int, seconds: float, into: Taken) -> None:
-    """So many threads, each making one call after the other."""
+def turn_of_threads(work: Work, callers: int, seconds: float, into: Taken, *, pause_s: float = 0.0) -> None:
+    """So many threads, each making one call after the other, after a pause."""
 
     def call(until: float) -> None:
-        while (start := time.perf_counter()) < until:
+        while time.perf_counter() < until:
+            time.sleep(pause_s)
+            start = time.perf_counter()
             work()
             into.latencies_s.append(time.perf_counter() - start)
 
@@ -265,7 +270,9 @@ def timed(kind: str, place: Place, taken: dict[str, Taken]) -> Iterator[Taken]:
         into.seconds += time.perf_counter() - began
 
 
-def compare_threads(place: Place, callers: int, seconds: float, step: Callable[[], None]) -> list[Figure]:
+def compare_threads(
+    place: Place, callers: int, seconds: float, step: Callable[[], None], *, pause_s: float = 0.0
+) -> list[Figure]:
     """All kinds by so many threads."""
     taken: dict[str, Taken] = {}
     engine = create_engine(place.url("psycopg"), pool_size=callers)
@@ -277,10 +284,10 @@ def compare_threads(place: Place, callers: int, seconds: float, step: Callable[[
         for _ in range(TURNS):
             for kind, work in works.items():
                 with timed(kind, place, taken) as into:
-                    turn_of_threads(work, callers, seconds / TURNS, into)
+                    turn_of_threads(work, callers, seconds / TURNS, into, pause_s=pause_s)
                 step()
     engine.dispose()
-    return figures(f"{callers} threads", taken)
+    return figures(_name("pausing" if pause_s else "threads", "", callers), taken)
 
 
 async def compare_tasks(
@@ -333,7 +340,7 @@ def main() -> int:
     parser.add_argument("--callers", help='only these, such as "1 threads" or "16 tasks (psycopg)"')
     options = parser.parse_args()
     seconds = options.seconds or (1.0 if options.quick else 6.0)
-    cases = [("threads", "psycopg", n) for n in THREADS]
+    cases = [("pausing", "psycopg", 1), *(("threads", "psycopg", n) for n in THREADS)]
     cases += [("tasks", driver, n) for driver, counts in TASKS.items() for n in counts]
     if options.callers:
         cases = [(kind, driver, n) for kind, driver, n in cases if options.callers in _name(kind, driver, n)]
@@ -352,9 +359,10 @@ def main() -> int:
         for kind, driver, callers in cases:
             with psycopg.connect(place.database, autocommit=True) as connection:
                 connection.execute("truncate orders, outbox, txmsg_fence")
-            orders, messages = 0, _messages(notify)
-            if kind == "threads":
-                figs = compare_threads(place, callers, seconds, step)
+            messages = _messages(notify)
+            if kind != "tasks":
+                pause_s = PAUSE_S if kind == "pausing" else 0.0
+                figs = compare_threads(place, callers, seconds, step, pause_s=pause_s)
             else:
                 figs = asyncio.run(compare_tasks(place, driver, callers, seconds, step))
             found += figs
@@ -375,7 +383,8 @@ def main() -> int:
 
 
 def _name(kind: str, driver: str, callers: int) -> str:
-    return f"{callers} threads" if kind == "threads" else f"{callers} tasks ({driver})"
+    names = {"pausing": f"{callers} thread, pausing", "threads": f"{callers} threads"}
+    return names.get(kind, f"{callers} tasks ({driver})")
 
 
 def _messages(url: str) -> int:
