@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -314,15 +313,6 @@ async def test_what_waits_for_more_or_for_its_rate_does_not_begin_after_a_pause(
         app.resume(GROUP)
         await until_async(lambda: acknowledged_by(app) == 4)
     assert handled == [(offset, 1) for offset in range(4)], "each once"
-
-
-@pytest.mark.parametrize("call", [lambda app: app.stop_group("g"), lambda app: app.start_group("g")])
-async def test_group_of_the_log_is_not_stopped_in_all_processes(log_place: OfLog, call: Callable[[Txmsg], Any]) -> None:
-    app = log_place.app()
-    app.subscribe("t", source="log")(one)
-    async with app:
-        with pytest.raises(MisuseError, match="group 'g' reads the log, where no command stops a group"):
-            await call(app)
 
 
 async def test_a_directory_that_is_no_log_is_said_at_the_start_and_hooks_are_left(tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ def test_every_method_of_a_log_that_changes_something_is_logged(
                 "t",
             ),
             "MetaQGroups/SeekGroup": (metaq_pb2.SeekLogGroupRequest(group="g"), "g"),
+            "MetaQGroups/AlterGroup": (metaq_pb2.AlterLogGroupRequest(group="g", stopped=True), "g"),
             "MetaQGroups/DeleteGroup": (metaq_pb2.DeleteLogGroupRequest(group="g"), "g"),
             "MetaQCopies/Fence": (fence, str(tmp_path)),  # the last one: a log that is fenced changes nothing more
         }

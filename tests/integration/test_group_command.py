@@ -123,6 +123,7 @@ def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
         "retries": 3,
         "poisoned_key": "park",
         "rate": None,
+        "concurrency": None,
         "stopped": False,
         "orderly": False,
     }

@@ -198,10 +198,28 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
     assert group("list", root).stdout == "no consumer groups\n"
 
 
+def test_operators_stop_a_group_and_set_its_rate_and_concurrency(root: Path) -> None:
+    with open_log(root) as access:
+        access.join("g", ["trade"]).leave({})
+    assert group("stop", root, "g").stdout == "delivery to group g stops\n"
+    [row] = lines(group("list", root, "--json"))[0]["groups"]
+    assert row["stopped"] is True
+    [altered] = lines(group("alter", root, "g", "--rate", "2.5", "--concurrency", "3", "--json"))
+    [shown] = lines(group("show", root, "g", "--json"))
+    names = ("stopped", "rate", "concurrency")
+    assert [found[name] for found in (altered, shown) for name in names] == [True, 2.5, 3] * 2
+    group("start", root, "g")
+    [reset] = lines(group("alter", root, "g", "--rate", "0", "--concurrency", "0", "--json"))
+    assert [reset[name] for name in names] == [False, None, None]
+    assert "group x is unknown to this log" in group("stop", root, "x").stderr
+    assert "is not in the range" in group("alter", root, "g", "--concurrency", "-1").stderr
+
+
 def test_what_a_log_cannot_do_is_refused_and_named(root: Path) -> None:
     with open_log(root) as access:
         access.join("g", ["trade"]).leave({})
-    assert "groups of a log have no settings" in group("alter", root, "g", "--retries", "3").stderr
+    retries = group("alter", root, "g", "--retries", "3")
+    assert "retries are options of each subscription" in retries.stderr
     assert "producer groups are those of Notify" in group("alter", root, "g", "--checks-max", "3").stderr
     again = group("seek", root, "g", "--topic", "trade", "--to", "earliest", "--again")
     assert "retries of a log are the work of its members" in group("retries", root, "g").stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,3 +83,23 @@ def test_queues_of_a_stopped_member_wait_for_it_and_others_go_on(tmp_path: Path)
         until(lambda: group.is_shared_out(first, second, third))
         until(group.is_done)
         assert set(judge(group.notes(), group.ends()).values()) == {1}
+
+
+def test_processes_that_start_in_a_stopped_group_handle_nothing_before_it_is_started(tmp_path: Path) -> None:
+    with open_log(tmp_path, append=True) as log:
+        group = Group(tmp_path, log, tmp_path, queues=4)
+        group.append(20)
+        log.join("g", ["t"]).leave({})
+        log.alter_group("g", stopped=True)
+        try:
+            first, second = group.start(), group.start()
+            until(lambda: group.is_shared_out(first, second))
+            started_at_ns = time.monotonic_ns()
+            log.alter_group("g", stopped=False)
+            until(group.is_done)
+            notes = group.notes()
+            assert min(note.at_ns for note in notes) > started_at_ns
+            assert {note.member for note in notes} == {first.pid, second.pid}
+            judge(notes, group.ends())
+        finally:
+            group.kill()

@@ -111,6 +111,7 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         taken = member.take([T])
         assert taken == {T: 9}
         member.leave({T: 5})
+        set_of_group = leader.alter_group("g", stopped=True, rate_per_s=2.5)
         leader.append([batch("%RETRY%g", 2, 0, 4)])
         leader.append([batch("%DLQ%g", 0, 0, 1)])
         until(lambda: copy.settings_of("t").retention_s == 77)
@@ -118,6 +119,9 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         # Offsets come after the retries and dead letters that were there before them.
         until(lambda: [state.offset for state in copy.group("g").queues if state.queue == T] == [5])
         assert begins_in(tmp_path / "copy" / "groups" / "g") == {"t": {0: 9}}
+        assert copy.group("g").settings == set_of_group
+        with pytest.raises(NotLeader):
+            copy.alter_group("g", stopped=False)
         assert copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)] == Range(0, 4)
         leader.append([batch("%RETRY%g", 2, 4, 2)])
         until(lambda: copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)].end == 6)

@@ -43,3 +43,9 @@ def test_a_number_that_the_request_cannot_hold_is_refused_by_its_name(call: str,
         ask(number)
     with pytest.raises(Asked):
         ask(7)
+
+
+@pytest.mark.parametrize("concurrency", [0, 5])
+def test_concurrency_of_a_group_at_brokers_is_refused_with_the_setting_of_its_consumers(concurrency: int) -> None:
+    with pytest.raises(MisuseError, match=r"config set client\.concurrency@g N`.*config unset client\.concurrency@g`"):
+        _NOTIFY.alter_group(GroupChange(group="g", concurrency=concurrency))

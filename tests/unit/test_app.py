@@ -25,11 +25,11 @@ from txmsg.app.batches import Batches
 from txmsg.app.dependencies import Injected
 from txmsg.app.handling import Handling
 from txmsg.app.loading import load
-from txmsg.app.pace import Pace
 from txmsg.app.processes import HandlerProcessDied, Processes
 from txmsg.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.failures import Reject, Retry, RetryAfter
+from txmsg.consumer.pace import Pace
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.runtime.reason import text_of

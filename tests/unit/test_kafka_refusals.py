@@ -57,6 +57,12 @@ def test_the_group_of_a_mirror_is_no_group_of_consumers(log: LogAccess) -> None:
             call()
 
 
+@pytest.mark.parametrize("change", [{"stopped": True}, {"concurrency": 2}, {"rate_per_s": 10.0}])
+def test_settings_of_a_group_are_refused_with_what_an_application_has(log: LogAccess, change: dict[str, Any]) -> None:
+    with pytest.raises(MisuseError, match=r"app\.pause\('g'\) in each process.* concurrency= and rate="):
+        log.alter_group("g", **change)
+
+
 def test_the_group_of_a_mirror_is_not_listed() -> None:
     listed = SimpleNamespace(
         errors=[],

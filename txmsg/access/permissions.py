@@ -288,6 +288,7 @@ PERMISSIONS: dict[str, tuple[Need, ...]] = {
     "MetaQGroups/ListGroups": (_group(Action.DESCRIBE, found=True),),
     "MetaQGroups/ShowGroup": (_group(Action.DESCRIBE, "group"),),
     "MetaQGroups/SeekGroup": (_group(Action.ADMINISTER, "group"),),
+    "MetaQGroups/AlterGroup": (_group(Action.ADMINISTER, "group"),),
     "MetaQGroups/DeleteGroup": (_group(Action.ADMINISTER, "group"),),
 }
 """By the method's name on the wire. Without any need, a call needs a principal only."""

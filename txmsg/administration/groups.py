@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from txmsg.administration.ask import Nothing
 from txmsg.administration.dead_letters import Failure
 from txmsg.runtime.start import Start
+from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.method import Method
 from txmsg.wire.values import Natural32, Range
 
@@ -41,6 +42,8 @@ class GroupSummary:
     dead: int
     topics: Sequence[TopicLag]
     created_at: datetime | None = None
+    stopped: bool | None = None
+    """Of a log: whether an operator has stopped it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,9 @@ class GroupSettings:
     retries_max: int | None = None
     poisoned_key: PoisonedKey | None = None
     deliver_rate_max: float | None = None
-    """Messages per second and broker; None: no limit."""
+    """Messages per second and broker, of a log per member; None: no limit."""
+    concurrency: int | None = None
+    """Of a log: handlers of each subscription that run at once in each member, at most. None: as they say."""
     stopped: bool = False
     """An operator has stopped delivery to it."""
     orderly: bool = False
@@ -162,6 +167,8 @@ class GroupChange:
     poisoned_key: PoisonedKey | None = None
     deliver_rate_max: float | None = None
     """0: no limit."""
+    concurrency: Annotated[int, Range(0, CONCURRENCY_MAX)] | None = None
+    """Of a log. 0: as the subscriptions say."""
     stopped: bool | None = None
     """Whether nothing is delivered to it."""
     orderly: bool | None = None

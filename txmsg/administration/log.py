@@ -56,6 +56,7 @@ from txmsg.metaq.interface import (
     RETRIES,
     GroupState,
     LogAccess,
+    LogGroupSettings,
     LogQueue,
     QueueState,
     offset_after,
@@ -91,7 +92,7 @@ class LogAdministration:
         state = self._log.group(group)
         summary = self._summary(state)
         return GroupDetails(
-            settings=GroupSettings(),
+            settings=_settings(state.settings),
             waiting=summary.waiting,
             retrying=summary.retrying,
             dead=summary.dead,
@@ -104,8 +105,26 @@ class LogAdministration:
     def show_checks(self, group: str) -> CheckSettings | None:
         return None
 
-    def alter_group(self, change: GroupChange) -> NoReturn:
-        raise MisuseError("groups of a log have no settings: retries are options of each subscription")
+    def alter_group(self, change: GroupChange) -> GroupSettings:
+        known = GroupChange(
+            group=change.group,
+            stopped=change.stopped,
+            deliver_rate_max=change.deliver_rate_max,
+            concurrency=change.concurrency,
+        )
+        if change != known:
+            raise MisuseError(
+                f"group {change.group!r} of a log can be stopped, and has a rate and a concurrency: retries are "
+                "options of each subscription, and it is created when its first member joins"
+            )
+        return _settings(
+            self._log.alter_group(
+                change.group,
+                stopped=change.stopped,
+                concurrency=change.concurrency,
+                rate_per_s=change.deliver_rate_max,
+            )
+        )
 
     def alter_checks(self, change: CheckChange) -> NoReturn:
         raise MisuseError("groups of a log have no half messages to check: producer groups are those of Notify")
@@ -170,6 +189,7 @@ class LogAdministration:
             retrying=self._left(state, RETRIES + state.group),
             dead=self._left(state, DEAD_LETTERS + state.group),
             topics=lags,
+            stopped=state.settings.stopped,
         )
 
     def _left(self, state: GroupState, topic: str) -> int:
@@ -359,6 +379,12 @@ def _value(letter: _Letter) -> DeadLetter:
         headers=dict(message.headers),
         body=message.body,
         failures=[Failure(attempt=attempt, error=error) for attempt, error in enumerate(errors, 1)],
+    )
+
+
+def _settings(settings: LogGroupSettings) -> GroupSettings:
+    return GroupSettings(
+        stopped=settings.stopped, deliver_rate_max=settings.rate_per_s, concurrency=settings.concurrency
     )
 
 

@@ -34,7 +34,7 @@ from txmsg.administration.groups import (
     Seek,
     SeekPlan,
 )
-from txmsg.errors import UnknownGroup
+from txmsg.errors import MisuseError, UnknownGroup
 
 _BATCH_MAX: Final = 1000
 _BATCHES_PER_S: Final = 2.0
@@ -60,6 +60,12 @@ class NotifyAdministration:
         return None
 
     def alter_group(self, change: GroupChange) -> GroupSettings:
+        if change.concurrency is not None:
+            setting = f"client.concurrency@{change.group}"
+            raise MisuseError(
+                f"concurrency={change.concurrency} of group {change.group!r}, which is at brokers: `txmsg config set "
+                f"{setting} N` sets that of its consumers, and `txmsg config unset {setting}` resets it"
+            )
         return self._ask(Groups.alter, change)
 
     def alter_checks(self, change: CheckChange) -> CheckSettings:

@@ -10,7 +10,6 @@ receiving      the consumers of its subscriptions, of brokers and of the log
 handling       a subscription as the handler of a consumer: middleware, rate, batches, processes
 batches        messages that are handled together
 middleware     around handlers of such lists
-pace           how many messages a subscription may handle per second
 processes      handlers in processes of their own
 producers      its producers: made before it runs or while it does, started and closed with it
 sending        what becomes of messages on their way out

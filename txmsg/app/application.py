@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -581,26 +581,21 @@ class Txmsg(Router):
     async def stop_group(self, group: str) -> None:
         """Stops delivery to a group in all processes, until `start_group`; as `txmsg group stop` does.
 
-        Received messages are still handled. Brokers stop within two seconds. The application's user must be allowed to
-        administer the group. Call it on the loop on which it was started. Errors as for `AsyncConsumer.stop_group`, and
-        MisuseError for a group that reads the log.
+        Received messages are still handled; of a log, those whose handlers run. Brokers stop within two seconds, a log
+        within one. The application's user must be allowed to administer the group. Call it on the loop on which it was
+        started. Errors as for `AsyncConsumer.stop_group`; MisuseError for a group of a log in Kafka.
         """
-        await self._at_brokers(group).stop_group()
+        for consumer in self._one_of_each_source(group):
+            await consumer.stop_group()
 
     async def start_group(self, group: str) -> None:
         """Ends `stop_group`, or `txmsg group stop`."""
-        await self._at_brokers(group).start_group()
+        for consumer in self._one_of_each_source(group):
+            await consumer.start_group()
 
-    def _at_brokers(self, group: str) -> AsyncConsumer:
-        """One of its consumers, for what concerns all of them. Raises MisuseError if the group reads the log."""
-        consumers = self._consumers_of(group)
-        at_brokers = [each for each in consumers if isinstance(each, AsyncConsumer)]
-        if len(at_brokers) < len(consumers):
-            raise MisuseError(
-                f"group {group!r} reads the log, where no command stops a group in all processes: "
-                f"app.pause({group!r}) does so in this one"
-            )
-        return at_brokers[0]
+    def _one_of_each_source(self, group: str) -> Iterable[AsyncConsumer | AsyncPushConsumer]:
+        """One of its consumers at brokers, and that of the log: for what concerns all members."""
+        return {type(each): each for each in self._consumers_of(group)}.values()
 
     def _consumers_of(self, group: str) -> list[AsyncConsumer | AsyncPushConsumer]:
         if self._running is None:

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from txmsg.app.pace import Pace
+from txmsg.consumer.pace import Pace
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import NotBegun

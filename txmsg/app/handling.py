@@ -12,11 +12,11 @@ from typing import Any
 from txmsg.app.batches import Batches, BatchesOfQueues
 from txmsg.app.dependencies import Injected, Overrides
 from txmsg.app.middleware import within_lists
-from txmsg.app.pace import Pace
 from txmsg.app.processes import Processes
 from txmsg.app.router import Middleware, Subscription, injected_of, payloads_of
 from txmsg.app.transactions import NO_DATABASE, Transactions
 from txmsg.client.receiving.idempotent import Idempotent
+from txmsg.consumer.pace import Pace
 from txmsg.consumer.subscriptions import GroupHandler, Subscriptions
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.threads import DaemonThreads

@@ -39,6 +39,7 @@ from txmsg.cli.output import first_line, json_text, print_dry_run, print_facts, 
 from txmsg.errors import MisuseError, UnknownGroup, printable
 from txmsg.runtime.durations import shown_duration
 from txmsg.runtime.start import Start
+from txmsg.settings.clients import CONCURRENCY_MAX
 
 _DELAYS_MAX = 1000
 _orderly_option: Decorator = click.option(
@@ -218,14 +219,15 @@ def _print_plan(name: str, plan: SeekPlan, *, as_json: bool) -> None:
     click.echo(f"skips up to {plan.skipped} messages, delivers {plan.repeated} again; nothing has changed")
 
 
-@group.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg group stop mailer")
+@group.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg group stop mailer\n  txmsg group stop dashboard --log metaq:7720")
 @click.argument("name")
 @administered
 @json_option
 def stop(*, name: str, administration: Administration, as_json: bool) -> None:
     """Stop delivery to a group, until `txmsg group start`. Consumers stay connected; messages wait.
 
-    Messages that consumers have received are still processed. Brokers stop delivery within two seconds.
+    Messages that consumers have received are still processed. Brokers stop delivery within two seconds. Members of a
+    group of a log finish the messages whose handlers run, and stop within a second.
     """
     _stop_or_start(name, administration, stopped=True, as_json=as_json)
 
@@ -340,7 +342,8 @@ def create(*, name: str, orderly: str | None, administration: Administration, as
 @group.command(
     short_help="Change settings of a group.",
     epilog=f"{EXAMPLE_FORMAT}\n  txmsg group alter mailer --retry-delays '1s 5s 1m' --retries 3\n"
-    "  txmsg group alter mailer --retry-exponential 1s..1h",
+    "  txmsg group alter mailer --retry-exponential 1s..1h\n"
+    "  txmsg group alter dashboard --log metaq:7720 --rate 100 --concurrency 2",
 )
 @click.argument("name")
 @click.option("--retry-delays", metavar="DURATIONS", help="Delay before each retry; the last one repeats.")
@@ -352,7 +355,16 @@ def create(*, name: str, orderly: str | None, administration: Administration, as
     type=click.Choice(["continue", "park"]),
     help="After a dead letter, continue with its ordering key, or park the key for an operator.",
 )
-@click.option("--rate", type=click.FloatRange(0), help="Messages per second that each broker delivers; 0: unlimited.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    help="Messages per second that each broker delivers, or each member of a log handles; 0: unlimited.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(0, CONCURRENCY_MAX),
+    help="Most handlers of each subscription that run at once in each member; 0: as the subscription says. Log only.",
+)
 @_orderly_option
 @click.option("--first-check-s", metavar="TIME", type=SECONDS, help="Time before the first check of a half message.")
 @click.option("--check-interval-s", metavar="TIME", type=SECONDS, help="Time between checks of a half message.")
@@ -375,6 +387,7 @@ def alter(
     default_retries: bool,
     poisoned_key: PoisonedKey | None,
     rate: float | None,
+    concurrency: int | None,
     orderly: str | None,
     default_checks: bool,
     administration: Administration,
@@ -384,7 +397,8 @@ def alter(
     """Change settings of a group while it is in use. Brokers apply them within two seconds.
 
     Check settings apply to the producer group of this name, all others to the consumer group. They do not move the
-    first check of half messages that are already stored. Groups of a log have no settings.
+    first check of half messages that are already stored. Groups of a log have --rate and --concurrency, which their
+    members apply within a second; at brokers, `txmsg config set client.concurrency@GROUP` sets the concurrency.
     """
     delays_s = None
     if retry_delays is not None:
@@ -398,6 +412,7 @@ def alter(
         retries_max=retries,
         poisoned_key=poisoned_key,
         deliver_rate_max=rate,
+        concurrency=concurrency,
         orderly=_switched(orderly),
     )
     checks_change = CheckChange(group=name, default_checks=default_checks, **checks)  # type: ignore[arg-type]
@@ -470,6 +485,7 @@ def _settings(name: str, settings: GroupSettings) -> dict[str, object]:
         "retries": settings.retries_max,
         "poisoned_key": settings.poisoned_key,
         "rate": settings.deliver_rate_max,
+        "concurrency": settings.concurrency,
         "stopped": settings.stopped,
         "orderly": settings.orderly,
     }

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
-from txmsg.errors import OffsetOutOfRange, OffsetsMissing, TxmsgError, UnreadableMessage
+from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError, UnreadableMessage, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import LogBatch
@@ -33,6 +34,7 @@ from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.runtime.start import Start
+from txmsg.settings.clients import CONCURRENCY_MAX
 
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 """What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""
@@ -123,6 +125,48 @@ class Member(NamedTuple):
     zone: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGroupSettings:
+    """What operators have set for a group of a log, which all its members follow."""
+
+    stopped: bool = False
+    """Nothing is handed to handlers, or to callers that poll. Those that run finish."""
+    concurrency: int | None = None
+    """Handlers of each subscription that run at once in each member, at most. None: as the subscription says."""
+    rate_per_s: float | None = None
+    """Messages that the handlers of each member begin with per second. None: no limit of the group."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stopped, bool):
+            raise MisuseError(f"stopped={shown(self.stopped)} of a group: give True or False")
+        if self.concurrency is not None and not (
+            type(self.concurrency) is int and 1 <= self.concurrency <= CONCURRENCY_MAX
+        ):
+            raise MisuseError(
+                f"concurrency={shown(self.concurrency)} of a group: give 1 to {CONCURRENCY_MAX}, or 0 for that of its "
+                "subscriptions"
+            )
+        if self.rate_per_s is not None and not (
+            isinstance(self.rate_per_s, int | float)
+            and not isinstance(self.rate_per_s, bool)
+            and isfinite(self.rate_per_s)
+            and self.rate_per_s > 0
+        ):
+            raise MisuseError(
+                f"rate_per_s={shown(self.rate_per_s)} of a group: give messages per second, or 0 for no limit"
+            )
+
+    def altered(
+        self, *, stopped: bool | None = None, concurrency: int | None = None, rate_per_s: float | None = None
+    ) -> LogGroupSettings:
+        """The settings after a change. None leaves a value as it is; 0 resets it. Raises MisuseError."""
+        return LogGroupSettings(
+            stopped=self.stopped if stopped is None else stopped,
+            concurrency=self.concurrency if concurrency is None else concurrency or None,
+            rate_per_s=self.rate_per_s if rate_per_s is None else rate_per_s or None,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """What members base the assignment on. The same for all of them once membership is stable."""
@@ -136,6 +180,8 @@ class GroupView:
     """Queues of this member for which a seek is pending, with its offset: see `GroupMember.seek_done`."""
     zone: str = ""
     """Where the log is: its queues are assigned to members of this zone, if there are any."""
+    settings: LogGroupSettings = LogGroupSettings()
+    """What operators have set for the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +201,7 @@ class GroupState:
     group: str
     members: tuple[Member, ...]
     queues: tuple[QueueState, ...]
+    settings: LogGroupSettings = LogGroupSettings()
 
 
 class LogAccess(Protocol):
@@ -284,6 +331,21 @@ class LogAccess(Protocol):
         """
         ...
 
+    def alter_group(
+        self,
+        group: str,
+        *,
+        stopped: bool | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+    ) -> LogGroupSettings:
+        """Changes the settings of a group, on disk on return; all of them after that. Members follow within a second.
+
+        None leaves a value as it is; 0 resets concurrency or rate_per_s. Raises UnknownGroup, and MisuseError, also for
+        a log in Kafka, which stores no settings.
+        """
+        ...
+
     def delete_group(self, group: str) -> None:
         """Deletes a group with its offsets, retries and dead letters.
 
@@ -319,7 +381,7 @@ class GroupMember(Protocol):
         ...
 
     def view(self) -> GroupView:
-        """The members, the queues, and pending seeks."""
+        """The members, the queues, pending seeks, and the group's settings."""
         ...
 
     def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:

@@ -14,7 +14,7 @@ from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import Search, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
-from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogQueue, Range
+from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogGroupSettings, LogQueue, Range
 from txmsg.metaq.store.cells import queues_of_topic
 from txmsg.metaq.store.delayed import Delayed, delayed_from
 from txmsg.metaq.store.growth import Growth
@@ -254,6 +254,17 @@ class LocalLog:
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         self._require_leader()
         self._groups.seek(group, offsets)
+
+    def alter_group(
+        self,
+        group: str,
+        *,
+        stopped: bool | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+    ) -> LogGroupSettings:
+        self._require_leader()
+        return self._groups.alter_group(group, stopped=stopped, concurrency=concurrency, rate_per_s=rate_per_s)
 
     def delete_group(self, group: str) -> None:
         self._require_leader()

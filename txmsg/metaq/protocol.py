@@ -12,11 +12,12 @@ from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
-from txmsg.metaq.interface import LogQueue, Member
+from txmsg.metaq.interface import LogGroupSettings, LogQueue, Member
 from txmsg.metaq.store.delayed import Delayed, Waiting
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.wire.failures import error_of_told
+from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_pb2 import (
     AppendBatch,
     DelayedInLogReply,
@@ -243,6 +244,22 @@ def wire_member(member: Member) -> LogMember:
 
 def member_of(member: LogMember) -> Member:
     return Member(member.id, tuple(member.topics), member.strategy, member.zone)
+
+
+def wire_group_settings(settings: LogGroupSettings) -> pb.LogGroupSettings:
+    """What operators have set for a group, for a message."""
+    return pb.LogGroupSettings(
+        stopped=settings.stopped, concurrency=settings.concurrency, rate_per_s=settings.rate_per_s
+    )
+
+
+def group_settings_of(told: pb.LogGroupSettings) -> LogGroupSettings:
+    """The same, of a message."""
+    return LogGroupSettings(
+        stopped=told.stopped,
+        concurrency=told.concurrency if told.HasField("concurrency") else None,
+        rate_per_s=told.rate_per_s if told.HasField("rate_per_s") else None,
+    )
 
 
 def wire_found(message: ReceivedMessage) -> FoundInLog:

@@ -7,6 +7,7 @@ options      what only a consumer of a log is told      (pure)
 balance      which queues a consumer owns
 fetcher      what it fetches, and goes past
 lane         what it has of one queue                        (pure)
+slots        how many lists are handled at once, which operators may change
 workers      has its lanes handled, and keeps what failed
 polls        batches for a caller, instead of handlers
 retries      messages that failed, as they stand in the group's log  (pure)

@@ -15,7 +15,7 @@ from txmsg.metaq.consumer.member import AsyncMember, LogChoice
 from txmsg.metaq.consumer.options import LogOptions, Missing
 from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
 from txmsg.metaq.group.assignment import Strategy
-from txmsg.metaq.interface import LogAccess, LogQueue, offsets_of
+from txmsg.metaq.interface import LogAccess, LogGroupSettings, LogQueue, offsets_of
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
 from txmsg.runtime.start import Start, check_start
@@ -159,6 +159,9 @@ class AsyncPullConsumer(AsyncMember):
         self._polls.is_ending = True
         self._polls.ready.set()
         self._polls.end()
+
+    def _use(self, settings: LogGroupSettings) -> None:
+        self._polls.is_group_stopped = settings.stopped
 
     def _on_ready(self, lane: Lane) -> None:
         if lane.has_batches:

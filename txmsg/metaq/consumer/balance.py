@@ -15,7 +15,7 @@ from txmsg.errors import MembershipLost, TxmsgError
 from txmsg.logs import EventLog
 from txmsg.metaq.consumer.lane import Lane, chunk_count_of
 from txmsg.metaq.group.assignment import Strategy, wanted_by
-from txmsg.metaq.interface import RETRIES, GroupMember, GroupView, LogAccess, LogQueue
+from txmsg.metaq.interface import RETRIES, GroupMember, GroupView, LogAccess, LogGroupSettings, LogQueue
 from txmsg.runtime.start import Start
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -45,6 +45,7 @@ class Balance:
         list_counts: Mapping[str, int],
         thread: Executor,
         on_ready: Callable[[Lane], None],
+        on_settings: Callable[[LogGroupSettings], None],
     ) -> None:
         self.lanes: dict[LogQueue, Lane] = {}
         self._access = access
@@ -57,6 +58,7 @@ class Balance:
         self._list_counts = list_counts
         self._thread = thread
         self._on_ready = on_ready
+        self._on_settings = on_settings
         self._member: GroupMember | None = None
         self._has_left = False
         self._moving: dict[LogQueue, asyncio.Task[None]] = {}
@@ -80,6 +82,7 @@ class Balance:
         try:
             await self.store()
             view = await self._ask(lambda member: member.view())
+            self._on_settings(view.settings)  # before it has queues: nothing of a stopped group begins
             self._move(view)
             await self._balance(view)
         except MembershipLost as exc:

@@ -26,7 +26,7 @@ from txmsg.metaq.consumer.fetcher import Fetcher
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.options import LogOptions
 from txmsg.metaq.group.assignment import averaged
-from txmsg.metaq.interface import LogAccess
+from txmsg.metaq.interface import LogAccess, LogGroupSettings
 from txmsg.metaq.location import open_log
 from txmsg.runtime.threads import DaemonThreads
 
@@ -60,6 +60,7 @@ class AsyncMember(AsyncLifecycle):
         super()._begin()
         self._counts = ConsumerCounts()
         self._is_paused = False
+        self._settings = LogGroupSettings()
         self._access: LogAccess | None = None
 
     # ---- what becomes of what it has fetched
@@ -79,6 +80,10 @@ class AsyncMember(AsyncLifecycle):
     @abstractmethod
     def _on_ready(self, lane: Lane) -> None:
         """A lane may have something to hand on."""
+
+    @abstractmethod
+    def _use(self, settings: LogGroupSettings) -> None:
+        """Follows what operators have set for the group; what is ready is told again."""
 
     def _on_error(self) -> None:
         """A lane stands still because of an error."""
@@ -108,6 +113,7 @@ class AsyncMember(AsyncLifecycle):
             list_counts={topic: handler.list_count for topic, handler in handlers.items()},
             thread=self._member_thread,
             on_ready=self._on_ready,
+            on_settings=self._take_settings,
         )
         self._balance.is_paused = self._is_paused
         self._fetcher = Fetcher(
@@ -225,6 +231,25 @@ class AsyncMember(AsyncLifecycle):
             if not is_paused:
                 self._on_ready(lane)
         self._room.set()
+
+    # ---- what operators set
+
+    def _take_settings(self, settings: LogGroupSettings) -> None:
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self._use(settings)
+        for lane in list(self._balance.lanes.values()):
+            self._on_ready(lane)
+        _log.info(
+            "member.settings_taken",
+            "group %(group)s %(state)s, by its settings in the log: concurrency at most %(concurrency)s, "
+            "%(rate)s messages per second",
+            group=self.group,
+            state="is stopped" if settings.stopped else "runs",
+            concurrency=settings.concurrency or "that of its subscriptions",
+            rate=settings.rate_per_s or "any number of",
+        )
 
     # ---- what it has
 

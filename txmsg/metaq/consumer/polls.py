@@ -64,6 +64,8 @@ class Polls:
         self._polled: dict[LogQueue, tuple[Lane, int]] = {}
         self._turn = 0
         self.is_ending = False
+        self.is_group_stopped = False
+        """An operator has stopped the group: polls return nothing."""
         self.ready = asyncio.Event()
         """Set when a lane has a batch, or an error."""
 
@@ -88,6 +90,8 @@ class Polls:
                 return []
 
     def _popped(self, count_max: int) -> list[PolledBatch]:
+        if self.is_group_stopped:
+            return []
         lanes = [lane for lane in self._balance.lanes.values() if not lane.is_stopping and not lane.is_paused]
         if lanes:
             self._turn = (self._turn + 1) % len(lanes)  # another one first each time

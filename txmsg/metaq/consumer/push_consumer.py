@@ -7,7 +7,9 @@ a crash, up to half a second of handled messages is redelivered.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from txmsg.consumer.lifecycle import WithHandlers
@@ -17,7 +19,7 @@ from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.member import AsyncMember, LogChoice
 from txmsg.metaq.consumer.options import LogOptions
 from txmsg.metaq.consumer.workers import LaneWorkers
-from txmsg.metaq.interface import LogAccess
+from txmsg.metaq.interface import LogAccess, LogGroupSettings
 from txmsg.metrics.figures import Figures
 
 _OPTIONS: Final = ConsumerOptions()
@@ -40,9 +42,21 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
         """Ends `pause`."""
         self._pause_or_resume(False)
 
+    async def stop_group(self) -> None:
+        """Stops its group in all processes, until `start_group`; as `txmsg group stop --log` does."""
+        await self._alter_group(stopped=True)
+
+    async def start_group(self) -> None:
+        """Ends `stop_group`, or `txmsg group stop --log`."""
+        await self._alter_group(stopped=False)
+
+    async def _alter_group(self, *, stopped: bool) -> None:
+        alter = partial(self._require_started().alter_group, self.group, stopped=stopped)
+        await asyncio.get_running_loop().run_in_executor(self._threads, alter)
+
     def hands_on(self) -> bool:
-        """Whether handlers may begin: not after `pause`, nor after the close. From any thread."""
-        return not (self._is_paused or self._workers.is_stopping)
+        """Whether handlers may begin: not after `pause`, in a stopped group, or after the close. From any thread."""
+        return not (self._is_paused or self._settings.stopped or self._workers.is_stopping)
 
     def _set_apart(self, topics: Sequence[str], *, concurrency: int, list_count: int) -> None:
         """Gives the handlers of topics a concurrency of their own, and lists; for applications, before the start."""
@@ -76,6 +90,9 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
 
     def _stop_reading(self) -> None:
         self._workers.is_stopping = True
+
+    def _use(self, settings: LogGroupSettings) -> None:
+        self._workers.use(settings)
 
     def _on_ready(self, lane: Lane) -> None:
         self._workers.put(lane)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import cache, partial
 from typing import Final
 
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
+from txmsg.consumer.pace import Pace
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
@@ -17,9 +19,11 @@ from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
-from txmsg.metaq.interface import SESSION_S, LogAccess
+from txmsg.metaq.consumer.slots import Slots
+from txmsg.metaq.interface import SESSION_S, LogAccess, LogGroupSettings
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
+from txmsg.settings.clients import CONCURRENCY_MAX
 
 _log = EventLog(__name__)
 
@@ -28,15 +32,18 @@ _BACKOFF: Final = Backoff()
 _KEEP_AGAIN_S: Final = 1.0
 _FAILED_S_MAX: Final = 0.2
 """How long what failed may wait for more of its chunk, until it is kept."""
+_PACE_S_MIN: Final = 0.01
+"""Between two looks at lanes that wait for the group's rate: at a high rate several messages begin after each."""
 
 
 class ChunkRun(Run):
     """The next messages of a chunk that have one topic, as long as the chunk goes on."""
 
-    __slots__ = ("_chunk", "_goes_on", "_is_over", "ended")
+    __slots__ = ("_chunk", "_goes_on", "_is_over", "_of", "ended")
 
-    def __init__(self, chunk: Chunk, handler: Handler, goes_on: Callable[[float], bool]) -> None:
+    def __init__(self, of: LaneWorkers, chunk: Chunk, handler: Handler, goes_on: Callable[[float], bool]) -> None:
         super().__init__(handler)
+        self._of = of
         self._chunk = chunk
         self._goes_on = goes_on
         self._is_over = False
@@ -46,6 +53,8 @@ class ChunkRun(Run):
     def next(self, now: float) -> ReceivedMessage | None:
         """The chunk's next message."""
         if self._goes_on(now) and (message := self._chunk.next).topic == self.handler.topic:
+            if (pace := self._of.pace) is not None:
+                pace.take()
             return message
         self._is_over = True
         return None
@@ -104,7 +113,7 @@ class LaneWorkers:
     """A task for each lane that has something to do; handlers are called by the workers of the consumer.
 
     concurrency: of all handlers together, but for those that have their own. room: set when a lane has handled
-    something, so that more of it may be fetched.
+    something, so that more of it may be fetched. Operators may lower it, limit the rate, and stop the group: `use`.
     """
 
     def __init__(
@@ -123,10 +132,15 @@ class LaneWorkers:
         self._access = access
         self._group = group
         self._handlers = handlers
+        self._concurrency = concurrency
         self._shared = self._new_workers(concurrency)
-        shares = dict.fromkeys(handler.share for handler in handlers.values() if handler.share is not None)
+        shares = {handler.share: handler.list_count for handler in handlers.values() if handler.share is not None}
         self._own = {share: self._new_workers(share.concurrency) for share in shares}
         """Those of handlers that have a concurrency of their own."""
+        self._slots = {share: Slots(share.concurrency) for share, count in shares.items() if count > 1}
+        """Of those that get lists: how many lists are handled at once, however short. No bound before an operator sets
+        one: lists that are not full wait for more beside those that are handled."""
+        self._list_counts = shares
         self._counts = counts
         self._ordered = ordered
         self._threads = threads
@@ -134,11 +148,39 @@ class LaneWorkers:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_stopping = False
+        self.is_group_stopped = False
+        """An operator has stopped the group: nothing begins."""
+        self.pace: Pace | None = None
+        """Of the rate that an operator has set for the group; every message that begins takes its part."""
+        self._settings = LogGroupSettings()
+        self._paced: dict[Lane, None] = {}
+        """Lanes that wait for their turn by that rate, the first of them first."""
+        self._timer: asyncio.TimerHandle | None = None
         self._room = room
+
+    def use(self, settings: LogGroupSettings) -> None:
+        """Follows what operators have set. Handlers that run go on. The caller puts all lanes after that."""
+        most = settings.concurrency or CONCURRENCY_MAX
+        self._shared.resize(min(most, self._concurrency))
+        for share, workers in self._own.items():
+            slots = self._slots.get(share)
+            if slots is None:
+                workers.resize(min(most, share.concurrency))
+            else:
+                lists = share.concurrency // self._list_counts[share]
+                slots.resize(most if most < lists else share.concurrency)
+        if settings.rate_per_s != self._settings.rate_per_s:
+            self.pace = None if settings.rate_per_s is None else Pace(settings.rate_per_s)
+            self._paced.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        self.is_group_stopped = settings.stopped
+        self._settings = settings
 
     def put(self, lane: Lane) -> None:
         """Has a lane's messages handled, if there are any and none are being handled. To be called on the loop."""
-        if not self._may_go_on(lane) or not lane.idle.is_set() or not lane.has_work:
+        if not self._may_go_on(lane) or not lane.idle.is_set() or not lane.has_work or self._waits(lane):
             return
         lane.idle.clear()
         task = asyncio.create_task(self._work(lane), name=f"txmsg-lane-{lane.queue.topic}-{lane.queue.queue}")
@@ -151,6 +193,8 @@ class LaneWorkers:
 
     async def close(self) -> None:
         """Ends what still runs. A handler that goes on is not waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -160,11 +204,36 @@ class LaneWorkers:
         return Workers(concurrency, name=f"txmsg-log-{self._group}", blocked=self._note_blocked)
 
     def _may_go_on(self, lane: Lane) -> bool:
-        return not (self.is_stopping or lane.is_stopping or lane.is_paused or lane.blocked_until > self._clock())
+        if self.is_stopping or self.is_group_stopped or lane.is_stopping or lane.is_paused:
+            return False
+        return lane.blocked_until <= self._clock()
+
+    def _waits(self, lane: Lane) -> bool:
+        """Whether the group's rate lets nothing begin now; the lane is put again when it does."""
+        if self.pace is None or not (wait_s := self.pace.wait_s()):
+            return False
+        self._paced[lane] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(max(wait_s, _PACE_S_MIN), self._put_paced)
+        return True
+
+    def _put_paced(self) -> None:
+        """Puts as many lanes as messages may begin: each goes on while there is room, and then waits as the last."""
+        self._timer = None
+        count = 1 if self.pace is None else max(1, self.pace.room())
+        for lane in list(self._paced)[:count]:
+            del self._paced[lane]
+            self.put(lane)
+        if self._paced and self._timer is None:
+            self._timer = self._loop.call_later(_PACE_S_MIN, self._put_paced)
 
     async def _work(self, lane: Lane) -> None:
         try:
-            while self._may_go_on(lane) and (chunk := lane.next_chunk(round(self._clock() * 1_000_000))) is not None:
+            while (
+                self._may_go_on(lane)
+                and not self._waits(lane)
+                and (chunk := lane.next_chunk(round(self._clock() * 1_000_000))) is not None
+            ):
                 lane.chunk = chunk
                 await self._handle(lane, chunk)
                 await self._settle(lane, chunk)
@@ -192,14 +261,20 @@ class LaneWorkers:
                     Failure(f"no handler for this topic in group {self._group}, in the process that had the message")
                 )
             elif handler.list_count > 1:
-                await self._handle_list(lane, chunk, handler)
+                async with self._slots_of(handler):
+                    if goes_on(self._loop.time()):  # it may have waited for the slot
+                        await self._handle_list(lane, chunk, handler)
             else:
-                run = ChunkRun(chunk, handler, goes_on)
+                run = ChunkRun(self, chunk, handler, goes_on)
                 self._workers_of(handler).put([run])
                 await run.ended
 
     def _workers_of(self, handler: Handler) -> Workers[ChunkRun | ListedRun]:
         return self._shared if handler.share is None else self._own[handler.share]
+
+    def _slots_of(self, handler: Handler) -> AbstractAsyncContextManager[None]:
+        slots = None if handler.share is None else self._slots.get(handler.share)
+        return nullcontext() if slots is None else slots
 
     async def _handle_list(self, lane: Lane, chunk: Chunk, handler: Handler) -> None:
         """Has the chunk's next messages handled together; notes each when all of them have ended, in their order.
@@ -207,8 +282,10 @@ class LaneWorkers:
         Nothing of the list is handled if its lane is paused, or must end, when its first message could begin, or if it
         is so when the handler could be called with all of them.
         """
-        begins = cache(lambda: not (self._must_end(lane) or lane.is_paused))  # asked once: a list is not split
+        begins = cache(lambda: not self._stands(lane))  # asked once: a list is not split
         runs = [ListedRun(handler, message, begins) for message in chunk.together(handler.topic, handler.list_count)]
+        if self.pace is not None:
+            self.pace.take(len(runs))
         self._workers_of(handler).put(runs)
         await asyncio.gather(*(run.ended for run in runs))
         if not begins():
@@ -225,7 +302,9 @@ class LaneWorkers:
 
     def _goes_on(self, lane: Lane, chunk: Chunk, now: float) -> bool:
         """Whether the chunk's next message is handled before what failed of it is kept."""
-        if chunk.is_done or self._must_end(lane) or lane.is_paused:
+        if chunk.is_done or self._stands(lane):
+            return False
+        if (pace := self.pace) is not None and pace.wait_s():
             return False
         if not chunk.failed:
             return True
@@ -247,6 +326,10 @@ class LaneWorkers:
                 blocked_s=time_s,
                 session_s=SESSION_S,
             )
+
+    def _stands(self, lane: Lane) -> bool:
+        """Whether nothing of the lane begins: it must end, or is paused, or its group is stopped."""
+        return self.is_stopping or self.is_group_stopped or lane.is_stopping or lane.is_paused
 
     def _must_end(self, lane: Lane) -> bool:
         return self.is_stopping or lane.is_stopping

@@ -25,6 +25,7 @@ from txmsg.metaq.group.files import (
     write_begins,
 )
 from txmsg.metaq.group.logs import GroupLogs
+from txmsg.metaq.group.settings import settings_bytes, write_settings_bytes
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import offsets_of, queues_of_sets, sets_of_queues, settings_of, wire_offsets, wire_settings
@@ -60,6 +61,7 @@ def _add_group(told: pb.StoredLogGroup, directory: Path, logs: GroupLogs) -> Non
         wire_offsets({queue: offset_in(queue_file(directory, queue)) for queue in queues_in(directory)})
     )
     told.sought.extend(wire_offsets({**sought_in(directory)}))
+    told.settings = settings_bytes(directory)
     for prefix in _GROUP_TOPICS:
         root = logs.root_of(prefix + told.group)
         assert root is not None
@@ -112,6 +114,7 @@ def _write_group(root: Path, told: pb.StoredLogGroup) -> None:
         for queue, offset in _known(offsets_of(told.begins)).items():
             begins.setdefault(queue.topic, {})[queue.queue] = offset
         write_begins(directory, begins)
+        write_settings_bytes(directory, told.settings)
         sought = _known(offsets_of(told.sought))
         for queue in sought_in(directory).keys() - sought.keys():
             forget_sought(directory, queue)

@@ -14,6 +14,7 @@ from txmsg.metaq.fsck.report import Problem, Report
 from txmsg.metaq.fsck.scan import Progress
 from txmsg.metaq.group.files import begins_in, offset_in, queue_file, queues_in
 from txmsg.metaq.group.logs import turn
+from txmsg.metaq.group.settings import settings_in
 
 
 def _small_logs(root: Path) -> list[Path]:
@@ -68,5 +69,6 @@ def _unreadable(root: Path) -> Iterator[Problem]:
 
     for group in sorted(group for group in root.glob("groups/*") if not group.name.startswith(".")):
         yield from look(lambda path: begins_in(path.parent), group / "begins.json")
+        yield from look(lambda path: settings_in(path.parent), group / "settings.json")
         for queue in queues_in(group):
             yield from look(offset_in, queue_file(group, queue))

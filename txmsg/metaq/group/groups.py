@@ -38,7 +38,17 @@ from txmsg.metaq.group.files import (
     write_begins,
     zone_in,
 )
-from txmsg.metaq.interface import RETRIES, GroupState, GroupView, LogQueue, Member, QueueState, Range
+from txmsg.metaq.group.settings import alter_settings, settings_in
+from txmsg.metaq.interface import (
+    RETRIES,
+    GroupState,
+    GroupView,
+    LogGroupSettings,
+    LogQueue,
+    Member,
+    QueueState,
+    Range,
+)
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.topics import TopicSettings
@@ -165,7 +175,7 @@ class LocalGroups:
             owner = owner_in(path)
             offset = sought.get(queue, offset_in(path))
             states.append(QueueState(queue, owner if owner in alive else None, offset, kept[queue]))
-        return GroupState(group, tuple(members), tuple(states))
+        return GroupState(group, tuple(members), tuple(states), settings_in(directory))
 
     @_on_disk
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
@@ -177,6 +187,16 @@ class LocalGroups:
                 seek_to(directory, queue, offset)
         for queue in offsets:  # those without an owner, which would do it
             _take(directory, queue, "")
+
+    @_on_disk
+    def alter_group(
+        self, group: str, *, stopped: bool | None, concurrency: int | None, rate_per_s: float | None
+    ) -> LogGroupSettings:
+        """See `LogAccess.alter_group`."""
+        require_own(self.root, "the log")
+        directory = self._known(group)
+        with locked(directory):
+            return alter_settings(directory, stopped=stopped, concurrency=concurrency, rate_per_s=rate_per_s)
 
     @_on_disk
     def delete_group(self, group: str) -> None:
@@ -225,7 +245,7 @@ class LocalMember:
         topics = {topic for member in members for topic in member.topics}
         queues = sorted(queue for topic in topics for queue in self._queues_to_read(topic))
         sought = {queue: offset for queue, offset in sought_in(self._directory).items() if queue in self._owned}
-        return GroupView(tuple(members), tuple(queues), sought, zone_in(self._of.root))
+        return GroupView(tuple(members), tuple(queues), sought, zone_in(self._of.root), settings_in(self._directory))
 
     def _queues_to_read(self, topic: str) -> Iterable[LogQueue]:
         settings = self._of.settings_of(topic)

@@ -20,6 +20,7 @@ from txmsg.metaq.interface import (
     Fetched,
     GroupMember,
     GroupState,
+    LogGroupSettings,
     LogQueue,
     Range,
     offset_after,
@@ -253,6 +254,19 @@ class KafkaLog:
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         self._kafka.groups.seek(group, offsets)
+
+    def alter_group(
+        self,
+        group: str,
+        *,
+        stopped: bool | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+    ) -> LogGroupSettings:
+        raise MisuseError(
+            f"group {group} is Kafka's, which stores no settings that its members could follow: stop it by "
+            f"app.pause({group!r}) in each process, and give its subscriptions concurrency= and rate="
+        )
 
     def delete_group(self, group: str) -> None:
         self._kafka.groups.delete_group(group)

@@ -19,6 +19,7 @@ from txmsg.metaq.interface import (
     SESSION_S,
     Fetched,
     GroupState,
+    LogGroupSettings,
     LogQueue,
     QueueState,
     Range,
@@ -29,6 +30,7 @@ from txmsg.metaq.protocol import (
     batches_of_frames,
     delayed_of,
     error_of_log_error,
+    group_settings_of,
     member_of,
     message_of_found,
     sets_of_queues,
@@ -285,10 +287,25 @@ class RemoteLog:
             )
             for queue in reply.queues
         )
-        return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues))
+        return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues), group_settings_of(reply.settings))
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         self._ask(MetaQGroups.seek_group, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
+
+    def alter_group(
+        self,
+        group: str,
+        *,
+        stopped: bool | None = None,
+        concurrency: int | None = None,
+        rate_per_s: float | None = None,
+    ) -> LogGroupSettings:
+        # What no log takes is refused before it is packed, which would raise errors of another kind.
+        LogGroupSettings().altered(stopped=stopped, concurrency=concurrency, rate_per_s=rate_per_s)
+        request = pb.AlterLogGroupRequest(group=group, concurrency=concurrency, rate_per_s=rate_per_s)
+        if stopped is not None:
+            request.stopped = stopped
+        return group_settings_of(self._ask(MetaQGroups.alter_group, request))
 
     def delete_group(self, group: str) -> None:
         self._ask(MetaQGroups.delete_group, pb.DeleteLogGroupRequest(group=group))

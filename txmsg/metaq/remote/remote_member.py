@@ -11,7 +11,15 @@ from typing import Any
 from txmsg.errors import MembershipLost, MisuseError, TxmsgError
 from txmsg.forks import renew_in_children
 from txmsg.metaq.interface import GroupView, LogQueue
-from txmsg.metaq.protocol import ID_SIZE_BYTES, member_of, offsets_of, queues_of_sets, sets_of_queues, wire_offsets
+from txmsg.metaq.protocol import (
+    ID_SIZE_BYTES,
+    group_settings_of,
+    member_of,
+    offsets_of,
+    queues_of_sets,
+    sets_of_queues,
+    wire_offsets,
+)
 from txmsg.metaq.remote.calls import Server
 from txmsg.runtime.start import Start, start_to_wire
 from txmsg.wire.method import Method, ReplyT
@@ -85,6 +93,7 @@ class RemoteMember:
             tuple(queues_of_sets(reply.queues)),
             {queue: offset or 0 for queue, offset in offsets_of(reply.sought).items()},
             reply.zone,
+            group_settings_of(reply.settings),
         )
 
     def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final, TypeVar
+from dataclasses import asdict
+from typing import Any, Final, TypeVar
 
 from txmsg.access.permissions import DESCRIBE_GROUP, RECEIVE_GROUP
 from txmsg.errors import MembershipLost, MisuseError, ProtocolError, shown
 from txmsg.message import check_name
 from txmsg.metaq.interface import GroupMember, LogAccess, LogQueue
-from txmsg.metaq.protocol import ID_SIZE_BYTES, offsets_of, queues_of_sets, sets_of_queues, wire_member, wire_offsets
+from txmsg.metaq.protocol import (
+    ID_SIZE_BYTES,
+    offsets_of,
+    queues_of_sets,
+    sets_of_queues,
+    wire_group_settings,
+    wire_member,
+    wire_offsets,
+)
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.runtime.start import start_of_wire
@@ -77,6 +86,7 @@ class GroupApi:
                 queues=sets_of_queues(found.queues),
                 sought=wire_offsets(dict(found.sought)),
                 zone=found.zone,
+                settings=wire_group_settings(found.settings),
             )
 
         return await self._call(request, view)
@@ -119,7 +129,9 @@ class GroupApi:
     async def show_group(self, request: pb.ShowLogGroupRequest) -> pb.ShowLogGroupReply:
         group = check_name("group", request.group)
         found = await self._do(lambda: self._log.group(group))
-        reply = pb.ShowLogGroupReply(members=map(wire_member, found.members))
+        reply = pb.ShowLogGroupReply(
+            members=map(wire_member, found.members), settings=wire_group_settings(found.settings)
+        )
         for state in found.queues:
             reply.queues.add(
                 topic=state.queue.topic,
@@ -136,6 +148,15 @@ class GroupApi:
         await self._do(lambda: self._log.seek(group, offsets))
         change_of("log_group.seek", group, after={f"{q.topic} {q.queue}": to for q, to in offsets.items()}).tell()
         return pb.SeekLogGroupReply()
+
+    async def alter_group(self, request: pb.AlterLogGroupRequest) -> pb.LogGroupSettings:
+        group = check_name("group", request.group)
+        change: dict[str, Any] = {
+            name: getattr(request, name) for name in ("stopped", "concurrency", "rate_per_s") if request.HasField(name)
+        }
+        settings = await self._do(lambda: self._log.alter_group(group, **change))
+        change_of("log_group.alter", group, after=asdict(settings)).tell()
+        return wire_group_settings(settings)
 
     async def delete_group(self, request: pb.DeleteLogGroupRequest) -> pb.DeleteLogGroupReply:
         group = check_name("group", request.group)

@@ -429,16 +429,28 @@ class MemberReply(_message.Message):
     def __init__(self, taken: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class MemberView(_message.Message):
-    __slots__ = ("members", "queues", "sought", "zone")
+    __slots__ = ("members", "queues", "sought", "zone", "settings")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     SOUGHT_FIELD_NUMBER: _ClassVar[int]
     ZONE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[LogMember]
     queues: _containers.RepeatedCompositeFieldContainer[QueueSet]
     sought: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
     zone: str
-    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., zone: _Optional[str] = ...) -> None: ...
+    settings: LogGroupSettings
+    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueSet, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., zone: _Optional[str] = ..., settings: _Optional[_Union[LogGroupSettings, _Mapping]] = ...) -> None: ...
+
+class LogGroupSettings(_message.Message):
+    __slots__ = ("stopped", "concurrency", "rate_per_s")
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    stopped: bool
+    concurrency: int
+    rate_per_s: float
+    def __init__(self, stopped: bool = ..., concurrency: _Optional[int] = ..., rate_per_s: _Optional[float] = ...) -> None: ...
 
 class ListLogGroupsRequest(_message.Message):
     __slots__ = ()
@@ -473,12 +485,14 @@ class ShownLogQueue(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., owner: _Optional[str] = ..., offset: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class ShowLogGroupReply(_message.Message):
-    __slots__ = ("members", "queues")
+    __slots__ = ("members", "queues", "settings")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedCompositeFieldContainer[LogMember]
     queues: _containers.RepeatedCompositeFieldContainer[ShownLogQueue]
-    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[ShownLogQueue, _Mapping]]] = ...) -> None: ...
+    settings: LogGroupSettings
+    def __init__(self, members: _Optional[_Iterable[_Union[LogMember, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[ShownLogQueue, _Mapping]]] = ..., settings: _Optional[_Union[LogGroupSettings, _Mapping]] = ...) -> None: ...
 
 class SeekLogGroupRequest(_message.Message):
     __slots__ = ("group", "offsets")
@@ -491,6 +505,18 @@ class SeekLogGroupRequest(_message.Message):
 class SeekLogGroupReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AlterLogGroupRequest(_message.Message):
+    __slots__ = ("group", "stopped", "concurrency", "rate_per_s")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    RATE_PER_S_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    stopped: bool
+    concurrency: int
+    rate_per_s: float
+    def __init__(self, group: _Optional[str] = ..., stopped: bool = ..., concurrency: _Optional[int] = ..., rate_per_s: _Optional[float] = ...) -> None: ...
 
 class DeleteLogGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -575,20 +601,22 @@ class GroupLog(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., log_id: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class StoredLogGroup(_message.Message):
-    __slots__ = ("group", "begins", "topics", "offsets", "sought", "logs")
+    __slots__ = ("group", "begins", "topics", "offsets", "sought", "logs", "settings")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     BEGINS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     SOUGHT_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     group: str
     begins: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
     topics: _containers.RepeatedScalarFieldContainer[str]
     offsets: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
     sought: _containers.RepeatedCompositeFieldContainer[QueueOffsets]
     logs: _containers.RepeatedCompositeFieldContainer[GroupLog]
-    def __init__(self, group: _Optional[str] = ..., begins: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., topics: _Optional[_Iterable[str]] = ..., offsets: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[GroupLog, _Mapping]]] = ...) -> None: ...
+    settings: bytes
+    def __init__(self, group: _Optional[str] = ..., begins: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., topics: _Optional[_Iterable[str]] = ..., offsets: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., sought: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[GroupLog, _Mapping]]] = ..., settings: _Optional[bytes] = ...) -> None: ...
 
 class LogStateReply(_message.Message):
     __slots__ = ("topics", "groups", "own")

@@ -41,6 +41,8 @@ class MetaQGroups:
     list_groups = Method("MetaQGroups/ListGroups", pb.ListLogGroupsRequest, pb.ListLogGroupsReply)
     show_group = Method("MetaQGroups/ShowGroup", pb.ShowLogGroupRequest, pb.ShowLogGroupReply)
     seek_group = Method("MetaQGroups/SeekGroup", pb.SeekLogGroupRequest, pb.SeekLogGroupReply)
+    # What members follow from their next View on. The reply has all settings.
+    alter_group = Method("MetaQGroups/AlterGroup", pb.AlterLogGroupRequest, pb.LogGroupSettings)
     delete_group = Method("MetaQGroups/DeleteGroup", pb.DeleteLogGroupRequest, pb.DeleteLogGroupReply)
 
 

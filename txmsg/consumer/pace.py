@@ -1,4 +1,4 @@
-"""How many messages a subscription may handle per second."""
+"""How many messages a subscription, or a member of a group, may handle per second."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ class Pace:
             self._bucket.room(now)
             self._bucket.take(count)
             return self._bucket.debt_s(now)
+
+    def room(self) -> int:
+        """How many may begin now."""
+        with self._lock:
+            return self._bucket.room(self._monotonic())
 
     def wait_s(self) -> float:
         """Seconds until there is room for one. A list may be longer than the room: the next one waits for it."""
