@@ -85,6 +85,11 @@ def test_a_log_is_shown_with_its_topics_and_groups_and_a_group_is_sought_in_the_
         asked.get_by_role("button", name="Seek", exact=True).click()
         expect(seen.locator("#toasts")).to_contain_text("Group spark continues there in 2 queues")
         assert [state.offset for state in log.group("spark").queues] == [0, 0]
+        assert 'data-state="warn">stopped<' not in page(client, "/logs/trades/groups/spark")
+        log.alter_group("spark", stopped=True, rate_per_s=2.5)
+        stopped = page(client, "/logs/trades/groups/spark")
+        assert 'data-state="warn">stopped<' in stopped
+        assert "2.5/s" in facts(stopped).values()
         assert "10 messages waiting" in page(client, "/logs/trades/groups/spark/delete")
         assert client.post("/logs/trades/groups/spark/delete", data={}).status_code == 204
         assert "spark" not in log.groups()
