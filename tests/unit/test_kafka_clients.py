@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.kafka import clients
-from txmsg.metaq.kafka.clients import ClientLog
+from txmsg.metaq.kafka.clients import ClientLog, Clients
+from txmsg.metaq.kafka.location import parse_address
 
 
 def test_a_line_that_comes_again_at_once_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -32,3 +35,28 @@ def test_as_many_lines_as_come_are_not_all_remembered() -> None:
     for number in range(1000):
         log.log(logging.ERROR, f"line {number}")
     assert len(log._told) < 1000
+
+
+def test_a_coordinator_that_does_not_know_of_a_group_yet_is_asked_again() -> None:
+    made = Clients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
+    said = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
+
+    def ask() -> int:
+        if said:
+            raise KafkaException(KafkaError(said.pop()))
+        return 7
+
+    assert made.of_group("reading offsets", ask) == 7
+
+
+def test_other_failures_are_raised_at_once() -> None:
+    made = Clients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
+    asked: list[int] = []
+
+    def ask() -> int:
+        asked.append(1)
+        raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
+
+    with pytest.raises(BrokerUnavailable, match="reading offsets"):
+        made.of_group("reading offsets", ask)
+    assert len(asked) == 1

@@ -22,6 +22,7 @@ from txmsg.metaq.store.state import Identity
 
 _log = EventLog(__name__)
 ClientT = TypeVar("ClientT")
+T = TypeVar("T")
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "client.id": "txmsg",
@@ -52,6 +53,12 @@ _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, Kafka
 _REPEAT_S: Final = 10.0
 _LINES_MAX: Final = 256
 """That are remembered."""
+
+GROUP_NOT_YET_KNOWN: Final = frozenset(
+    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
+)
+"""What a node says that does not know of a group yet. Kafka's client does not wait until it has read of it."""
+_LOOK_AGAIN_S: Final = 0.1
 
 
 class Clients:
@@ -142,6 +149,21 @@ class Clients:
             yield
         except KafkaException as exc:
             raise self.error(kafka_error_of(exc), doing) from exc
+
+    def of_group(self, doing: str, ask: Callable[[], T]) -> T:
+        """What `ask` returns; asked again for timeout_s while the coordinator of a group does not know of it yet.
+
+        Any other failure is raised as an error of txmsg.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            with self.translated(doing):
+                try:
+                    return ask()
+                except KafkaException as exc:
+                    if kafka_error_of(exc).code() not in GROUP_NOT_YET_KNOWN or time.monotonic() > deadline:
+                        raise
+            time.sleep(_LOOK_AGAIN_S)
 
 
 class ClientLog:

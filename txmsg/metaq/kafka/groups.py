@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from txmsg.errors import MisuseError, UnknownGroup, shown
 from txmsg.message import check_name, is_name
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, Member, QueueState, offsets_of
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import GROUP_NOT_YET_KNOWN, Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.member import KafkaMember
 from txmsg.metaq.kafka.membership import Membership
@@ -26,10 +26,6 @@ from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
 from txmsg.runtime.start import Start, check_group_start
 
-_NOT_YET = frozenset(
-    {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR}
-)
-"""What a node says that does not know of a group yet. Kafka's client does not wait until it has read of it."""
 _LOOK_AGAIN_S = 0.1
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
@@ -108,7 +104,7 @@ class KafkaGroups:
             error = next(iter(found.errors or ()), None)
             if error is None:
                 break
-            if error.code() not in _NOT_YET or time.monotonic() > deadline:
+            if error.code() not in GROUP_NOT_YET_KNOWN or time.monotonic() > deadline:
                 raise self._clients.error(error, "listing the groups")
             time.sleep(_LOOK_AGAIN_S)
         names = {group.group_id.removesuffix(ASKED) for group in found.valid or ()}
@@ -156,7 +152,7 @@ class KafkaGroups:
                     code = kafka_error_of(exc).code()
                     if code == KafkaError.GROUP_ID_NOT_FOUND:
                         return ()
-                    if code not in _NOT_YET or time.monotonic() > deadline:
+                    if code not in GROUP_NOT_YET_KNOWN or time.monotonic() > deadline:
                         raise
                 time.sleep(_LOOK_AGAIN_S)
 

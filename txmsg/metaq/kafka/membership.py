@@ -123,8 +123,10 @@ class Membership:
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, Commit]:
         """The group's stored progress of these partitions."""
         asked = [TopicPartition(*partition) for partition in partitions]
-        with self._clients.translated(f"reading the offsets of group {self._group!r}"):
-            found = self._do(lambda: self._consumer.committed(asked, timeout=self._clients.timeout_s))
+        found = self._clients.of_group(
+            f"reading the offsets of group {self._group!r}",
+            lambda: self._do(lambda: self._consumer.committed(asked, timeout=self._clients.timeout_s)),
+        )
         return commits_of(self._clients, self._group, found)
 
     def commit(self, commits: dict[Partition, Commit]) -> None:

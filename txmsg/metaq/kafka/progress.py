@@ -179,10 +179,11 @@ class GroupOffsets:
         partitions = self._all() if queues is None else [self.partition_of(queue) for queue in queues]
         if not partitions:
             return {}
-        with self._clients.translated(f"reading the offsets of group {name!r}"):
-            found = self._reader(name).committed(
-                [TopicPartition(*partition) for partition in partitions], timeout=self._clients.timeout_s
-            )
+        asked = [TopicPartition(*partition) for partition in partitions]
+        found = self._clients.of_group(
+            f"reading the offsets of group {name!r}",
+            lambda: self._reader(name).committed(asked, timeout=self._clients.timeout_s),
+        )
         return self.stored_of(commits_of(self._clients, name, found))
 
     def _all(self) -> list[Partition]:
