@@ -6,18 +6,17 @@ import os
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ListConsumerGroupsResult
 
 from txmsg.errors import MisuseError, UnknownGroup, shown
 from txmsg.message import check_name, is_name
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, Member, QueueState, offsets_of
-from txmsg.metaq.kafka.clients import GROUP_NOT_YET_KNOWN, Clients
+from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.member import KafkaMember
 from txmsg.metaq.kafka.membership import Membership
@@ -26,7 +25,6 @@ from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
 from txmsg.runtime.start import Start, check_group_start
 
-_LOOK_AGAIN_S = 0.1
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 
@@ -97,16 +95,14 @@ class KafkaGroups:
     # ---- for people
 
     def groups(self) -> list[str]:
-        deadline = time.monotonic() + self._clients.timeout_s
-        while True:
-            with self._clients.translated("listing the groups"):
-                found = self._admin.list_consumer_groups(request_timeout=self._clients.timeout_s).result()
-            error = next(iter(found.errors or ()), None)
-            if error is None:
-                break
-            if error.code() not in GROUP_NOT_YET_KNOWN or time.monotonic() > deadline:
-                raise self._clients.error(error, "listing the groups")
-            time.sleep(_LOOK_AGAIN_S)
+        def listed() -> ListConsumerGroupsResult:
+            listing = self._admin.list_consumer_groups(request_timeout=self._clients.timeout_s)
+            found: ListConsumerGroupsResult = listing.result()
+            for error in found.errors or ():
+                raise KafkaException(error)
+            return found
+
+        found = self._clients.of_group("listing the groups", listed)
         names = {group.group_id.removesuffix(ASKED) for group in found.valid or ()}
         ours = (name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix))
         return sorted(name for name in ours if is_name(name) and name != MIRROR)
@@ -141,20 +137,17 @@ class KafkaGroups:
         return members, owners
 
     def _described(self, name: str) -> Sequence[Any]:
-        deadline = time.monotonic() + self._clients.timeout_s
-        with self._clients.translated(f"describing group {name!r}"):
-            while True:
-                answers = self._admin.describe_consumer_groups([name], request_timeout=self._clients.timeout_s)
-                try:
-                    members: Sequence[Any] = answers[name].result().members
-                    return members
-                except KafkaException as exc:
-                    code = kafka_error_of(exc).code()
-                    if code == KafkaError.GROUP_ID_NOT_FOUND:
-                        return ()
-                    if code not in GROUP_NOT_YET_KNOWN or time.monotonic() > deadline:
-                        raise
-                time.sleep(_LOOK_AGAIN_S)
+        def described() -> Sequence[Any]:
+            answers = self._admin.describe_consumer_groups([name], request_timeout=self._clients.timeout_s)
+            try:
+                members: Sequence[Any] = answers[name].result().members
+            except KafkaException as exc:
+                if kafka_error_of(exc).code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return ()
+                raise
+            return members
+
+        return self._clients.of_group(f"describing group {name!r}", described)
 
     def _unknown(self, group: str) -> UnknownGroup:
         return UnknownGroup(
