@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -358,7 +357,7 @@ class AsyncProducer:
         self, id_bytes: bytes, messages: Sequence[Message], waiter: Waiter
     ) -> tuple[SendEntry, Sending | Unsampled | None]:
         messages = messages_of(messages, self.encryption)
-        with ExitStack() as entered:
+        with contextlib.ExitStack() as entered:
             trace = entered.enter_context(sending(self.tracing, "half", messages, self.group))
             entry = SendEntry(id_bytes, messages if trace is None else trace.carried_by(messages), waiter)
             if trace is not None:

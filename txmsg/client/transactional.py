@@ -248,9 +248,12 @@ class _Flows(NamedTuple):
                 functools.partial(outbox_flow_async.run_in_session, outbox=outbox),
                 wait,
             )
-        if half == "alongside":
-            return cls(flow.run_alongside, flow_async.run_alongside, wait)
-        return cls(flow.run_in_session, flow_async.run_in_session, wait)
+        alongside = half == "alongside"
+        return cls(
+            functools.partial(flow.run_in_session, alongside=alongside),
+            functools.partial(flow_async.run_in_session, alongside=alongside),
+            wait,
+        )
 
 
 def _wrapper(

@@ -59,27 +59,16 @@ async def run_in_session(
     *,
     owner: str,
     wait: bool = False,
+    alongside: bool = False,
 ) -> R:
     """Half messages, then `work` in a session of `factory` behind its fence row, then commit and outcome.
 
-    wait: also for the reply to the outcome.
+    wait: also for the reply to the outcome. alongside: the half messages are on their way while `work` runs, and the
+    commit waits until they are stored.
     """
     refuse_nested(owner, producer.fence)
-    return await go_on_in_session(producer, await producer.half(messages), factory, work, owner=owner, wait=wait)
-
-
-async def run_alongside(
-    producer: AsyncHalves,
-    messages: Sequence[Message],
-    factory: Callable[[], Any] | AsyncFenceStore[Any],
-    work: Callable[[Any], Awaitable[R]],
-    *,
-    owner: str,
-    wait: bool = False,
-) -> R:
-    """The same, with the half messages on their way while `work` runs: the commit waits until they are stored."""
-    refuse_nested(owner, producer.fence)
-    return await go_on_in_session(producer, await producer._begin_half(messages), factory, work, owner=owner, wait=wait)
+    half = await (producer._begin_half(messages) if alongside else producer.half(messages))
+    return await go_on_in_session(producer, half, factory, work, owner=owner, wait=wait)
 
 
 async def go_on_in_session(
