@@ -122,7 +122,7 @@ class Process:
     """A command of txmsg, which can be killed and started again. It ends with this one."""
 
     def __init__(self, *words: str, begins: str) -> None:
-        self._words = ["txmsg.runtime.child", "txmsg.cli.main", *words]
+        self._words = ["txmsg.runtime.child", "txmsg.ops.cli.main", *words]
         self._begins = begins
         self.start()
 

@@ -30,8 +30,8 @@ import psycopg
 from benchmarks.load import Arrivals, consume, run, send
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncConsumer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import ReceivedMessage
 
 TOPIC, HEALTHY, BROKEN = "bench.down", "healthy", "broken"

@@ -27,7 +27,7 @@ import psycopg
 from benchmarks.load import Arrivals, consume, run, send
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 LEVELS = (0, 1_000_000, 3_000_000, 10_000_000)
 LEVELS_QUICK = (0, 300_000, 1_000_000)

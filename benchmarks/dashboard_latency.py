@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.surroundings import parser_of, progress_of
-from txmsg.demo.trades.load import Load
-from txmsg.demo.trades.supervisor import Plan, Result, run
+from txmsg.ops.demo.trades.load import Load
+from txmsg.ops.demo.trades.supervisor import Plan, Result, run
 
 RATES_PER_S = (100, 1_000, 5_000)
 

@@ -25,8 +25,8 @@ from statistics import median
 from benchmarks.load import CONCURRENCY, STREAMS, Arrivals, batched, consume, run, send, send_streams
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncConsumer, AsyncProducer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message, ReceivedMessage
 
 PLAIN, SCHEDULED, PUNCTUAL = "bench.plain", "bench.scheduled", "bench.punctual"

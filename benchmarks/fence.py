@@ -24,10 +24,10 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.orm import Session
 
 from benchmarks.surroundings import parser_of, progress_of
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.checker.fence import Fence
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.checker.tables import create_tables, fence_table
 from txmsg.message import new_transaction_id
-from txmsg.tables import create_tables, fence_table
 
 CALLERS = (1, 8)
 TURNS = 10  # of each kind

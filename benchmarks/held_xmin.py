@@ -26,7 +26,7 @@ import psycopg
 from benchmarks.load import Arrivals, consume, run, send, send_transactions
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 TOPIC, GROUP = "bench.held", "held"
 CALLERS = 256

@@ -23,10 +23,10 @@ from pathlib import Path
 from benchmarks.load import Arrivals, consume, run, send, send_transactions
 from benchmarks.surroundings import broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.access.rules import parse_rule
 from txmsg.administration.access import Access, NewUser
 from txmsg.administration.rules import Rules
-from txmsg.cli.access import asker_of_storage
+from txmsg.ops.cli.access import asker_of_storage
+from txmsg.wire.access.rules import parse_rule
 from txmsg.wire.credential import TOKEN_VARIABLE
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
@@ -87,7 +87,7 @@ def measure(turns: int, seconds: float, count: int) -> tuple[dict[str, dict[str,
     found: dict[str, dict[str, Compared]] = {name: {} for name in TITLES}
     with tempfile.TemporaryDirectory() as directory, private_server() as server:
         files = Path(directory)
-        command = [sys.executable, "-m", "txmsg.cli.main", "cert", "dev", "--dir", directory]
+        command = [sys.executable, "-m", "txmsg.ops.cli.main", "cert", "dev", "--dir", directory]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         options = [f"--tls-cert={files}/server.pem", f"--tls-key={files}/server.key", f"--tls-client-ca={files}/ca.pem"]
         certified = {

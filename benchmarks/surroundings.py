@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.programs import binaries_dir
+from txmsg.broker.embedded import EmbeddedPostgres
+from txmsg.broker.embedded.programs import binaries_dir
 from txmsg.runtime.child import Child
 
 _STOP_TIMEOUT_S = 30
@@ -121,7 +121,7 @@ def gateway_process(brokers: str, *options: str) -> Iterator[str]:
 @contextmanager
 def _command(ready: str, *command: str) -> Iterator[Child]:
     """A `txmsg` command that runs until it is stopped, from when it is ready."""
-    program = ["txmsg.runtime.child", "txmsg.cli.main", *command]
+    program = ["txmsg.runtime.child", "txmsg.ops.cli.main", *command]
     child = Child(f"`txmsg {command[0]}`", program, log=lambda line: print(line, file=sys.stderr), ready=ready)
     try:
         child.wait_ready()

@@ -42,14 +42,14 @@ from benchmarks.surroundings import (
     tailer_process,
 )
 from benchmarks.turns import Compared, by_turns
+from txmsg.binlog.verifier.compare import verify
+from txmsg.broker.embedded import EmbeddedPostgres
+from txmsg.broker.embedded.programs import binaries_dir
 from txmsg.client import AsyncProducer
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.programs import binaries_dir
 from txmsg.message import Message
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader
-from txmsg.verifier.compare import verify
 
 TOPIC = "bench.mirrored"
 QUEUES = 4

@@ -35,7 +35,7 @@ from benchmarks.tailer import PRIMED, QUEUES, TOPIC, await_mirrored, caught_up, 
 from benchmarks.turns import Compared, by_turns
 from txmsg.binlog.database import connect
 from txmsg.binlog.status import drop
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 KINDS = ("kafka", "files")
 LogOf = Callable[[str, str], Path | str]

@@ -21,8 +21,8 @@ import psycopg
 from benchmarks.load import run
 from benchmarks.surroundings import Broker, broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncProducer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message, TransactionState
 
 TOPIC = "bench.two"

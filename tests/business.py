@@ -10,7 +10,7 @@ from sqlalchemy import Engine, MetaData, NullPool, create_engine, event, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
-from txmsg.tables import create_tables, fence_table, metadata
+from txmsg.checker.tables import create_tables, fence_table, metadata
 
 AnEngine = TypeVar("AnEngine", Engine, AsyncEngine)
 

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from tests import unclosed
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 
 class MemoryPostgres(EmbeddedPostgres):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from txmsg.runtime.ports import free_ports, not_given
+from txmsg.wire.ports import free_ports, not_given
 
 
 def own_port() -> int:

@@ -26,7 +26,7 @@ from sqlalchemy.engine import make_url
 
 from tests.brought import brought
 from tests.maven import jars
-from txmsg.embedded.cluster import SETTINGS
+from txmsg.broker.embedded.cluster import SETTINGS
 
 VERSIONS: Final = {"15": "15.19.0", "16": "16.15.0", "17": "17.11.0", "18": "18.6.0"}
 """What `--postgres` takes, and the artifact that it means."""

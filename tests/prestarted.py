@@ -1,10 +1,10 @@
 """Python processes that have imported everything before they begin: most of what starting a broker costs is imports.
 
-    process = start("txmsg.cli.main", "broker", "--listen", "127.0.0.1:0", stderr=log)
+    process = start("txmsg.ops.cli.main", "broker", "--listen", "127.0.0.1:0", stderr=log)
 
-is `python -m txmsg.cli.main broker ...`: a process of its own, with its own pid, signals, standard streams and end, but
-forked from a server that this process starts at the first call. All that the server does is import, wait, and fork: it
-has one thread; others would not survive the fork.
+is `python -m txmsg.ops.cli.main broker ...`: a process of its own, with its own pid, signals, standard streams and end,
+but forked from a server that this process starts at the first call. All that the server does is import, wait, and
+fork: it has one thread; others would not survive the fork.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _IMPORTED = (
     "txmsg.broker.server",
     "txmsg.client",
     "txmsg.metaq.server.server",
-    "txmsg.mirror",
-    "txmsg.verifier.compare",
+    "txmsg.binlog.mirror",
+    "txmsg.binlog.verifier.compare",
 )
-"""What brokers, MetaQ servers and tailers load. None of txmsg.cli: its main module is to be the process's own."""
+"""What brokers, MetaQ servers and tailers load. None of txmsg.ops.cli: its main module is to be the process's own."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """NumPy and PyArrow start threads when they are imported, unless they are told not to."""
 _THREADS = Path("/proc/self/task")

@@ -21,7 +21,7 @@ class Restartable:
     spawn: for a program that is no module of Python. Default: what starts modules.
     """
 
-    module = "txmsg.cli.main"
+    module = "txmsg.ops.cli.main"
     ready = LISTENING
 
     def __init__(

@@ -11,7 +11,7 @@ from tests import kafka_server, mariadb_server, pgbouncer, prometheus
 from tests.chaos import guest_java, keeper
 from tests.page import chromium
 from tests.rocketmq import programs
-from txmsg.demo.browser import find_browser
+from txmsg.ops.demo.browser import find_browser
 
 HOW_TO_INSTALL_LOGROTATE = "logrotate is not installed: `apt-get install logrotate` (Debian)"
 _HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"

@@ -10,9 +10,17 @@ from itertools import pairwise
 from types import ModuleType
 
 MODULES = (
-    *("txmsg", "txmsg.errors", "txmsg.fence", "txmsg.client", "txmsg.tables", "txmsg.message", "txmsg.metaq"),
-    *("txmsg.metrics", "txmsg.tracing", "txmsg.encryption", "txmsg.logs"),
-    *("txmsg.embedded", "txmsg.spark", "txmsg.testing", "txmsg.contrib.django", "txmsg.contrib.django.test"),
+    *(
+        "txmsg",
+        "txmsg.errors",
+        "txmsg.client.fence",
+        "txmsg.client",
+        "txmsg.checker.tables",
+        "txmsg.message",
+        "txmsg.metaq",
+    ),
+    *("txmsg.metrics", "txmsg.tracing", "txmsg.message.encryption", "txmsg.runtime.logs"),
+    *("txmsg.broker.embedded", "txmsg.spark", "txmsg.testing", "txmsg.contrib.django", "txmsg.contrib.django.test"),
 )
 """What an application may import from; a name stands at the first module that has it in `__all__`."""
 

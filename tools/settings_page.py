@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txmsg.agent.config import AgentConfig, SourceConfig
-from txmsg.cli.config import CONFIGS, config_of
 from txmsg.contrib.django.checks import FINDINGS
 from txmsg.contrib.django.configuration import OPTIONS
+from txmsg.metaq.agent.config import AgentConfig, SourceConfig
+from txmsg.ops.cli.config import CONFIGS, config_of
 from txmsg.settings.catalogue import Setting, settings_of
 
 _HEAD = """# Settings

@@ -14,7 +14,7 @@ from typing import Final
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _SOURCES: Final = (
-    "txmsg/connections/drivers_async.py",
+    "txmsg/checker/connections/drivers_async.py",
     "txmsg/checker/fence/fence_async.py",
     *(f"txmsg/client/connections/{name}_async.py" for name in ("rows", "transaction")),
     *(f"txmsg/client/flows/{name}_async.py" for name in ("halves", "flow", "late", "joined")),

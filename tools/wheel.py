@@ -35,12 +35,12 @@ def main(wheel: Path) -> int:
 
 
 def committed() -> set[str]:
-    """The files that an installation has: of the package, and of the examples, which txmsg/demo has by a link."""
+    """The files that an installation has: of the package, and of the examples, which txmsg/ops/demo has by a link."""
     run = subprocess.run(
         ["git", "ls-files", "-z", "txmsg", "examples"], cwd=ROOT, check=True, capture_output=True, text=True
     )
     names = {name for name in run.stdout.split("\0") if name}
-    examples = {f"txmsg/demo/{name}" for name in names if name.startswith("examples/")}
+    examples = {f"txmsg/ops/demo/{name}" for name in names if name.startswith("examples/")}
     return examples | {name for name in names if name.startswith("txmsg/") and not (ROOT / name).is_dir()}
 
 

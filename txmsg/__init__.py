@@ -1,7 +1,7 @@
 """A transactional outbox for Python: messages are delivered if and only if your database transaction commits.
 
 Here is what most applications use. Errors that few of them catch are in `txmsg.errors`; the fence by itself, for upkeep
-and for other stores, is in `txmsg.fence`. Names are loaded when they are first used: importing the package loads
+and for other stores, is in `txmsg.client.fence`. Names are loaded when they are first used: importing the package loads
 neither protobuf nor SQLAlchemy.
 """
 
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from txmsg.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from txmsg.app.application import Txmsg
-    from txmsg.app.dependencies import Depends
-    from txmsg.app.router import Router
     from txmsg.checker.fence import FenceCheckListener
     from txmsg.checker.listener import CheckMessageListener
+    from txmsg.checker.tables import create_tables
+    from txmsg.client.app.application import Txmsg
+    from txmsg.client.app.dependencies import Depends
+    from txmsg.client.app.router import Router
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
         TxmsgError,
     )
     from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
-    from txmsg.runtime.start import Start
-    from txmsg.tables import create_tables
-    from txmsg.typed.topic import Topic
+    from txmsg.message.typed.topic import Topic
+    from txmsg.wire.start import Start
 
 __version__ = "0.1.0"
 
@@ -84,9 +84,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "txmsg.app.application": ("Txmsg",),
-    "txmsg.app.dependencies": ("Depends",),
-    "txmsg.app.router": ("Router",),
+    "txmsg.client.app.application": ("Txmsg",),
+    "txmsg.client.app.dependencies": ("Depends",),
+    "txmsg.client.app.router": ("Router",),
     "txmsg.checker.fence": ("FenceCheckListener",),
     "txmsg.checker.listener": ("CheckMessageListener",),
     "txmsg.client.async_consumer": ("AsyncConsumer",),
@@ -103,9 +103,9 @@ _MODULES = {
         *("Message", "MessageId", "ReceivedMessage"),
         *("TransactionId", "TransactionState", "new_transaction_id"),
     ),
-    "txmsg.runtime.start": ("Start",),
-    "txmsg.tables": ("create_tables",),
-    "txmsg.typed.topic": ("Topic",),
+    "txmsg.wire.start": ("Start",),
+    "txmsg.checker.tables": ("create_tables",),
+    "txmsg.message.typed.topic": ("Topic",),
 }
 _MODULE_OF = dict.fromkeys(__all__, "txmsg.errors") | {
     name: module for module, names in _MODULES.items() for name in names

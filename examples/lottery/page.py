@@ -3,7 +3,7 @@
     python -m examples.lottery.page --figures postgresql://.../figures
 
 prints `listening on HOST:PORT` when it answers. The page itself is web/body.html and web/page.css, of the elements of
-txmsg.page; this module says what stands in it.
+txmsg.ops.page; this module says what stands in it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import click
 import psycopg
 
 from txmsg.errors import TxmsgError
-from txmsg.page.board import Snapshot
-from txmsg.page.page import Page, Words
-from txmsg.page.server import PageConfig, serve
+from txmsg.ops.page.board import Snapshot
+from txmsg.ops.page.page import Page, Words
+from txmsg.ops.page.server import PageConfig, serve
 from txmsg.runtime.signals import stop_on_signals
 
 from . import figures

@@ -10,9 +10,9 @@ from typing import LiteralString, NamedTuple
 
 import psycopg
 
-from txmsg.demo.stage import Stage
+from txmsg.ops.demo.stage import Stage
 from txmsg.runtime.child import Child, spawn_program
-from txmsg.runtime.ports import own_port
+from txmsg.wire.ports import own_port
 
 from . import TOPIC
 
@@ -66,7 +66,7 @@ class Shop(Stage):
 
     def _set_up(self) -> None:
         self.start_broker().wait_ready(_READY_S_MAX)
-        self.run("topic", "txmsg.cli.main", "topic", "create", TOPIC, "--broker", self.broker_addresses)
+        self.run("topic", "txmsg.ops.cli.main", "topic", "create", TOPIC, "--broker", self.broker_addresses)
         self.start_all(but="broker")
 
     def kill_all(self) -> None:
@@ -86,11 +86,11 @@ class Shop(Stage):
 
     def _start_gateway(self) -> Child:
         where = ("--broker", self.broker_addresses, "--listen", self._gateway)
-        return self.start_program("gateway", "txmsg.cli.main", "rocketmq", *where)
+        return self.start_program("gateway", "txmsg.ops.cli.main", "rocketmq", *where)
 
     def _start_tailer(self) -> Child:
         where = ("--storage", self.url("notify"), "--metaq", str(self.directory / "metaq"))
-        return self.start_program("tailer", "txmsg.cli.main", "tailer", "run", *where, ready="tailing ")
+        return self.start_program("tailer", "txmsg.ops.cli.main", "tailer", "run", *where, ready="tailing ")
 
     def _start_spark(self) -> Child:
         where = (str(self.directory / "metaq"), self.url("totals"), str(self.directory / "checkpoint"))

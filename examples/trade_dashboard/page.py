@@ -3,7 +3,7 @@
     python -m examples.trade_dashboard.page --results postgresql://.../dashboard
 
 prints `listening on HOST:PORT` when it answers. The page itself is web/body.html and web/page.css, of the elements of
-txmsg.page; this module says what stands in it.
+txmsg.ops.page; this module says what stands in it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import click
 import psycopg
 
 from txmsg.errors import TxmsgError
-from txmsg.page.board import Snapshot
-from txmsg.page.options import web_tls_options
-from txmsg.page.page import Page, Words
-from txmsg.page.server import PageConfig, serve
+from txmsg.ops.page.board import Snapshot
+from txmsg.ops.page.options import web_tls_options
+from txmsg.ops.page.page import Page, Words
+from txmsg.ops.page.server import PageConfig, serve
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_address

@@ -52,7 +52,7 @@ class Release:
 
     def _done(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "txmsg.cli.main", *args],
+            [sys.executable, "-m", "txmsg.ops.cli.main", *args],
             env=self.environment,
             capture_output=True,
             text=True,

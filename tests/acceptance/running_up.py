@@ -22,7 +22,7 @@ def running_up(
     """From ready to SIGTERM; fails when its exit status is not 0. Gives what it says when it is ready."""
     addresses = ["--listen", "127.0.0.1:0", "--metaq-listen", "127.0.0.1:0"]
     process = subprocess.Popen(
-        [str(python), "-m", "txmsg.cli.main", "up", "--data-dir", str(data), "--json", *addresses, *options],
+        [str(python), "-m", "txmsg.ops.cli.main", "up", "--data-dir", str(data), "--json", *addresses, *options],
         cwd=data.parent,
         env=environment,
         stdout=subprocess.PIPE,

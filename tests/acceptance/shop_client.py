@@ -28,7 +28,7 @@ from txmsg import (
     TransactionState,
     TxmsgError,
 )
-from txmsg.fence import AsyncFence
+from txmsg.client.fence import AsyncFence
 
 TASKS = 3
 LONG_ONES = 5

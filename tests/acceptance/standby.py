@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.waiting import until
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.programs import binaries_dir
+from txmsg.broker.embedded import EmbeddedPostgres
+from txmsg.broker.embedded.programs import binaries_dir
 
 _DATABASE = "notify"
 

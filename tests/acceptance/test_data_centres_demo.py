@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "data-centres"]
+COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "data-centres"]
 
 
 @pytest.mark.long

@@ -33,7 +33,7 @@ from tests.runbooks.machine import Machine
 from tests.runbooks.user import as_user, open_directory
 from tests.unit.test_deploy import COMPOSE, DOCKERFILE, HEALTH, UNITS, containers, from_docker, probes, values_of
 from tests.waiting import until
-from txmsg.cli.main import main
+from txmsg.ops.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -233,7 +233,7 @@ class Running:
                 if kind in path.name:
                     os.chown(path, uid, uid)
         as_own = as_user(uid, uid) if os.geteuid() == 0 else []
-        command = [*as_own, *ENDING_WITH_PARENT, sys.executable, "-m", "txmsg.cli.main", *part.words]
+        command = [*as_own, *ENDING_WITH_PARENT, sys.executable, "-m", "txmsg.ops.cli.main", *part.words]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **part.environment}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, cwd="/", env=environment, stdout=log, stderr=log)

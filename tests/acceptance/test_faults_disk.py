@@ -16,8 +16,8 @@ from tests.broker_process import BrokerProcess, running_broker
 from tests.errors_page import is_documented
 from tests.small_disk import fill, small_disk
 from txmsg.broker import migrate
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import Producer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message
 

@@ -22,10 +22,10 @@ from tests.integration.client_harness import received
 from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
+from txmsg.ops.cli.main import main
 
 TOPIC = "orders"
 _CALLERS = 12

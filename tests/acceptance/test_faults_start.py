@@ -34,7 +34,7 @@ def is_promised(kind: str, text: str) -> bool:
 
 def error_of(*args: str) -> str:
     """Runs the command, which must fail; the error that it prints."""
-    command = [sys.executable, "-m", "txmsg.cli.main", *args]
+    command = [sys.executable, "-m", "txmsg.ops.cli.main", *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -44,7 +44,7 @@ def error_of(*args: str) -> str:
 @contextmanager
 def started(log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A broker process that need not become ready."""
-    command = [sys.executable, "-m", "txmsg.cli.main", "broker", "--listen", "127.0.0.1:0", *options]
+    command = [sys.executable, "-m", "txmsg.ops.cli.main", "broker", "--listen", "127.0.0.1:0", *options]
     with log.open("wb") as stderr, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
         try:
             yield process
@@ -140,7 +140,7 @@ def test_a_downgraded_package_refuses_a_newer_database_and_changes_nothing(newer
 
 
 def test_db_check_of_a_downgraded_package_names_the_remedy(newer_url: str) -> None:
-    command = [sys.executable, "-m", "txmsg.cli.main", "db", "check", "--storage", newer_url, "--json"]
+    command = [sys.executable, "-m", "txmsg.ops.cli.main", "db", "check", "--storage", newer_url, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 1
     assert "newer than this release of txmsg knows" in done.stdout

@@ -17,8 +17,8 @@ from tests.acceptance.standby import Pair, pair
 from tests.broker_process import running_broker
 from tests.integration.client_harness import collecting, different, half_count
 from txmsg.broker import migrate
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import Producer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionState
 
 TOPICS = ("orders", "quotes")

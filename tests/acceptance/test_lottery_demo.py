@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from txmsg.demo.browser import has_browser
+from txmsg.ops.demo.browser import has_browser
 
-COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "lottery"]
+COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "lottery"]
 
 
 def play(*options: str) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import pytest
 from tests.broker_process import running_broker
 from txmsg.administration.topics import TopicChange
 from txmsg.broker import migrate
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.client import AsyncConsumer, AsyncProducer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
 TOPICS = ("orders", "quotes")

@@ -16,8 +16,8 @@ from tests.metrics.scraping import got
 from tests.ports import own_port
 from tests.waiting import until
 from txmsg.broker import migrate
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncProducer, Producer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message, MessageId, TransactionState
 
 _SENDS = 400

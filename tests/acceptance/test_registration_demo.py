@@ -12,11 +12,11 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from txmsg.cli.demo import registration
-from txmsg.demo.registration import GROUPS
-from txmsg.demo.registration.secure_stage import RIGHTS
+from txmsg.ops.cli.demo import registration
+from txmsg.ops.demo.registration import GROUPS
+from txmsg.ops.demo.registration.secure_stage import RIGHTS
 
-COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "registration"]
+COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "registration"]
 
 
 @pytest.mark.takes_long
@@ -42,7 +42,7 @@ def test_every_committed_user_reaches_every_subscriber_once_though_processes_are
     assert all(0 < each["p50"] <= each["p99"] for each in waits.values())
 
     # --keep: the databases can be looked at afterwards.
-    query = [sys.executable, "-m", "txmsg.cli.main", "demo", "connect", str(keep), "users"]
+    query = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "connect", str(keep), "users"]
     count = subprocess.run(
         query, input="\\t \\a \nselect count(*) from users;", capture_output=True, text=True, timeout=60, check=False
     )
@@ -101,7 +101,7 @@ def test_too_few_users_for_the_crashes_is_said_before_anything_starts() -> None:
 
 def test_few_users_get_as_many_crashes_as_they_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Mock()
-    monkeypatch.setattr("txmsg.cli.demo.play", played)
+    monkeypatch.setattr("txmsg.ops.cli.demo.play", played)
     registration.main(["--users", "30"], standalone_mode=False)
     run = played.call_args.args[0]
     assert run.args[0].crashes == 7

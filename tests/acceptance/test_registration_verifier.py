@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from examples.user_registration.verify import EFFECT_TABLES, verify
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 ANNE, BERT, CARL = uuid4(), uuid4(), uuid4()
 """Registered; registered while the service died, so nobody told him; refused."""

@@ -25,16 +25,16 @@ from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.rocketmq.test_access import _GATEWAY as GATEWAY
 from tests.waiting import until
-from txmsg.app import Txmsg
-from txmsg.body_keys import BodyKeys
 from txmsg.client import Consumer, Producer
+from txmsg.client.app import Txmsg
+from txmsg.client.fence import held_by
 from txmsg.consumer.failures import Retry
 from txmsg.errors import PermissionDenied, Unauthenticated
-from txmsg.fence import held_by
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
+from txmsg.wire.body_keys import BodyKeys
 
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _RULE = re.compile(r"`((?:send|receive|check|describe|read|administer) (?:cluster|(?:topic|group):[\w.*]+))`")

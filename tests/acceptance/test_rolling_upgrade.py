@@ -29,10 +29,10 @@ from tests.ports import own_port
 from tests.restartable import Restartable
 from tests.waiting import until
 from txmsg.broker import migrate
+from txmsg.checker.tables import create_tables
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import OutcomeConflict
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.tables import create_tables
 
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK
 CLIENT = Path(__file__).with_name("shop_client.py")

@@ -23,10 +23,10 @@ from tests.integration.client_harness import half_count, message_count
 from tests.postgres_proxy import PostgresProxy
 from tests.waiting import until, until_told
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.tables import create_tables
 from txmsg.client import Consumer, Producer, transactional_message
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, TransactionRefused
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.tables import create_tables
 
 WAIT_S = 60.0
 KEYS = [f"key-{number}" for number in range(30)]

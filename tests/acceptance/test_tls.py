@@ -15,8 +15,8 @@ from tests.metaq.servers import MetaQProcess
 from tests.ports import own_port
 from tests.waiting import until, until_async, until_told
 from txmsg import AsyncConsumer, AsyncProducer, BrokerUnavailable, Consumer, Message, Producer, ReceivedMessage
-from txmsg.cli.main import main
 from txmsg.metaq import open_log
+from txmsg.ops.cli.main import main
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 

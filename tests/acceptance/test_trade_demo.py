@@ -13,11 +13,11 @@ import pytest
 from tests.kafka_server import PrivateKafka
 from tests.spark.kafka_jars import kafka_jars
 from tests.waiting import until
-from txmsg.demo.browser import find_browser
-from txmsg.demo.trades.load import Load, steps
 from txmsg.metaq import LogQueue, open_log
+from txmsg.ops.demo.browser import find_browser
+from txmsg.ops.demo.trades.load import Load, steps
 
-COMMAND = [sys.executable, "-m", "txmsg.cli.main", "demo", "trades"]
+COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "trades"]
 
 
 @pytest.mark.long

@@ -25,13 +25,13 @@ from tests.metrics.scraping import got
 from tests.ports import own_port
 from tests.small_disk import but_for_the_disk
 from tests.waiting import until
-from txmsg.cli.main import main
+from txmsg.binlog.verifier.compare import verify
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import Producer
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
-from txmsg.verifier.compare import verify
+from txmsg.ops.cli.main import main
 
 _START_S_MAX = 200.0
 _STOP_S_MAX = 60.0
@@ -51,7 +51,9 @@ class Up:
     def parts(self) -> dict[str, psutil.Process]:
         """Its processes, by the command that each runs; PostgreSQL's belong to nobody."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return {command[command.index("txmsg.cli.main") + 1]: each for each in children if (command := each.cmdline())}
+        return {
+            command[command.index("txmsg.ops.cli.main") + 1]: each for each in children if (command := each.cmdline())
+        }
 
     def require_nothing_left(self, parts: dict[str, psutil.Process]) -> None:
         """No process, no port, no database."""
@@ -71,7 +73,7 @@ def up_in(root: Path, *others: str) -> Iterator[Up]:
     listening = ["--listen", broker, "--metaq-listen", metaq, "--http-listen", http]
     options = ["--data-dir", str(root), *listening, "--json", *others]
     process = subprocess.Popen(
-        [sys.executable, "-m", "txmsg.cli.main", "up", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "txmsg.ops.cli.main", "up", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -185,7 +187,7 @@ def test_an_address_at_which_not_all_parts_can_be_asked_is_refused_at_once(addre
 @pytest.mark.takes_long
 @pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
 def test_a_machine_that_has_only_ipv6_runs_all_parts_at_its_loopback(tmp_path: Path) -> None:
-    command = ("-m", "txmsg.cli.main", "up", "--console", "--data-dir", str(tmp_path), "--json")
+    command = ("-m", "txmsg.ops.cli.main", "up", "--console", "--data-dir", str(tmp_path), "--json")
     with subprocess.Popen(namespaces.only_ipv6(sys.executable, *command), stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None

@@ -22,7 +22,7 @@ from tests.acceptance import upgrade_client
 from tests.acceptance.releases import Release
 from tests.acceptance.running_up import running_up
 from tests.acceptance.test_wheel import build
-from txmsg.verifier.compare import verify
+from txmsg.binlog.verifier.compare import verify
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = "txmsg/broker/migrations"

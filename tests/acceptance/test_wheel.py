@@ -74,7 +74,7 @@ def test_a_wheel_that_holds_txmsg_alone_runs_in_an_empty_environment(tmp_path: P
     built = build("wheel", tmp_path / "dist")
     with ZipFile(built) as wheel:
         names = wheel.namelist()
-        example = wheel.read(f"txmsg/demo/{EXAMPLE}")
+        example = wheel.read(f"txmsg/ops/demo/{EXAMPLE}")
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"txmsg"}
     assert example == (ROOT / EXAMPLE).read_bytes()
 
@@ -97,4 +97,4 @@ def test_a_wheel_that_holds_txmsg_alone_runs_in_an_empty_environment(tmp_path: P
 def test_a_source_distribution_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {EXAMPLE, f"txmsg/demo/{EXAMPLE}", "pyproject.toml", "README.md", "LICENSE", "txmsg/py.typed"} <= names
+    assert {EXAMPLE, f"txmsg/ops/demo/{EXAMPLE}", "pyproject.toml", "README.md", "LICENSE", "txmsg/py.typed"} <= names

@@ -22,11 +22,11 @@ from tests.ports import own_port
 from tests.restartable import Restartable
 from tests.tools import HOW_TO_INSTALL_LOGROTATE
 from tests.waiting import until
-from txmsg.cli.main import main
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, open_log
 from txmsg.metaq.interface import LogAccess
 from txmsg.metrics.catalogue import Process
+from txmsg.ops.cli.main import main
 
 needs_logrotate = pytest.mark.skipif(shutil.which("logrotate") is None, reason=HOW_TO_INSTALL_LOGROTATE)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.agent.config import read_agent_file
 from txmsg.errors import MisuseError
+from txmsg.metaq.agent.config import read_agent_file
 
 _GOOD = """
 log = "metaq:7720"

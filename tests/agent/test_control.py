@@ -9,11 +9,11 @@ from unittest.mock import Mock
 import pytest
 
 from tests.waiting import until
-from txmsg.agent.config import SourceConfig
-from txmsg.agent.control import Change, Control, applied, change_settings, without_overruled
 from txmsg.errors import BrokerUnavailable, MisuseError, StorageError
 from txmsg.message import Message
 from txmsg.metaq import LogProducer, LogQueue, open_log
+from txmsg.metaq.agent.config import SourceConfig
+from txmsg.metaq.agent.control import Change, Control, applied, change_settings, without_overruled
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.interface import Fetched
 from txmsg.metaq.store.log import Append
@@ -126,12 +126,12 @@ def test_settings_that_cannot_be_kept_hold_and_are_kept_later(
 ) -> None:
     """As when the disk is full for a while: the thread that reads them goes on, whatever happens to it."""
     told: list[int] = []
-    monkeypatch.setattr("txmsg.agent.control._LOOK_S", 0.01)
+    monkeypatch.setattr("txmsg.metaq.agent.control._LOOK_S", 0.01)
     with open_log(tmp_path / "log", append=True) as log:
         control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
         change_settings(log, "settings", [Change("*", "*", "lines_per_s", 2.0)])
         with monkeypatch.context() as patched:
-            patched.setattr("txmsg.agent.control.write_checked", Mock(side_effect=failure))
+            patched.setattr("txmsg.metaq.agent.control.write_checked", Mock(side_effect=failure))
             control.start()
             until(lambda: str(failure) in caplog.text)
         until((tmp_path / "kept").exists)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_source import HEADER, Followed
-from txmsg.agent import source as source_module
-from txmsg.agent.positions import write_positions
-from txmsg.agent.stream import Stream
+from txmsg.metaq.agent import source as source_module
+from txmsg.metaq.agent.positions import write_positions
+from txmsg.metaq.agent.stream import Stream
 from txmsg.metaq.store.log import Append
 
 _EVENTS = 60

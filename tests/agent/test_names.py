@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.agent.names import bases_of
+from txmsg.metaq.agent.names import bases_of
 
 
 @pytest.mark.parametrize(

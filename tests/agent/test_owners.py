@@ -11,10 +11,10 @@ import pytest
 
 from tests import becoming
 from tests.becoming import NOBODY, become
-from txmsg.agent.agent import read_status
-from txmsg.agent.config import read_agent_file
-from txmsg.agent.positions import read_positions, write_positions
 from txmsg.errors import MisuseError, StorageError
+from txmsg.metaq.agent.agent import read_status
+from txmsg.metaq.agent.config import read_agent_file
+from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.store.lock import lock_private
 
 pytestmark = pytest.mark.skipif(bool(becoming.why_not()), reason=becoming.why_not())

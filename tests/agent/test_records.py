@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from txmsg.agent.config import SourceConfig
-from txmsg.agent.records import Cutter, ids_of, stream_and_end_of
 from txmsg.errors import MisuseError
+from txmsg.metaq.agent.config import SourceConfig
+from txmsg.metaq.agent.records import Cutter, ids_of, stream_and_end_of
 
 _STREAM = bytes(range(200, 210))
 

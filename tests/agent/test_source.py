@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from txmsg.agent.config import SourceConfig
-from txmsg.agent.positions import read_positions, write_positions
-from txmsg.agent.records import stream_and_end_of
-from txmsg.agent.source import Source
-from txmsg.agent.stream import Stream
 from txmsg.errors import BrokerUnavailable, Overloaded
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, TopicSettings, open_log
+from txmsg.metaq.agent.config import SourceConfig
+from txmsg.metaq.agent.positions import read_positions, write_positions
+from txmsg.metaq.agent.records import stream_and_end_of
+from txmsg.metaq.agent.source import Source
+from txmsg.metaq.agent.stream import Stream
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.log import Append
 

@@ -13,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 
 from tests.agent.test_source import Followed
-from txmsg.agent.agent import Agent
-from txmsg.agent.config import AgentConfig, AgentFile, SourceConfig
-from txmsg.agent.figures import dead, figures_of
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq import open_log
+from txmsg.metaq.agent.agent import Agent
+from txmsg.metaq.agent.config import AgentConfig, AgentFile, SourceConfig
+from txmsg.metaq.agent.figures import dead, figures_of
 
 
 class Unreadable:
@@ -366,7 +366,7 @@ def test_the_spool_is_relayed_while_positions_cannot_be_written_or_read(
             positions.write_bytes(good[:-5])
         else:
             full = StorageError("no space left")
-            patch.setattr("txmsg.agent.positions.write_checked", Mock(side_effect=full))
+            patch.setattr("txmsg.metaq.agent.positions.write_checked", Mock(side_effect=full))
         for _ in range(2):
             with pytest.raises(StorageError, match="cannot be read" if is_damaged else "no space left"):
                 followed.step()

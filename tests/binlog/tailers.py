@@ -13,11 +13,11 @@ import psycopg
 
 from tests.waiting import until
 from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.mirror import open_sink
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.tailer import State, Tailer
 from txmsg.errors import OffsetsMissing
 from txmsg.metaq.store.reader import LogReader
-from txmsg.mirror import open_sink
 
 WITHIN_S = 60.0
 _TAILERS = "select 1 from pg_stat_activity where application_name like %s and datname = current_database()"

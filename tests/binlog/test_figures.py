@@ -13,12 +13,12 @@ from tests.binlog.tailers import Running, Table, await_equal, tailing
 from tests.postgres_proxy import PostgresProxy
 from tests.waiting import until
 from txmsg.binlog.figures import figures_of, unready
+from txmsg.binlog.mirror.log_sink import LogSink
 from txmsg.binlog.rows import Batch
 from txmsg.binlog.tailer import State
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.location import open_log
 from txmsg.metrics.counts import Histogram
-from txmsg.mirror.log_sink import LogSink
 
 
 class Log:

@@ -15,13 +15,13 @@ from tests.binlog.tailers import Table, await_equal, logged, tailing
 from tests.integration.cli_harness import said
 from tests.waiting import until
 from txmsg.binlog.database import connect
+from txmsg.binlog.mirror.log_sink import LogSink
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.rows import Batch
-from txmsg.cli.main import main
 from txmsg.errors import CorruptLog, InvalidName, PermissionDenied
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader
-from txmsg.mirror.log_sink import LogSink
+from txmsg.ops.cli.main import main
 
 
 def deleted_and_made_again(table: Table) -> None:

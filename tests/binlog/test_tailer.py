@@ -19,6 +19,8 @@ from tests.integration.cli_harness import said
 from tests.metaq.servers import served
 from tests.waiting import until
 from txmsg.binlog import reading
+from txmsg.binlog.mirror import open_sink
+from txmsg.binlog.mirror.log_sink import LogSink
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.rows import Batch
 from txmsg.binlog.tailer import State
@@ -27,8 +29,6 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
-from txmsg.mirror import open_sink
-from txmsg.mirror.log_sink import LogSink
 
 
 def test_what_is_there_and_what_comes_is_mirrored_and_it_goes_on_where_it_was(table: Table, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from tests.chaos.history import serial_of
 from txmsg import ReceivedMessage, TransactionState
-from txmsg.tables import metadata
+from txmsg.checker.tables import metadata
 
 GIVE_UP_S = 3.0
 

@@ -22,7 +22,7 @@ from tests import mariadb_server
 from tests.chaos.chain_verdict import STEPS, SentOn, Written
 from tests.chaos.history import Loss
 from tests.chaos.process import Process
-from txmsg.tables import metadata
+from txmsg.checker.tables import metadata
 
 TOPIC_OF: Final[Mapping[str, str]] = {"order": "cart", "payment": "ordered", "shipping": "paid"}
 """What each service consumes; each sends what the next one consumes."""

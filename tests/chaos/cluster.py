@@ -27,7 +27,7 @@ from tests.chaos.servers import Servers
 from tests.chaos.tables import pinned
 from tests.ports import own_port
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 GUESTS_SHARE = 0.2
 """Of the rate of txmsg's producers: what those of RocketMQ send besides."""

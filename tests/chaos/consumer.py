@@ -16,7 +16,7 @@ from tests.chaos.client import orders, quiet_event
 from tests.chaos.history import GROUPS_WITH_GUESTS, PULLED, VISIBILITY_TIMEOUT_S
 from tests.chaos.journal import Journal
 from txmsg import AsyncConsumer, ReceivedMessage, RetryAfter, idempotent
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 RETRIED_LATER = 0.5
 """Share of failures that say themselves when they are to be retried."""

@@ -288,7 +288,7 @@ class Faults:
         """Whether the command line did it: asked of any broker of the first database that answers."""
         for broker in self._cluster.brokers[:BROKERS]:
             address = f"127.0.0.1:{broker.clients.port}"
-            command = [sys.executable, "-m", "txmsg.cli.main", *words, "--broker", address]
+            command = [sys.executable, "-m", "txmsg.ops.cli.main", *words, "--broker", address]
             done = subprocess.run(command, capture_output=True, timeout=_COMMAND_S_MAX, check=False)
             if done.returncode == 0:
                 return True

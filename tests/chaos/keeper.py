@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
-from txmsg.embedded import EmbeddedPostgres, keeper
+from txmsg.broker.embedded import EmbeddedPostgres, keeper
 
 _SOURCE = Path(__file__).with_name("clock.c")
 _OFFSET = "clock"

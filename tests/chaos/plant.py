@@ -28,6 +28,7 @@ from txmsg.broker.store import batch, retries
 from txmsg.broker.store.rows import Generations
 from txmsg.broker.waits import Waits
 from txmsg.checker.fence.own_rows import own_connection
+from txmsg.checker.tables import inbox_table
 from txmsg.client import AsyncProducer
 from txmsg.client.flows.flow import LocalTransaction
 from txmsg.client.flows.flow_async import AsyncLocalTransaction
@@ -44,7 +45,6 @@ from txmsg.client.sending.thread_lane import Failed
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 from txmsg.rocketmq.receivers import Member, Received, Receivers
 from txmsg.rocketmq.senders import Senders
-from txmsg.tables import inbox_table
 
 _AFTER_COMMIT_S = 0.02
 

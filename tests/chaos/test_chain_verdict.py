@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.chain import body_of, read_body, taken
 from tests.chaos.chain_verdict import STEPS, SentOn, Written, figures, wrong
 from tests.chaos.history import Loss
-from txmsg.typed.text import json_of
+from txmsg.message.typed.text import json_of
 
 
 @dataclass

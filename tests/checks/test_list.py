@@ -25,10 +25,10 @@ from txmsg.checks.check import Check
 from txmsg.checks.conditions import INSTANCE, History, Labels, Level, Rise, Share, holding, scope_of
 from txmsg.checks.texts import fields_in
 from txmsg.checks.thresholds import Thresholds
-from txmsg.console.pages import overview
-from txmsg.doctor import database
-from txmsg.doctor.probe import Probe, shown
 from txmsg.metrics.catalogue import CATALOGUE, Scope
+from txmsg.ops.console.pages import overview
+from txmsg.ops.doctor import database
+from txmsg.ops.doctor.probe import Probe, shown
 from txmsg.settings.catalogue import setting, settings_of
 
 PACKAGE = Path(txmsg.__file__).parent

@@ -21,11 +21,11 @@ from tests.console.served import IDLE, Asked, asked_console
 from tests.methods import Part, made, parts_of
 from txmsg.administration.dead_letters import DeadLetters
 from txmsg.administration.groups import Groups
-from txmsg.console.database import Database
-from txmsg.console.desks import Desks
-from txmsg.console.identity import Identity
-from txmsg.console.pages import ACTIONS, VIEWS
 from txmsg.message import datetime_of_us
+from txmsg.ops.console.database import Database
+from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.method import Method
 

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from tests.methods import made
 from txmsg.administration.cluster import ClusterState, Series
-from txmsg.console.database import Database
-from txmsg.console.desks import Desk
-from txmsg.console.identity import Identity
-from txmsg.console.look import Look
-from txmsg.console.operations import Operations
-from txmsg.console.render import Renderer
-from txmsg.console.watch import Snapshot, Watch
+from txmsg.ops.console.database import Database
+from txmsg.ops.console.desks import Desk
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.look import Look
+from txmsg.ops.console.operations import Operations
+from txmsg.ops.console.render import Renderer
+from txmsg.ops.console.watch import Snapshot, Watch
 from txmsg.wire.method import Method
 
 _NO_BROKERS = ClusterState(

@@ -23,8 +23,8 @@ from benchmarks.surroundings import broker_process, console_process, metaq_proce
 from tests.integration.cli_harness import json_of
 from tests.page.pictures import Picture, camera, take
 from tests.waiting import until_async
-from txmsg.app import Txmsg
 from txmsg.client import AsyncConsumer, AsyncProducer
+from txmsg.client.app import Txmsg
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
 _PLAY_S: Final = 60

@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx2
 
-from txmsg.console.app import Console, all_renderers, new_app
-from txmsg.console.desks import Desk, Desks
-from txmsg.console.logs import Log
-from txmsg.console.operations import Operations
-from txmsg.console.views import Live
-from txmsg.page.sessions import Sessions
+from txmsg.ops.console.app import Console, all_renderers, new_app
+from txmsg.ops.console.desks import Desk, Desks
+from txmsg.ops.console.logs import Log
+from txmsg.ops.console.operations import Operations
+from txmsg.ops.console.views import Live
+from txmsg.ops.page.sessions import Sessions
 
 
 class _Idle(asyncio.TaskGroup):

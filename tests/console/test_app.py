@@ -14,7 +14,7 @@ from string import Formatter
 import httpx2
 import pytest
 
-import txmsg.console
+import txmsg.ops.console
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, asked_console
 from txmsg.administration.alerts import ActiveAlert, AlertState
@@ -22,20 +22,20 @@ from txmsg.checks.brokers import RULE_FAILED
 from txmsg.checks.catalogue import CHECKS, RULES
 from txmsg.checks.check import Severity
 from txmsg.checks.texts import chinese, fields_in
-from txmsg.cli.console import console
-from txmsg.console import app as console_app
-from txmsg.console.actions import Confirmation, Field
-from txmsg.console.app import all_renderers
-from txmsg.console.database import Database
-from txmsg.console.desks import Desks
-from txmsg.console.pages import ACTIONS, VIEWS
-from txmsg.console.sections import SECTIONS
-from txmsg.console.server import ConsoleConfig
-from txmsg.console.texts import action_of, summary_of, texts
 from txmsg.errors import MisuseError, OutcomeUnknown
-from txmsg.page.language import language_of
+from txmsg.ops.cli.console import console
+from txmsg.ops.console import app as console_app
+from txmsg.ops.console.actions import Confirmation, Field
+from txmsg.ops.console.app import all_renderers
+from txmsg.ops.console.database import Database
+from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.pages import ACTIONS, VIEWS
+from txmsg.ops.console.sections import SECTIONS
+from txmsg.ops.console.server import ConsoleConfig
+from txmsg.ops.console.texts import action_of, summary_of, texts
+from txmsg.ops.page.language import language_of
 
-_PACKAGE = Path(txmsg.console.__file__).parent
+_PACKAGE = Path(txmsg.ops.console.__file__).parent
 _TEMPLATES = {path.name: path.read_text() for path in (_PACKAGE / "templates").glob("*.html")}
 _NOBODY = "127.0.0.1:1"
 

@@ -11,7 +11,7 @@ from tests.console.answering import answered_console, answering, hostile
 from tests.methods import made
 from txmsg.administration.audit import Audit, AuditEntry, AuditPage
 from txmsg.administration.settings import SettingHistory
-from txmsg.console.database import Database
+from txmsg.ops.console.database import Database
 from txmsg.wire.method import Method, checked
 
 _ENTRY = AuditEntry(

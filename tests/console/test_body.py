@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.console.body import HEX_SIZE_BYTES_MAX, SHOWN_SIZE_BYTES_MAX, shown_body
+from txmsg.ops.console.body import HEX_SIZE_BYTES_MAX, SHOWN_SIZE_BYTES_MAX, shown_body
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ import pytest
 
 from tests.wire.certificates import Authority
 from tests.wire.services import Echo, ask, serving
-from txmsg.access.guard import Guard
-from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.rules import ADMIN, Rules
-from txmsg.access.snapshot import AccessSnapshot, User
 from txmsg.administration.cluster import Cluster, ShowCluster
-from txmsg.console import calls as console_calls
-from txmsg.console import database as console_database
-from txmsg.console.database import Database
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Unauthenticated
+from txmsg.ops.console import calls as console_calls
+from txmsg.ops.console import database as console_database
+from txmsg.ops.console.database import Database
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.permissions import PERMISSIONS
+from txmsg.wire.access.rules import ADMIN, Rules
+from txmsg.wire.access.snapshot import AccessSnapshot, User
 from txmsg.wire.channel import Channel as WireChannel
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 

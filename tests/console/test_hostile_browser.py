@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.console.answering import VIEW_PATHS, address, answered_console, answering
 from tests.console.conftest import WAIT_MS
-from txmsg.console.app import new_app
-from txmsg.page.listening import Server, listening
+from txmsg.ops.console.app import new_app
+from txmsg.ops.page.listening import Server, listening
 
 pytestmark = pytest.mark.long
 

@@ -19,8 +19,8 @@ from tests.console.answering import (
 )
 from tests.console.served import Asked
 from txmsg.administration.messages import Erased, ErasedMessages
-from txmsg.console.database import Database
 from txmsg.errors import MisuseError, printable
+from txmsg.ops.console.database import Database
 
 _SAYS_NOTHING_OF_BROKERS = {"/operations"}
 

@@ -15,16 +15,16 @@ from starlette.requests import Request
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, Clock, asked_console
 from tests.waiting import until_async
-from txmsg.access import failures
 from txmsg.administration.cluster import Cluster, ShowCluster
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.console.database import Database
-from txmsg.console.desks import Desks
-from txmsg.console.identity import Identity
-from txmsg.console.look import Look
-from txmsg.console.pages import ACTIONS
 from txmsg.errors import BrokerUnavailable, Unauthenticated
-from txmsg.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, Sessions
+from txmsg.ops.console.database import Database
+from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.look import Look
+from txmsg.ops.console.pages import ACTIONS
+from txmsg.ops.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, Sessions
+from txmsg.wire.access import failures
 from txmsg.wire.table import network_of
 
 ANN = "txmsg_a_token_of_ann"

@@ -9,14 +9,14 @@ import pytest
 
 from tests.console.desk import desk_of
 from tests.console.served import IDLE, asked_console
-from txmsg.cli.console import _logs
-from txmsg.console.desks import Desk, Desks
-from txmsg.console.identity import Identity
-from txmsg.console.logs import Log
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied, Unauthenticated
 from txmsg.metaq import location
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.local import LocalLog
+from txmsg.ops.cli.console import _logs
+from txmsg.ops.console.desks import Desk, Desks
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.logs import Log
 
 _ADMIN, _BOB = Identity(name="ann", roles=frozenset({"admin"})), Identity(name="bob")
 

@@ -16,10 +16,10 @@ from tests.integration.client_harness import collecting
 from tests.integration.test_dead_letter_command import bury, processed
 from tests.waiting import until
 from txmsg.administration.schemas import register_schema
-from txmsg.cli.connections import asker
 from txmsg.client import Producer
 from txmsg.message import Message
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.topic import Topic
+from txmsg.ops.cli.connections import asker
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e{{ 7*7 }}"
 

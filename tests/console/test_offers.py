@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from tests.console.answering import ACTION_PATHS, FORM, PARAMETERS, address, answered_console, answering, hostile
-from txmsg.access.permissions import PERMISSIONS, allows
-from txmsg.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
-from txmsg.access.tokens import new_token
 from txmsg.administration.access import Identity as Told
 from txmsg.administration.dead_letters import DeadLetterPage
 from txmsg.administration.halves import HalfPage
 from txmsg.administration.messages import MessagePage
-from txmsg.console.actions import Action as ConsoleAction
-from txmsg.console.database import Database
-from txmsg.console.identity import Identity
-from txmsg.console.pages import ACTIONS
-from txmsg.console.watch import Snapshot, Watch
 from txmsg.errors import PermissionDenied
+from txmsg.ops.console.actions import Action as ConsoleAction
+from txmsg.ops.console.database import Database
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.pages import ACTIONS
+from txmsg.ops.console.watch import Snapshot, Watch
+from txmsg.wire.access.permissions import PERMISSIONS, allows
+from txmsg.wire.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
+from txmsg.wire.access.tokens import new_token
 
 WAIT_S = 60.0
 _WITH_BODIES: dict[type, str] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.console.desk import desk_of, look_at
-from txmsg.console.pages import groups
+from txmsg.ops.console.pages import groups
 
 _NAME = "txmsg_group_processed_messages_total"
 

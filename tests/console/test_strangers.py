@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.in_thread import served_in_thread
-from txmsg.console.server import ConsoleConfig, serve
-from txmsg.page import connection
+from txmsg.ops.console.server import ConsoleConfig, serve
+from txmsg.ops.page import connection
 from txmsg.wire.address import host_and_port
 
 WAIT_S = 60.0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.console.desk import desk_of, look_at
-from txmsg.console import views
-from txmsg.console.look import Look
-from txmsg.console.views import STREAMS_MAX, STREAMS_OF_USER_MAX, Live, Reading, View
+from txmsg.ops.console import views
+from txmsg.ops.console.look import Look
+from txmsg.ops.console.views import STREAMS_MAX, STREAMS_OF_USER_MAX, Live, Reading, View
 
 _SAME = b"event: same\ndata:\n\n"
 

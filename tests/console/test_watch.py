@@ -14,12 +14,12 @@ from tests.console.desk import desk_of, look_at, snapshot_of
 from tests.methods import made
 from txmsg.administration.cluster import BrokerFigures, BrokerSummary, ClusterState, Figure, Series
 from txmsg.checks.brokers import FIGURES_MISSING
-from txmsg.console import watch as console_watch
-from txmsg.console.database import ATTEMPT_S_MAX, Database
-from txmsg.console.pages import overview
-from txmsg.console.pages.overview import findings, lines
-from txmsg.console.watch import Watch
 from txmsg.metrics.catalogue import OTHER
+from txmsg.ops.console import watch as console_watch
+from txmsg.ops.console.database import ATTEMPT_S_MAX, Database
+from txmsg.ops.console.pages import overview
+from txmsg.ops.console.pages.overview import findings, lines
+from txmsg.ops.console.watch import Watch
 from txmsg.wire.method import Method
 
 

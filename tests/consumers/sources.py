@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from txmsg.app import Txmsg
-from txmsg.app.router import Source
+from txmsg.client.app import Txmsg
+from txmsg.client.app.router import Source
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.producer import Producer
-from txmsg.encryption import Encryption
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.encryption import Encryption
 from txmsg.metaq import Log, LogProducer
 from txmsg.metaq.consumer import fetcher
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer

@@ -23,11 +23,11 @@ from tests.consumers.sources import GROUP, Place, acknowledged_by, figures_of, o
 from tests.effects import Effect, effects
 from tests.waiting import until_async
 from txmsg import idempotent
-from txmsg.app import Depends
+from txmsg.client.app import Depends
 from txmsg.consumer.failures import Reject, Retry, Skip
-from txmsg.encryption import AesGcm
 from txmsg.message import ReceivedMessage
-from txmsg.typed.topic import Topic
+from txmsg.message.encryption import AesGcm
+from txmsg.message.typed.topic import Topic
 
 KINDS = pytest.mark.parametrize("kind", ["def", "async def"])
 WAIT_S = 60.0

@@ -12,7 +12,7 @@ import pytest
 from tests.consumers.sources import GROUP, acknowledged_by
 from tests.metaq.servers import served
 from tests.waiting import until_async
-from txmsg.app import Txmsg
+from txmsg.client.app import Txmsg
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncPullConsumer, LogAccess, LogProducer, open_log

@@ -13,7 +13,7 @@ import pytest
 from tests.consumers.sources import GROUP, OfLog, acknowledged_by, of_kind
 from tests.metaq.servers import served
 from tests.waiting import until_async
-from txmsg.app import Router, Txmsg
+from txmsg.client.app import Router, Txmsg
 from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import CorruptLog, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage
@@ -21,8 +21,8 @@ from txmsg.metaq import LogProducer, open_log
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.runtime.start import Start
 from txmsg.testing import handle as handle_message
+from txmsg.wire.start import Start
 
 WAIT_S = 60.0
 

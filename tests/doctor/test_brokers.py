@@ -22,12 +22,12 @@ from txmsg import Message, Producer
 from txmsg.administration.cluster import ClientQuery, Figure
 from txmsg.administration.cluster import Cluster as ClusterService
 from txmsg.checks.check import CRITICAL, Finding
-from txmsg.cli.connections import asker
-from txmsg.cli.main import main
-from txmsg.doctor import brokers
-from txmsg.doctor.brokers import PROBES, Answer, Cluster
-from txmsg.doctor.probe import Probe, examine
 from txmsg.metrics.catalogue import CATALOGUE, OTHER
+from txmsg.ops.cli.connections import asker
+from txmsg.ops.cli.main import main
+from txmsg.ops.doctor import brokers
+from txmsg.ops.doctor.brokers import PROBES, Answer, Cluster
+from txmsg.ops.doctor.probe import Probe, examine
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from tests.ports import own_port
 from tests.waiting import until
 from txmsg.checks.check import CRITICAL, WARNING, Finding
 from txmsg.checks.database import LOOKED_INTO
-from txmsg.doctor import database, machine
-from txmsg.doctor.probe import Probe, examine
+from txmsg.ops.doctor import database, machine
+from txmsg.ops.doctor.probe import Probe, examine
 
 
 def found_by(check: Probe[database.Database], url: str) -> list[Finding]:

@@ -12,8 +12,8 @@ from txmsg.administration.cluster import BrokerFigures, ClusterState
 from txmsg.administration.groups import GroupList, GroupQuery, GroupSummary, TopicLag
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.topics import TopicPage, Topics, TopicSettings, TopicSummary
-from txmsg.doctor import brokers, groups
-from txmsg.doctor.brokers import Cluster
+from txmsg.ops.doctor import brokers, groups
+from txmsg.ops.doctor.brokers import Cluster
 from txmsg.wire.method import Method
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from txmsg.checks.check import CRITICAL, WARNING, Finding
-from txmsg.doctor import log
-from txmsg.doctor.probe import Probe
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Log
+from txmsg.ops.doctor import log
+from txmsg.ops.doctor.probe import Probe
 
 
 def found_by(check: Probe[log.Opened], where: str) -> list[Finding]:

@@ -12,9 +12,9 @@ import pytest
 
 from txmsg.checks.brokers import DISK_NEARLY_FULL, NOT_CHECKED
 from txmsg.checks.check import CRITICAL, Check, Finding
-from txmsg.doctor import machine, probe
-from txmsg.doctor.probe import examine
 from txmsg.errors import StorageError
+from txmsg.ops.doctor import machine, probe
+from txmsg.ops.doctor.probe import examine
 
 WRONG = Check("wrong-thing", CRITICAL, "{thing} is wrong", why="it hurts", fix="mend {thing}")
 

@@ -78,7 +78,7 @@ def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_a_member_s(
 def test_what_cannot_be_renewed_is_told_and_does_not_keep_the_others_from_it() -> None:
     program = """
         import logging
-        from txmsg.forks import renew_in_children
+        from txmsg.runtime.forks import renew_in_children
         logging.basicConfig(stream=sys.stdout, format="%(message)s")
 
         class Renewable:

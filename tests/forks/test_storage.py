@@ -100,7 +100,7 @@ def test_a_child_uses_a_log_at_an_address_as_another_producer_and_is_no_member(t
 def test_a_child_that_ends_leaves_the_embedded_database_to_its_parent(tmp_path: Path) -> None:
     program = """
         from pathlib import Path
-        from txmsg.embedded import EmbeddedPostgres
+        from txmsg.broker.embedded import EmbeddedPostgres
         import psycopg
 
         def answer():

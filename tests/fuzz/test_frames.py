@@ -23,11 +23,6 @@ from tests.streams import answering
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from tests.wire.services import Echo, ask, serving
-from txmsg.access import failures
-from txmsg.access.guard import Guard
-from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.snapshot import AccessSnapshot, Credential, User
-from txmsg.access.tokens import new_token
 from txmsg.errors import (
     BrokerUnavailable,
     OutcomeUnknown,
@@ -37,6 +32,11 @@ from txmsg.errors import (
     UnknownTopic,
     error_of_code,
 )
+from txmsg.wire.access import failures
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.permissions import PERMISSIONS
+from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting, read_greeting

@@ -26,13 +26,13 @@ from tests.fuzz.conftest import Fuzz
 from tests.fuzz.wild import damaged, wild
 from txmsg import errors
 from txmsg.broker.config import BrokerConfig
-from txmsg.cli.main import main
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.client.flows.body import body_of_arguments
 from txmsg.client.receiving.received import checked, delivered
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.errors import InvalidMessage, TxmsgError
 from txmsg.message import BODY_SIZE_BYTES_MAX, Message, datetime_of_us, message_id, parse_message_id
+from txmsg.ops.cli.main import main
 from txmsg.wire.codec import pack_headers, slices_of_ids, unpack_headers
 from txmsg.wire.failures import TEXT_LENGTH_MAX, bytes_of_error, error_of_bytes, was_told
 from txmsg.wire.tags import parse_tags, wants_of

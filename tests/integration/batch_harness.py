@@ -16,8 +16,8 @@ from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
-from txmsg.columns import Columns
 from txmsg.message import QueueId, new_transaction_id_bytes
+from txmsg.message.columns import Columns
 
 
 def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, producer: int = 1) -> Columns:

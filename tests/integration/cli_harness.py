@@ -10,8 +10,8 @@ from typing import Any
 from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
-from txmsg.cli.main import main
 from txmsg.message import new_transaction_id
+from txmsg.ops.cli.main import main
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -21,7 +21,7 @@ TIMEOUT_S = 120
 
 def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
     """Runs the command; returns stdout if `status` is 0, else stderr."""
-    command = [sys.executable, "-m", "txmsg.cli.main", *args]
+    command = [sys.executable, "-m", "txmsg.ops.cli.main", *args]
     done = subprocess.run(command, input=answer, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stderr if status else done.stdout

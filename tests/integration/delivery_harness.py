@@ -26,7 +26,7 @@ from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.message import EPOCH_2000_US, QueueId
 from txmsg.runtime.backoff import Backoff
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 T = [("t", "*")]
 NEVER_S = 3000.0

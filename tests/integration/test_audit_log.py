@@ -15,8 +15,6 @@ from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import TIMEOUT_S, json_of, said, store_half
 from tests.metaq.servers import served
 from tests.unit.test_permissions import METHODS
-from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.rules import Action, parse_rule
 from txmsg.administration.access import (
     AlterUser,
     CreateAccessKey,
@@ -43,8 +41,10 @@ from txmsg.broker.store.audit import AuditLog, record
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.runtime.start import Start
+from txmsg.wire.access.permissions import PERMISSIONS
+from txmsg.wire.access.rules import Action, parse_rule
 from txmsg.wire.blocking import BlockingChannel
+from txmsg.wire.start import Start
 from txmsg.wire.v1 import (
     metaq_pb2,
 )

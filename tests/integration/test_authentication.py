@@ -32,17 +32,17 @@ from tests.integration.client_harness import WAIT_S
 from tests.ports import own_port
 from tests.waiting import until, until_told
 from txmsg import AsyncProducer, Consumer, Message, Producer
-from txmsg.access.keys import AccessKey, KeyFile
-from txmsg.access.tokens import new_token
 from txmsg.administration.access import Access
 from txmsg.administration.ask import Nothing
-from txmsg.cli.main import main
-from txmsg.cli.user import make_first_user
 from txmsg.client.settings import Settings
-from txmsg.console.desks import Desks
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.location import open_log
+from txmsg.ops.cli.main import main
+from txmsg.ops.cli.user import make_first_user
+from txmsg.ops.console.desks import Desks
+from txmsg.wire.access.keys import AccessKey, KeyFile
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import client_token
 from txmsg.wire.users import AccessWatch, WatchAccess

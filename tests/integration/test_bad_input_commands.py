@@ -18,8 +18,8 @@ from tests.errors_page import is_documented
 from txmsg.broker import migrate
 from txmsg.broker.config import BrokerConfig
 from txmsg.checks import database
-from txmsg.cli.main import main
 from txmsg.errors import MisuseError, StorageError
+from txmsg.ops.cli.main import main
 
 SECRET = "geheim"
 SECONDS = "; give a number of seconds, or 30s, 12h, 7d"

@@ -22,7 +22,7 @@ from tests.conftest import PostgresServer
 from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, counts, half_count, message_count, waited_for
 from txmsg.checker.fence import FenceCheckListener
-from txmsg.cli.main import main
+from txmsg.checker.tables import create_tables
 from txmsg.client import AsyncProducer, Half, Producer, transactional_message
 from txmsg.errors import (
     DuplicateId,
@@ -37,7 +37,7 @@ from txmsg.errors import (
     UnknownTopic,
 )
 from txmsg.message import Message, TransactionState, new_transaction_id
-from txmsg.tables import create_tables
+from txmsg.ops.cli.main import main
 
 BODY_SIZE_BYTES_MAX = 1000
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN

@@ -17,8 +17,8 @@ from txmsg.broker.store.arrays import uuid_array
 from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import connect_writer
 from txmsg.broker.store.prepared import PreparedConnection
-from txmsg.columns import Columns
 from txmsg.message import new_transaction_id_bytes
+from txmsg.message.columns import Columns
 
 _LOCKS_MAX = 1024  # of queues, as the function says
 _ANSWER_ROWS = 20_000  # more than the socket buffers of any system hold

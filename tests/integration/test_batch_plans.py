@@ -24,7 +24,7 @@ from txmsg.broker.store.arrays import (
 )
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer
-from txmsg.columns import Columns
+from txmsg.message.columns import Columns
 
 _BATCH = 200
 _DEAD = 100_000

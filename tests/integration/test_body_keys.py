@@ -11,8 +11,8 @@ import pytest
 
 from txmsg.broker.store.body_keys import BodyKeys, drop_expired, opened
 from txmsg.broker.store.connect import open_pool, session, upkeep_session
-from txmsg.erasable import DAMAGED_HEADER, ERASED_HEADER, new_keys, seal
 from txmsg.message import new_transaction_id
+from txmsg.message.erasable import DAMAGED_HEADER, ERASED_HEADER, new_keys, seal
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.sealed import SEALED
 

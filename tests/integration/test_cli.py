@@ -14,15 +14,15 @@ from click.testing import CliRunner
 from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import TIMEOUT_S, json_of, listed, store_half, txmsg
-from txmsg.cli.main import main
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
+from txmsg.ops.cli.main import main
 
 # ---- help and errors
 
 
 def test_help_loads_neither_the_protocol_nor_a_database_driver() -> None:
     program = (
-        "import sys; from txmsg.cli.main import main; main(['--help'], standalone_mode=False); "
+        "import sys; from txmsg.ops.cli.main import main; main(['--help'], standalone_mode=False); "
         "print(sorted({'asyncio', 'google.protobuf', 'sqlalchemy', 'psycopg', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -32,7 +32,7 @@ def test_help_loads_neither_the_protocol_nor_a_database_driver() -> None:
 def test_a_broker_loads_neither_sqlalchemy_nor_http2() -> None:
     """The first would double the time and the memory it takes to start, the others are a gateway's alone."""
     program = (
-        "import sys, txmsg.cli.broker, txmsg.broker.server; "
+        "import sys, txmsg.ops.cli.broker, txmsg.broker.server; "
         "print(sorted({'sqlalchemy', 'grpc', 'h2', 'txmsg.rocketmq'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -100,7 +100,7 @@ def test_db_upgrade_makes_a_database_that_check_approves(database_url: str) -> N
 
 
 def test_db_check_says_what_to_do_and_fails(database_url: str) -> None:
-    command = [sys.executable, "-m", "txmsg.cli.main", "db", "check", "--storage", database_url]
+    command = [sys.executable, "-m", "txmsg.ops.cli.main", "db", "check", "--storage", database_url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 1
     assert "txmsg db upgrade" in done.stdout

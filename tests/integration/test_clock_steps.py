@@ -34,9 +34,9 @@ from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.waits import Waits
 from txmsg.checker.ports import Askable
+from txmsg.checker.tables import create_tables
 from txmsg.client.outbox import rows
 from txmsg.message import new_transaction_id_bytes
-from txmsg.tables import create_tables
 
 HOUR_S = 3600.0
 AHEAD, BACK = (HOUR_S, 0.0), (0.0, -HOUR_S)

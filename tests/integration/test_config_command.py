@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.broker_process import BrokerProcess
 from tests.integration.cli_harness import json_of, txmsg
-from txmsg.cli.main import main
+from txmsg.ops.cli.main import main
 
 
 def run(*args: str, **environment: str) -> str:

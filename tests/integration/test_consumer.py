@@ -22,12 +22,12 @@ from tests.business import business_database
 from tests.effects import Effect, effects
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from tests.waiting import until
+from txmsg.checker.tables import create_tables, inbox_table
 from txmsg.client import AsyncConsumer, AsyncProducer, Consumer, Producer, idempotent
+from txmsg.client.fence import purge_inbox
 from txmsg.client.receiving import epochs
 from txmsg.errors import MisuseError
-from txmsg.fence import purge_inbox
 from txmsg.message import Message, ReceivedMessage
-from txmsg.tables import create_tables, inbox_table
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from tests.integration.client_harness import WAIT_S, collecting, different, noth
 from tests.waiting import until
 from txmsg.administration.ask import Nothing
 from txmsg.administration.halves import Admin
-from txmsg.cli.connections import ask_broker
 from txmsg.client import Producer
 from txmsg.message import Message, MessageId
+from txmsg.ops.cli.connections import ask_broker
 
 REDRIVE = ("dead-letter", "redrive", "--group", "collector")
 FAILURES = [
@@ -235,7 +235,7 @@ def slow_redrive(broker: BrokerProcess) -> subprocess.Popen[str]:
     # A process that was started in the background hands on that it ignores Ctrl-C.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from txmsg.cli.main import main; main(prog_name='txmsg')"
+        "from txmsg.ops.cli.main import main; main(prog_name='txmsg')"
     )
     command = [sys.executable, "-c", program, *REDRIVE, "--broker", broker.address, "--rate", "1"]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -15,9 +15,9 @@ from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig, Window
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
-from txmsg.columns import Columns
 from txmsg.errors import MisuseError
 from txmsg.message import new_transaction_id
+from txmsg.message.columns import Columns
 
 _HOUR_S = 3600
 _DEAD = 60_000

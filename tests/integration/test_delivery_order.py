@@ -36,7 +36,7 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.retries import due_retries
 from txmsg.errors import BrokerUnavailable
 from txmsg.runtime.backoff import Backoff
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 QUICK: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE}
 DEAD_AT_ONCE: dict[str, Any] = {"retry_poll_s": 0.02, "settings_s": 0.05, "backoff": Backoff(retries_max=0)}

@@ -13,7 +13,7 @@ from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery import patterns as of_patterns
 from txmsg.broker.delivery.values import Line
 from txmsg.errors import InvalidMessage
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 from txmsg.wire.tags import ALL_TAGS
 
 ORDERS = [("order.*", "*")]

@@ -25,7 +25,7 @@ from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.client import Consumer, Producer
 from txmsg.message import Message
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 
 async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, group: str = "g") -> list[int]:

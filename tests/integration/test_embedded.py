@@ -19,16 +19,16 @@ import pytest
 
 from tests import namespaces
 from tests.waiting import until
-from txmsg.embedded import EmbeddedPostgres, cluster, keeper, place
-from txmsg.embedded.contents import Contents, contents_of
-from txmsg.embedded.place import Place, default_data_dir, is_locked
-from txmsg.embedded.watch import Watch
+from txmsg.broker.embedded import EmbeddedPostgres, cluster, keeper, place
+from txmsg.broker.embedded.contents import Contents, contents_of
+from txmsg.broker.embedded.place import Place, default_data_dir, is_locked
+from txmsg.broker.embedded.watch import Watch
 from txmsg.errors import MisuseError, StorageError
 
 USER = """
 import sys
 from pathlib import Path
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 with EmbeddedPostgres(Path(sys.argv[1])) as postgres:
     print(postgres.create_database(), flush=True)
     sys.stdin.read()
@@ -94,7 +94,7 @@ def server_of(data_dir: Path) -> psutil.Process:
 
 
 def keeper_of(data_dir: Path) -> psutil.Process:
-    command = ["-P", "-m", "txmsg.embedded.keeper", str(data_dir)]
+    command = ["-P", "-m", "txmsg.broker.embedded.keeper", str(data_dir)]
     processes = psutil.process_iter(["cmdline"])
     [keeper] = [each for each in processes if (each.info["cmdline"] or [])[1:] == command]
     return keeper
@@ -372,7 +372,7 @@ def test_directory_that_cannot_be_used_is_named_in_the_error(tmp_path: Path) -> 
 def test_a_server_starts_where_no_file_can_be_in_tmp(memory_dir: Path) -> None:
     directory = memory_dir / ("long" * 30)
     program = (
-        "import sys; from pathlib import Path; from txmsg.embedded import EmbeddedPostgres\n"
+        "import sys; from pathlib import Path; from txmsg.broker.embedded import EmbeddedPostgres\n"
         f"with EmbeddedPostgres(Path({str(directory)!r})) as postgres: print(postgres.create_database())"
     )
     command = namespaces.with_read_only_tmp(sys.executable, "-c", program)

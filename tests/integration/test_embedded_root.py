@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 import txmsg
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.owner import OtherUser, is_private
-from txmsg.embedded.programs import binaries_dir, programs_for
+from txmsg.broker.embedded import EmbeddedPostgres
+from txmsg.broker.embedded.owner import OtherUser, is_private
+from txmsg.broker.embedded.programs import binaries_dir, programs_for
 from txmsg.errors import StorageError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
@@ -39,7 +39,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 USER = """
 import sys
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 with EmbeddedPostgres() as postgres:
     print(postgres.create_database(), flush=True)
     sys.stdin.read()

@@ -19,11 +19,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from txmsg.embedded import EmbeddedPostgres
-from txmsg.embedded.cluster import create_cluster
-from txmsg.embedded.owner import OtherUser, is_private, new_user
-from txmsg.embedded.place import Place
-from txmsg.embedded.programs import programs_for, run
+from txmsg.broker.embedded import EmbeddedPostgres
+from txmsg.broker.embedded.cluster import create_cluster
+from txmsg.broker.embedded.owner import OtherUser, is_private, new_user
+from txmsg.broker.embedded.place import Place
+from txmsg.broker.embedded.programs import programs_for, run
 from txmsg.errors import StorageError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts a server as another user")
@@ -309,9 +309,9 @@ def test_root_does_not_take_any_directory_for_its_data_directory(data_dir: Path)
 
 
 def test_a_user_is_chosen_among_those_that_the_system_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txmsg.embedded.owner._is_mapped", lambda number: number < 65_536)
+    monkeypatch.setattr("txmsg.broker.embedded.owner._is_mapped", lambda number: number < 65_536)
     assert 61_184 <= new_user().uid < 65_520, "as in most containers of a user without root's rights"
-    monkeypatch.setattr("txmsg.embedded.owner._is_mapped", lambda number: number == 0)
+    monkeypatch.setattr("txmsg.broker.embedded.owner._is_mapped", lambda number: number == 0)
     with pytest.raises(StorageError, match=r"maps no user id that nothing uses .*run txmsg as a user other than root"):
         new_user()
 
@@ -320,6 +320,6 @@ def test_programs_in_a_cache_of_another_user_are_not_run(data_dir: Path, monkeyp
     cache = data_dir.parent / "cache"
     cache.mkdir()
     os.chown(cache, nobody().uid, nobody().gid)
-    monkeypatch.setattr("txmsg.embedded.programs._can_run", lambda *_: False)
+    monkeypatch.setattr("txmsg.broker.embedded.programs._can_run", lambda *_: False)
     with pytest.raises(StorageError, match=r"cache hold a copy of them .*not a directory of user 0"):
         programs_for(nobody(), cache=cache)

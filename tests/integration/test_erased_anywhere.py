@@ -14,8 +14,8 @@ from tests.integration.cli_harness import json_of, said
 from tests.integration.client_harness import WAIT_S, collecting
 from tests.waiting import until
 from txmsg.client import Producer
-from txmsg.erasable import ERASED_HEADER
 from txmsg.message import Message, MessageId, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
+from txmsg.message.erasable import ERASED_HEADER
 from txmsg.testing import Broker, MakeConsumer, MakeProducer
 
 SECRET = b'{"name": "ann"}'

@@ -17,9 +17,9 @@ from tests.waiting import until
 from txmsg.broker.store.body_keys import drop_expired
 from txmsg.broker.store.connect import upkeep_session
 from txmsg.client import BodyKeys, Consumer, Producer
-from txmsg.erasable import ERASED_HEADER, SEALED_HEADER
 from txmsg.errors import DuplicateId, InvalidMessage
 from txmsg.message import Message, ReceivedMessage, TransactionState, message_id, new_transaction_id
+from txmsg.message.erasable import ERASED_HEADER, SEALED_HEADER
 from txmsg.wire.headers import unpack_headers
 
 SECRET = b'{"name": "ann"}'

@@ -24,11 +24,11 @@ from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
+from txmsg.checker.tables import create_tables
 from txmsg.client import idempotent
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
-from txmsg.runtime.start import Start
-from txmsg.tables import create_tables
+from txmsg.wire.start import Start
 
 LeasedQueue = tuple[int, int]
 """Queue number and offset: which message."""

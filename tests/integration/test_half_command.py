@@ -18,9 +18,9 @@ from tests.methods import made
 from txmsg.administration.halves import HalfMessage, HalfPage, HalfQuery
 from txmsg.broker.store import halves
 from txmsg.broker.store.connect import open_pool
-from txmsg.cli.main import main
 from txmsg.client import Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
+from txmsg.ops.cli.main import main
 
 
 def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
@@ -108,7 +108,7 @@ def test_what_does_not_fit_one_reply_is_said_to_be_cut_off(monkeypatch: pytest.M
         requests.append(request)
         return HalfPage(halves=[half] * 2, next="1.x.1")
 
-    monkeypatch.setattr("txmsg.cli.half.ask_broker", answer)
+    monkeypatch.setattr("txmsg.ops.cli.half.ask_broker", answer)
     transaction_id = str(half.transaction_id)
     shown = CliRunner().invoke(main, ["half", "show", transaction_id])
     assert "only the first 2 of its messages are shown" in shown.stderr

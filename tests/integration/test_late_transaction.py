@@ -17,11 +17,11 @@ from tests.broker_process import BrokerProcess
 from tests.business import POOL_OF_ONE, business_database, seen_from_outside
 from tests.integration.client_harness import WAIT_S, collecting, counts, half_count, message_count
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.tables import create_tables
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import BrokerUnavailable, InvalidMessage, MisuseError
 from txmsg.message import Message
-from txmsg.tables import create_tables
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.topic import Topic
 
 
 class Base(DeclarativeBase):

@@ -40,7 +40,7 @@ from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.errors import MisuseError
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 LIFE = 2**40
 """Between the offsets of a queue before a crash and after."""

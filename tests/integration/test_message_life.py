@@ -20,11 +20,11 @@ from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.halves import Halves
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.checker.policy import ParkReason
-from txmsg.cli.connections import asker
 from txmsg.client import AsyncProducer, Consumer, Producer
 from txmsg.client.channel import Brokers
 from txmsg.errors import OutcomeExpired
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState, new_transaction_id
+from txmsg.ops.cli.connections import asker
 from txmsg.wire.v1.txmsg_pb2 import ClientFrame, Hello
 from txmsg.wire.v1.txmsg_rpc import Notify
 

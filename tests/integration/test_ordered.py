@@ -15,8 +15,8 @@ from txmsg.broker.store.batch import Batch, DecidedBy, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.topics import Topic
-from txmsg.columns import Columns
 from txmsg.message import QueueId
+from txmsg.message.columns import Columns
 
 
 def ordered(db: Notify, *keys: str) -> Columns:

@@ -29,9 +29,6 @@ from tests.methods import made, parts_of
 from tests.unit.test_permissions import METHODS
 from tests.waiting import until
 from tests.wire.certificates import Authority
-from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.rules import RIGHTS, Kind, Rule, parse_rule
-from txmsg.access.tokens import new_token
 from txmsg.administration.access import Access, AlterUser, LimitUser, NewUser, Revoke
 from txmsg.administration.alerts import NewSilence
 from txmsg.administration.ask import Nothing
@@ -43,11 +40,14 @@ from txmsg.administration.halves import HalfDecision, HalfQuery, ResumeHalves
 from txmsg.administration.messages import MessageQuery, TraceQuery
 from txmsg.administration.settings import ChangeSetting, SettingHistoryQuery, WatchSettings
 from txmsg.administration.topics import CreateTopic, TopicName, TopicQuery
-from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
 from txmsg.message import Message, new_transaction_id, now_us
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.ops.cli.main import main
+from txmsg.wire.access.permissions import PERMISSIONS
+from txmsg.wire.access.rules import RIGHTS, Kind, Rule, parse_rule
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.address import host_and_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel

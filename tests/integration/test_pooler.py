@@ -11,8 +11,8 @@ from tests import pgbouncer
 from tests.conftest import StartBroker
 from tests.mirror.tailer_process import TailerProcess
 from txmsg.broker import migrate
-from txmsg.cli.main import main
 from txmsg.errors import StorageError
+from txmsg.ops.cli.main import main
 from txmsg.runtime.child import ChildFailed
 
 pytestmark = pytest.mark.skipif(not pgbouncer.is_installed(), reason=pgbouncer.HOW_TO_INSTALL)

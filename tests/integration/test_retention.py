@@ -18,9 +18,9 @@ from txmsg.broker.store.batch import Batch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool, upkeep_session
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.prepared import PreparedConnection
-from txmsg.columns import Columns
 from txmsg.message import QueueId, new_transaction_id_bytes
-from txmsg.runtime.start import Start
+from txmsg.message.columns import Columns
+from txmsg.wire.start import Start
 
 OLD_S, ANCIENT_S = 8 * 86_400, 31 * 86_400
 

@@ -13,7 +13,7 @@ from tests.metaq.consumers import Seen
 from tests.metaq.logs import fill
 from tests.waiting import until
 from txmsg import Consumer, Message, Producer, ReceivedMessage, Reject, Retry, RetryAfter, Skip
-from txmsg.app import Txmsg
+from txmsg.client.app import Txmsg
 from txmsg.metaq import Log, open_log
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 

@@ -13,7 +13,6 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import StartBroker
 from tests.integration.cli_harness import asked, json_of, said
 from tests.waiting import until
-from txmsg.access.limits import UserLimits
 from txmsg.administration.settings import SettingChange, UsedSetting
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
@@ -26,6 +25,7 @@ from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, Unknow
 from txmsg.message import Message
 from txmsg.settings.catalogue import Kind, settings_of
 from txmsg.settings.live import Given, replaced, value_in
+from txmsg.wire.access.limits import UserLimits
 
 LIVE = {each.name: each for each in settings_of(BrokerConfig, "broker") if each.live}
 

@@ -23,8 +23,8 @@ from tests.integration.test_topic_command import settle
 from txmsg import AsyncProducer, InvalidMessage, MisuseError, Producer, Topic, Txmsg
 from txmsg.administration.schemas import RegisterSchema, SchemaQuery, Schemas, register_schema, schemas_of
 from txmsg.broker.api.schemas import SchemasApi
-from txmsg.cli.connections import asker
 from txmsg.errors import InvalidName, ProtocolError, UnknownTopic
+from txmsg.ops.cli.connections import asker
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.values import unpacked
 

@@ -11,10 +11,10 @@ from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting
 from txmsg.administration.ask import Nothing
 from txmsg.administration.halves import Admin
-from txmsg.cli.connections import ask_broker
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message
+from txmsg.ops.cli.connections import ask_broker
 
 AT_ONCE = 12
 """More than the broker has connections."""

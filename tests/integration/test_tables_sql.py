@@ -37,14 +37,14 @@ from txmsg import (
     transactional_message,
 )
 from txmsg.checker.fence.identity import renew_fence_id
-from txmsg.cli.main import main
+from txmsg.checker.tables import REVISION, changes, changes_sql, fence_identity_table, metadata
 from txmsg.client.business_sql import DIALECTS
+from txmsg.client.fence import Fence, purge_inbox
 from txmsg.client.outbox import rows
 from txmsg.errors import MisuseError, StorageError
-from txmsg.fence import Fence, purge_inbox
 from txmsg.message import ReceivedMessage, new_transaction_id
+from txmsg.ops.cli.main import main
 from txmsg.runtime.revisions import revisions
-from txmsg.tables import REVISION, changes, changes_sql, fence_identity_table, metadata
 
 _BUSINESS = MetaData()
 _ORDERS = Table("orders", _BUSINESS, Column("id", Integer, primary_key=True, autoincrement=False))
@@ -244,8 +244,8 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "UPDATE txmsg_fence_identity SET revision = '0002';\n"
         )
     monkeypatch.setattr(changes, "DIRECTORY", directory)
-    monkeypatch.setattr("txmsg.tables.REVISION", "0002")
-    monkeypatch.setattr("txmsg.cli.tables.REVISION", "0002")
+    monkeypatch.setattr("txmsg.checker.tables.REVISION", "0002")
+    monkeypatch.setattr("txmsg.ops.cli.tables.REVISION", "0002")
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_database_without_the_tables_is_told_how_to_make_them(sqlite: Place) -
 
 _MIGRATION = """
 from alembic import op
-from txmsg.tables import changes_sql
+from txmsg.checker.tables import changes_sql
 
 revision, down_revision = "a1", None
 
@@ -325,7 +325,7 @@ def upgrade():
 _ENVIRONMENT = """
 from alembic import context
 from sqlalchemy import create_engine
-from txmsg.tables import metadata
+from txmsg.checker.tables import metadata
 
 url = context.config.get_main_option("sqlalchemy.url")
 if context.is_offline_mode():

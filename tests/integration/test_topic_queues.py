@@ -21,10 +21,10 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
-from txmsg.cli.main import main
 from txmsg.client import AsyncProducer, Producer
 from txmsg.errors import MisuseError, TopicClosed, UnknownTopic
 from txmsg.message import QUEUES_MAX, Message, MessageId
+from txmsg.ops.cli.main import main
 from txmsg.wire.method import checked
 
 

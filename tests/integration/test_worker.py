@@ -18,9 +18,9 @@ import pytest
 from tests.acceptance.user_project import ROOT
 from tests.broker_process import BrokerProcess
 from tests.waiting import until
-from txmsg.app.worker.changes import Changes
-from txmsg.app.worker.reports import counters_in, put_all, series_of, together
-from txmsg.app.worker.supervisor import Plan, Supervisor
+from txmsg.client.app.worker.changes import Changes
+from txmsg.client.app.worker.reports import counters_in, put_all, series_of, together
+from txmsg.client.app.worker.supervisor import Plan, Supervisor
 from txmsg.client.producer import Producer
 from txmsg.client.sending.counts import ProducerCounts
 from txmsg.message import Message
@@ -46,7 +46,7 @@ class Worker:
             "the worker",
             [
                 "txmsg.runtime.child",
-                "txmsg.cli.main",
+                "txmsg.ops.cli.main",
                 "worker",
                 *args,
                 "--json",

@@ -15,7 +15,7 @@ from tests.integration.batch_harness import columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.batch import Applied, Batch, apply
 from txmsg.broker.writer import FAILED
-from txmsg.columns import Columns
+from txmsg.message.columns import Columns
 
 _FULL = 4096
 _UNCOMPRESSED = "".join(random.Random(3).choices(string.ascii_letters, k=4000))

@@ -9,15 +9,15 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
 from tests.waiting import until
+from txmsg.binlog.mirror.kafka_sink import KafkaSink
+from txmsg.binlog.verifier.kafka_walk import KafkaTopics
+from txmsg.binlog.verifier.mirror import Queue
 from txmsg.metaq import LogQueue, PullConsumer, open_log
 from txmsg.metaq.format.frame import Columns
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.record import received, records_of
-from txmsg.mirror.kafka_sink import KafkaSink
-from txmsg.verifier.kafka_walk import KafkaTopics
-from txmsg.verifier.mirror import Queue
 
 pytestmark = pytest.mark.long
 

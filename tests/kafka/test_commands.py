@@ -22,11 +22,11 @@ from confluent_kafka.admin import (
 from tests.kafka_server import PASSWORD, USER, Kafka, PrivateKafka, admin
 from tests.ports import own_port
 from tests.waiting import until_told
-from txmsg.cli.main import main
 from txmsg.errors import BrokerUnavailable, PermissionDenied, StorageError, Unauthenticated
 from txmsg.message import Message
 from txmsg.metaq import LogProducer, LogQueue, open_log
 from txmsg.metaq.kafka.location import CONFIG_VARIABLE
+from txmsg.ops.cli.main import main
 
 pytestmark = pytest.mark.long
 

@@ -14,7 +14,7 @@ from tests.kafka.copies import append_with_copies as append
 from tests.kafka_server import Kafka, admin
 from tests.metaq.consumers import WAIT_S, Seen, stored
 from tests.waiting import until, until_async
-from txmsg.app import Txmsg
+from txmsg.client.app import Txmsg
 from txmsg.consumer.failures import Retry
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError, UnknownGroup
@@ -23,7 +23,7 @@ from txmsg.metaq import AsyncPullConsumer, LogAccess, PullConsumer, open_log
 from txmsg.metaq.consumer.options import LogOptions, Missing
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.interface import LogQueue
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 pytestmark = pytest.mark.long
 

@@ -15,12 +15,12 @@ from tests.kafka.copies import copy_records
 from tests.kafka_server import Kafka, create_topic
 from tests.metaq.consumers import Seen
 from tests.waiting import until
-from txmsg.app import Txmsg
+from txmsg.binlog.mirror.kafka_sink import KafkaSink
 from txmsg.binlog.rows import Batch, Row
+from txmsg.client.app import Txmsg
 from txmsg.message import EPOCH_2000_US, Message, QueueNumber, now_us
 from txmsg.metaq import LogProducer, LogQueue, open_log, read_arrow
 from txmsg.metaq.interface import Range
-from txmsg.mirror.kafka_sink import KafkaSink
 
 pytestmark = pytest.mark.long
 

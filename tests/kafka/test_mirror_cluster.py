@@ -16,8 +16,8 @@ from tests.mirror.load import Load
 from tests.mirror.rows import make_queues
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
-from txmsg.app import Txmsg
-from txmsg.verifier.compare import verify
+from txmsg.binlog.verifier.compare import verify
+from txmsg.client.app import Txmsg
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # four times a node of three starts again
 

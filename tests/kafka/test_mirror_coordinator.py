@@ -20,9 +20,9 @@ from tests.mirror.load import Load
 from tests.mirror.rows import make_queues
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
+from txmsg.binlog.mirror import kafka_sink
+from txmsg.binlog.mirror.kafka_sink import KafkaSink
 from txmsg.errors import BrokerUnavailable
-from txmsg.mirror import kafka_sink
-from txmsg.mirror.kafka_sink import KafkaSink
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # a node of Kafka starts twice
 

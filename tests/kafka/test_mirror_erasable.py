@@ -12,14 +12,14 @@ from tests.integration.cli_harness import said
 from tests.kafka_server import PrivateKafka
 from tests.mirror.checks import require_equal
 from tests.mirror.tailer_process import TailerProcess
-from txmsg.app import Txmsg
+from txmsg.binlog.verifier.kafka_walk import KafkaTopics
+from txmsg.binlog.verifier.mirror import Queue
 from txmsg.client import BodyKeys, Producer
-from txmsg.erasable import ERASED_HEADER, SEALED_HEADER
+from txmsg.client.app import Txmsg
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.erasable import ERASED_HEADER, SEALED_HEADER
 from txmsg.metaq import open_log, to_arrow
 from txmsg.metaq.interface import LogQueue
-from txmsg.verifier.kafka_walk import KafkaTopics
-from txmsg.verifier.mirror import Queue
 
 pytestmark = pytest.mark.long
 

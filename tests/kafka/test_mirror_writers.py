@@ -10,13 +10,13 @@ import pytest
 
 from tests.kafka_server import Kafka
 from tests.mirror.plant import PLANTS
+from txmsg.binlog.mirror.kafka_sink import KafkaSink
 from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import Mark, Tail
+from txmsg.binlog.verifier.kafka_walk import KafkaTopics, offset_of
+from txmsg.binlog.verifier.mirror import Queue
 from txmsg.errors import LogBusy
 from txmsg.message import QueueNumber
-from txmsg.mirror.kafka_sink import KafkaSink
-from txmsg.verifier.kafka_walk import KafkaTopics, offset_of
-from txmsg.verifier.mirror import Queue
 
 pytestmark = pytest.mark.long
 

@@ -17,7 +17,7 @@ from tests.mirror.load import Load
 from tests.mirror.rows import make_queues
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
-from txmsg.app import Txmsg
+from txmsg.client.app import Txmsg
 from txmsg.message import ReceivedMessage
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]  # a busy machine, and a Kafka

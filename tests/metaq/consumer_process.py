@@ -16,7 +16,7 @@ WORK_S = 0.001
 
 def main(where: str, group: str, journal: str) -> None:
     """Handles topic t until it is told to stop."""
-    from txmsg.app import Txmsg
+    from txmsg.client.app import Txmsg
 
     fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     app = Txmsg(log=where, group=group)

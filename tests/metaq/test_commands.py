@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
 from txmsg.administration.log import LogAdministration
-from txmsg.cli.main import main
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
+from txmsg.ops.cli.main import main
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_ctrl_c_ends_a_watched_lag_in_order(root: Path, monkeypatch: pytest.Monk
     with open_log(root) as access:
         access.join("audit", ["trade"]).leave({LogQueue("trade", 0): 1})
     is_waiting = moment == "while it waits"
-    monkeypatch.setattr("txmsg.cli.group.time.sleep", interrupts_from(lambda _: None, 2 if is_waiting else 10))
+    monkeypatch.setattr("txmsg.ops.cli.group.time.sleep", interrupts_from(lambda _: None, 2 if is_waiting else 10))
     if not is_waiting:
         monkeypatch.setattr(LogAdministration, "show_group", interrupts_from(LogAdministration.show_group, 3))
     words = ["group", "lag", "audit", "--log", str(root), "--json", "--watch", "1s"]
@@ -138,7 +138,7 @@ def test_ctrl_c_ends_a_watched_lag_in_order(root: Path, monkeypatch: pytest.Monk
 
 
 def test_ctrl_c_ends_following_in_order_and_only_that(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txmsg.cli.metaq_contents.say", interrupts_from(lambda _: None, 2))
+    monkeypatch.setattr("txmsg.ops.cli.metaq_contents.say", interrupts_from(lambda _: None, 2))
     words = ["metaq", "tail", "trade", "--log", str(root), "--from", "earliest"]
     done = CliRunner().invoke(main, [*words, "--follow"])
     assert (done.exit_code, "Aborted" in done.output) == (0, False)

@@ -34,7 +34,7 @@ from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 

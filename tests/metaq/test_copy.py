@@ -38,9 +38,9 @@ from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.role import copy_of, fence_of, write_copy
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.runtime.start import Start
 from txmsg.settings.live import Given
 from txmsg.wire.failures import unanswered
+from txmsg.wire.start import Start
 
 T = LogQueue("t", 0)
 

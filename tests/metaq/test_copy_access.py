@@ -11,8 +11,6 @@ from tests.metaq.logs import batch
 from tests.metaq.servers import served
 from tests.waiting import until
 from tests.wire.certificates import Authority
-from txmsg.access.file import entry_of
-from txmsg.access.tokens import new_token
 from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.metaq.copy.follower import begin_if_new
 from txmsg.metaq.interface import LogQueue
@@ -21,6 +19,8 @@ from txmsg.metaq.remote.calls import Server
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.settings.common import TlsConfig
+from txmsg.wire.access.file import entry_of
+from txmsg.wire.access.tokens import new_token
 
 TOKENS = {name: new_token() for name in ("producer", "copy")}
 ALLOWED = 'copy = ["read cluster"]\n'

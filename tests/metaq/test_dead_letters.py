@@ -17,7 +17,6 @@ from tests.metaq.servers import served
 from tests.waiting import until, until_async
 from txmsg.administration.dead_letters import DeadLetter, DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.log import LogAdministration
-from txmsg.cli.main import main
 from txmsg.consumer.failures import Retry
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import ReceivedMessage, datetime_of_us
@@ -29,6 +28,7 @@ from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
+from txmsg.ops.cli.main import main
 from txmsg.runtime.backoff import Backoff
 from txmsg.testing.log_progress import progress_of_log
 

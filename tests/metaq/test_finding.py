@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.metaq.servers import log_at, served
-from txmsg.cli.main import main
 from txmsg.errors import InvalidMessage, ProtocolError
 from txmsg.message import message_id
 from txmsg.metaq.finding import CLOCKS_APART_S, search_id
@@ -22,6 +21,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append
+from txmsg.ops.cli.main import main
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ
 

@@ -15,8 +15,8 @@ from tests.small_disk import fill, small_disk
 from tests.waiting import until
 from txmsg.checks.brokers import DISK_NEARLY_FULL
 from txmsg.checks.logs import LOG_FAILED
-from txmsg.doctor import log as doctor
 from txmsg.errors import StorageError
+from txmsg.ops.doctor import log as doctor
 
 _MIB = 2**20
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_around
 from tests.metaq.power import ForgetfulDisk
+from txmsg.binlog.mirror.log_sink import LogSink
 from txmsg.binlog.rows import Batch, Row
 from txmsg.errors import OffsetsMissing, StorageError
 from txmsg.message import QueueNumber
@@ -26,7 +27,6 @@ from txmsg.metaq.store.ahead import AHEAD_MAX, queues_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.mirror.log_sink import LogSink
 
 CONFIG = LogConfig(file_size_bytes_max=2000, flush_s=3600, checkpoint_s=3600)
 TIMED = TopicSettings(flush=Flush.TIMED)

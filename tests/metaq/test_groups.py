@@ -21,7 +21,7 @@ from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 A, B = LogQueue("t", 0), LogQueue("t", 1)
 RETRY = LogQueue("%RETRY%g", 0)

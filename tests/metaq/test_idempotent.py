@@ -16,14 +16,14 @@ from tests.business import business_database
 from tests.effects import Effect, effects
 from tests.metaq.consumers import stored
 from tests.waiting import until, until_async
-from txmsg.app import Txmsg
+from txmsg.checker.tables import inbox_table
 from txmsg.client import idempotent
+from txmsg.client.app import Txmsg
 from txmsg.consumer.failures import Retry
 from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import Log, LogProducer, open_log
 from txmsg.metaq.interface import LogQueue
-from txmsg.runtime.start import Start
-from txmsg.tables import inbox_table
+from txmsg.wire.start import Start
 
 T0 = LogQueue("t", 0)
 DEAD_AT_ONCE = Retry(retries_max=0)

@@ -300,7 +300,7 @@ def test_processes_of_a_log_load_no_pandas(tmp_path: Path) -> None:
     """It is installed here, and PyArrow imports it as soon as it makes an array of values that are not Arrow's."""
     program = """
 import sys
-import txmsg.metaq.consumer, txmsg.metaq.server.server, txmsg.mirror
+import txmsg.metaq.consumer, txmsg.metaq.server.server, txmsg.binlog.mirror
 from tests.metaq.logs import fill
 from txmsg.metaq.format.batch import to_arrow
 from txmsg.metaq.store.log import Log

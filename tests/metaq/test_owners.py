@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from tests import becoming
 from tests.becoming import NOBODY, become
 from tests.metaq.logs import batch
-from txmsg.cli.main import main
 from txmsg.errors import StorageError
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.spool import Spool
+from txmsg.ops.cli.main import main
 
 QUEUE = LogQueue("orders", 0)
 

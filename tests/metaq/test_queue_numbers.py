@@ -14,8 +14,7 @@ from tests.metaq.consumers import Seen
 from tests.metaq.logs import batch
 from tests.metaq.servers import log_at, served
 from tests.waiting import until
-from txmsg.app import Txmsg
-from txmsg.cli.main import main
+from txmsg.client.app import Txmsg
 from txmsg.errors import MisuseError
 from txmsg.message import Message
 from txmsg.metaq.interface import LogAccess, LogQueue
@@ -23,6 +22,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.topics import Permission, TopicSettings
+from txmsg.ops.cli.main import main
 
 SHRINKING = TopicSettings(write_queues=2, read_queues=4)
 SHRUNK = replace(SHRINKING, read_queues=2)

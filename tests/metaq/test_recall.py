@@ -17,7 +17,6 @@ from tests.metaq.test_delayed import HOUR_US, Bench
 from tests.metrics.scraping import scrape
 from tests.ports import own_port
 from tests.waiting import until
-from txmsg.cli.main import main
 from txmsg.errors import MisuseError
 from txmsg.message import Message
 from txmsg.metaq.interface import LogAccess, LogQueue
@@ -29,6 +28,7 @@ from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.server import _READERS
 from txmsg.metaq.store.delayed import DelayedReader, delayed_from
 from txmsg.metaq.store.reader import LogReader
+from txmsg.ops.cli.main import main
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 

@@ -25,7 +25,7 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 from txmsg.runtime.backoff import DELAYS_S, Backoff
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 T0 = LogQueue("t", 0)
 RETRY = LogQueue("%RETRY%g", 0)

@@ -17,12 +17,6 @@ from click.testing import CliRunner
 from tests.metaq.logs import batch
 from tests.metaq.servers import WAIT_S, served
 from tests.waiting import until, until_async, until_told
-from txmsg.access.denied import DeniedCalls
-from txmsg.access.file import entry_of
-from txmsg.access.limits import UserLimits
-from txmsg.access.snapshot import User
-from txmsg.access.tokens import new_token
-from txmsg.cli.main import main
 from txmsg.errors import (
     BrokerUnavailable,
     MembershipLost,
@@ -35,8 +29,14 @@ from txmsg.errors import (
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.users import UsersOfFile
+from txmsg.ops.cli.main import main
 from txmsg.settings.common import UserConfig
 from txmsg.wire import users as users_module
+from txmsg.wire.access.denied import DeniedCalls
+from txmsg.wire.access.file import entry_of
+from txmsg.wire.access.limits import UserLimits
+from txmsg.wire.access.snapshot import User
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.server import Server

@@ -14,12 +14,12 @@ import pytest
 from tests.integration.test_permissions import ALL_RIGHTS, OTHER, asking
 from tests.metaq.servers import WAIT_S, served
 from tests.unit.test_permissions import METHODS
-from txmsg.access.file import entry_of
-from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.rules import Kind
-from txmsg.access.tokens import new_token
 from txmsg.errors import TxmsgError
 from txmsg.metaq.server.config import MetaQConfig
+from txmsg.wire.access.file import entry_of
+from txmsg.wire.access.permissions import PERMISSIONS
+from txmsg.wire.access.rules import Kind
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 
 OF_LOG = sorted(method for method in METHODS if method.startswith("MetaQ"))

@@ -17,14 +17,14 @@ from tests.metaq.logs import batch
 from tests.metaq.servers import log_at, served
 from tests.raw_client import RawClient
 from tests.waiting import until_async
-from txmsg.access.limits import NO_LIMITS, Usage
-from txmsg.access.principal import ANYONE, Principal
 from txmsg.errors import MessageTooLarge, Overloaded, ProtocolError
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Columns, Compression, Payload, encode
 from txmsg.metaq.protocol import batch_of_append
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.readers import FREE_RATIO, SWELL_BYTES_PER_S, Readers, swell_bytes
 from txmsg.metaq.store.log import Append
+from txmsg.wire.access.limits import NO_LIMITS, Usage
+from txmsg.wire.access.principal import ANYONE, Principal
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ

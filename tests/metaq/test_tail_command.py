@@ -16,13 +16,13 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import batch, fill
 from tests.metaq.servers import log_at, served
-from txmsg.cli.main import main
 from txmsg.errors import StorageError
 from txmsg.metaq import Log, LogAccess, open_log
 from txmsg.metaq.format.frame import Columns, encode, hole
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append
+from txmsg.ops.cli.main import main
 
 _WAIT_S = 60.0
 

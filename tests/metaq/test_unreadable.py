@@ -15,7 +15,6 @@ from tests.metaq.unreadable import UNREADABLE, LogOfRecords, append_frames, bodi
 from tests.waiting import until_async
 from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterQuery
 from txmsg.administration.log import LogAdministration
-from txmsg.cli.metaq_contents import _messages
 from txmsg.errors import InvalidMessage, UnreadableMessage
 from txmsg.metaq import AsyncPullConsumer, LogQueue, read_arrow
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
@@ -23,7 +22,8 @@ from txmsg.metaq.export import Format, export
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.tables import spans_of
-from txmsg.runtime.start import Start
+from txmsg.ops.cli.metaq_contents import _messages
+from txmsg.wire.start import Start
 
 COUNT = 300
 BAD = 130

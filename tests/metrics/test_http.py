@@ -16,11 +16,11 @@ from click.testing import CliRunner
 
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
-from txmsg.cli.main import main
 from txmsg.errors import InvalidName, MisuseError
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes, serving_on_thread
+from txmsg.ops.cli.main import main
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import host_and_port
 from txmsg.wire.table import SAY_AGAIN_S

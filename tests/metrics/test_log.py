@@ -23,6 +23,7 @@ from tests.restartable import Restartable
 from tests.waiting import until
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.figures import dead, unready
+from txmsg.binlog.mirror import open_sink
 from txmsg.binlog.tailer import Tailer
 from txmsg.errors import CorruptLog, InvalidName, MisuseError
 from txmsg.message import check_name
@@ -30,7 +31,6 @@ from txmsg.metaq.group.files import queue_file
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Process
-from txmsg.mirror import open_sink
 
 
 class Served:
@@ -194,7 +194,7 @@ def test_a_server_that_knows_no_users_yet_is_not_ready(tmp_path: Path) -> None:
 def test_a_server_without_prometheus_client_says_what_to_install(tmp_path: Path) -> None:
     words = ["metaq", "serve", "--data-dir", str(tmp_path / "log"), "--listen", "127.0.0.1:0"]
     program = (
-        "import sys; sys.modules['prometheus_client'] = None; from txmsg.cli.main import main; "
+        "import sys; sys.modules['prometheus_client'] = None; from txmsg.ops.cli.main import main; "
         f"main({[*words, '--http-listen', '127.0.0.1:0']})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)

@@ -29,13 +29,13 @@ from tests.metaq.servers import MetaQProcess
 from tests.mirror.killing import Killed
 from tests.mirror.plant import PLANTS
 from tests.mirror.tailer_process import TailerProcess, await_one
+from txmsg.binlog.verifier.compare import verify
 from txmsg.broker import migrate
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncProducer
-from txmsg.demo.registration import supervisor
-from txmsg.demo.registration.supervisor import Plan
-from txmsg.embedded import EmbeddedPostgres
 from txmsg.message import Message
-from txmsg.verifier.compare import verify
+from txmsg.ops.demo.registration import supervisor
+from txmsg.ops.demo.registration.supervisor import Plan
 
 WAIT_S_MAX = 1800.0
 PLANT_WAIT_S_MAX = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.mirror.load import Load
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
-from txmsg.verifier.compare import Report, verify
+from txmsg.binlog.verifier.compare import Report, verify
 
 WAIT_S_MAX = 60.0
 

@@ -17,9 +17,9 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from txmsg.cli.main import main
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.transactions import TransactionalWriter
+from txmsg.ops.cli.main import main
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from tests.mirror.rows import Stored, written
-from txmsg.verifier.compare import Report, verify
+from txmsg.binlog.verifier.compare import Report, verify
 
 COUNT = 60
 ROWS = [written("trade", queue, offset) for queue in (0, 1) for offset in range(COUNT)]

@@ -13,11 +13,11 @@ from tests.integration.cli_harness import said
 from tests.mirror.tailer_process import TailerProcess
 from tests.spark.reads import arrow, batch_of, source
 from tests.waiting import until
-from txmsg.app import Txmsg
 from txmsg.client import BodyKeys, Producer
-from txmsg.erasable import ERASED_HEADER
+from txmsg.client.app import Txmsg
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.erasable import ERASED_HEADER
 from txmsg.metaq import open_log, to_arrow
 from txmsg.metaq.format.batch import LogBatch
 from txmsg.metaq.interface import LogQueue

@@ -18,14 +18,14 @@ from tests.mirror.tailer_process import TailerProcess
 from tests.mirror.test_each_log import EachLog
 from tests.small_disk import fill, read_only, small_disk
 from tests.waiting import until
+from txmsg.binlog.verifier.compare import verify
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.errors import CorruptLog, OffsetsMissing, TxmsgError
 from txmsg.metaq.format.frame import hole
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader
-from txmsg.verifier.compare import verify
 
 MIB = 1024 * 1024
 

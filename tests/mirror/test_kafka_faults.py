@@ -20,12 +20,12 @@ from tests.mirror.rows import make_queues, store, written
 from tests.mirror.tailer_process import TailerProcess
 from tests.mirror.test_each_log import EachLog
 from tests.waiting import until
+from txmsg.binlog.mirror.kafka_sink import KafkaSink
+from txmsg.binlog.verifier.compare import verify
 from txmsg.message import QueueNumber
 from txmsg.metaq.kafka.names import MIRROR
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.transactions import Part
-from txmsg.mirror.kafka_sink import KafkaSink
-from txmsg.verifier.compare import verify
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from tests.kafka_server import Kafka, create_topic
 from tests.mirror.rows import Stored
 from tests.mirror.test_each_verified_log import COUNT, ROWS, EachVerifiedLog, found_by, without
-from txmsg.verifier.compare import verify
+from txmsg.binlog.verifier.compare import verify
 from txmsg.wire.headers import unpack_headers
 
 pytestmark = pytest.mark.long

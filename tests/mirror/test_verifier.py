@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from tests.integration.cli_harness import json_of, said
 from tests.mirror.rows import Stored, append, lose_messages, make_queues, store, written
 from tests.mirror.test_each_verified_log import COUNT, ROWS, EachVerifiedLog, found_by, without
-from txmsg.cli.main import main
+from txmsg.binlog.verifier.compare import verify
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.store.log import Log, LogConfig
-from txmsg.verifier.compare import verify
+from txmsg.ops.cli.main import main
 
 CELL_BYTES = 40
 

@@ -21,7 +21,7 @@ from tests.going_back import Server
 from tests.model.explore import Result, explore
 from tests.model.plant import Plant, chosen
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 
 FIND_S_MAX = 60.0
 _TEMPLATE = "model_template"

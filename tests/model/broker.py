@@ -29,9 +29,9 @@ from txmsg.broker.writer import Writer
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.checker.ports import DueHalf
-from txmsg.columns import Columns
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, UnknownTopic
 from txmsg.message import TransactionState
+from txmsg.message.columns import Columns
 
 FENCE_ID = UUID(int=0xFE)
 GROUP = "shop"

@@ -19,7 +19,7 @@ from txmsg.checker import policy as policy_module
 from txmsg.checker.policy import CheckPolicy, Decision
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionState
-from txmsg.postgres import connect
+from txmsg.runtime.postgres import connect
 
 Change = tuple[str, str, str]
 """A function of the schema txmsg, what stands in its source, and what is put there instead (at every place)."""

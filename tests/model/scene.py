@@ -6,8 +6,8 @@ from uuid import UUID
 
 from tests.model.history import TOPICS, History, Word
 from tests.model.model import Record, Told
-from txmsg.columns import Columns
 from txmsg.message import new_transaction_id_bytes, now_us
+from txmsg.message.columns import Columns
 
 NOBODY = -1
 """The broker that is told what a check was answered: whichever asked."""

@@ -22,7 +22,7 @@ from tests.conftest import PostgresServer
 from tests.page.chromium import HOW_TO_INSTALL, chromium
 from tests.page.day import add_day
 from tests.page.page_process import PageProcess
-from txmsg.demo.browser import find_browser
+from txmsg.ops.demo.browser import find_browser
 
 _numbers = itertools.count(1)
 _TELL_EVERY_S = 0.5

@@ -11,7 +11,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from tests.page.chromium import HOW_TO_INSTALL, chromium
-from txmsg.demo.browser import find_browser
+from txmsg.ops.demo.browser import find_browser
 
 _WAIT_MS_MAX: Final = 300_000
 

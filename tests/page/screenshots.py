@@ -34,7 +34,7 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     with (
         camera() as browser,
-        subprocess.Popen([sys.executable, "-m", "txmsg.cli.main", *_DAY], stdout=subprocess.PIPE, text=True) as day,
+        subprocess.Popen([sys.executable, "-m", "txmsg.ops.cli.main", *_DAY], stdout=subprocess.PIPE, text=True) as day,
     ):
         assert day.stdout is not None
         url = next(line.removeprefix(_SAYS).strip() for line in day.stdout if line.startswith(_SAYS))

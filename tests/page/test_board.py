@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from txmsg.page.board import Board, Snapshot
-from txmsg.page.health import Health
+from txmsg.ops.page.board import Board, Snapshot
+from txmsg.ops.page.health import Health
 
 NOON = datetime(2026, 11, 11, 12, tzinfo=UTC)
 

@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
-from txmsg.page.connection import STAY_STRANGER, UNREAD_S
-from txmsg.page.listening import Server, listening
+from txmsg.ops.page.connection import STAY_STRANGER, UNREAD_S
+from txmsg.ops.page.listening import Server, listening
 from txmsg.wire.table import Bounds, Table
 from txmsg.wire.tls import client_context
 

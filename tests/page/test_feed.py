@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from txmsg.page.feed import Feed
+from txmsg.ops.page.feed import Feed
 
 _WAIT_S = 30.0
 

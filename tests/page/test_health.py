@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.page.health import Health, HealthFile
+from txmsg.ops.page.health import Health, HealthFile
 
 PARTS = {"broker": True, "tailer": False, "spark": None}
 MEASURES = {"waiting": 12, "tailer_s": 0.5}

@@ -14,12 +14,12 @@ from tests.console.conftest import csrf_in
 from tests.waiting import until_async
 from txmsg.administration.access import Identity
 from txmsg.errors import BrokerUnavailable, MisuseError, Unauthenticated
-from txmsg.page import app as page_app
-from txmsg.page.app import new_app
-from txmsg.page.feed import Feed
-from txmsg.page.server import PageConfig
-from txmsg.page.sessions import Sessions
-from txmsg.page.visitors import Visitor, Visitors
+from txmsg.ops.page import app as page_app
+from txmsg.ops.page.app import new_app
+from txmsg.ops.page.feed import Feed
+from txmsg.ops.page.server import PageConfig
+from txmsg.ops.page.sessions import Sessions
+from txmsg.ops.page.visitors import Visitor, Visitors
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 WAIT_S = 60.0

@@ -12,7 +12,7 @@ from typing import Any
 from examples.trade_dashboard.figures import Batch, Entry, Figures, Total
 from examples.trade_dashboard.latency import Latency
 from examples.trade_dashboard.page import PAGE, shown
-from txmsg.page.page import ASSETS
+from txmsg.ops.page.page import ASSETS
 
 NOON = datetime(2026, 11, 11, 12, tzinfo=UTC)
 HTML = PAGE.html()

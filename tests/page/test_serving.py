@@ -20,10 +20,10 @@ from examples.trade_dashboard import figures
 from examples.trade_dashboard.page import PAGE, main, read
 from tests.page.conftest import ShowPage
 from txmsg.errors import MisuseError
-from txmsg.page import app, watch
-from txmsg.page.board import Snapshot
-from txmsg.page.listening import Server
-from txmsg.page.server import PageConfig, serve
+from txmsg.ops.page import app, watch
+from txmsg.ops.page.board import Snapshot
+from txmsg.ops.page.listening import Server
+from txmsg.ops.page.server import PageConfig, serve
 
 WAIT_S = 60.0
 

@@ -14,11 +14,11 @@ import pytest
 from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
 from txmsg.administration import access
-from txmsg.console import server as console_server
-from txmsg.console.desks import Desks
-from txmsg.console.identity import Identity
-from txmsg.page import server as page_server
-from txmsg.page.board import Snapshot
+from txmsg.ops.console import server as console_server
+from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.page import server as page_server
+from txmsg.ops.page.board import Snapshot
 
 WAIT_S = 60.0
 _AWAY = "127.0.0.1:1"

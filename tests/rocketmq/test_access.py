@@ -23,16 +23,16 @@ from tests.rocketmq.programs import GO, JAVA, PYTHON, Language, each
 from tests.waiting import until
 from tests.wire.certificates import Authority
 from txmsg import Message, Producer
-from txmsg.access.keys import KeyFile, NewAccessKey, new_access_key
-from txmsg.access.rules import parse_rule
 from txmsg.administration.access import Access, LimitUser, NewUser, Revoke, add_access_key
 from txmsg.administration.ask import Ask
 from txmsg.administration.rules import Rules
-from txmsg.cli.access import asker_of_storage
 from txmsg.message import new_transaction_id
+from txmsg.ops.cli.access import asker_of_storage
 from txmsg.rocketmq.api import SERVICE
 from txmsg.rocketmq.ids import usual_id
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.access.keys import KeyFile, NewAccessKey, new_access_key
+from txmsg.wire.access.rules import parse_rule
 
 pytestmark = pytest.mark.long
 

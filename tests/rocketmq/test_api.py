@@ -23,7 +23,6 @@ from tests.rocketmq.contexts import AnsweredCall
 from tests.rocketmq.gateway import served_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
-from txmsg.access.principal import ANYONE
 from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.administration.groups import Groups, RetryQuery
 from txmsg.client.attach import Presence
@@ -46,6 +45,7 @@ from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.settings.live import Given
+from txmsg.wire.access.principal import ANYONE
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import (

@@ -12,8 +12,8 @@ from tests.answered_brokers import AnsweredBrokers
 from tests.broker_process import BrokerProcess
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.cli.connections import asker
 from txmsg.client.channel import Brokers
+from txmsg.ops.cli.connections import asker
 from txmsg.rocketmq.filters import Wanted, wanted_of
 from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.receivers import Member, Receivers

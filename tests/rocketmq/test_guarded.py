@@ -13,10 +13,6 @@ import pytest
 from google.protobuf.message import Message
 
 from tests.rocketmq.contexts import AnsweredCall, call_with
-from txmsg.access.guard import Guard
-from txmsg.access.keys import AccessKey, KeyFile, new_access_key
-from txmsg.access.rules import Rules, parse_rule
-from txmsg.access.snapshot import AccessSnapshot, User
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
@@ -30,6 +26,10 @@ from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.keys import AccessKey, KeyFile, new_access_key
+from txmsg.wire.access.rules import Rules, parse_rule
+from txmsg.wire.access.snapshot import AccessSnapshot, User
 
 _NOW = datetime(2026, 5, 31, 15, 30, tzinfo=UTC).timestamp()
 _TOPIC, _GROUP = pb.Resource(name="orders"), pb.Resource(name="mail")

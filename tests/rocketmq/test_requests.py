@@ -13,7 +13,6 @@ import grpc
 import pytest
 
 from tests.rocketmq.test_guarded import Place
-from txmsg.access.principal import ANYONE
 from txmsg.client.channel import Brokers
 from txmsg.message import Message
 from txmsg.rocketmq import requests, server
@@ -28,6 +27,7 @@ from txmsg.rocketmq.server import made_port
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.access.principal import ANYONE
 
 _CALL_S_MAX = 60.0
 CLIENT = Caller("client", ANYONE)

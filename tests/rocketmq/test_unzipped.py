@@ -6,12 +6,12 @@ import gzip
 
 import pytest
 
-from txmsg.access.principal import ANYONE, Principal
 from txmsg.rocketmq.door import Caller
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.unzipped import Unzipped
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.access.principal import ANYONE, Principal
 
 
 def message(body: bytes, encoding: pb.Encoding = pb.GZIP) -> pb.Message:

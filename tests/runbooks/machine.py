@@ -15,8 +15,8 @@ from typing import Self
 import psutil
 
 from tests.ports import own_port
-from txmsg.embedded.owner import OtherUser
-from txmsg.embedded.programs import programs_for, run
+from txmsg.broker.embedded.owner import OtherUser
+from txmsg.broker.embedded.programs import programs_for, run
 
 _CONF = """
 listen_addresses = '127.0.0.1'

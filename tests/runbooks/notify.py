@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.runbooks.machine import Machine
 from txmsg.broker import migrate
-from txmsg.cli.main import main
+from txmsg.ops.cli.main import main
 
 DATABASE = "notify"
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from txmsg.embedded.programs import binaries_dir
+from txmsg.broker.embedded.programs import binaries_dir
 
 _PAGES = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 _SETTINGS = "Settings"

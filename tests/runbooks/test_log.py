@@ -71,7 +71,9 @@ class LogMachine:
 
     def promote(self) -> None:
         """Though the leader is lost."""
-        command = f"{self._user.prefix} {sys.executable} -m txmsg.cli.main metaq promote {self.data} --leader-is-lost"
+        command = (
+            f"{self._user.prefix} {sys.executable} -m txmsg.ops.cli.main metaq promote {self.data} --leader-is-lost"
+        )
         subprocess.run(shlex.split(command), check=True, capture_output=True, timeout=100)
 
     def crash(self) -> None:

@@ -69,7 +69,7 @@ def install_program(release: Release) -> None:
     program = release.path / "bin" / "txmsg"
     program.parent.mkdir()
     variables = f"PYTHONPATH={shlex.quote(str(release.path))} PYTHONSAFEPATH=1"
-    program.write_text(f'#!/bin/sh\n{variables} exec {shlex.quote(sys.executable)} -m txmsg.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\n{variables} exec {shlex.quote(sys.executable)} -m txmsg.ops.cli.main "$@"\n')
     program.chmod(0o755)
 
 

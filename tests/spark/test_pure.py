@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from txmsg.errors import InvalidName, MisuseError, UnknownTopic
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.store.state import Identity
-from txmsg.runtime.start import Start
 from txmsg.spark.options import options_of
 from txmsg.spark.position import Position, begins_between
 from txmsg.spark.tasks import Part, cut_into_tasks, limited
+from txmsg.wire.start import Start
 
 _LEAST = {"path": "/log", "topics": "t"}
 _Q = LogQueue("t", 0)

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from tests.tracing.conftest import Spans
-from txmsg.logs import JsonFormatter
+from txmsg.runtime.logs import JsonFormatter
 
 
 def line() -> dict[str, str]:

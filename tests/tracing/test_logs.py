@@ -11,12 +11,12 @@ from opentelemetry.trace import SpanKind
 
 from tests.tracing.conftest import Spans, attributes_of, context_of, is_child
 from tests.waiting import until
-from txmsg.app import Txmsg
+from txmsg.binlog.mirror import open_sink
 from txmsg.binlog.rows import Batch, Row
+from txmsg.client.app import Txmsg
 from txmsg.consumer.failures import Retry
 from txmsg.message import QueueNumber, ReceivedMessage, new_transaction_id
 from txmsg.metaq import PullConsumer
-from txmsg.mirror import open_sink
 from txmsg.wire.headers import pack_headers
 
 

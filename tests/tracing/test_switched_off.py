@@ -13,7 +13,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
-    done = run(f"{_WITHOUT}import txmsg.broker.server, txmsg.cli.tailer, txmsg.client\nprint('imported')")
+    done = run(f"{_WITHOUT}import txmsg.broker.server, txmsg.ops.cli.tailer, txmsg.client\nprint('imported')")
 
     assert done.stdout == "imported\n", done.stderr
 
@@ -26,7 +26,7 @@ def test_without_opentelemetry_the_error_names_what_to_install() -> None:
 
 def test_a_server_without_opentelemetry_refuses_the_option() -> None:
     done = run(
-        f"{_WITHOUT}from txmsg.cli.main import main\nsys.argv = ['txmsg', 'tailer', 'run', '--tracing', "
+        f"{_WITHOUT}from txmsg.ops.cli.main import main\nsys.argv = ['txmsg', 'tailer', 'run', '--tracing', "
         "'--storage', 'postgresql://localhost/x', '--metaq', '/nowhere']\nmain()"
     )
 

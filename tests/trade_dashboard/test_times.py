@@ -8,8 +8,8 @@ import psycopg
 
 from examples.trade_dashboard import figures
 from examples.trade_dashboard.figures import Deltas, Waits
-from txmsg.demo.trades.latency import Percentiles, times_since
-from txmsg.demo.trades.watching import Seen
+from txmsg.ops.demo.trades.latency import Percentiles, times_since
+from txmsg.ops.demo.trades.watching import Seen
 
 _AT = datetime(2026, 11, 11, tzinfo=UTC)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+import txmsg.client.fence
 import txmsg.errors
-import txmsg.fence
 from tests.acceptance.user_project import files_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def test_recipes_of_the_cookbook_pass_a_strict_check(tmp_path: Path) -> None:
 
 def test_every_public_name_is_used_in_the_cases() -> None:
     written = "\n".join(path.read_text() for path in CASES.glob("*.py"))
-    names = [*txmsg.__all__, *txmsg.errors.__all__, *txmsg.fence.__all__]
+    names = [*txmsg.__all__, *txmsg.errors.__all__, *txmsg.client.fence.__all__]
     assert [name for name in names if not re.search(rf"\b{name}\b", written)] == []
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.access.file import entry_of, read_access
-from txmsg.access.guard import Guard
-from txmsg.access.limits import UserLimits
-from txmsg.access.rules import Action, Kind, Right
-from txmsg.access.tokens import new_token
 from txmsg.errors import MisuseError, Unauthenticated
+from txmsg.wire.access.file import entry_of, read_access
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.limits import UserLimits
+from txmsg.wire.access.rules import Action, Kind, Right
+from txmsg.wire.access.tokens import new_token
 
 TOKEN, OTHER = new_token(), new_token()
 FILE = f"""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.access.guard import ACCESS_KEY, Guard
-from txmsg.access.keys import AccessKey, KeyFile, known_access_key, new_access_key
-from txmsg.access.snapshot import AccessSnapshot, User
 from txmsg.errors import MisuseError, Unauthenticated
+from txmsg.wire.access.guard import ACCESS_KEY, Guard
+from txmsg.wire.access.keys import AccessKey, KeyFile, known_access_key, new_access_key
+from txmsg.wire.access.snapshot import AccessSnapshot, User
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rule, Rules, known_rules, parse_rule, rules_of
 from txmsg.errors import MisuseError
+from txmsg.wire.access.rules import RIGHTS, Action, Kind, Right, Rule, Rules, known_rules, parse_rule, rules_of
 
 SEND = Right(Action.SEND, Kind.TOPIC)
 DESCRIBE = Right(Action.DESCRIBE, Kind.TOPIC)

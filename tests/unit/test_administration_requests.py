@@ -11,8 +11,8 @@ from txmsg.administration.groups import CheckChange, GroupChange, Seek
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.administration.settings import ChangeSetting, Settings
 from txmsg.errors import MisuseError
-from txmsg.runtime.start import Start
 from txmsg.wire.method import checked
+from txmsg.wire.start import Start
 
 
 class Asked(Exception):

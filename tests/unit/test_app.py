@@ -20,21 +20,21 @@ import pytest
 from fastapi import Depends as FastAPIDepends
 
 from tests.unit.starting import start_others
-from txmsg.app import Depends, Router, Txmsg
-from txmsg.app.batches import Batches
-from txmsg.app.dependencies import Injected
-from txmsg.app.handling import Handling
-from txmsg.app.loading import load
-from txmsg.app.processes import HandlerProcessDied, Processes
-from txmsg.app.sending import Outgoing
+from txmsg.client.app import Depends, Router, Txmsg
+from txmsg.client.app.batches import Batches
+from txmsg.client.app.dependencies import Injected
+from txmsg.client.app.handling import Handling
+from txmsg.client.app.loading import load
+from txmsg.client.app.processes import HandlerProcessDied, Processes
+from txmsg.client.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.failures import Reject, Retry, RetryAfter
 from txmsg.consumer.pace import Pace
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.typed.topic import Topic
 from txmsg.runtime.reason import text_of
 from txmsg.runtime.user_function import in_handler
-from txmsg.typed.topic import Topic
 from txmsg.wire.brokers import shards_of
 
 MESSAGE = ReceivedMessage("t", b"{}", key="k", headers={"a": "b"})

@@ -22,8 +22,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from txmsg import ReceivedMessage, Router, Topic, Txmsg
-from txmsg.typed.asyncapi import asyncapi
-from txmsg.typed.registry import schema_of
+from txmsg.message.typed.asyncapi import asyncapi
+from txmsg.message.typed.registry import schema_of
 
 
 @dataclass

@@ -24,8 +24,8 @@ from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, InvalidName, MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metaq import PullConsumer
-from txmsg.runtime.start import Start
 from txmsg.runtime.user_function import in_handler
+from txmsg.wire.start import Start
 
 X = Message("t", b"x")
 HALF = Half(b"i" * 16, b"h" * 16)

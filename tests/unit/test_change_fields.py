@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from txmsg.administration.fields import setting, settings_of
 from txmsg.administration.topics import TopicChange, TopicSettings
-from txmsg.cli.options import change_options
+from txmsg.ops.cli.options import change_options
 from txmsg.wire.values import Range
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.cli.main import main
+from txmsg.ops.cli.main import main
 from txmsg.settings.catalogue import settings_of
 from txmsg.settings.sources import from_file
 

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from txmsg.cli.main import main
-from txmsg.cli.options import duration, size
+from txmsg.ops.cli.main import main
+from txmsg.ops.cli.options import duration, size
 
 
 def test_a_length_of_time_is_a_number_and_a_unit() -> None:

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from rich.table import Table
 
-from txmsg.cli.options import WIDE, table_options
-from txmsg.cli.output import first_line, json_text, print_rows, print_table, seconds
+from txmsg.ops.cli.options import WIDE, table_options
+from txmsg.ops.cli.output import first_line, json_text, print_rows, print_table, seconds
 from txmsg.runtime.child import with_name
 
 

@@ -15,12 +15,12 @@ from sqlalchemy import Engine, create_engine
 from tests.unit.test_client_sender import Script, lose_reply, refuse, served
 from tests.waiting import until_async
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.tables import create_tables
 from txmsg.client import AsyncProducer, Consumer, Producer, Settings
 from txmsg.client.sending.batch import SendEntry
 from txmsg.client.sending.shards import Shards
 from txmsg.errors import BrokerUnavailable, InvalidMessage, InvalidName, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.message import Message, TransactionState, message_id, new_transaction_id
-from txmsg.tables import create_tables
 from txmsg.wire.brokers import shards_of
 from txmsg.wire.v1 import txmsg_pb2 as pb
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.broker.store.batch import Batch, _parameters
-from txmsg.columns import Columns, put
 from txmsg.message import QueueId
+from txmsg.message.columns import Columns, put
 
 NONE: dict[str, int | str | bytes] = {
     "n": 0,

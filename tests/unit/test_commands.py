@@ -19,9 +19,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from txmsg.cli.group import doubled
-from txmsg.cli.main import main
-from txmsg.cli.options import TIME, duration
+from txmsg.ops.cli.group import doubled
+from txmsg.ops.cli.main import main
+from txmsg.ops.cli.options import TIME, duration
 from txmsg.runtime.durations import shown_duration
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def test_pages_name_only_options_that_there_are() -> None:
     [(["metaq", "topics", "--log", "log"], "metaq"), (["group", "list", "--log", "log"], "group")],
 )
 def test_a_command_names_the_extra_that_it_lacks(command: list[str], what: str) -> None:
-    program = f"import sys; sys.modules['google_crc32c'] = None; from txmsg.cli.main import main; main({command})"
+    program = f"import sys; sys.modules['google_crc32c'] = None; from txmsg.ops.cli.main import main; main({command})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     told = f"txmsg {what} needs google_crc32c, which is not installed: run `pip install 'txmsg[metaq]'`"
     assert (done.returncode, done.stderr) == (1, f"Error: {told}\n")
@@ -237,7 +237,7 @@ def test_a_terminal_does_not_show_the_secret_of_an_access_key(tmp_path: Path) ->
     command = ["user", "access-key", "import", "shop", "LTAI5tQ2", "--access-key-file", str(tmp_path / "no.key")]
     terminal, its_end = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "txmsg.cli.main", *command],
+        [sys.executable, "-m", "txmsg.ops.cli.main", *command],
         stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True,
     )  # fmt: skip
     try:

@@ -24,9 +24,9 @@ from txmsg import (
     new_transaction_id,
     transactional_message,
 )
+from txmsg.checker.connections.asyncpg_driver import _numbered
+from txmsg.client.fence import AsyncFence, Fence, purge_inbox
 from txmsg.client.flows.flow import LocalTransaction
-from txmsg.connections.asyncpg_driver import _numbered
-from txmsg.fence import AsyncFence, Fence, purge_inbox
 from txmsg.message import TransactionState
 
 COMMIT, ROLLBACK = TransactionState.COMMIT, TransactionState.ROLLBACK

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from txmsg.app import Txmsg
+from txmsg.client.app import Txmsg
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError
 from txmsg.metaq import AsyncPullConsumer, PullConsumer
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 OF_HANDLERS = {"concurrency", "close_timeout_s", "encryption"}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
-from txmsg.demo.data_centres.line import Line
-from txmsg.demo.data_centres.stage import SITES, DataCentres
-from txmsg.demo.data_centres.supervisor import Plan, _Run
+from txmsg.ops.demo.data_centres.line import Line
+from txmsg.ops.demo.data_centres.stage import SITES, DataCentres
+from txmsg.ops.demo.data_centres.supervisor import Plan, _Run
 from txmsg.runtime.child import ChildFailed
 
 

@@ -20,11 +20,11 @@ import click
 import pytest
 import yaml
 
-from txmsg.agent.config import read_agent_file
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import stop_s_max
-from txmsg.cli.config import CONFIGS, config_of
-from txmsg.cli.main import main
+from txmsg.metaq.agent.config import read_agent_file
+from txmsg.ops.cli.config import CONFIGS, config_of
+from txmsg.ops.cli.main import main
 from txmsg.settings.catalogue import settings_of
 from txmsg.settings.sources import CONFIG_VARIABLE, SCOPES, from_environment, from_file
 

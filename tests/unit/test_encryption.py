@@ -9,9 +9,9 @@ import pytest
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client.asker import Asker
 from txmsg.client.sending.batch import messages_of
-from txmsg.encryption import ENCRYPTION_HEADER, AesGcm
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
+from txmsg.message.encryption import ENCRYPTION_HEADER, AesGcm
 
 JULY, AUGUST = os.urandom(32), os.urandom(16)
 BODY = b'{"name": "ann"}'

@@ -13,10 +13,10 @@ from txmsg.broker.erasable import ErasableBodies, UnreadableCounts
 from txmsg.broker.store.body_keys import BodyKeys, Keys
 from txmsg.broker.store.rows import Row
 from txmsg.broker.store.topics import Topic
-from txmsg.columns import Columns
-from txmsg.erasable import KEY_SIZE_BYTES, SEALED_HEADER, new_keys, seal, unseal
 from txmsg.errors import DuplicateId, InvalidMessage
 from txmsg.message import QueueId, QueueNumber, new_transaction_id_bytes
+from txmsg.message.columns import Columns
+from txmsg.message.erasable import KEY_SIZE_BYTES, SEALED_HEADER, new_keys, seal, unseal
 from txmsg.wire.headers import pack_headers, unpack_headers
 from txmsg.wire.sealed import SEALED, is_sealed
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from txmsg.cli.main import COMMANDS
+from txmsg.ops.cli.main import COMMANDS
 from txmsg.runtime.extras import PACKAGES, lacking
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Absent())
 """
 _COMMANDS = """
 from click.testing import CliRunner
-from txmsg.cli.main import main
+from txmsg.ops.cli.main import main
 told = {}
 def walk(command, words):
     result = CliRunner().invoke(main, [*words, "--help"])
@@ -123,7 +123,7 @@ def test_the_extra_of_the_command_is_named_where_several_bring_a_package() -> No
 
 
 def test_the_command_without_click_says_so() -> None:
-    program = _WITHOUT + "sys.argv = ['txmsg', 'rocketmq']\nimport txmsg.cli.main"
+    program = _WITHOUT + "sys.argv = ['txmsg', 'rocketmq']\nimport txmsg.ops.cli.main"
     done = subprocess.run([sys.executable, "-c", program, '["click"]'], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,

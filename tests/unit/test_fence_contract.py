@@ -13,8 +13,8 @@ import pytest
 
 from tests.acceptance.user_project import ROOT, files_of
 from txmsg import MisuseError, Producer, TransactionId, TransactionState, transactional_message
+from txmsg.client.fence import FenceStore
 from txmsg.client.flows.flow import LocalTransaction
-from txmsg.fence import FenceStore
 from txmsg.message import new_transaction_id
 from txmsg.testing import FenceStoreContract
 

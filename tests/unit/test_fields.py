@@ -18,9 +18,9 @@ import pytest
 
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message
-from txmsg.typed.fields import fields_type, is_field
-from txmsg.typed.text import json_of
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.fields import fields_type, is_field
+from txmsg.message.typed.text import json_of
+from txmsg.message.typed.topic import Topic
 
 
 class Colour(Enum):

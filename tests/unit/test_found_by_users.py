@@ -11,9 +11,6 @@ from uuid import UUID
 import pytest
 
 from tests.closed_pool import ClosedService, closed_pool
-from txmsg.access.limits import Usage
-from txmsg.access.principal import Principal
-from txmsg.access.rules import Rights, parse_rule
 from txmsg.administration.halves import HalfDecision
 from txmsg.administration.messages import EndedTransaction, Journal, JournalEntry, TraceQuery
 from txmsg.broker.api.admin import AdminApi
@@ -29,6 +26,9 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
 from txmsg.broker.store.messages import Located, Messages
 from txmsg.errors import Overloaded
+from txmsg.wire.access.limits import Usage
+from txmsg.wire.access.principal import Principal
+from txmsg.wire.access.rules import Rights, parse_rule
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.changes import State
 

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.business import POOL_OF_ONE
 from txmsg import Depends, Message, Topic, Txmsg
+from txmsg.checker.tables import create_tables
 from txmsg.client import Consumer, idempotent
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
-from txmsg.tables import create_tables
 from txmsg.testing import handle, handle_async
 
 

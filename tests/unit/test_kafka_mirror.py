@@ -15,10 +15,12 @@ from confluent_kafka import Consumer, Producer
 from tests.mirror.rows import Stored, written
 from txmsg.binlog.comparing import Compared, compare
 from txmsg.binlog.config import TailerConfig
+from txmsg.binlog.mirror.kafka_sink import KafkaSink, _mark_of, _note_of, _noted, _records
 from txmsg.binlog.mirrors import Position
 from txmsg.binlog.rows import Batch, Row
 from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
 from txmsg.binlog.table import TableQueue
+from txmsg.binlog.verifier.kafka_walk import headers_of, offset_of, row_of
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
 from txmsg.message import EPOCH_2000_US, QueueId, QueueNumber
 from txmsg.metaq.interface import LogQueue
@@ -27,8 +29,6 @@ from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.probe import Bounds, Partition
 from txmsg.metaq.kafka.record import PLACE, Record
 from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
-from txmsg.mirror.kafka_sink import KafkaSink, _mark_of, _note_of, _noted, _records
-from txmsg.verifier.kafka_walk import headers_of, offset_of, row_of
 from txmsg.wire.headers import pack_headers
 
 HEADERS = {"": "", "shop": "7", "txmsg-id": "mine", "txmsg-header.x": "y", "ключ": "ü" * 200}

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.console import views
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metrics import http
-from txmsg.page import app, connection, sessions
+from txmsg.ops.console import views
+from txmsg.ops.page import app, connection, sessions
 from txmsg.rocketmq import server as gateway
 from txmsg.rocketmq.grpc import port
 from txmsg.wire import shared

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.closed_pool import closed_pool
-from txmsg.access.limits import NO_LIMITS
-from txmsg.access.snapshot import AccessSnapshot
 from txmsg.administration.access import NewUser
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.store.users import Users
 from txmsg.errors import BrokerUnavailable, MisuseError
+from txmsg.wire.access.limits import NO_LIMITS
+from txmsg.wire.access.snapshot import AccessSnapshot
 
 
 class Database(Users):

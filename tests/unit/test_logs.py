@@ -17,7 +17,7 @@ import pytest
 
 from tools.events_page import AREAS, PLACEHOLDER, calls, calls_in
 from txmsg.errors import StorageError
-from txmsg.logs import EventLog, JsonFormatter, StderrLines, TextFormatter, name_process
+from txmsg.runtime.logs import EventLog, JsonFormatter, StderrLines, TextFormatter, name_process
 
 ROOT = Path(__file__).parents[2]
 _log = EventLog("txmsg.tested")
@@ -212,7 +212,7 @@ def test_a_call_whose_event_is_not_a_literal_is_found() -> None:
 def test_no_module_logs_past_its_event_log() -> None:
     past = re.compile(r"\blogging\.(getLogger|debug|info|warning|error|exception|critical)\(|before_sleep_log")
     modules = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "txmsg").rglob("*.py")}
-    assert [name for name, text in modules.items() if past.search(text)] == ["txmsg/logs.py"]
+    assert [name for name, text in modules.items() if past.search(text)] == ["txmsg/runtime/logs.py"]
     with_log = {name for name, text in modules.items() if "EventLog(__name__)" in text}
     assert len(with_log) > 50
     assert [name for name in with_log if "_log = EventLog(__name__)" not in modules[name]] == []

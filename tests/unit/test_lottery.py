@@ -9,9 +9,9 @@ import pytest
 from examples.lottery.figures import Moment
 from examples.lottery.page import shown
 from examples.lottery.verify import Verdict, compare
-from txmsg.demo.latency import Latency, latency_of
-from txmsg.demo.lottery.burst import arrivals
-from txmsg.demo.lottery.supervisor import Plan
+from txmsg.ops.demo.latency import Latency, latency_of
+from txmsg.ops.demo.lottery.burst import arrivals
+from txmsg.ops.demo.lottery.supervisor import Plan
 
 MIDNIGHT = datetime(2026, 12, 12, tzinfo=UTC)
 

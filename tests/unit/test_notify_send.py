@@ -10,9 +10,6 @@ from uuid import UUID
 import pytest
 
 from tests.closed_pool import ClosedService, closed_pool
-from txmsg.access.limits import NO_LIMITS, Usage
-from txmsg.access.principal import Principal
-from txmsg.access.rules import Rights, parse_rule
 from txmsg.broker.api.notify import NotifyApi, Routes
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.erasable import ErasableBodies
@@ -20,8 +17,11 @@ from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import Problems
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.halves import Halves
-from txmsg.columns import Columns
 from txmsg.errors import PermissionDenied, TxmsgError
+from txmsg.message.columns import Columns
+from txmsg.wire.access.limits import NO_LIMITS, Usage
+from txmsg.wire.access.principal import Principal
+from txmsg.wire.access.rules import Rights, parse_rule
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.v1 import txmsg_pb2 as pb
 

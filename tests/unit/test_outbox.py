@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from txmsg.checker.fence import AsyncFence, FenceCheckListener
-from txmsg.cli.outbox import outbox
+from txmsg.checker.tables import create_tables, fence_table, outbox_table
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.client.outbox import relay as relaying
 from txmsg.client.outbox import rows
@@ -31,7 +31,7 @@ from txmsg.client.sending.batch import FreshEntry
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, InvalidMessage, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message, TransactionState, new_transaction_id, now_us
-from txmsg.tables import create_tables, fence_table, outbox_table
+from txmsg.ops.cli.outbox import outbox
 
 GROUP = "shop"
 PATIENCE_S = 60.0

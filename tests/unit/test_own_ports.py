@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.demo.lottery.stage import LotteryStage
-from txmsg.demo.registration import web
-from txmsg.demo.registration.secure_stage import SecureStage
-from txmsg.runtime import ports
-from txmsg.runtime.ports import free_ports, not_given, own_port
-from txmsg.wire import listening
+from txmsg.ops.demo.lottery.stage import LotteryStage
+from txmsg.ops.demo.registration import web
+from txmsg.ops.demo.registration.secure_stage import SecureStage
+from txmsg.wire import listening, ports
 from txmsg.wire.listening import loopback
+from txmsg.wire.ports import free_ports, not_given, own_port
 
 
 def test_servers_of_a_demo_have_ports_that_no_connection_is_given_while_they_are_down(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from tests import becoming
 from tests.becoming import NOBODY
-from txmsg.cli.main import main
 from txmsg.errors import StorageError
 from txmsg.metaq.store.lock import WriteLock, lock_private, make_private
+from txmsg.ops.cli.main import main
 from txmsg.runtime.owners import is_full, refusal_text, require_own
 
 

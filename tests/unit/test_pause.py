@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from txmsg.access.rate import TokenBucket
 from txmsg.broker.delivery.members import Members, Pause
 from txmsg.broker.delivery.state import FairQueue
+from txmsg.wire.access.rate import TokenBucket
 from txmsg.wire.tags import ALL_TAGS
 
 T = {"t": ALL_TAGS}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.methods import Part, every_method, made, parts_of
-from txmsg.access.permissions import PERMISSIONS, Missing, missing, missing_before
-from txmsg.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
 from txmsg.administration.halves import HalfQuery
+from txmsg.wire.access.permissions import PERMISSIONS, Missing, missing, missing_before
+from txmsg.wire.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
 from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
 
 METHODS = every_method()

@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.business import POOL_OF_ONE
 from txmsg.checker.fence import Fence
+from txmsg.checker.tables import create_tables
 from txmsg.client import idempotent
 from txmsg.errors import StorageError
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
-from txmsg.tables import create_tables
 
 
 @pytest.fixture(params=["legacy", "BEGIN", "BEGIN IMMEDIATE"])

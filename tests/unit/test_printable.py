@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from txmsg.cli.output import print_facts, print_table, say
 from txmsg.errors import error_of_code, printable
-from txmsg.logs import log_to_stderr
+from txmsg.ops.cli.output import print_facts, print_table, say
+from txmsg.runtime.logs import log_to_stderr
 
 NASTY = "\x1b[31mred\r\n2026 ERROR forged\x07\u202eback\x9b1m"
 

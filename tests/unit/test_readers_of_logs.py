@@ -15,8 +15,8 @@ _FETCH = re.compile(r"\b(?:_?log|_?access|readers|reader|self)\.fetch\(")
 
 OF_MESSAGES = {
     "administration/log.py",
-    "agent/control.py",
-    "cli/metaq_contents.py",
+    "metaq/agent/control.py",
+    "ops/cli/metaq_contents.py",
     "metaq/consumer/fetcher.py",
 }
 """Read single messages that `Fetched.readable` returns: tests/metaq/test_unreadable.py, tests/agent/test_control.py."""
@@ -26,12 +26,12 @@ OF_ONE_BATCH = {
     "metaq/finding.py": "looks for one id, and skips what cannot be read",
     "metaq/kafka/kafka_log.py": "looks for a key in records, which are decoded when they are fetched",
     "metaq/server/figures.py": "looks at the time of a batch",
-    "mirror/log_sink.py": "compares the columns of one batch at a time with the table",
+    "binlog/mirror/log_sink.py": "compares the columns of one batch at a time with the table",
     "spark/generations.py": "looks at the header of one frame",
     "spark/planner.py": "looks only for a gap",
 }
 OF_OWN_TOPICS = {
-    "demo/registration/secure_proof.py": "a topic that the demo alone writes to",
+    "ops/demo/registration/secure_proof.py": "a topic that the demo alone writes to",
     "metaq/server/placement.py": "the notes of the server itself",
     "testing/log_progress.py": "the dead letters that a test's consumers have written",
 }

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-import txmsg.fence
+import txmsg.client.fence
 
 _PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference.md").read_text()
 _SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", _PAGE, re.MULTILINE | re.DOTALL))
@@ -42,7 +42,7 @@ def test_methods_that_only_txmsg_or_a_framework_calls_are_not_listed() -> None:
     assert [method for method in methods if ".test_" in method or "._" in method] == []
 
 
-@pytest.mark.parametrize("package", [txmsg, txmsg.fence], ids=["txmsg", "txmsg.fence"])
+@pytest.mark.parametrize("package", [txmsg, txmsg.client.fence], ids=["txmsg", "txmsg.client.fence"])
 def test_a_name_of_the_package_is_there_when_asked_for(package: ModuleType) -> None:
     for name in package.__all__:
         assert name in dir(package)
@@ -50,5 +50,5 @@ def test_a_name_of_the_package_is_there_when_asked_for(package: ModuleType) -> N
 
 
 def test_few_names_are_at_the_top() -> None:
-    """Every new user reads them: one more takes the place of another, or goes into a module, as txmsg.fence."""
+    """Every new user reads them: one more takes the place of another, or goes into a module, as txmsg.client.fence."""
     assert len(txmsg.__all__) <= 36

@@ -12,9 +12,9 @@ import pydantic
 import pytest
 
 from txmsg import Topic
-from txmsg.typed.codecs import Schema
-from txmsg.typed.compatibility import not_read
-from txmsg.typed.merging import merged
+from txmsg.message.typed.codecs import Schema
+from txmsg.message.typed.compatibility import not_read
+from txmsg.message.typed.merging import merged
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 
 from txmsg import MisuseError, Topic
 from txmsg.administration.schemas import SchemaPage, SchemaRegistered, Schemas, register_schema, schemas_of
-from txmsg.typed.registry import SchemaVersion, latest_before, schema_of
-from txmsg.typed.topic import Compatibility
+from txmsg.message.typed.registry import SchemaVersion, latest_before, schema_of
+from txmsg.message.typed.topic import Compatibility
 from txmsg.wire.method import Method
 
 Fields = list[Any]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from txmsg.access.permissions import PERMISSIONS, missing
-from txmsg.access.rules import Rights, parse_rule
-from txmsg.demo.registration import GROUPS
-from txmsg.demo.registration.secure_stage import RIGHTS, SERVICE, TOPIC
+from txmsg.ops.demo.registration import GROUPS
+from txmsg.ops.demo.registration.secure_stage import RIGHTS, SERVICE, TOPIC
+from txmsg.wire.access.permissions import PERMISSIONS, missing
+from txmsg.wire.access.rules import Rights, parse_rule
 from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
 
 _HALF = txmsg_pb2.SendRequest(group=SERVICE, half=True, batches=[txmsg_pb2.MessageColumns(topic=TOPIC)])

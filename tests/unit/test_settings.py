@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.cli.config import CONFIGS, config_of
-from txmsg.cli.settings import Settings
 from txmsg.errors import MisuseError
+from txmsg.ops.cli.config import CONFIGS, config_of
+from txmsg.ops.cli.settings import Settings
 from txmsg.settings.catalogue import Kind, Setting, check_settings, made_of, required, setting, settings_of
 from txmsg.settings.sources import Value, from_environment, from_file, from_options, strange_variables
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from txmsg.app import Txmsg
+from txmsg.client.app import Txmsg
 from txmsg.consumer.failures import Reject
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.typed.topic import Topic
 from txmsg.testing import handle as handle_message
-from txmsg.typed.topic import Topic
 
 seen: list[Any] = []
 

@@ -10,8 +10,8 @@ from sqlmodel import Field, Session, SQLModel, create_engine, select
 
 from txmsg import Producer, create_tables, new_transaction_id, transactional_message
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.client.fence import Fence
 from txmsg.client.flows.flow import LocalTransaction
-from txmsg.fence import Fence
 from txmsg.message import TransactionState
 
 

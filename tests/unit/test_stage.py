@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.demo import stage
-from txmsg.demo.stage import Processes
+from txmsg.ops.demo import stage
+from txmsg.ops.demo.stage import Processes
 from txmsg.runtime.child import ChildFailed
 
 _SLOW = "import sys; sys.stdin.readline(); print('listening on here', flush=True); sys.stdin.read()"

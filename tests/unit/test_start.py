@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txmsg.errors import MisuseError, ProtocolError
-from txmsg.runtime.start import Start, start_of_wire, start_to_wire
+from txmsg.wire.start import Start, start_of_wire, start_to_wire
 
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.no_process import ProcesslessChild
-from txmsg.app.worker import supervisor as module
-from txmsg.app.worker.reports import series_of
-from txmsg.app.worker.supervisor import Plan, Supervisor
+from txmsg.client.app.worker import supervisor as module
+from txmsg.client.app.worker.reports import series_of
+from txmsg.client.app.worker.supervisor import Plan, Supervisor
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.child import Spawn, spawn_application

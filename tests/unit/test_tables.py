@@ -11,8 +11,8 @@ from sqlalchemy import Engine, MetaData, create_engine, inspect
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.business import business_database
+from txmsg.checker.tables import create_tables, metadata
 from txmsg.errors import MisuseError
-from txmsg.tables import create_tables, metadata
 
 ALL = {"txmsg_fence", "txmsg_fence_identity", "txmsg_inbox", "txmsg_outbox", "txmsg_outbox_turn"}
 

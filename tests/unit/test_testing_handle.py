@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import pytest
 
-from txmsg.app import Depends, Router, Txmsg
+from txmsg.client.app import Depends, Router, Txmsg
 from txmsg.consumer.failures import Reject
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.typed.topic import Topic
 from txmsg.testing import handle, handle_async
-from txmsg.typed.topic import Topic
 
 
 @dataclass

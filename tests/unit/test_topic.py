@@ -20,7 +20,7 @@ import pytest
 from tests.errors_page import is_documented
 from txmsg import InvalidMessage, Message, MisuseError, ReceivedMessage, Topic
 from txmsg.errors import InvalidName
-from txmsg.typed.topic import VERSION_HEADER
+from txmsg.message.typed.topic import VERSION_HEADER
 
 ID = UUID("01890000-0000-7000-8000-000000000001")
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 
 from examples.trade_dashboard.names import CATEGORIES, PROVINCES
 from examples.trade_dashboard.orders import EVENTS
-from txmsg.demo.trades.load import MIDNIGHT, Load, initial_stock, steps
-from txmsg.demo.trades.market import ITEMS
+from txmsg.ops.demo.trades.load import MIDNIGHT, Load, initial_stock, steps
+from txmsg.ops.demo.trades.market import ITEMS
 
 DAY = Load(rate=100, seconds=60, seed=3)
 AFTER: dict[str, set[str | None]] = {

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
-from txmsg.demo.trades import supervisor
-from txmsg.demo.trades.health import HealthWriter
-from txmsg.demo.trades.load import Load
-from txmsg.demo.trades.stage import TradeStage
+from txmsg.ops.demo.trades import supervisor
+from txmsg.ops.demo.trades.health import HealthWriter
+from txmsg.ops.demo.trades.load import Load
+from txmsg.ops.demo.trades.stage import TradeStage
 
 
 class Starting(ProcesslessChild):

@@ -16,15 +16,15 @@ from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from txmsg.checker.tables import create_tables, inbox_table
 from txmsg.client import idempotent
 from txmsg.consumer.subscriptions import Subscriptions
-from txmsg.encryption import AesGcm
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
+from txmsg.message.encryption import AesGcm
 from txmsg.runtime import reason
 from txmsg.runtime.reason import text_of, without_words
 from txmsg.runtime.user_function import UserFunction, check_takes
-from txmsg.tables import create_tables, inbox_table
 
 
 def deep(argument: object) -> None:

@@ -14,8 +14,8 @@ from tests.methods import made
 from txmsg.administration.dead_letters import DeadLetter, DeadLetterPage
 from txmsg.administration.halves import HalfMessage, HalfPage
 from txmsg.administration.messages import FoundMessage, MessagePage
-from txmsg.cli import connections, half, message
-from txmsg.cli.main import main
+from txmsg.ops.cli import connections, half, message
+from txmsg.ops.cli.main import main
 from txmsg.wire.method import Method
 
 ID = UUID("0197f3a2-8d5e-7c11-b0a4-5f1f6f3f9c01")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from txmsg.access.guard import Guard
 from txmsg.errors import OffsetOutOfRange, UnknownTopic
+from txmsg.wire.access.guard import Guard
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
 from txmsg.wire.server import Server

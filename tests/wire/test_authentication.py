@@ -11,13 +11,13 @@ import pytest
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from tests.wire.services import Answers, Echo, ask, serving
-from txmsg.access.guard import Guard
-from txmsg.access.permissions import PERMISSIONS, Need
-from txmsg.access.rules import ADMIN, RIGHTS, Rule, Rules
-from txmsg.access.snapshot import AccessSnapshot, Credential, User
-from txmsg.access.tokens import NewToken, new_token
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied, Unauthenticated
 from txmsg.settings.common import TlsConfig
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.permissions import PERMISSIONS, Need
+from txmsg.wire.access.rules import ADMIN, RIGHTS, Rule, Rules
+from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.wire.access.tokens import NewToken, new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting

@@ -11,11 +11,11 @@ import pytest
 
 from tests.waiting import until_async
 from tests.wire.services import DEFAULT_LIMITS, Echo, ask, serving
-from txmsg.access.guard import Guard
-from txmsg.access.permissions import PERMISSIONS
-from txmsg.access.snapshot import AccessSnapshot, Credential, User
-from txmsg.access.tokens import NewToken, new_token
 from txmsg.errors import Overloaded
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.permissions import PERMISSIONS
+from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.wire.access.tokens import NewToken, new_token
 from txmsg.wire.address import host_and_port
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting

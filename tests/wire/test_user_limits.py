@@ -10,12 +10,12 @@ import pytest
 from tests.waiting import until_async
 from tests.wire.services import Echo, ask, serving
 from tests.wire.test_authentication import DESCRIBE_CLUSTER, Users, permissions, users
-from txmsg.access import failures as failures_module
-from txmsg.access.failures import DELAY_S_MAX, FREE, Failures
-from txmsg.access.limits import Usage, Usages, UserLimits
-from txmsg.access.rules import ADMIN, Rule
-from txmsg.access.tokens import new_token
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
+from txmsg.wire.access import failures as failures_module
+from txmsg.wire.access.failures import DELAY_S_MAX, FREE, Failures
+from txmsg.wire.access.limits import Usage, Usages, UserLimits
+from txmsg.wire.access.rules import ADMIN, Rule
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 

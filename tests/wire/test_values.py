@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.methods import made
-from txmsg.access.keys import AccessKey
-from txmsg.access.snapshot import Credential
 from txmsg.administration.access import CreateAccessKey, IssuedToken
 from txmsg.errors import InvalidName, MisuseError, ProtocolError
+from txmsg.wire.access.keys import AccessKey
+from txmsg.wire.access.snapshot import Credential
 from txmsg.wire.users import WatchedAccess
 from txmsg.wire.values import Natural32, Range, check, packed, unpacked
 

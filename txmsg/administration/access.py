@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final
 
-from txmsg.access.keys import KeyFile, NewAccessKey
-from txmsg.access.rules import Rule
 from txmsg.administration.ask import Ask, Nothing
+from txmsg.wire.access.keys import KeyFile, NewAccessKey
+from txmsg.wire.access.rules import Rule
 from txmsg.wire.method import Method
 from txmsg.wire.values import Range
 

@@ -12,9 +12,9 @@ from typing import Annotated, Final, Literal
 
 from txmsg.administration.ask import Nothing
 from txmsg.administration.dead_letters import Failure
-from txmsg.runtime.start import Start
 from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.method import Method
+from txmsg.wire.start import Start
 from txmsg.wire.values import Natural32, Range
 
 PoisonedKey = Literal["continue", "park"]

@@ -26,7 +26,7 @@ from txmsg.administration.messages import (
 )
 from txmsg.errors import InvalidMessage, OutcomeExpired, shown
 from txmsg.message import TransactionId, message_id, parse_id
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 _DECIDERS: Final = {"sender": "sender", "client": "client", "check": "check-back", "person": "operator"}
 _FAILURES: Final = {"refused", "expired"}

@@ -48,7 +48,6 @@ from txmsg.errors import (
     UnreadableMessage,
     shown,
 )
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, moment, now_us, parse_id, us_of_datetime
 from txmsg.metaq.consumer.retries import Tried, again_of, dead_again_of, tried_of
 from txmsg.metaq.interface import (
@@ -63,7 +62,8 @@ from txmsg.metaq.interface import (
     offsets_of,
 )
 from txmsg.metaq.interface import GroupMember as Membership
-from txmsg.runtime.start import Start
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.start import Start
 
 _log = EventLog(__name__)
 

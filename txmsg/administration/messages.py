@@ -12,9 +12,9 @@ from txmsg.administration.ask import Ask
 from txmsg.administration.dead_letters import Failure
 from txmsg.errors import MisuseError
 from txmsg.message import datetime_of_us
-from txmsg.runtime.start import Start
-from txmsg.wire.body_keys import BODY_KEYS
+from txmsg.wire.body_keys_query import BODY_KEYS
 from txmsg.wire.method import Method
+from txmsg.wire.start import Start
 from txmsg.wire.values import Natural, Range
 
 Decider: TypeAlias = Literal["sender", "client", "check", "person"]

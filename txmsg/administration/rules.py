@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.access.rules import Rule
+from txmsg.wire.access.rules import Rule
 from txmsg.wire.method import Method
 
 

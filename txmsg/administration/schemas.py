@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from txmsg.administration.ask import Ask, Nothing
 from txmsg.errors import MisuseError
-from txmsg.typed.registry import SchemaVersion, latest_before, schema_of
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.registry import SchemaVersion, latest_before, schema_of
+from txmsg.message.typed.topic import Topic
 from txmsg.wire.method import Method
 from txmsg.wire.values import Natural32, Range
 

@@ -1,4 +1,5 @@
-"""The tailer: mirrors the Notify database into MetaQ from its write-ahead log. Knows a log only as the Protocol `Sink`.
+"""The tailer: mirrors the Notify database into MetaQ from its write-ahead log. Knows a log only as the Protocol
+`Sink`, but for `mirror`.
 
 tailer       waits for its turn, runs, and retries
 run          one run: compares log and table, streams, appends, acknowledges
@@ -14,5 +15,7 @@ database     the ordinary session, and what its errors mean
 slot, table, mirrors   statements: slot and publication; messages; how far the mirror is
 sink         what a tailer needs of a log
 status       the state of a mirror; creates and drops it
+mirror       joins the tailer and a log
+verifier     compares a log with its table, by code of its own
 config, progress, figures   settings; counts; metrics
 """

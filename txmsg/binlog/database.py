@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 import psycopg
 from psycopg import Connection
 
-from txmsg import postgres
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.postgres import (
+from txmsg.runtime import postgres
+from txmsg.runtime.postgres import (
     KEEPALIVES,
     PINNED,
     SERVER_KEEPALIVES,

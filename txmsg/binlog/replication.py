@@ -14,7 +14,7 @@ import psycopg
 from psycopg import pq, sql
 
 from txmsg.message import EPOCH_2000_US
-from txmsg.postgres import KEEPALIVES, connect
+from txmsg.runtime.postgres import KEEPALIVES, connect
 
 _DATA, _KEEPALIVE = b"wk"
 _KEEPALIVE_MESSAGE = struct.Struct(">xQqB")

@@ -28,8 +28,8 @@ from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
 from txmsg.binlog.under_way import Queue, UnderWay
 from txmsg.errors import MirrorDiverged
-from txmsg.logs import EventLog
 from txmsg.message import EPOCH_2000_US
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

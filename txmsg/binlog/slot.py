@@ -17,7 +17,7 @@ from txmsg.binlog.database import Session
 from txmsg.binlog.replication import lsn_of
 from txmsg.binlog.rows import COLUMNS
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.progress import Progress
 from txmsg.errors import MirrorDiverged, PermissionDenied
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

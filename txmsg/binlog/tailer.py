@@ -21,7 +21,7 @@ from txmsg.binlog.run import MirrorRun
 from txmsg.binlog.sink import Sink
 from txmsg.binlog.slot import Slots
 from txmsg.errors import BrokerUnavailable, LogBusy, OutcomeUnknown, StorageError, Unauthenticated
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -19,8 +19,8 @@ from txmsg.binlog.sink import REFUSALS, Sink
 from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MirrorDiverged
-from txmsg.logs import EventLog
 from txmsg.message import QueueId, QueueNumber
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -22,6 +22,7 @@ figures      what it tells a scraper
 incarnation  drops memory when the database goes back to an earlier state
 store        every statement
 migrate, migrations   the schema
+embedded     a PostgreSQL that comes with the package; brokers do not know of it
 findings     checks of the database's server
 periodic     repeats a step
 """

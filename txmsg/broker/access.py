@@ -11,13 +11,13 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from txmsg.access.guard import Guard
-from txmsg.access.limits import UserLimits
-from txmsg.access.snapshot import AccessSnapshot
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.users import Users
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.limits import UserLimits
+from txmsg.wire.access.snapshot import AccessSnapshot
 
 LOOK_S: Final = 1.0
 _log = EventLog(__name__)

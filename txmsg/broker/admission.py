@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from txmsg.access.rate import TokenBucket, admitted
 from txmsg.broker.store.topics import Topic
 from txmsg.errors import Overloaded, TopicClosed
+from txmsg.wire.access.rate import TokenBucket, admitted
 
 
 class Admission:

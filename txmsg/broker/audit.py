@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from txmsg.access.rules import Action
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.audit import AuditLog
+from txmsg.wire.access.rules import Action
 from txmsg.wire.caller import Caller
 
 REFUSALS_MAX: Final = 50

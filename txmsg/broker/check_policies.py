@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from txmsg.access.rules import Names
 from txmsg.administration.groups import CheckChange, CheckSettings
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
@@ -17,7 +16,8 @@ from txmsg.broker.store.check_policies import CheckPolicies as Store
 from txmsg.broker.store.check_policies import CheckPolicyRow
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.errors import MisuseError, UnknownGroup
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.rules import Names
 
 _log = EventLog(__name__)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from txmsg.access.limits import UserLimits
 from txmsg.broker.alerts.config import AlertsConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
@@ -30,6 +29,7 @@ from txmsg.settings.common import (
     log_level_setting,
 )
 from txmsg.settings.tracing import tracing_setting
+from txmsg.wire.access.limits import UserLimits
 from txmsg.wire.address import check_address
 from txmsg.wire.listening import loopback
 

@@ -19,11 +19,11 @@ from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
 from txmsg.broker.store.body_keys import BodyKeys, Keys
 from txmsg.broker.store.rows import Row
 from txmsg.broker.store.topics import Topic
-from txmsg.columns import Columns
-from txmsg.erasable import new_keys, seal
 from txmsg.errors import DuplicateId, InvalidMessage, TxmsgError
-from txmsg.logs import EventLog, HourlyLog
 from txmsg.message import now_us
+from txmsg.message.columns import Columns
+from txmsg.message.erasable import new_keys, seal
+from txmsg.runtime.logs import EventLog, HourlyLog
 from txmsg.wire.sealed import SEALED, is_sealed, unsealed
 
 _log = EventLog(__name__)

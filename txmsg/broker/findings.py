@@ -31,7 +31,7 @@ from txmsg.checks.database import (
     VERSION,
     WAL_LEVEL,
 )
-from txmsg.postgres import ENCODING, encoding_of
+from txmsg.runtime.postgres import ENCODING, encoding_of
 
 Connection = psycopg.Connection[Any]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

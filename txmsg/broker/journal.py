@@ -24,8 +24,8 @@ from txmsg.broker.store.connect import Pool
 from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.store.journal import RUN_MAX, Entry
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.logs import EventLog
 from txmsg.message import TransactionId
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -28,7 +28,7 @@ from txmsg.checks.database import (
     SCHEMA_DIFFERS,
 )
 from txmsg.errors import SchemaMismatch, StorageError
-from txmsg.postgres import KEEPALIVES, WITHOUT_POOLER, connect, cut_after, require_utf8, shares_sessions
+from txmsg.runtime.postgres import KEEPALIVES, WITHOUT_POOLER, connect, cut_after, require_utf8, shares_sessions
 
 REVISIONS = ("0001",)
 """The revisions this release works with, oldest first. `upgrade` goes to the last. A newer database says in

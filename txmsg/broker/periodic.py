@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

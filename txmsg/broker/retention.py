@@ -19,7 +19,7 @@ from txmsg.broker.store import segments as store
 from txmsg.broker.store.body_keys import drop_expired
 from txmsg.broker.store.connect import Connection, upkeep_session
 from txmsg.broker.store.segments import Pin, SegmentRow
-from txmsg.logs import EventLog, HourlyLog
+from txmsg.runtime.logs import EventLog, HourlyLog
 
 _log = EventLog(__name__)
 

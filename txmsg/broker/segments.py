@@ -13,7 +13,7 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import segments as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.segments import SegmentRow
-from txmsg.logs import EventLog, HourlyLog
+from txmsg.runtime.logs import EventLog, HourlyLog
 
 _log = EventLog(__name__)
 

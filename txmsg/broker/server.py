@@ -19,8 +19,8 @@ from txmsg.broker.services import handlers_of
 from txmsg.broker.store.connect import ADMIN_POOL_SIZE_MAX, Pool, open_pool
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.logs import EventLog
 from txmsg.metrics.http import Probes, serving
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.live import Given
 from txmsg.wire.server import CLOSING_S_MAX, Server
 

@@ -19,8 +19,6 @@ from txmsg.broker.levels import LeveledWriter
 from txmsg.broker.store.batch import Batch, DecidedBy, Problem
 from txmsg.broker.store.topics import Topic, TopicRegistry
 from txmsg.broker.writer import Writer
-from txmsg.columns import COLUMNS, OF_BROKER, Columns
-from txmsg.erasable import SEALED_HEADER
 from txmsg.errors import (
     BrokerUnavailable,
     DuplicateId,
@@ -54,6 +52,8 @@ from txmsg.message import (
     now_us,
     type_of_message,
 )
+from txmsg.message.columns import COLUMNS, OF_BROKER, Columns
+from txmsg.message.erasable import SEALED_HEADER
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, unpack_headers
 
 _BORN_AT_US_MAX = 253_402_300_799_000_000  # the year 9999; a client's clock may say anything

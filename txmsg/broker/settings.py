@@ -18,7 +18,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store.settings import SettingStore
 from txmsg.errors import BrokerUnavailable, MisuseError, shown
-from txmsg.logs import EventLog, set_log_level
+from txmsg.runtime.logs import EventLog, set_log_level
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.clients import CLIENT, ClientConfig
 from txmsg.settings.live import Given, replaced, value_in

@@ -16,7 +16,7 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import waits as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.topic_settings import SETTLED_S
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

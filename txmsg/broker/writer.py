@@ -38,8 +38,8 @@ from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.standbys import Unconfirmed
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded, StorageError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -5,4 +5,6 @@ loop         finds due halves, asks, and passes the outcome on
 ports        what the loop needs of a broker, as Protocols
 listener     what an application answers: `CheckMessageListener`
 fence        the table by which `FenceCheckListener` answers
+tables       all tables of txmsg in a business database, and their revisions
+connections  connections of drivers, of asyncio and of threads
 """

@@ -17,8 +17,8 @@ from uuid import UUID
 from txmsg.checker.policy import CheckPolicies, Decision, ParkReason, decide_after_answer, decide_before_check
 from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
 from txmsg.errors import MisuseError, OutcomeConflict, OutcomeExpired
-from txmsg.logs import EventLog
 from txmsg.message import TransactionId, TransactionState
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.catalogue import COUNT_MAX, check_settings, setting
 
 _log = EventLog(__name__)

@@ -6,7 +6,7 @@ from typing import Final
 
 from txmsg.checks.check import CRITICAL, NOTE, WARNING, Check
 from txmsg.checks.conditions import JOB, Level, Rise
-from txmsg.postgres import WITHOUT_POOLER
+from txmsg.runtime.postgres import WITHOUT_POOLER
 
 VERSION_MIN: Final = 150000
 """PostgreSQL 15, as the server numbers it: the schema needs NULLS NOT DISTINCT."""

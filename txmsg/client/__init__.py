@@ -16,12 +16,13 @@ memory       the broker of "memory:", for tests
 attach, asker   the stream over which brokers check back; the listener's answer
 running      the transactions that this process is running
 business_sql the tables of a business database as SQL, and the rights that roles need
+app          applications: declarations, dependencies, processes
+fence        the fence by itself: its public names
 options, hooks   checks of constructors' options; where tests act
 """
 
 from __future__ import annotations
 
-from txmsg.body_keys import BodyKeys
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.async_settings import AsyncSettings
@@ -32,6 +33,7 @@ from txmsg.client.receiving.idempotent import idempotent
 from txmsg.client.sending.half import Half
 from txmsg.client.settings import Settings
 from txmsg.client.transactional import transactional_message
+from txmsg.wire.body_keys import BodyKeys
 
 __all__ = [
     "AsyncConsumer",

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.running import is_running
 from txmsg.errors import shown
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, TransactionId, TransactionState
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.runtime.user_function import UserFunction
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
 
 _log = EventLog(__name__)
 

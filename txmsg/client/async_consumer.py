@@ -31,10 +31,9 @@ from txmsg.consumer.lifecycle import WithHandlers
 from txmsg.consumer.options import CLOSE_TIMEOUT_S, CONCURRENCY, ConsumerOptions, check_count
 from txmsg.consumer.workers import Workers
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, shown
-from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, check_seconds
-from txmsg.runtime.start import Start, start_to_wire
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.clients import (
     PREFETCH_BYTES_MAX,
     VISIBILITY_TIMEOUT_S_MAX,
@@ -44,11 +43,12 @@ from txmsg.settings.clients import (
 from txmsg.wire.brokers import shards_of
 from txmsg.wire.codec import SUSPECT_FROM
 from txmsg.wire.credential import TokenChoice, client_access
+from txmsg.wire.start import Start, start_to_wire
 from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)
@@ -92,7 +92,7 @@ class AsyncConsumer(WithHandlers):
     that returns one; read again at each connection. Default: TXMSG_TOKEN_FILE or TXMSG_TOKEN in the environment.
     hooks: for tests, which can also set them later.
     tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces the handlers.
-    encryption: decrypts bodies for the handlers, such as `txmsg.encryption.AesGcm`.
+    encryption: decrypts bodies for the handlers, such as `txmsg.message.encryption.AesGcm`.
 
     A handler that returns acknowledges the message. One that raises refuses it: it is retried after the group's
     back-off, and becomes a dead letter, with the error's text, when its retries are used up.

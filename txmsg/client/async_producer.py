@@ -32,7 +32,6 @@ from txmsg.client.sending.shards import Shards, find_shards
 from txmsg.client.sending.traced import sending, telling
 from txmsg.client.sending.untold import UNTOLD_MAX, Untold
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
-from txmsg.forks import renew_in_children
 from txmsg.message import (
     Message,
     MessageId,
@@ -44,16 +43,17 @@ from txmsg.message import (
     new_transaction_id_bytes,
     parse_message_id,
 )
+from txmsg.message.typed.topic import Topic
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds, in_seconds
-from txmsg.typed.topic import Topic
+from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.brokers import MEMORY, shards_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
     from txmsg.tracing.sending import Sending, Unsampled
 
@@ -81,8 +81,8 @@ class AsyncProducer:
     that returns one; read again at each connection. Default: TXMSG_TOKEN_FILE or TXMSG_TOKEN in the environment.
     hooks: for tests, which can also set them later.
     tracing: with `txmsg.tracing.Tracing()`, OpenTelemetry traces its calls.
-    encryption: encrypts the bodies that are sent, such as `txmsg.encryption.AesGcm`, and decrypts them for the check
-    listener.
+    encryption: encrypts the bodies that are sent, such as `txmsg.message.encryption.AesGcm`, and decrypts them for the
+    check listener.
 
     The first call connects, and attaches for check-backs. A service should call `start` (or use `async with`) when it
     starts, so that transactions which an earlier process left undecided are resolved at once.

@@ -15,9 +15,9 @@ from txmsg.administration.settings import Settings as Service
 from txmsg.administration.settings import WatchedSettings, WatchSettings
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown
-from txmsg.logs import EventLog
 from txmsg.runtime.background import in_background
 from txmsg.runtime.durations import Seconds, check_seconds
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.brokers import one_database_of
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.tls import TlsChoice

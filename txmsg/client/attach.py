@@ -19,14 +19,14 @@ from txmsg.client.asker import Asker
 from txmsg.client.channel import Brokers
 from txmsg.client.receiving.received import checked
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
-from txmsg.logs import EventLog
 from txmsg.message import TransactionState
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.channel import Stream
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Hello
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)

@@ -9,7 +9,7 @@ from sqlalchemy import Dialect, Table
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from txmsg.tables import (
+from txmsg.checker.tables import (
     REVISION,
     comments_of,
     fence_identity_table,

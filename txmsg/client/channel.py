@@ -19,7 +19,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_before_delay, 
 
 from txmsg.client.memory import MemoryBlockingChannel, MemoryChannel
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, Unauthenticated
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.brokers import MEMORY

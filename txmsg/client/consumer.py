@@ -10,10 +10,10 @@ from txmsg.consumer.failures import Retry
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.consumer.options import made_as
 from txmsg.message import ReceivedMessage
+from txmsg.message.typed.topic import Topic
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.process import shared_loop
 from txmsg.runtime.signals import stopped_by_signals, wait_for
-from txmsg.typed.topic import Topic
 
 P = TypeVar("P")
 R = TypeVar("R")

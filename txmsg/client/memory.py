@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from txmsg.columns import Columns
 from txmsg.errors import MisuseError, OutcomeConflict, OutcomeExpired, TxmsgError
-from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage, now_us
+from txmsg.message.columns import Columns
+from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.brokers import MEMORY
 from txmsg.wire.codec import pack_headers, slices_of_ids, unpack_headers
 from txmsg.wire.columns import columns_of

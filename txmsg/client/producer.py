@@ -26,7 +26,6 @@ from txmsg.client.sending.thread_lane import ThreadWaiter
 from txmsg.client.sending.traced import sending, telling
 from txmsg.client.sending.untold import Untold
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
-from txmsg.forks import check_fork_was_told, renew_in_children
 from txmsg.message import (
     Message,
     MessageId,
@@ -36,15 +35,16 @@ from txmsg.message import (
     new_transaction_id,
     new_transaction_id_bytes,
 )
+from txmsg.message.typed.topic import Topic
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
+from txmsg.runtime.forks import check_fork_was_told, renew_in_children
 from txmsg.runtime.process import LoopThread, shared_loop
-from txmsg.typed.topic import Topic
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _GRACE_S = 5.0

@@ -10,8 +10,8 @@ from typing import Self
 
 from txmsg.client.async_settings import AsyncSettings, Changed
 from txmsg.errors import MisuseError
-from txmsg.forks import renew_in_children
 from txmsg.runtime.durations import Seconds
+from txmsg.runtime.forks import renew_in_children
 from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.tls import TlsChoice

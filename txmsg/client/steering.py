@@ -14,7 +14,7 @@ from txmsg.administration.settings import Settings as Service
 from txmsg.administration.settings import WatchSettings
 from txmsg.client.channel import Brokers
 from txmsg.errors import MisuseError, TxmsgError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.catalogue import settings_of
 from txmsg.settings.clients import CLIENT, ClientConfig
 

@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from txmsg.checker.connections.opening import package_of
 from txmsg.checker.fence import AsyncFenceStore, FenceCheckListener, FenceStore
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.flows import flow, flow_async
@@ -25,11 +26,10 @@ from txmsg.client.outbox import flow as outbox_flow
 from txmsg.client.outbox import flow_async as outbox_flow_async
 from txmsg.client.outbox.options import Outbox, WhenAway, outbox_of
 from txmsg.client.producer import Producer
-from txmsg.connections.opening import package_of
 from txmsg.errors import MisuseError, shown
 from txmsg.message import Message
+from txmsg.message.typed.topic import Topic
 from txmsg.runtime.user_function import check_takes, finished, finished_async, name_of
-from txmsg.typed.topic import Topic
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from txmsg.forks import renew_in_children
+from txmsg.runtime.forks import renew_in_children
 
 _LOOK_S: Final = 0.005
 

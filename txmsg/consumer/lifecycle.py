@@ -16,14 +16,14 @@ from txmsg.consumer.failures import Retry
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError
-from txmsg.forks import check_fork_was_told, renew_in_children
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
+from txmsg.message.typed.topic import Topic
 from txmsg.runtime.durations import in_seconds
+from txmsg.runtime.forks import check_fork_was_told, renew_in_children
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.process import LoopThread, shared_loop
 from txmsg.runtime.signals import stopped_by_signals
 from txmsg.runtime.user_function import in_handler
-from txmsg.typed.topic import Topic
 
 P = TypeVar("P")
 R = TypeVar("R")

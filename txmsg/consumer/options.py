@@ -11,13 +11,13 @@ from uuid import uuid4
 from txmsg.errors import MisuseError, shown
 from txmsg.message import check_name
 from txmsg.runtime.durations import Seconds, check_seconds
-from txmsg.runtime.start import Start, check_group_start
 from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.credential import TokenChoice
+from txmsg.wire.start import Start, check_group_start
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
 
 P = ParamSpec("P")

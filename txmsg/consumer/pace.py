@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from txmsg.access.rate import TokenBucket
+from txmsg.wire.access.rate import TokenBucket
 
 
 class Pace:

@@ -18,18 +18,18 @@ from weakref import WeakSet
 from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
 from txmsg.consumer.handler_counts import HandlerCounts
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by, shown
-from txmsg.logs import EventLog
 from txmsg.message import Message, ReceivedMessage, check_name
+from txmsg.message.typed.names import check_topics, is_pattern, matches
+from txmsg.message.typed.topic import Topic, name_of
 from txmsg.metrics.figures import Figures
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.reason import text_of, without_words
 from txmsg.runtime.user_function import UserFunction, check_takes, finished
 from txmsg.runtime.user_function import name_of as name_of_function
-from txmsg.typed.names import check_topics, is_pattern, matches
-from txmsg.typed.topic import Topic, name_of
 from txmsg.wire.tags import TagExpression, parse_tags
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
 
 _log = EventLog(__name__)

@@ -22,8 +22,8 @@ from typing import Any, Final, Generic, TypeVar
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.isolation import isolation
 from txmsg.consumer.subscriptions import Handler
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.user_function import NotBegun, in_handler
 
 _log = EventLog(__name__)

@@ -14,6 +14,7 @@ spool, relay   batches on disk while a log is unavailable; a thread that appends
 finding     finds a message by its id
 copy        copies of a log on other machines
 server      serves a log to other machines
+agent       follows log files, and appends their lines
 protocol    converts values of a log to messages of the wire protocol
 consumer, producer    what applications use
 tables, export        ranges of topics as Arrow and as files, without a group

@@ -33,8 +33,8 @@ from txmsg.metaq.store.delayed import DELAYED, Delayed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
-from txmsg.runtime.start import Start
 from txmsg.settings.clients import CONCURRENCY_MAX
+from txmsg.wire.start import Start
 
 FETCH_SIZE_BYTES_MAX: Final = 1024 * 1024
 """What a fetch returns at most, unless it is told otherwise (or one batch alone is larger)."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, StorageError
-from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import Search, search_id
@@ -23,8 +22,9 @@ from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.role import require_no_copy
 from txmsg.metaq.store.state import Identity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
+from txmsg.runtime.forks import renew_in_children
 from txmsg.runtime.owners import refusal_text
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 _STEP_SIZE_BYTES: Final = 64 * 1024 * 1024
 

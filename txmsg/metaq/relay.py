@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from txmsg.errors import CorruptLog, MisuseError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import Compression
 from txmsg.metaq.spool import Spool
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog, MisuseError, Overloaded, StorageError
-from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Payload, pack, read_header, verify
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import lock_private
 from txmsg.metaq.store.log import Append
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text
 
 _log = EventLog(__name__)

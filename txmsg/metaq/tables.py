@@ -16,10 +16,10 @@ from txmsg.metaq.format.batch import SCHEMA, in_pieces, to_arrow
 from txmsg.metaq.format.readable import HEADERS, header_maps, id_texts
 from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, offset_after, offsets_of
 from txmsg.metaq.location import open_log
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 if TYPE_CHECKING:
-    from txmsg.body_keys import BodyKeys
+    from txmsg.wire.body_keys import BodyKeys
 
 TABLE_SCHEMA: Final = pa.schema(
     [

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from txmsg.errors import MisuseError, printable, shown
-from txmsg.logs import EventLog
 from txmsg.metrics.figures import Figures
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.address import LOCALHOST, host_and_port, host_of, is_local, is_loopback
 from txmsg.wire.listening import loopback_end, stop_listening
 from txmsg.wire.table import Bounds, Place, Table

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from google.protobuf.duration_pb2 import Duration
 from txmsg.administration.groups import GroupName, Groups, GroupSettings
 from txmsg.client.channel import Brokers
 from txmsg.errors import TxmsgError, UnknownGroup
-from txmsg.logs import EventLog
 from txmsg.rocketmq.codec import group_of
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -15,9 +15,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as Request
 
-from txmsg.access.principal import ANYONE
 from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
-from txmsg.logs import EventLog
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
 from txmsg.rocketmq.answers import Answers
@@ -35,6 +33,8 @@ from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
 from txmsg.rocketmq.unzipped import Unzipped
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.principal import ANYONE
 
 _log = EventLog(__name__)
 

@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-from txmsg.access.principal import ANYONE, Principal
 from txmsg.errors import shown
 from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.limits import has_control
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.access.principal import ANYONE, Principal
 from txmsg.wire.address import host_of
 from txmsg.wire.table import network_of
 

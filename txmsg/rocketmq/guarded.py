@@ -13,20 +13,28 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from txmsg.access.denied import DeniedCalls
-from txmsg.access.failures import Failures
-from txmsg.access.guard import Guard, host_of
-from txmsg.access.keys import AccessKey, KeyFile
-from txmsg.access.limits import Usages
-from txmsg.access.permissions import CHECK_GROUP, DESCRIBE_TOPIC, RECEIVE_GROUP, SEND_GROUP, SEND_TOPIC, allows, denied
-from txmsg.access.principal import Principal
-from txmsg.access.rules import Action, Kind, Right
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.rocketmq.config import WINDOW_S
 from txmsg.rocketmq.door import Caller, Door, client_id_of
 from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.wire.access.denied import DeniedCalls
+from txmsg.wire.access.failures import Failures
+from txmsg.wire.access.guard import Guard, host_of
+from txmsg.wire.access.keys import AccessKey, KeyFile
+from txmsg.wire.access.limits import Usages
+from txmsg.wire.access.permissions import (
+    CHECK_GROUP,
+    DESCRIBE_TOPIC,
+    RECEIVE_GROUP,
+    SEND_GROUP,
+    SEND_TOPIC,
+    allows,
+    denied,
+)
+from txmsg.wire.access.principal import Principal
+from txmsg.wire.access.rules import Action, Kind, Right
 
 _REFUSING_MAX: Final = 100
 """Refusals that wait; more are answered at once, and not why."""

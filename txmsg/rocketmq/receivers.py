@@ -19,13 +19,13 @@ from typing import NamedTuple
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.receiving.received import delivered
 from txmsg.errors import TxmsgError
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.filters import Wanted
 from txmsg.rocketmq.ids import Handle
 from txmsg.rocketmq.status import Refused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.v1.txmsg_pb2 import Receipt, ReceiveReply, ReceiveRequest, Refusal, RouteRequest, Subscription
 from txmsg.wire.v1.txmsg_rpc import Notify
 

@@ -9,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from txmsg.access.keys import KeyFile
 from txmsg.client.attach import Presence
 from txmsg.client.channel import Brokers, knock
 from txmsg.errors import MisuseError, TxmsgError
-from txmsg.logs import EventLog, set_log_level
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.rocketmq.agreements import Agreements
@@ -30,7 +28,9 @@ from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.tasks import Tasks
+from txmsg.runtime.logs import EventLog, set_log_level
 from txmsg.settings.live import Given
+from txmsg.wire.access.keys import KeyFile
 from txmsg.wire.address import host_and_port
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.tls import ServerTls

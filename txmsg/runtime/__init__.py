@@ -8,13 +8,14 @@ user_function  calls a function of the user's, whatever it does
 reason         what is kept of an exception of such a function
 signals        SIGINT and SIGTERM end what runs
 owners         whose a file is that the system refuses
-ports          ports that a server keeps while it is down
+logs           events that are logged, as text and as JSON
+forks          what a forked child does not share with its parent
+postgres       sessions with PostgreSQL, and what they rely on
 child          a child process: started, awaited, stopped
 extras         which extra brings a package that is not installed
 lazy           names of a package that load their modules
 revisions      directories of SQL files for each revision of a schema
 restarts       when what ended is started again                  (pure)
-start          where to begin in the queues of a topic              (pure)
 durations      durations and times, as options and people give them (pure)
 backoff        when a failed message is retried                     (pure)
 """

@@ -20,8 +20,8 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from txmsg.errors import MisuseError
-from txmsg.forks import check_fork_was_told, keep
-from txmsg.logs import EventLog
+from txmsg.runtime.forks import check_fork_was_told, keep
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.loops import new_application_loop
 
 _log = EventLog(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from txmsg.access.limits import UserLimits
 from txmsg.errors import MisuseError
-from txmsg.logs import LOG_FORMATS, LOG_LEVELS
 from txmsg.metrics.http import BearerToken
+from txmsg.runtime.logs import LOG_FORMATS, LOG_LEVELS
 from txmsg.settings.catalogue import COUNT_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
+from txmsg.wire.access.limits import UserLimits
 from txmsg.wire.address import check_reach
 from txmsg.wire.tls import ServerTls
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.catalogue import settings_of
 
 _log = EventLog(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.catalogue import setting
 
 if TYPE_CHECKING:

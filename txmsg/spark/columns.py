@@ -24,7 +24,7 @@ from txmsg.metaq.format.readable import header_maps
 from txmsg.metaq.interface import LogQueue
 
 if TYPE_CHECKING:
-    from txmsg.body_keys import BodyKeys
+    from txmsg.wire.body_keys import BodyKeys
 
 _HEADERS: Final = StructField("headers", MapType(StringType(), StringType(), valueContainsNull=False))
 _FIELDS: Final = (

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, UnknownTopic, shown
-from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.location import is_kafka
-from txmsg.runtime.start import Start
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.address import check_address
+from txmsg.wire.start import Start
 
 _log = EventLog(__name__)
 

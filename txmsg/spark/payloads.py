@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from txmsg.errors import MisuseError, shown
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.topic import Topic
 
 _TEXT: Final = StringType()
 _OF_FORMAT: Final[Mapping[str, DataType]] = {"date-time": TimestampType(), "date": DateType()}

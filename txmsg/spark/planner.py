@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from txmsg.errors import MisuseError, OffsetsMissing
 from txmsg.metaq.interface import LogAccess, LogQueue, Range
 from txmsg.metaq.store.state import Identity
-from txmsg.runtime.start import Start
 from txmsg.spark.generations import require_continued
 from txmsg.spark.options import Place, ReadOptions
 from txmsg.spark.position import Position
 from txmsg.spark.tasks import Part, limited
+from txmsg.wire.start import Start
 
 
 class Planner:

@@ -52,7 +52,7 @@ def read_parts(
     """The messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
     keys = None
     if options.body_keys:
-        from txmsg.body_keys import BodyKeys  # loads a client of brokers, which others do not need
+        from txmsg.wire.body_keys import BodyKeys  # loads a client of brokers, which others do not need
 
         keys = BodyKeys(options.body_keys)
     for part in parts:

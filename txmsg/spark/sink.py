@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from txmsg.errors import MisuseError, StorageError
-from txmsg.logs import EventLog
-from txmsg.postgres import FORM, connect
+from txmsg.runtime.logs import EventLog
+from txmsg.runtime.postgres import FORM, connect
 
 _log = EventLog(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from txmsg.app.application import Txmsg
-from txmsg.app.handling import Handling
-from txmsg.app.router import Subscription
+from txmsg.client.app.application import Txmsg
+from txmsg.client.app.handling import Handling
+from txmsg.client.app.router import Subscription
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.consumer.subscriptions import Subscriptions
 from txmsg.errors import MisuseError, shown

@@ -16,9 +16,9 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from txmsg.broker import migrate
-from txmsg.embedded import EmbeddedPostgres
+from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.errors import StorageError
-from txmsg.postgres import connect
+from txmsg.runtime.postgres import connect
 
 _CONNECT_S_MAX = 10
 # What makes the database usable stays, and the epochs: a consumer that outlives a test refuses lower ones. Tables that

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import TypeAlias
 
-from txmsg.app.application import Txmsg
+from txmsg.client.app.application import Txmsg
 from txmsg.client.async_consumer import AsyncConsumer
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.consumer import Consumer
@@ -20,7 +20,7 @@ from txmsg.client.producer import Producer
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import ReceivedMessage, TransactionState, check_name
-from txmsg.typed.names import matches
+from txmsg.message.typed.names import matches
 
 Sender: TypeAlias = Producer | AsyncProducer | Txmsg
 """What has the fault: a producer, or an application with `database=`, whose decorated functions and handlers send."""

@@ -20,8 +20,8 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from txmsg.errors import TxmsgError, error_of_code
-from txmsg.logs import log_to_stderr
 from txmsg.runtime.child import Child, take_stdin
+from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig

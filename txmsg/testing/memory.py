@@ -7,17 +7,17 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from txmsg.app.application import Txmsg
-from txmsg.app.router import Subscription
+from txmsg.client.app.application import Txmsg
+from txmsg.client.app.router import Subscription
 from txmsg.client.memory import memory
 from txmsg.consumer.failures import Reject, Skip
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage
+from txmsg.message.typed.topic import Topic, name_of
 from txmsg.runtime import loops
 from txmsg.runtime.threads import DaemonThreads
 from txmsg.testing.applications import Overrides, handle_on
 from txmsg.testing.calling_thread import CallingThread
-from txmsg.typed.topic import Topic, name_of
 from txmsg.wire.brokers import MEMORY
 from txmsg.wire.tags import parse_tags
 

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
-    from txmsg.app.application import Txmsg
     from txmsg.checker.listener import CheckMessageListener
+    from txmsg.client.app.application import Txmsg
     from txmsg.client.async_consumer import AsyncConsumer
     from txmsg.client.async_producer import AsyncProducer
     from txmsg.client.consumer import Consumer
@@ -103,8 +103,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def txmsg_address() -> str:
     """HOST:PORT at which every test finds its broker; for applications that read it when they are imported."""
-    from txmsg.runtime.ports import own_port
     from txmsg.wire.listening import loopback
+    from txmsg.wire.ports import own_port
 
     return f"{loopback()}:{own_port()}"
 
@@ -124,7 +124,7 @@ def txmsg_broker(
     pytestconfig: pytest.Config, txmsg_address: str, _txmsg_host: BrokerHost, _txmsg_database: NotifyDatabase
 ) -> Iterator[Broker]:
     """A broker that holds nothing yet, for this test alone. See txmsg.testing.Broker."""
-    from txmsg.postgres import connect
+    from txmsg.runtime.postgres import connect
     from txmsg.testing.broker import Broker
 
     _txmsg_database.empty()

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from txmsg.typed.names import is_pattern, prefix_of
+from txmsg.message.typed.names import is_pattern, prefix_of
 
 _ERROR_LENGTH_MAX = 200
 

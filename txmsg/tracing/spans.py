@@ -25,8 +25,8 @@ from opentelemetry.trace import (
 from opentelemetry.util.types import Attributes
 
 from txmsg.errors import said_by
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, TransactionState, message_id
+from txmsg.runtime.logs import EventLog
 from txmsg.tracing.context import headers_of
 
 _log = EventLog(__name__)

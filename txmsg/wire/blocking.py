@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from txmsg.errors import Overloaded, ProtocolError, TxmsgError, Unauthenticated
-from txmsg.forks import renew_in_children
+from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.channel import read_reply, too_large
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
-from txmsg.access.limits import Usage
-from txmsg.access.permissions import allows, denied
-from txmsg.access.principal import ANYONE, Principal
-from txmsg.access.rules import ALL_NAMES, Names, Right
 from txmsg.errors import PermissionDenied
+from txmsg.wire.access.limits import Usage
+from txmsg.wire.access.permissions import allows, denied
+from txmsg.wire.access.principal import ANYONE, Principal
+from txmsg.wire.access.rules import ALL_NAMES, Names, Right
 
 
 class Caller(NamedTuple):

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.caller import Caller, current_caller
 
 _log = EventLog(__name__)

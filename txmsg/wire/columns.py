@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txmsg.columns import COLUMNS, OF_BROKER, OF_PLAIN, Columns
+from txmsg.message.columns import COLUMNS, OF_BROKER, OF_PLAIN, Columns
 from txmsg.wire.codec import slices_of_ids
 from txmsg.wire.v1.txmsg_pb2 import MessageColumns
 

@@ -17,8 +17,8 @@ from typing import Final, cast
 from google.protobuf.message import DecodeError
 
 from txmsg.errors import ProtocolError, printable
-from txmsg.forks import renew_in_children
-from txmsg.logs import EventLog
+from txmsg.runtime.forks import renew_in_children
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.frames import (
     LAST,
     MORE,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias, TypedDict
 
-from txmsg.access.tokens import is_token
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.tokens import is_token
 from txmsg.wire.address import is_loopback
 from txmsg.wire.tls import TlsChoice, client_context
 

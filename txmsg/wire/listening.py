@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txmsg.erasable import DAMAGED_HEADER, ERASED_HEADER, SEALED_HEADER, unseal
+from txmsg.message.erasable import DAMAGED_HEADER, ERASED_HEADER, SEALED_HEADER, unseal
 from txmsg.wire.headers import pack_headers, unpack_headers
 
 SEALED: Final = pack_headers({SEALED_HEADER: "aes-256-gcm"})

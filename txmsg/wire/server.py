@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from txmsg.errors import BrokerUnavailable, MisuseError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.address import UNIX, host_and_port, is_loopback
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.listening import bound_sockets, stop_listening

@@ -6,10 +6,6 @@ import asyncio
 import math
 from typing import Any, Final
 
-from txmsg.access.guard import host_of
-from txmsg.access.limits import Usage
-from txmsg.access.principal import ANYONE, NOBODY
-from txmsg.access.tokens import read_token
 from txmsg.errors import (
     BrokerUnavailable,
     MessageTooLarge,
@@ -19,7 +15,11 @@ from txmsg.errors import (
     TxmsgError,
     Unauthenticated,
 )
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.guard import host_of
+from txmsg.wire.access.limits import Usage
+from txmsg.wire.access.principal import ANYONE, NOBODY
+from txmsg.wire.access.tokens import read_token
 from txmsg.wire.caller import Caller, answering
 from txmsg.wire.connection import Connection, Partial
 from txmsg.wire.data import split

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from txmsg.access.failures import Failures
-from txmsg.access.guard import Guard
-from txmsg.access.limits import NO_LIMITS, Usages
+from txmsg.wire.access.failures import Failures
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.limits import NO_LIMITS, Usages
 from txmsg.wire.connection import Partial, Traffic
 from txmsg.wire.table import Bounds, Table
 from txmsg.wire.tls import ServerTls

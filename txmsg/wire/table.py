@@ -25,7 +25,7 @@ from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 from txmsg.errors import Overloaded
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

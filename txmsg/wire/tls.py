@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from txmsg.errors import MisuseError, shown
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.frames import Buffer
 
 TlsChoice: TypeAlias = bool | str | Path | ssl.SSLContext | None

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Annotated, Final
 
-from txmsg.access.guard import Guard
-from txmsg.access.keys import AccessKey
-from txmsg.access.limits import NO_LIMITS, UserLimits
-from txmsg.access.rules import Rules, known_rules
-from txmsg.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError, Unauthenticated
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.keys import AccessKey
+from txmsg.wire.access.limits import NO_LIMITS, UserLimits
+from txmsg.wire.access.rules import Rules, known_rules
+from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.wire.channel import Channel
 from txmsg.wire.credential import client_access
 from txmsg.wire.method import Method

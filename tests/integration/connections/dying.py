@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 
 from tests.integration.connections.drivers import ASYNC, connecting
 from txmsg import AsyncProducer, FenceCheckListener, Producer, transactional_message
-from txmsg.connections.engines import DriverConnection
-from txmsg.connections.opening import driver_of, driver_of_async
+from txmsg.checker.connections.engines import DriverConnection
+from txmsg.checker.connections.opening import driver_of, driver_of_async
 
 INSERT = "insert into effects values (%s)"
 

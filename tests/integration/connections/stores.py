@@ -10,13 +10,13 @@ from uuid import UUID
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from txmsg.checker.connections.engines import AsyncConnect, Connect
 from txmsg.checker.fence import AsyncFence, AsyncFenceStore, Fence, FenceStore
 from txmsg.client.connections.rows import write_fence
 from txmsg.client.connections.rows_async import write_fence as write_fence_async
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
-from txmsg.connections.engines import AsyncConnect, Connect
 from txmsg.message import TransactionId, TransactionState
 
 OWNER = "the test"

@@ -31,11 +31,11 @@ from txmsg import (
     idempotent,
     transactional_message,
 )
+from txmsg.checker.connections.engines import DriverConnection
+from txmsg.checker.connections.opening import driver_of, driver_of_async
+from txmsg.client.fence import Fence
 from txmsg.client.receiving.inbox_handler import IdempotentHandler
 from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
-from txmsg.connections.engines import DriverConnection
-from txmsg.connections.opening import driver_of, driver_of_async
-from txmsg.fence import Fence
 from txmsg.message import new_transaction_id
 
 _SYNC_OF = {"psycopg-async": "psycopg", "asyncpg": "psycopg", "aiosqlite": "sqlite3", "aiomysql": "pymysql"}

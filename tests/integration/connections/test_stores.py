@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 
 from tests.integration.connections.drivers import ASYNC, SYNC, Connect, address_of, connecting
 from tests.integration.connections.stores import AsyncConnectionStore, ConnectionStore, SessionStore
+from txmsg.checker.connections.opening import driver_of, driver_of_async
 from txmsg.checker.fence import AsyncFenceStore, FenceStore
-from txmsg.connections.opening import driver_of, driver_of_async
-from txmsg.tables import create_tables
+from txmsg.checker.tables import create_tables
 from txmsg.testing import FenceStoreContract
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]

@@ -25,9 +25,9 @@ from sqlalchemy.orm import Session
 
 from tests.integration.client_harness import WAIT_S
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.tables import fence_table
 from txmsg.client import Producer, transactional_message
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState
-from txmsg.tables import fence_table
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine
 from tests.integration.fence.business import create_users
 from tests.living import living
 from txmsg.checker.fence import Fence
-from txmsg.tables import create_tables
+from txmsg.checker.tables import create_tables
 
 SERVERS = ("postgresql", "mariadb")
 

@@ -26,9 +26,9 @@ from sqlalchemy.orm import Session
 
 from tests.integration.fence.business import COMMIT, CONNECTION_ID, LEVELS, ROLLBACK, UNKNOWN, kill, users
 from txmsg.checker.fence import AsyncFence, Fence
+from txmsg.checker.tables import create_tables
 from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
-from txmsg.tables import create_tables
 
 _AT_ONCE = 8  # races
 _SETTLED_S_MAX = 60.0

@@ -21,9 +21,9 @@ from tests.integration.fence.business import (
     message,
 )
 from txmsg.checker.fence import AsyncFence, FenceCheckListener
+from txmsg.checker.tables import create_tables, fence_table
 from txmsg.errors import MisuseError, TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
-from txmsg.tables import create_tables, fence_table
 
 
 async def _states_of_a_transaction(engine: AsyncEngine) -> None:

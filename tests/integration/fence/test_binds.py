@@ -16,11 +16,11 @@ from tests.business import POOL_OF_ONE
 from tests.integration.client_harness import WAIT_S, message_count
 from tests.integration.fence.business import place_by_both_flows
 from txmsg.checker.fence import Fence, FenceCheckListener
+from txmsg.checker.tables import create_tables, metadata, outbox_table
 from txmsg.client import AsyncProducer, idempotent, transactional_message
 from txmsg.client.outbox import rows
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage, TransactionState, new_transaction_id
-from txmsg.tables import create_tables, metadata, outbox_table
 
 
 class Base(DeclarativeBase):

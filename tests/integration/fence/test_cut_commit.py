@@ -18,9 +18,9 @@ from tests.integration.fence.business import register, users, users_count
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, HOLD, PostgresProxy, Verdict
 from tests.waiting import until
 from txmsg.checker.fence import Fence, FenceCheckListener
+from txmsg.checker.tables import create_tables
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionState
-from txmsg.tables import create_tables
 
 
 @pytest.fixture

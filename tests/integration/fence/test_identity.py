@@ -25,9 +25,9 @@ from txmsg import AsyncProducer, FenceCheckListener, Producer
 from txmsg.checker.fence import Fence
 from txmsg.checker.fence.engines import on_engine
 from txmsg.checker.fence.identity import renew_fence_id
+from txmsg.checker.tables import create_tables, fence_identity_table, fence_table, inbox_table, metadata
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import new_transaction_id
-from txmsg.tables import create_tables, fence_identity_table, fence_table, inbox_table, metadata
 
 
 def test_the_fence_id_is_kept_and_differs_between_databases(engine: Engine, fence: Fence, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from txmsg.checker.tables import create_tables, inbox_table
 from txmsg.client import idempotent
 from txmsg.message import ReceivedMessage, new_transaction_id
-from txmsg.tables import create_tables, inbox_table
 
 GENERATIONS = [(0, True), (0, False), (2, True), (1, False), (0, False), (2, False), (3, True)]
 """The generations with which one message is delivered, in this order, and whether each is handled."""

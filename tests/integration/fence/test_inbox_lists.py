@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S
 from txmsg import Producer, RetryAfter, Start, Topic, Txmsg
+from txmsg.checker.tables import create_tables, inbox_table
 from txmsg.client import idempotent
 from txmsg.client.receiving.inbox_handler import IdempotentHandler
 from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage, new_transaction_id
-from txmsg.tables import create_tables, inbox_table
 
 INSERT = text("insert into effects values (:name)")
 

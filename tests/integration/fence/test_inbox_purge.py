@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, Engine, event, insert, select
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from txmsg.fence import purge_inbox
-from txmsg.tables import create_tables, inbox_table
+from txmsg.checker.tables import create_tables, inbox_table
+from txmsg.client.fence import purge_inbox
 
 
 def fill(connection: Connection) -> None:

@@ -27,9 +27,9 @@ from tests.integration.fence.business import (
     users_count,
 )
 from txmsg.checker.fence import Fence
+from txmsg.checker.tables import fence_table
 from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
-from txmsg.tables import fence_table
 
 
 def test_a_late_transaction_is_refused_and_leaves_nothing(engine: Engine, fence: Fence) -> None:

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from tests.integration.fence.business import COMMIT, LEVELS, ROLLBACK, UNKNOWN, recorded, register, users_count
 from txmsg.checker.fence import Fence
+from txmsg.checker.tables import fence_table
 from txmsg.client.flows.sql_text import Kind, steps
 from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionState, new_transaction_id
-from txmsg.tables import fence_table
 
 DUPLICATE_KEY = 1062
 

@@ -21,10 +21,10 @@ from tests.integration.fence.business import (
     users_count,
 )
 from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
+from txmsg.checker.tables import create_tables, metadata
 from txmsg.client import Producer
 from txmsg.errors import MisuseError, StorageError
 from txmsg.message import Message, new_transaction_id
-from txmsg.tables import create_tables, metadata
 
 
 def test_a_fence_row_inside_a_savepoint_is_refused(engine: Engine, fence: Fence) -> None:

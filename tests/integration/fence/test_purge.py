@@ -20,13 +20,13 @@ from tests.integration.fence.business import (
     recorded,
 )
 from txmsg.checker.fence import Fence
-from txmsg.cli.main import main
+from txmsg.checker.tables import fence_table
 from txmsg.client import Producer
+from txmsg.client.fence import held_by
 from txmsg.client.flows import undecided
 from txmsg.errors import MisuseError
-from txmsg.fence import held_by
 from txmsg.message import Message, TransactionId, new_transaction_id
-from txmsg.tables import fence_table
+from txmsg.ops.cli.main import main
 
 
 def age(engine: Engine, *ids: TransactionId) -> None:

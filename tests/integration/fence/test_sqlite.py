@@ -22,9 +22,9 @@ from tests.integration.fence.business import (
     users_count,
 )
 from txmsg.checker.fence import Fence
+from txmsg.checker.tables import create_tables
 from txmsg.errors import TransactionRefused
 from txmsg.message import new_transaction_id
-from txmsg.tables import create_tables
 
 
 @pytest.fixture(params=["legacy", "BEGIN", "BEGIN IMMEDIATE"])

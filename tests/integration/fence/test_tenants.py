@@ -11,12 +11,12 @@ from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import message_count
 from tests.integration.fence.business import place_by_both_flows
 from txmsg.checker.fence import AsyncFence, Fence, FenceCheckListener
+from txmsg.checker.tables import create_tables, metadata, outbox_table
 from txmsg.client import idempotent
 from txmsg.client.outbox import rows
 from txmsg.client.receiving.inbox import purge_inbox
 from txmsg.errors import StorageError
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
-from txmsg.tables import create_tables, metadata, outbox_table
 
 TABLES = {table.name for table in metadata.sorted_tables}
 

@@ -14,16 +14,16 @@ from sqlalchemy.orm import Session
 
 from tests.ports import own_port
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.app import Depends, Txmsg
-from txmsg.cli.connections import asker
+from txmsg.client.app import Depends, Txmsg
 from txmsg.consumer.failures import Reject, Retry
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import Message, ReceivedMessage
+from txmsg.message.typed.topic import Topic
 from txmsg.metaq import Log, LogProducer
 from txmsg.metrics.catalogue import Process
 from txmsg.metrics.figures import Figures
+from txmsg.ops.cli.connections import asker
 from txmsg.testing import Broker, MakeConsumer, MakeProducer, RunApp, broker_away, dies_before_commit, handler_fails
-from txmsg.typed.topic import Topic
 
 
 def greeting() -> str:

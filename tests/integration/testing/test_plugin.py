@@ -33,7 +33,7 @@ import os
 import pytest
 
 from txmsg import AsyncProducer, Message, ReceivedMessage, TransactionState
-from txmsg.runtime.ports import not_given
+from txmsg.wire.ports import not_given
 from txmsg.testing import Broker, Clock, MakeConsumer, MakeProducer, ProcessDied, dies_after_commit, lost_reply
 
 GOT: set[str] = set()

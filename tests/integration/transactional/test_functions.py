@@ -21,11 +21,11 @@ from tests.integration.client_harness import WAIT_S, collecting, counts, nothing
 from tests.integration.transactional.users import Refused, User, users
 from tests.waiting import until
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.tables import fence_table
 from txmsg.client import Producer, transactional_message
 from txmsg.client.asker import Asker
 from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.tables import fence_table
 
 
 def test_a_committed_call_is_told_with_its_arguments(

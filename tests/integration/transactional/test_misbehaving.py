@@ -27,9 +27,9 @@ from tests.integration.transactional.misbehaving import Business, Program, marke
 from tests.waiting import until
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.checker.listener import CheckMessageListener
+from txmsg.checker.tables import create_tables, inbox_table
 from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.tables import create_tables, inbox_table
 
 DRIVERS = {
     "postgresql-psycopg": ("postgresql+psycopg", None),

@@ -24,13 +24,13 @@ from tests.integration.connections.drivers import connecting
 from tests.integration.fence.conftest import make_business
 from tests.waiting import until
 from txmsg import FenceCheckListener, MessageId, Outbox, ReceivedMessage, create_tables
-from txmsg.cli.outbox import outbox
+from txmsg.checker.tables import outbox_table
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.client.connections import rows as raw_rows
 from txmsg.client.connections import rows_async as raw_rows_async
 from txmsg.client.outbox import rows
 from txmsg.errors import MessageTooLarge
-from txmsg.tables import outbox_table
+from txmsg.ops.cli.outbox import outbox
 
 _tables = MetaData()
 orders = Table("orders", _tables, Column("name", String(40), primary_key=True), Column("n", Integer))

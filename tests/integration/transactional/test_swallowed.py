@@ -19,10 +19,10 @@ from tests.integration.client_harness import WAIT_S, half_count, message_count
 from tests.integration.transactional.misbehaving import held, junk, markers, prepare
 from tests.waiting import until, until_async
 from txmsg.checker.fence import FenceCheckListener
+from txmsg.checker.tables import create_tables
 from txmsg.client import AsyncProducer, Producer, idempotent, transactional_message
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.tables import create_tables
 
 Work = Callable[[Session], None]
 

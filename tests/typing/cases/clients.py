@@ -37,7 +37,7 @@ from txmsg import (
     idempotent,
     new_transaction_id,
 )
-from txmsg.fence import AsyncFence, AsyncFenceStore, Fence, FenceStore, held_by, held_by_async, purge_inbox
+from txmsg.client.fence import AsyncFence, AsyncFenceStore, Fence, FenceStore, held_by, held_by_async, purge_inbox
 
 engine = create_engine("sqlite:///shop.db")
 async_engine = create_async_engine("sqlite+aiosqlite:///shop.db")

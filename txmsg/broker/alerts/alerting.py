@@ -36,9 +36,9 @@ from txmsg.checks.brokers import RULE_FAILED
 from txmsg.checks.catalogue import BUILT_IN
 from txmsg.checks.check import Check, Severity
 from txmsg.checks.conditions import History, Labels, holding, samples_of, scope_of
-from txmsg.logs import EventLog
 from txmsg.metrics.catalogue import CATALOGUE, Scope
 from txmsg.metrics.figures import Figures
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -9,10 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from txmsg.access.keys import KEY_ID, SEALED_SIZE_BYTES_MAX
-from txmsg.access.limits import checked_limits
-from txmsg.access.principal import check_role_name, check_user_name
-from txmsg.access.tokens import new_token
 from txmsg.administration.access import (
     AlterUser,
     CreateAccessKey,
@@ -31,6 +27,10 @@ from txmsg.administration.ask import Nothing
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.store.users import ROLES_MAX, Users
 from txmsg.errors import MisuseError, shown
+from txmsg.wire.access.keys import KEY_ID, SEALED_SIZE_BYTES_MAX
+from txmsg.wire.access.limits import checked_limits
+from txmsg.wire.access.principal import check_role_name, check_user_name
+from txmsg.wire.access.tokens import new_token
 from txmsg.wire.server_call import ServerCall, with_call
 from txmsg.wire.users import WatchAccess, WatchedAccess, WatchedRule
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from txmsg.access.permissions import ADMINISTER_GROUP, DESCRIBE_GROUP, READ_TOPIC
 from txmsg.administration.ask import Nothing
 from txmsg.administration.halves import HalfDecision, HalfMessage, HalfPage, HalfQuery, Resumed, ResumeHalves, Stats
 from txmsg.broker.api.notify import DeliveryService
@@ -20,8 +19,9 @@ from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.halves import Halves
 from txmsg.errors import ProtocolError, TxmsgError, shown
-from txmsg.logs import EventLog
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.permissions import ADMINISTER_GROUP, DESCRIBE_GROUP, READ_TOPIC
 from txmsg.wire.caller import may, names_for, require
 
 _log = EventLog(__name__)

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.administration.ask import Nothing
 from txmsg.administration.cluster import (
     BrokerFigures,
@@ -26,6 +25,7 @@ from txmsg.broker.cluster import Registry
 from txmsg.broker.store.mirrors import Mirrors
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
+from txmsg.wire.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.wire.caller import may
 
 Read = Callable[[bool], Awaitable[Figures]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from txmsg.access.permissions import DESCRIBE_GROUP, READ_TOPIC
 from txmsg.administration.dead_letters import (
     DeadLetter,
     DeadLetterBatch,
@@ -17,6 +16,7 @@ from txmsg.administration.dead_letters import (
 from txmsg.broker.api.withheld import told
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.message import check_name
+from txmsg.wire.access.permissions import DESCRIBE_GROUP, READ_TOPIC
 from txmsg.wire.caller import may, names_for
 
 

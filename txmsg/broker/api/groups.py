@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from txmsg.access.permissions import DESCRIBE_GROUP
 from txmsg.administration.ask import Nothing
 from txmsg.administration.groups import (
     CheckChange,
@@ -35,6 +34,7 @@ from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.retry_administration import RetryAdministration
 from txmsg.errors import MisuseError
 from txmsg.message import check_name
+from txmsg.wire.access.permissions import DESCRIBE_GROUP
 from txmsg.wire.caller import names_for
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
 from txmsg.administration.messages import (
     EndedTransaction,
     Erased,
@@ -28,9 +27,10 @@ from txmsg.broker.journal import Event
 from txmsg.broker.store.body_keys import BodyKeys
 from txmsg.broker.store.messages import Located, Messages
 from txmsg.errors import InvalidMessage, ProtocolError
-from txmsg.logs import EventLog
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Offset, check_name, parse_id
-from txmsg.wire.body_keys import FoundKeys, KeysQuery
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP, DESCRIBE_TOPIC, READ_TOPIC
+from txmsg.wire.body_keys_query import FoundKeys, KeysQuery
 from txmsg.wire.caller import may
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, slices_of_ids
 

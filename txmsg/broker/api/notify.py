@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from txmsg.access.permissions import CHECK_GROUP, SEND_GROUP, SEND_TOPIC
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Receive, Refusal, Subscription
@@ -27,12 +26,13 @@ from txmsg.message import (
     TransactionState,
     check_name,
 )
-from txmsg.runtime.start import start_of_wire
-from txmsg.typed.names import check_topics
+from txmsg.message.typed.names import check_topics
+from txmsg.wire.access.permissions import CHECK_GROUP, SEND_GROUP, SEND_TOPIC
 from txmsg.wire.caller import current_usage, may, refusal, require
 from txmsg.wire.codec import REQUEST_ITEMS_MAX, bytes_of_ids, ids_of_bytes, pack_headers, slices_of_ids
 from txmsg.wire.columns import columns_of
 from txmsg.wire.server_call import ServerCall, with_call
+from txmsg.wire.start import start_of_wire
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 T = TypeVar("T")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txmsg.access.permissions import resolved
-from txmsg.access.rules import ADMIN, ADMIN_RULES, ROLE, Decision, Right, Rule, Rules, parse_rule
 from txmsg.administration.rules import Allowed, Checked, Denied, RuleList, RuleQuery
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.store.access_rules import AccessRules
+from txmsg.wire.access.permissions import resolved
+from txmsg.wire.access.rules import ADMIN, ADMIN_RULES, ROLE, Decision, Right, Rule, Rules, parse_rule
 
 
 class RulesApi:

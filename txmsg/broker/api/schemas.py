@@ -6,7 +6,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from txmsg.access.permissions import DESCRIBE_TOPIC
 from txmsg.administration.ask import Nothing
 from txmsg.administration.schemas import (
     DeleteSchema,
@@ -18,6 +17,7 @@ from txmsg.administration.schemas import (
 from txmsg.broker.store.schemas import TopicSchemas
 from txmsg.errors import InvalidMessage, shown
 from txmsg.message import check_name
+from txmsg.wire.access.permissions import DESCRIBE_TOPIC
 from txmsg.wire.caller import names_for
 
 SCHEMA_SIZE_BYTES_MAX: Final = 64 * 1024

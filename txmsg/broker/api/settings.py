@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from txmsg.access.permissions import DESCRIBE_CLUSTER
 from txmsg.administration.ask import Nothing
 from txmsg.administration.settings import (
     ChangeSetting,
@@ -14,6 +13,7 @@ from txmsg.administration.settings import (
     WatchSettings,
 )
 from txmsg.broker.settings import RunTimeSettings
+from txmsg.wire.access.permissions import DESCRIBE_CLUSTER
 from txmsg.wire.caller import require, signature
 
 _PREFIXES_MAX = 100

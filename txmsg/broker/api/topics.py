@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from txmsg.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.administration.ask import Nothing
 from txmsg.administration.topics import (
     AlterTopic,
@@ -20,6 +19,7 @@ from txmsg.administration.topics import (
 )
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
+from txmsg.wire.access.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from txmsg.wire.caller import may, names_for
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from txmsg.access.permissions import READ_TOPIC
 from txmsg.administration.dead_letters import DeadLetter
 from txmsg.administration.groups import Retry
 from txmsg.broker.store.failures import EXPIRED
+from txmsg.wire.access.permissions import READ_TOPIC
 from txmsg.wire.caller import may
 
 MessageT = TypeVar("MessageT", Retry, DeadLetter)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from txmsg.broker.store.connect import Pool, notify, session
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

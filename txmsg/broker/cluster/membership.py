@@ -25,8 +25,8 @@ from txmsg.broker.store import waits as waits_store
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
 from txmsg.message import QueueId
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection
 from txmsg.broker.cluster.hints import KIND, ends_of
 from txmsg.broker.store.connect import TRANSIENT, answering_within, connect_listener
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -31,8 +31,8 @@ from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
 from txmsg.message import QueueId
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.reason import without_words
 from txmsg.wire.tags import TagExpression, wants_of
 

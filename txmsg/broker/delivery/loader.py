@@ -26,11 +26,11 @@ from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.consumer_groups import GroupRow
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
 from txmsg.message import QueueId, QueueNumber
+from txmsg.message.typed.names import is_pattern, prefix_of
 from txmsg.runtime.backoff import Backoff
-from txmsg.runtime.start import Start
-from txmsg.typed.names import is_pattern, prefix_of
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.start import Start
 from txmsg.wire.tags import TagExpression
 
 _log = EventLog(__name__)

@@ -18,7 +18,7 @@ from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import retries as retries_store
 from txmsg.broker.store.connect import Connection
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 _KEYS_PER_STATEMENT = 1000

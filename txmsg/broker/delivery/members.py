@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from txmsg.access.rate import TokenBucket
 from txmsg.broker.delivery.values import Line, Receipt
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.rate import TokenBucket
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 PROBE_S_MIN = 1.0

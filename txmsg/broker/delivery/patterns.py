@@ -8,8 +8,8 @@ from typing import Final
 from txmsg.broker.delivery.state import State
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.errors import InvalidMessage
-from txmsg.logs import EventLog
-from txmsg.typed.names import is_pattern, matches, prefix_of
+from txmsg.message.typed.names import is_pattern, matches, prefix_of
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.tags import TagExpression
 
 _log = EventLog(__name__)

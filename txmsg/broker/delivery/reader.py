@@ -12,7 +12,7 @@ from txmsg.broker.store import delivery as store
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.rows import Row
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 _SMALL_READ_COUNT, _SMALL_READ_BYTES = 10, 64 * 1024

@@ -25,8 +25,8 @@ from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.retries import FreedKeys
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
 from txmsg.message import QueueId
+from txmsg.runtime.logs import EventLog
 
 T = TypeVar("T")
 

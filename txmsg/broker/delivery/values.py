@@ -11,7 +11,7 @@ from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.store.rows import Row
 from txmsg.errors import TxmsgError
 from txmsg.message import QueueNumber
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 
 class Receipt(NamedTuple):

@@ -25,8 +25,8 @@ from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.retries import FirstFailure, FreedKeys, LastFailure, Loss, RetryFailure
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
 from txmsg.message import QueueId
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 _CURSORS_PER_STATEMENT = 1000

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from txmsg.access.rules import ROLE, Action, Kind, Rule
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.users import begin_change
 from txmsg.errors import MisuseError
+from txmsg.wire.access.rules import ROLE, Action, Kind, Rule
 
 _RULES_MAX: Final = 10_000
 """Each broker has all of them in memory."""

@@ -27,8 +27,8 @@ from txmsg.broker.store.arrays import (
 )
 from txmsg.broker.store.prepared import PreparedConnection, Statement
 from txmsg.broker.store.standbys import await_standbys
-from txmsg.columns import COLUMNS, OF_PLAIN, Column, Columns
 from txmsg.errors import TxmsgError
+from txmsg.message.columns import COLUMNS, OF_PLAIN, Column, Columns
 
 STALE_SEGMENT = "TX001"
 """SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""

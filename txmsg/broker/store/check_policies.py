@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from psycopg.rows import class_row
 
-from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, notify, session
+from txmsg.wire.access.rules import ALL_NAMES, Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

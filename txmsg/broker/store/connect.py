@@ -23,7 +23,7 @@ from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.store.arrays import register_arrays
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.errors import BrokerUnavailable, StorageError
-from txmsg.postgres import ENCODING, FORM, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
+from txmsg.runtime.postgres import ENCODING, FORM, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
 
 OTHER_INCARNATION = "TX007"
 """SQLSTATE: the database has gone back, or was restarted, since what is in memory was read."""

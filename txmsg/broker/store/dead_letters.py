@@ -10,7 +10,6 @@ from uuid import UUID
 
 from psycopg.rows import class_row, kwargs_row
 
-from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration.dead_letters import (
     DeadLetter,
     DeadLetterBatch,
@@ -27,6 +26,7 @@ from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.failures import failure_of
 from txmsg.errors import ProtocolError, shown
 from txmsg.message import Offset, QueueId, datetime_of_us, message_id, parse_id, us_of_datetime
+from txmsg.wire.access.rules import ALL_NAMES, Names
 from txmsg.wire.headers import readable_headers
 
 _LIST_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024

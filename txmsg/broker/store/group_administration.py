@@ -9,7 +9,6 @@ from psycopg import AsyncConnection
 from psycopg.errors import CheckViolation
 from psycopg.rows import kwargs_row
 
-from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration.groups import (
     GroupChange,
     GroupDetails,
@@ -29,7 +28,8 @@ from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.retries import group_lag
 from txmsg.errors import MisuseError, UnknownGroup, UnknownTopic
 from txmsg.message import QueueId, datetime_of_us
-from txmsg.runtime.start import Start
+from txmsg.wire.access.rules import ALL_NAMES, Names
+from txmsg.wire.start import Start
 
 _DELAYS_MAX: Final = 1000
 _AGAIN_MAX: Final = 1000  # as the table says

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from psycopg.rows import class_row, namedtuple_row
 
-from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration.halves import HalfMessage, HalfQuery
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
@@ -19,6 +18,7 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.checker.policy import ParkReason
 from txmsg.checker.ports import Askable, Claim, DueHalf
 from txmsg.message import ReceivedMessage, TransactionId, us_of_datetime
+from txmsg.wire.access.rules import ALL_NAMES, Names
 from txmsg.wire.codec import unpack_headers
 from txmsg.wire.headers import readable_headers
 

@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 from psycopg.rows import class_row
 
-from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration.schemas import VERSIONS_MAX, SchemaPage, SchemaQuery
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.creators import creator
 from txmsg.errors import MisuseError, UnknownTopic
-from txmsg.typed.registry import SchemaVersion
+from txmsg.message.typed.registry import SchemaVersion
+from txmsg.wire.access.rules import ALL_NAMES, Names
 
 
 class TopicSchemas:

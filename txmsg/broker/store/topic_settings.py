@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from psycopg import AsyncConnection
 from psycopg.rows import kwargs_row
 
-from txmsg.access.rules import ALL_NAMES, Names
 from txmsg.administration.topics import (
     TopicChange,
     TopicDetails,
@@ -33,6 +32,7 @@ from txmsg.broker.store.delivery import open_segment, queue_ends
 from txmsg.broker.store.topics import check_erasable
 from txmsg.errors import MisuseError, UnknownTopic
 from txmsg.message import QueueId, check_name
+from txmsg.wire.access.rules import ALL_NAMES, Names
 
 SETTLED_S: Final = 10.0
 """Seconds after which each broker knows of a change: twice the time between its looks."""

@@ -16,9 +16,9 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.creators import check_created, creator
 from txmsg.broker.store.incarnation import current_incarnation, same_incarnation
 from txmsg.errors import MisuseError, PermissionDenied, TopicExists, TxmsgError, UnknownTopic
-from txmsg.logs import EventLog
 from txmsg.message import ANY_TYPE, QUEUES_MAX, QueueId, check_name, is_name
 from txmsg.runtime.durations import shown_duration
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

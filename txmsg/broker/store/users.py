@@ -11,10 +11,6 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from txmsg.access.keys import AccessKey
-from txmsg.access.rules import Rules, known_rules
-from txmsg.access.snapshot import AccessSnapshot, Credential, User
-from txmsg.access.tokens import NewToken
 from txmsg.administration.access import (
     AlterUser,
     CreateAccessKey,
@@ -31,6 +27,10 @@ from txmsg.administration.access import (
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.errors import MisuseError
+from txmsg.wire.access.keys import AccessKey
+from txmsg.wire.access.rules import Rules, known_rules
+from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
+from txmsg.wire.access.tokens import NewToken
 from txmsg.wire.changes import State
 
 NOTICE: Final = "access"

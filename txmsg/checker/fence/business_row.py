@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence.driver import has_met_another, in_autocommit, is_absent_table
 from txmsg.checker.fence.identity import SELECT_IDENTITY
 from txmsg.checker.fence.own_rows import own_bind, own_connection
+from txmsg.checker.tables import ID, fence_identity_table, fence_table
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
-from txmsg.tables import ID, fence_identity_table, fence_table
 
 RowOptions: TypeAlias = Mapping[str, Any]
 """Of `row_options`."""

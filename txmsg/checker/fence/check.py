@@ -12,8 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from txmsg.checker.fence import identity
 from txmsg.checker.fence.driver import codes_of, has_met_another
+from txmsg.checker.tables import ID, fence_identity_table, fence_table
 from txmsg.message import TransactionId, TransactionState
-from txmsg.tables import ID, fence_identity_table, fence_table
 
 LOCK_WAIT_S = 0.2
 """Seconds a check waits for a running transaction before it answers UNKNOWN. MySQL rounds it up to 1 s."""

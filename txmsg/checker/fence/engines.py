@@ -17,11 +17,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.util import await_only
 
+from txmsg.checker.connections.engines import AsyncConnectedBy, ConnectedBy, connected_by, is_function
 from txmsg.checker.fence.own_rows import own_bind
-from txmsg.connections.engines import AsyncConnectedBy, ConnectedBy, connected_by, is_function
+from txmsg.checker.tables import DIALECTS, fence_table
 from txmsg.errors import MisuseError, shown
-from txmsg.forks import keep
-from txmsg.tables import DIALECTS, fence_table
+from txmsg.runtime.forks import keep
 
 FenceEngine: TypeAlias = Engine | ConnectedBy
 AsyncFenceEngine: TypeAlias = AsyncEngine | AsyncConnectedBy | Engine | ConnectedBy

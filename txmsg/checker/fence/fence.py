@@ -11,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, exc
 from sqlalchemy.orm import Session
 
+from txmsg.checker.connections.engines import Connect
 from txmsg.checker.fence import business_row, check, identity, purge
 from txmsg.checker.fence.engines import (
     FenceEngine,
@@ -22,10 +23,9 @@ from txmsg.checker.fence.engines import (
     row_options,
     sync_session_of,
 )
-from txmsg.connections.engines import Connect
-from txmsg.forks import renew_in_children
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
+from txmsg.runtime.forks import renew_in_children
 
 T = TypeVar("T")
 

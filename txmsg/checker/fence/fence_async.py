@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, exc
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from txmsg.checker.connections.engines import AsyncConnect
 from txmsg.checker.fence import business_row, check, identity, purge
 from txmsg.checker.fence.engines import (
     AsyncFenceEngine,
@@ -20,10 +21,9 @@ from txmsg.checker.fence.engines import (
     row_options,
     sync_session_of,
 )
-from txmsg.connections.engines import AsyncConnect
-from txmsg.forks import renew_in_children
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.durations import Seconds
+from txmsg.runtime.forks import renew_in_children
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, bindparam, exc, insert, select, update
 
+from txmsg.checker.tables import ID, REVISION, fence_identity_table, schema_of
 from txmsg.errors import StorageError
-from txmsg.tables import ID, REVISION, fence_identity_table, schema_of
 
 SELECT_IDENTITY = select(fence_identity_table.c.fence_id)
 _INSERT_IDENTITY = (
@@ -65,5 +65,5 @@ def _found(connection: Connection) -> UUID | None:
             raise
         raise StorageError(
             f"table {fence_identity_table.name} is absent from {connection.engine.url}: call "
-            "txmsg.create_tables(engine), or add txmsg.tables.metadata to your migrations"
+            "txmsg.create_tables(engine), or add txmsg.checker.tables.metadata to your migrations"
         ) from error

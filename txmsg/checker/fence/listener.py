@@ -8,10 +8,10 @@ from typing import Final
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from txmsg.checker.connections.engines import AsyncConnect, Connect
 from txmsg.checker.fence.engines import FenceEngine, checked_engine_async
 from txmsg.checker.fence.fence import Fence
 from txmsg.checker.fence.fence_async import AsyncFence
-from txmsg.connections.engines import AsyncConnect, Connect
 from txmsg.message import ReceivedMessage, TransactionState
 
 

@@ -30,7 +30,7 @@ def own_bind(session: Session, table: Table) -> Engine | Connection:
 def _unbound(table: Table) -> MisuseError:
     return MisuseError(
         f"the session has no bind for table {table.name}: give it one for each table of txmsg, "
-        "sessionmaker(binds={..., **dict.fromkeys(txmsg.tables.metadata.sorted_tables, engine)})"
+        "sessionmaker(binds={..., **dict.fromkeys(txmsg.checker.tables.metadata.sorted_tables, engine)})"
     )
 
 

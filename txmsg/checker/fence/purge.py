@@ -7,10 +7,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, bindparam, delete, select
 
+from txmsg.checker.tables import ID, Ago, fence_table
 from txmsg.errors import MisuseError
 from txmsg.message import TransactionId
 from txmsg.runtime.durations import Seconds, in_seconds
-from txmsg.tables import ID, Ago, fence_table
 
 PURGE_AGE_S_MIN = 600.0
 """No row younger than this is purged: without its row, a paused transaction could commit after its rollback."""

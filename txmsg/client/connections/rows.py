@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from txmsg.checker.connections.drivers import MySQL
+from txmsg.checker.connections.opening import Driver, driver_of
 from txmsg.checker.fence.driver import has_met_another, is_absent_table, is_duplicate
 from txmsg.client.connections.statements import (
     INSERT_FENCE,
@@ -16,8 +18,6 @@ from txmsg.client.connections.statements import (
     RAISE_INBOX_BY_UPSERT,
 )
 from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet
-from txmsg.connections.drivers import MySQL
-from txmsg.connections.opening import Driver, driver_of
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
 

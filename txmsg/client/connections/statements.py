@@ -1,13 +1,13 @@
 """The SQL of the rows that commit with the effects, for connections that SQLAlchemy does not know.
 
-The rows are those of txmsg.tables: what is written by SQLAlchemy's sessions and by these is the same.
+The rows are those of txmsg.checker.tables: what is written by SQLAlchemy's sessions and by these is the same.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from txmsg.tables import fence_identity_table, fence_table, inbox_table, outbox_table
+from txmsg.checker.tables import fence_identity_table, fence_table, inbox_table, outbox_table
 
 # Through the identity table: in another database nothing is written.
 INSERT_FENCE: Final = (

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from txmsg.checker.connections.opening import Driver, opened
 from txmsg.checker.fence.driver import codes_of
-from txmsg.connections.opening import Driver, opened
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

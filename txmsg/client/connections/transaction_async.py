@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final
 
+from txmsg.checker.connections.opening import AsyncDriver, opened_async
 from txmsg.checker.fence.driver import codes_of
-from txmsg.connections.opening import AsyncDriver, opened_async
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from txmsg.errors import InvalidMessage, MisuseError, shown
 from txmsg.message import Message, check_name, check_tag
-from txmsg.typed.text import NOT_JSON, json_of, key_of, named, why_not_json
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.text import NOT_JSON, json_of, key_of, named, why_not_json
+from txmsg.message.typed.topic import Topic
 
 Key = str | Callable[..., object] | None
 Builder = Callable[..., Message | Sequence[Message] | bytes]

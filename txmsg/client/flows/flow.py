@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
+from txmsg.checker.connections.opening import Driver
 from txmsg.checker.fence import Fence
 from txmsg.checker.fence.engines import in_session, sync_session_of
 from txmsg.checker.fence.store import FenceStore
@@ -28,10 +29,9 @@ from txmsg.client.sending.begun import BegunHalf
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.sending.traced import local_transaction
-from txmsg.connections.opening import Driver
 from txmsg.errors import MisuseError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionId, TransactionState
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from txmsg.checker.connections.opening import AsyncDriver
 from txmsg.checker.fence import AsyncFence
 from txmsg.checker.fence.engines import in_session_async, sync_session_of
 from txmsg.checker.fence.store import AsyncFenceStore
@@ -26,10 +27,9 @@ from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.outcome_log import OUTCOME_WAIT_S, log_untold
 from txmsg.client.sending.traced import local_transaction
-from txmsg.connections.opening import AsyncDriver
 from txmsg.errors import MisuseError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionId, TransactionState
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

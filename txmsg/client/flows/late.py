@@ -29,7 +29,6 @@ from txmsg.client.running import running
 from txmsg.client.sending.half import Half
 from txmsg.client.sending.traced import NOT_TRACED, transaction
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
 from txmsg.message import (
     Message,
     MessageId,
@@ -37,6 +36,7 @@ from txmsg.message import (
     message_id,
     new_transaction_id,
 )
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar, overload
 
 from txmsg.message import Message, MessageId, TransactionId
-from txmsg.typed.outgoing import outgoing
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.outgoing import outgoing
+from txmsg.message.typed.topic import Topic
 
 P = TypeVar("P")
 

@@ -25,8 +25,8 @@ from txmsg.client.outbox.options import Outbox, ordering_key_of
 from txmsg.client.outbox.packed import packed
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable
-from txmsg.logs import EventLog
 from txmsg.message import Message, new_transaction_id
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

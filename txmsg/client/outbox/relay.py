@@ -20,8 +20,8 @@ from txmsg.client.outbox.packed import unpacked
 from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.half import Half
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError, Unauthenticated
-from txmsg.logs import EventLog
 from txmsg.message import Message, TransactionState, now_us
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

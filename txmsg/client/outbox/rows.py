@@ -30,9 +30,9 @@ from txmsg.checker.fence.business_row import refuse_absent_tables
 from txmsg.checker.fence.check import transaction
 from txmsg.checker.fence.driver import has_met_another
 from txmsg.checker.fence.own_rows import own_connection
+from txmsg.checker.tables import Ago, fence_identity_table, fence_table, outbox_table, outbox_turn_table
 from txmsg.errors import MessageTooLarge, MisuseError
 from txmsg.message import TransactionId
-from txmsg.tables import Ago, fence_identity_table, fence_table, outbox_table, outbox_turn_table
 
 ROWS_PER_PAGE: Final = 500
 BYTES_PER_PAGE: Final = 8 * 1024 * 1024

@@ -7,8 +7,8 @@ from txmsg.client.receiving.held import Hand
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

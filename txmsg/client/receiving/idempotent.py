@@ -10,9 +10,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, ov
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from txmsg.checker.connections.opening import package_of
 from txmsg.client.receiving.inbox_handler import IdempotentHandler
 from txmsg.client.receiving.inbox_handler_async import AsyncIdempotentHandler
-from txmsg.connections.opening import package_of
 from txmsg.consumer.subscriptions import refuse_subscribed
 from txmsg.errors import MisuseError
 from txmsg.runtime.user_function import check_takes, is_coroutine, name_of

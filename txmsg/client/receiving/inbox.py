@@ -35,19 +35,19 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.orm import Session
 
+from txmsg.checker.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.checker.fence.driver import is_absent_table
 from txmsg.checker.fence.engines import read_committed
 from txmsg.checker.fence.own_rows import own_connection
+from txmsg.checker.tables import inbox_table
 from txmsg.client.flows.guard import SessionGuard
-from txmsg.connections.engines import AsyncConnect, AsyncConnectedBy, Connect, connected_by, is_function
 from txmsg.consumer.failures import RetryAfter
 from txmsg.consumer.subscriptions import GroupHandler
 from txmsg.errors import MisuseError, StorageError, shown
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
 from txmsg.runtime.durations import Seconds, in_seconds
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.user_function import name_of
-from txmsg.tables import inbox_table
 
 _log = EventLog(__name__)
 
@@ -143,7 +143,7 @@ def _refuse_absent_table(engine: Engine, error: DBAPIError) -> None:
     if is_absent_table(error, inbox_table.name):
         raise StorageError(
             f"table {inbox_table.name} is absent from {engine.url}: call txmsg.create_tables(engine), or add "
-            "txmsg.tables.metadata to your migrations"
+            "txmsg.checker.tables.metadata to your migrations"
         ) from error
 
 

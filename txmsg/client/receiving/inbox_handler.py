@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from txmsg.checker.connections.opening import Driver
 from txmsg.checker.fence.engines import in_session, sync_session_of
 from txmsg.client.connections.rows import record as record_on_connection
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, ListAttempt, record, record_list
-from txmsg.connections.opening import Driver
 from txmsg.consumer.subscriptions import handled
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage

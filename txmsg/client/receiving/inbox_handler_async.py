@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from txmsg.checker.connections.opening import AsyncDriver
 from txmsg.checker.fence.engines import in_session_async, sync_session_of
 from txmsg.client.connections.rows_async import record as record_on_connection
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.outer import inside
 from txmsg.client.receiving.inbox import HandledBefore, InboxHandler, ListAttempt, record, record_list
-from txmsg.connections.opening import AsyncDriver
 from txmsg.consumer.subscriptions import handled
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from txmsg.client.channel import Brokers
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.room import Bounds
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

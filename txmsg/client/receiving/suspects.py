@@ -13,7 +13,7 @@ from typing import Final
 from txmsg.client.receiving.delivery import Delivery
 from txmsg.consumer.isolation import isolation
 from txmsg.consumer.workers import Workers
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.codec import SUSPECT_FROM
 
 _log = EventLog(__name__)

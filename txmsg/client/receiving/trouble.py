@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from txmsg.client.channel import RETRYABLE
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from txmsg.client.sending.outcome_log import is_contradiction, log_untold
-from txmsg.columns import Columns, put
 from txmsg.errors import (
     BrokerUnavailable,
     InvalidMessage,
@@ -22,12 +21,13 @@ from txmsg.errors import (
     shown,
 )
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionState, now_us
+from txmsg.message.columns import Columns, put
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
 from txmsg.wire.columns import packed_columns
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
 
 if TYPE_CHECKING:
-    from txmsg.encryption import Encryption
+    from txmsg.message.encryption import Encryption
 
 E = TypeVar("E", bound="Entry")
 

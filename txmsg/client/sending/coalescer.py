@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 from txmsg.client.sending.batch import Entry
 from txmsg.client.sending.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
-from txmsg.logs import EventLog
 from txmsg.runtime.background import in_background
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

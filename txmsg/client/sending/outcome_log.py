@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from txmsg.errors import OutcomeConflict, OutcomeExpired
-from txmsg.logs import EventLog
 from txmsg.message import TransactionState
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

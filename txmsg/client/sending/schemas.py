@@ -8,7 +8,7 @@ from typing import Any
 
 from txmsg.administration.schemas import registration
 from txmsg.client.channel import Brokers, retrying
-from txmsg.typed.topic import Topic
+from txmsg.message.typed.topic import Topic
 from txmsg.wire.method import Method
 
 

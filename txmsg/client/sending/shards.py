@@ -24,9 +24,9 @@ from txmsg.client.sending.sender import Lane, Sender
 from txmsg.client.sending.thread_lane import ThreadWaiter, wait_for
 from txmsg.client.sending.waiting import PENDING_ITEMS_MAX
 from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.message import new_transaction_id_bytes
 from txmsg.runtime.background import in_background
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
 _log = EventLog(__name__)

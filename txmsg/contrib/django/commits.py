@@ -12,8 +12,8 @@ from txmsg.client.producer import Producer
 from txmsg.client.sending.half import Half
 from txmsg.contrib.django import rows
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
 from txmsg.message import TransactionState
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

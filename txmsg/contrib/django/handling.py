@@ -11,8 +11,8 @@ from txmsg.consumer.subscriptions import GroupHandler, refuse_subscribed
 from txmsg.contrib.django import rows
 from txmsg.contrib.django.producers import declare
 from txmsg.errors import MisuseError, StorageError
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage, check_name
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.user_function import check_takes, finished, name_of
 
 _log = EventLog(__name__)

@@ -14,9 +14,9 @@ from txmsg.contrib.django.commits import end_with_commit
 from txmsg.contrib.django.producers import producer as producer_of
 from txmsg.errors import MisuseError
 from txmsg.message import Message, MessageId, TransactionState, message_id
+from txmsg.message.typed.outgoing import outgoing
+from txmsg.message.typed.topic import Topic
 from txmsg.runtime import loops
-from txmsg.typed.outgoing import outgoing
-from txmsg.typed.topic import Topic
 
 _OWNER: Final = "txmsg.contrib.django.send"
 

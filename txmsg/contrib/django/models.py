@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from txmsg.tables import fence_table, inbox_table, outbox_table
+from txmsg.checker.tables import fence_table, inbox_table, outbox_table
 
 
 class Fence(models.Model):

@@ -13,7 +13,7 @@ from txmsg.client.producer import Producer
 from txmsg.contrib.django.configuration import configuration
 from txmsg.contrib.django.databases import engine_of
 from txmsg.errors import StorageError
-from txmsg.forks import renew_in_children
+from txmsg.runtime.forks import renew_in_children
 
 
 class _Producers:

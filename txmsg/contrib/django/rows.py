@@ -1,6 +1,6 @@
 """The rows that commit with the effects, written and looked for by Django's own connection.
 
-They are those of txmsg.tables: what SQLAlchemy writes there, and what is here, are the same.
+They are those of txmsg.checker.tables: what SQLAlchemy writes there, and what is here, are the same.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db import DatabaseError, IntegrityError, connections, transaction
 
 from txmsg.checker.fence.driver import has_met_another, is_absent_table
+from txmsg.checker.tables import fence_identity_table, fence_table, inbox_table, outbox_table
 from txmsg.client.connections.statements import (
     INSERT_FENCE,
     INSERT_INBOX,
@@ -22,7 +23,6 @@ from txmsg.client.connections.statements import (
 from txmsg.client.outbox.rows import PACKET_CHECKED_BYTES, check_packet, stored_key
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import ReceivedMessage, TransactionId
-from txmsg.tables import fence_identity_table, fence_table, inbox_table, outbox_table
 
 _SELECT_KEPT = f"SELECT 1 FROM {outbox_table.name} WHERE group_name = %s AND ordering_key = %s LIMIT 1"
 
@@ -84,7 +84,7 @@ def is_message_recorded(using: str, group: str, message: ReceivedMessage) -> boo
 
 
 def _id(using: str, value: UUID) -> UUID | str:
-    """As txmsg.tables.ID has it."""
+    """As txmsg.checker.tables.ID has it."""
     return value if connections[using].vendor == "postgresql" else value.hex
 
 

@@ -25,8 +25,8 @@ from txmsg.contrib.django.producers import declare, use_outbox
 from txmsg.contrib.django.producers import producer as producer_of
 from txmsg.errors import MisuseError
 from txmsg.message import Message, TransactionState, new_transaction_id
+from txmsg.message.typed.topic import Topic
 from txmsg.runtime.user_function import finished, name_of
-from txmsg.typed.topic import Topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 from django.db import connections
 from django.utils.module_loading import autodiscover_modules
 
-from txmsg.app.application import Txmsg
-from txmsg.app.dependencies import Injected
-from txmsg.app.router import Router
+from txmsg.client.app.application import Txmsg
+from txmsg.client.app.dependencies import Injected
+from txmsg.client.app.router import Router
 from txmsg.consumer.failures import Retry
 from txmsg.contrib.django.configuration import configuration
 from txmsg.contrib.django.producers import start_declared
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
+from txmsg.message.typed.topic import Topic, name_of
 from txmsg.runtime.user_function import is_coroutine
 from txmsg.runtime.user_function import name_of as name_of_function
-from txmsg.typed.topic import Topic, name_of
 
 H = TypeVar("H", bound=Callable[..., Any])
 

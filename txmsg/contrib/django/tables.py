@@ -1,4 +1,4 @@
-"""The operation of migrations that makes txmsg's tables: those of txmsg.tables, of which SQLAlchemy writes the SQL."""
+"""The operation of migrations that makes txmsg's tables: those of txmsg.checker.tables, whose SQL SQLAlchemy writes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from django.db.migrations.operations.base import Operation
 from sqlalchemy import Dialect
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
+from txmsg.checker.tables import metadata
 from txmsg.client.business_sql import identity_sql, table_sql
 from txmsg.errors import MisuseError
-from txmsg.tables import metadata
 
 
 class CreateTables(Operation):

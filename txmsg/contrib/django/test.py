@@ -73,7 +73,7 @@ class BrokerMixin:
 
     def setUp(self) -> None:
         """Starts the broker, on an emptied database, and ends it when the test has ended."""
-        from txmsg.postgres import connect
+        from txmsg.runtime.postgres import connect
         from txmsg.testing.broker import Broker
 
         super().setUp()  # type: ignore[misc]
@@ -106,10 +106,10 @@ class BrokerTestCase(BrokerMixin, TransactionTestCase):
 @cache
 def _of_process(_pid: int) -> tuple[BrokerHost, NotifyDatabase, str]:
     """pid: of this process, for workers of `manage.py test --parallel` are forked."""
-    from txmsg.runtime.ports import own_port
     from txmsg.testing.database import NotifyDatabase
     from txmsg.testing.host import BrokerHost
     from txmsg.wire.listening import loopback
+    from txmsg.wire.ports import own_port
 
     stack = ExitStack()
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txmsg-test-")))

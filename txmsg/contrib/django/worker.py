@@ -6,7 +6,7 @@ from typing import Final
 
 import django
 
-from txmsg.app.application import Txmsg
+from txmsg.client.app.application import Txmsg
 
 APP: Final = f"{__name__}:app"
 """Its name for `txmsg worker`. The project is that of DJANGO_SETTINGS_MODULE."""

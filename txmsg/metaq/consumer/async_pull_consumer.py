@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
+from txmsg.message.typed.topic import Topic
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.member import AsyncMember, LogChoice
 from txmsg.metaq.consumer.options import LogOptions, Missing
@@ -18,9 +18,9 @@ from txmsg.metaq.group.assignment import Strategy
 from txmsg.metaq.interface import LogAccess, LogGroupSettings, LogQueue, offsets_of
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds, in_seconds
-from txmsg.runtime.start import Start, check_start
-from txmsg.typed.topic import Topic
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.credential import TokenChoice
+from txmsg.wire.start import Start, check_start
 from txmsg.wire.tls import TlsChoice
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from txmsg.errors import MembershipLost, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.consumer.lane import Lane, chunk_count_of
 from txmsg.metaq.group.assignment import Strategy, wanted_by
 from txmsg.metaq.interface import RETRIES, GroupMember, GroupView, LogAccess, LogGroupSettings, LogQueue
-from txmsg.runtime.start import Start
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.start import Start
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 _log = EventLog(__name__)

@@ -8,10 +8,10 @@ from concurrent.futures import Executor
 from typing import Final
 
 from txmsg.errors import OffsetOutOfRange, OffsetsMissing, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.options import Missing
 from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -20,7 +20,6 @@ from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.lifecycle import AsyncLifecycle
 from txmsg.consumer.options import ConsumerOptions
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.consumer.balance import Balance
 from txmsg.metaq.consumer.fetcher import Fetcher
 from txmsg.metaq.consumer.lane import Lane
@@ -28,6 +27,7 @@ from txmsg.metaq.consumer.options import LogOptions
 from txmsg.metaq.group.assignment import averaged
 from txmsg.metaq.interface import LogAccess, LogGroupSettings
 from txmsg.metaq.location import open_log
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.threads import DaemonThreads
 
 _log = EventLog(__name__)

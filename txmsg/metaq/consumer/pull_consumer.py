@@ -8,13 +8,13 @@ from typing import Any
 from txmsg.consumer.lifecycle import Lifecycle
 from txmsg.consumer.options import made_as
 from txmsg.errors import MisuseError
+from txmsg.message.typed.topic import Topic
 from txmsg.metaq.consumer.async_pull_consumer import AsyncPullConsumer
 from txmsg.metaq.consumer.polls import PolledBatch
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.durations import Seconds
 from txmsg.runtime.process import LoopThread
-from txmsg.runtime.start import Start
-from txmsg.typed.topic import Topic
+from txmsg.wire.start import Start
 
 
 class PullConsumer(Lifecycle[AsyncPullConsumer]):

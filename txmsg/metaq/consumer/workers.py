@@ -15,7 +15,6 @@ from txmsg.consumer.pace import Pace
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
-from txmsg.logs import EventLog
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
@@ -23,6 +22,7 @@ from txmsg.metaq.consumer.slots import Slots
 from txmsg.metaq.interface import SESSION_S, LogAccess, LogGroupSettings
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.clients import CONCURRENCY_MAX
 
 _log = EventLog(__name__)

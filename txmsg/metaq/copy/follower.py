@@ -23,7 +23,6 @@ from txmsg.errors import (
     TxmsgError,
     Unauthenticated,
 )
-from txmsg.logs import EventLog
 from txmsg.metaq.copy.beginning import begin_copy
 from txmsg.metaq.copy.beside import Beside
 from txmsg.metaq.copy.copier import BeginAgain, Copier
@@ -34,6 +33,7 @@ from txmsg.metaq.remote.calls import Server
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.role import CopyOf, copy_of, forget_fence, write_copy
 from txmsg.metaq.store.state import Identity, identity_of
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQCopies
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
-from txmsg.forks import renew_in_children
-from txmsg.logs import EventLog
 from txmsg.message import check_name
 from txmsg.metaq.group.files import (
     MemberFile,
@@ -52,8 +50,10 @@ from txmsg.metaq.interface import (
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.forks import renew_in_children
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text, require_own
-from txmsg.runtime.start import Start, check_group_start
+from txmsg.wire.start import Start, check_group_start
 
 _log = EventLog(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 T = TypeVar("T")

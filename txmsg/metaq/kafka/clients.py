@@ -15,10 +15,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from txmsg.errors import MisuseError, TxmsgError, printable
-from txmsg.logs import EventLog
 from txmsg.metaq.kafka.errors import error_of, kafka_error_of
 from txmsg.metaq.kafka.location import KafkaAddress
 from txmsg.metaq.store.state import Identity
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 ClientT = TypeVar("ClientT")

@@ -23,7 +23,7 @@ from txmsg.metaq.kafka.membership import Membership
 from txmsg.metaq.kafka.names import MIRROR, kafka_name
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
-from txmsg.runtime.start import Start, check_group_start
+from txmsg.wire.start import Start, check_group_start
 
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PART})
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Self
 
 from txmsg.errors import MisuseError, OffsetOutOfRange
-from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import search_id
@@ -39,8 +38,9 @@ from txmsg.metaq.store.delayed import Delayed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
+from txmsg.runtime.forks import renew_in_children
 from txmsg.runtime.process import check_not_patched
-from txmsg.runtime.start import Start
+from txmsg.wire.start import Start
 
 FIND_COUNT_MAX: Final = 2_000_000
 """Messages among which a key is searched: Kafka has no index, so all of them are read."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError
-from txmsg.forks import renew_in_children
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupView, LogQueue, Member
 from txmsg.metaq.kafka.membership import Membership
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in
+from txmsg.runtime.forks import renew_in_children
 
 _SETTLE_S_MAX: Final = 60.0
 _TRIM_S: Final = 60.0

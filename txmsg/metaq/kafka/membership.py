@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from txmsg.errors import BrokerUnavailable, MembershipLost, TxmsgError, printable
-from txmsg.logs import EventLog
 from txmsg.metaq.interface import SESSION_S
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.probe import Partition
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 T = TypeVar("T")

@@ -22,13 +22,13 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient
 
 from txmsg.errors import OffsetOutOfRange, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.interface import LogQueue, Range
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.membership import Commit, commits_of
 from txmsg.metaq.kafka.names import kafka_name, topic_of
 from txmsg.metaq.kafka.probe import Partition
 from txmsg.metaq.kafka.topics import Topics
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, Message
 
 from txmsg.errors import OffsetOutOfRange, TxmsgError, UnreadableMessage
-from txmsg.logs import EventLog
 from txmsg.metaq.interface import Fetched, LogQueue
 from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch, size_bytes_of
 from txmsg.metaq.kafka.clients import Clients
 from txmsg.metaq.kafka.positions import Positions, out_of_range
 from txmsg.metaq.kafka.probe import Partition
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_before_delay, wait_random_exponential
 
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, TxmsgError
-from txmsg.forks import check_fork_was_told, renew_in_children
+from txmsg.runtime.forks import check_fork_was_told, renew_in_children
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.credential import TokenChoice

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Final, Self
 
 from txmsg.errors import MisuseError, ProtocolError, TxmsgError
-from txmsg.forks import renew_in_children
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
@@ -44,10 +43,11 @@ from txmsg.metaq.store.delayed import Delayed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.state import Identity
 from txmsg.metaq.store.topics import TopicSettings
-from txmsg.runtime.start import Start, check_group_start
+from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.credential import TokenChoice
 from txmsg.wire.method import Method, ReplyT, RequestT
+from txmsg.wire.start import Start, check_group_start
 from txmsg.wire.tls import TlsChoice
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ, MetaQGroups

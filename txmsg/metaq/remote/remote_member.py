@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from txmsg.errors import MembershipLost, MisuseError, TxmsgError
-from txmsg.forks import renew_in_children
 from txmsg.metaq.interface import GroupView, LogQueue
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
@@ -21,8 +20,9 @@ from txmsg.metaq.protocol import (
     wire_offsets,
 )
 from txmsg.metaq.remote.calls import Server
-from txmsg.runtime.start import Start, start_to_wire
+from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.method import Method, ReplyT
+from txmsg.wire.start import Start, start_to_wire
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQGroups
 

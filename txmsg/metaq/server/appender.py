@@ -12,11 +12,11 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from txmsg.errors import Overloaded, StorageError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.server.placement import Call, Outcome, Placer, WaitsFor
 from txmsg.metaq.server.producers import CallId, Producers
 from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from txmsg.errors import BrokerUnavailable, CopyDiverged, CorruptLog, MisuseError, OutcomeUnknown, ProtocolError
-from txmsg.logs import EventLog
 from txmsg.message import check_name
 from txmsg.metaq.copy.beside import state_of
 from txmsg.metaq.copy.copies import Copies
@@ -21,6 +20,7 @@ from txmsg.metaq.protocol import ID_SIZE_BYTES, PIECE_SIZE_BYTES, wire_offsets
 from txmsg.metaq.server.transfers import Transfers
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.state import Identity, identity_of
+from txmsg.runtime.logs import EventLog
 from txmsg.wire.changes import change_of
 from txmsg.wire.server_call import ServerCall
 from txmsg.wire.v1 import metaq_pb2 as pb

@@ -8,7 +8,7 @@ from shutil import disk_usage
 from typing import Final
 
 from txmsg.checks.thresholds import DEFAULTS
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -13,7 +13,6 @@ from shutil import disk_usage
 from txmsg.checks.brokers import STOPPING
 from txmsg.checks.logs import LOG_FAILED, LOG_USERS_UNKNOWN
 from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
-from txmsg.logs import EventLog
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.parts import Parts
@@ -23,6 +22,7 @@ from txmsg.metrics.calls import put_calls
 from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, Process
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.lookup import Lookup
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

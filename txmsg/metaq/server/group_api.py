@@ -8,7 +8,6 @@ from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
-from txmsg.access.permissions import DESCRIBE_GROUP, RECEIVE_GROUP
 from txmsg.errors import MembershipLost, MisuseError, ProtocolError, shown
 from txmsg.message import check_name
 from txmsg.metaq.interface import GroupMember, LogAccess, LogQueue
@@ -23,9 +22,10 @@ from txmsg.metaq.protocol import (
 )
 from txmsg.metaq.server.log_api import checked
 from txmsg.metaq.server.sessions import Sessions
-from txmsg.runtime.start import start_of_wire
+from txmsg.wire.access.permissions import DESCRIBE_GROUP, RECEIVE_GROUP
 from txmsg.wire.caller import current_caller, may, require
 from txmsg.wire.changes import change_of
+from txmsg.wire.start import start_of_wire
 from txmsg.wire.v1 import metaq_pb2 as pb
 
 T = TypeVar("T")

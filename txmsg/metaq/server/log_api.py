@@ -11,7 +11,6 @@ from importlib.metadata import version
 from shutil import disk_usage
 from typing import Final, TypeVar
 
-from txmsg.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_TOPIC
 from txmsg.errors import (
     BrokerUnavailable,
     CorruptLog,
@@ -53,6 +52,7 @@ from txmsg.metaq.server.readers import Readers, swell_bytes
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import Flush
+from txmsg.wire.access.permissions import DESCRIBE_CLUSTER, DESCRIBE_TOPIC
 from txmsg.wire.caller import current_usage, may
 from txmsg.wire.changes import change_of
 from txmsg.wire.server_call import ServerCall

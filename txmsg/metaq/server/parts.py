@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from txmsg.logs import set_log_level
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import Follower
 from txmsg.metaq.local import LocalLog
@@ -15,6 +14,7 @@ from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.polls import Polls
 from txmsg.metaq.server.sessions import Sessions
 from txmsg.metaq.server.users import UserSource
+from txmsg.runtime.logs import set_log_level
 from txmsg.settings.live import Given
 from txmsg.wire.server_connection import ServerConnection
 from txmsg.wire.shared import Shared

@@ -14,7 +14,6 @@ from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.message import now_us
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch, LogBatch
@@ -24,6 +23,7 @@ from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from txmsg.access.rate import TokenBucket, admitted
 from txmsg.errors import Overloaded
+from txmsg.wire.access.rate import TokenBucket, admitted
 from txmsg.wire.caller import Calling, answering
 
 T = TypeVar("T")

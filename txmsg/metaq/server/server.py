@@ -11,9 +11,7 @@ from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
 
-from txmsg.access.denied import DeniedCalls
 from txmsg.errors import MisuseError
-from txmsg.logs import EventLog
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
 from txmsg.metaq.group.files import set_zone
@@ -37,7 +35,9 @@ from txmsg.metaq.server.users import UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
+from txmsg.runtime.logs import EventLog
 from txmsg.settings.live import Given
+from txmsg.wire.access.denied import DeniedCalls
 from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.listening import connections_allowed

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from txmsg.errors import MembershipLost, MisuseError, Overloaded, ProtocolError, TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.interface import GroupMember
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Final, Protocol
 
-from txmsg.access.file import read_access
-from txmsg.access.guard import Guard
-from txmsg.access.limits import NO_LIMITS, UserLimits
 from txmsg.errors import MisuseError, TxmsgError
-from txmsg.logs import EventLog
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text
+from txmsg.wire.access.file import read_access
+from txmsg.wire.access.guard import Guard
+from txmsg.wire.access.limits import NO_LIMITS, UserLimits
 
 LOOK_S: Final = 1.0
 """How often a file is looked at."""

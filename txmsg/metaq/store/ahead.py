@@ -15,9 +15,9 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from txmsg.errors import StorageError
-from txmsg.logs import EventLog
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.state import QueueKey, write_whole
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text
 
 _log = EventLog(__name__)

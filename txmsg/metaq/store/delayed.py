@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.logs import EventLog
 from txmsg.message import QUEUES_MAX, ReceivedMessage, check_name
 from txmsg.metaq.format.frame import Column, Columns, Compression, Kind, Payload, encode
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory
 from txmsg.metaq.store.reader import LogReader
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from txmsg.errors import MisuseError, StorageError
-from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import (
     HOLES,
     BadFrame,
@@ -31,6 +30,7 @@ from txmsg.metaq.store.commit_log import CommitLogWriter, unwritten
 from txmsg.metaq.store.queues import QueueEnd, Queues
 from txmsg.metaq.store.recovery import replay
 from txmsg.metaq.store.state import Identity, QueueKey, write_identity
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -22,7 +22,6 @@ from google_crc32c import value as crc32c
 from numpy.typing import NDArray
 
 from txmsg.errors import CorruptLog, StorageError
-from txmsg.logs import EventLog
 from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     MAGIC,
@@ -35,6 +34,7 @@ from txmsg.metaq.format.frame import (
 )
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of
 from txmsg.metaq.store.state import write_whole
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

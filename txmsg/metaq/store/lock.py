@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from txmsg.errors import LogBusy, MisuseError, StorageError
-from txmsg.forks import renew_in_children
-from txmsg.logs import EventLog
+from txmsg.runtime.forks import renew_in_children
+from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text, require_own
 
 _log = EventLog(__name__)

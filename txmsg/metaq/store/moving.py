@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txmsg.errors import TxmsgError
-from txmsg.logs import EventLog
 from txmsg.metaq.store.cells import queue_directory
 from txmsg.metaq.store.delayed import DELAYED, ENTRIES
 from txmsg.metaq.store.mover import Mover
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -8,8 +8,8 @@ from typing import Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
-from txmsg.logs import EventLog
 from txmsg.rocketmq.grpc.framing import Arriving, ClientGone, Code, Failed, framed, timeout_s
+from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 

@@ -27,10 +27,10 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-from txmsg.logs import EventLog, HourlyLog
 from txmsg.rocketmq.grpc.call import Call, Method
 from txmsg.rocketmq.grpc.framing import ClientGone, Code, quoted
 from txmsg.rocketmq.grpc.http2 import Http2
+from txmsg.runtime.logs import EventLog, HourlyLog
 from txmsg.wire.connection import Traffic
 from txmsg.wire.table import Place
 

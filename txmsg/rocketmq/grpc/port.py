@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from txmsg.access.guard import host_of
-from txmsg.logs import EventLog, HourlyLog
 from txmsg.rocketmq.grpc.call import Method
 from txmsg.rocketmq.grpc.connection import Connection
 from txmsg.rocketmq.grpc.framing import Code
+from txmsg.runtime.logs import EventLog, HourlyLog
+from txmsg.wire.access.guard import host_of
 from txmsg.wire.address import host_and_port
 from txmsg.wire.connection import Traffic
 from txmsg.wire.listening import bound_sockets, stop_listening

@@ -20,7 +20,6 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
 from txmsg.metaq.kafka.names import kafka_name
-from txmsg.runtime.start import Start
 from txmsg.spark.columns import schema_of
 from txmsg.spark.kafka.columns import OWN, expressions, readable
 from txmsg.spark.kafka.properties import java_properties
@@ -28,6 +27,7 @@ from txmsg.spark.kafka.topics import expression_of
 from txmsg.spark.options import options_of
 from txmsg.spark.planner import Planner
 from txmsg.spark.sessions import KAFKA_PACKAGE
+from txmsg.wire.start import Start
 
 _JAVA: Final = "kafka."
 """What options begin with that are properties of Kafka's Java client."""

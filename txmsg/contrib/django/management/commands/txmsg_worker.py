@@ -65,7 +65,7 @@ def _options() -> list[click.Option]:
     try:
         import click
 
-        from txmsg.cli.worker import worker
+        from txmsg.ops.cli.worker import worker
     except ModuleNotFoundError:
         return []
     options = [option for option in worker.params if isinstance(option, click.Option)]
@@ -87,7 +87,7 @@ def _supervise(arguments: Sequence[str]) -> None:
 
     import click
 
-    from txmsg.cli.worker import worker
+    from txmsg.ops.cli.worker import worker
 
     try:
         worker.main(list(arguments), prog_name="manage.py txmsg_worker", standalone_mode=False)

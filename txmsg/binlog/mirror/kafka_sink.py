@@ -1,0 +1,269 @@
+"""Topics of Kafka as what the tailer writes to: each message once, in order, for whoever reads what is committed.
+
+A queue ends where its last record says, by the header with its place. What is noted of it in the same transaction
+says the same, also when its records have expired since. The argument stands in docs/decisions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from txmsg.binlog.mirror.rows import columns_of, traced
+from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
+from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, UnknownTopic, shown
+from txmsg.message import ReceivedMessage
+from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogQueue
+from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
+from txmsg.metaq.kafka.names import MIRROR, kafka_name
+from txmsg.metaq.kafka.positions import Positions
+from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
+from txmsg.metaq.kafka.record import PLACE, ReadRecord, Record, place_in_own, received, records_of
+from txmsg.metaq.kafka.scan import scan
+from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
+from txmsg.wire.headers import pack_headers
+
+if TYPE_CHECKING:
+    from txmsg.tracing import Tracing
+
+_TIMEOUT_S: Final = 30.0
+_LOOK_S: Final = 0.05
+
+
+class KafkaSink:
+    """A `Sink` over the topics of one prefix. While it is open, no other one writes to them.
+
+    config: the file of Kafka's properties; None: that of the environment, if it names one. replication_factor,
+    min_insync_replicas: of topics that it creates; None: as the cluster is set.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        config: Path | None = None,
+        *,
+        replication_factor: int | None = None,
+        min_insync_replicas: int | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        address = parse_address(where)
+        self.name = str(address)
+        self._tracing = tracing
+        self._clients = Clients(address, read_properties(properties_file(config)), timeout_s=_TIMEOUT_S)
+        self._replication_factor = -1 if replication_factor is None else replication_factor
+        self._min_insync_replicas = min_insync_replicas
+        admin = self._clients.admin()
+        self.log_id = self._clients.identity(admin).log_id
+        self._topics = Topics(self._clients, admin)
+        self._probe = Probe(self._clients)
+        self._positions = Positions(self._clients, admin, self._topics, self._probe)
+        self._counts: dict[str, int] = {}
+        """How many partitions topics of Kafka have, as was looked last."""
+        self._wanted: dict[str, int] = {}
+        """How many they need for the queues that were asked for."""
+        self._writer = TransactionalWriter(self._clients, f"{address.prefix}{MIRROR}")
+
+    @property
+    def generation(self) -> int:
+        """Always the first: a topic whose end has to be cut is created again, and Kafka tells the two apart."""
+        return 1
+
+    @property
+    def own_topics(self) -> Sequence[str]:
+        return (f"{RETRIES}*", f"{DEAD_LETTERS}*", NOTES)
+
+    # ---- where queues end
+
+    def tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+        try:
+            return self._tails(queues)
+        except UnknownTopic as exc:  # deleted meanwhile: whoever looks again finds none
+            raise BrokerUnavailable(str(exc)) from exc
+
+    def _tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+        places = [self._place(topic, number) for topic, number in queues]
+        named = zip(places, queues, strict=True)
+        bounds, notes = self._looked_up(
+            {place: LogQueue(*queue) for place, queue in named if isinstance(place, Partition)}
+        )
+        last = self._probe.last({place: kept for place, kept in bounds.items() if kept.low < kept.high})
+        return [
+            self._tail(topic, number, bounds.get(place), last.get(place), notes.get(place))
+            if isinstance(place, Partition)
+            else place
+            for (topic, number), place in zip(queues, places, strict=True)
+        ]
+
+    def _looked_up(self, places: Mapping[Partition, LogQueue]) -> tuple[dict[Partition, Bounds], dict[Partition, Note]]:
+        """Their bounds, as far as they are there, and what is noted of them.
+
+        A node that is asked which topics there are may not have heard yet of one that a tailer has just created, and
+        its messages would be written again. But notes are there at once: the partition of one that tells of a message
+        is waited for. Of a topic that is deleted Kafka forgets the notes a moment later.
+        """
+        deadline = time.monotonic() + self._clients.timeout_s
+        while True:
+            self._counts = self._topics.all()
+            there = {place: queue for place, queue in places.items() if place.number < self._counts.get(place.topic, 0)}
+            of_queues = self._positions.bounds(there.values())
+            bounds = {place: of_queues[queue] for place, queue in there.items() if queue in of_queues}
+            notes = self._writer.notes(places.keys())
+            noted = [place for place, note in notes.items() if _tells_of_a_message(note)]
+            if all(place in bounds and bounds[place].high for place in noted) or time.monotonic() > deadline:
+                return bounds, notes
+            time.sleep(_LOOK_S)
+
+    def _place(self, topic: str, number: int) -> Partition | Exception:
+        try:
+            return self._partition(topic, number)
+        except REFUSALS as exc:
+            return exc
+
+    def _tail(
+        self, topic: str, number: int, bounds: Bounds | None, last: ReadRecord | None, note: Note | None
+    ) -> Tail | Exception:
+        where = self._where(topic, number)
+        try:
+            noted_end, noted = (0, None) if note is None else _noted(note, where)
+            if bounds is None or bounds.high == 0:
+                is_lost = noted is not None
+                return self._lost(topic, number, 0, noted_end) if is_lost else Tail(OffsetRange(0, noted_end), None)
+            if last is None:  # all has expired; or, if nothing has, what is there was aborted
+                is_known = noted_end > 0 or bounds.low == 0
+                return Tail(OffsetRange(0, noted_end) if is_known else None, noted)
+            mark = _mark_of(last, topic, number, where)
+        except REFUSALS as exc:
+            return exc
+        if noted_end <= mark.offset + 1:
+            return Tail(OffsetRange(0, mark.offset + 1), mark)
+        if noted is None:
+            return Tail(OffsetRange(0, noted_end), None)
+        return self._lost(topic, number, mark.offset + 1, noted_end)
+
+    def _lost(self, topic: str, number: int, end: int, noted_end: int) -> CorruptLog:
+        return CorruptLog(
+            f"{self._where(topic, number)} has nothing from offset {end} on, but {noted_end - 1} was committed: Kafka "
+            "has lost what is between, as by an unclean election of a leader, or a crash without copies. When all its "
+            f"nodes are up, forget what was noted (`kafka-consumer-groups.sh --delete-offsets --group "
+            f"{self._writer.name} --topic {self._partition(topic, number).topic}`), and start the tailer again: it "
+            "takes it from the table"
+        )
+
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+        """Reads all that is kept of the queue: this is for one that differs from the table."""
+        queue, where = LogQueue(topic, number), self._where(topic, number)
+        bounds = self._positions.bounds([queue])
+        for record in scan(self._clients, self._partition(topic, number), bounds[queue]) if bounds else ():
+            mark = _mark_of(record, topic, number, where)
+            if begin <= mark.offset < end:
+                yield mark
+
+    def _where(self, topic: str, number: int) -> str:
+        return f"partition {number} of Kafka's topic of {topic} in {self.name}"
+
+    # ---- writing
+
+    def append(self, batches: Sequence[Batch]) -> None:
+        with traced(self._tracing, batches):
+            parts = [self._part(batch) for batch in batches]
+            self._require([part.partition for part in parts])
+            self._writer.write(parts)
+
+    def _part(self, batch: Batch) -> Part:
+        partition = self._partition(batch.topic, batch.number)
+        end = batch.base_offset + len(batch.rows)
+        return Part(partition, _records(batch, partition), _note_of(end, batch.rows[-1]))
+
+    def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
+        """Readers see that offsets are not dense there. What is noted here is that it need not be found again."""
+        partition = self._partition(topic, number)
+        self._require([partition])
+        position = self._positions.ends([LogQueue(topic, number)]).get(LogQueue(topic, number), 0)
+        self._writer.write([Part(partition, (), _note_of(end), position)])
+
+    def _partition(self, topic: str, number: int) -> Partition:
+        partition = Partition(kafka_name(topic, self._clients.address.prefix), number)
+        self._wanted[partition.topic] = max(self._wanted.get(partition.topic, 0), number + 1)
+        return partition
+
+    def _require(self, partitions: Sequence[Partition]) -> None:
+        """Makes what is missing of them: a topic gets as many partitions as it has queues."""
+        lacking = {topic: self._wanted[topic] for topic, number in partitions if self._counts.get(topic, 0) <= number}
+        for topic, count in lacking.items():
+            self._topics.ensure(topic, count, copies=self._replication_factor, copies_in_sync=self._min_insync_replicas)
+        self._writer.await_partitions(lacking)
+        self._counts |= lacking
+
+    def close(self) -> None:
+        self._writer.close()
+        self._probe.close()
+
+    def delete(self, topics: Collection[str]) -> None:
+        """Deletes topics, with all that they hold and what is noted of them."""
+        names = {kafka_name(topic, self._clients.address.prefix) for topic in topics}
+        self._topics.delete(list(names))
+        deadline = time.monotonic() + _TIMEOUT_S
+        while names & self._topics.all().keys():  # the nodes learn of it one by one
+            if time.monotonic() > deadline:
+                raise BrokerUnavailable(
+                    f"topics {', '.join(names)} of {self.name} are still being deleted after {_TIMEOUT_S:g} s: wait, "
+                    "and look with kafka-topics.sh, before the tailer is started"
+                )
+            time.sleep(_LOOK_S)
+
+
+def _records(batch: Batch, partition: Partition) -> Iterator[Record]:
+    try:
+        yield from records_of(columns_of(batch.rows), *partition, batch.base_offset)
+    except ProtocolError as exc:
+        raise InvalidMessage(
+            f"topic {batch.topic} queue {batch.number}: a message from offset {batch.base_offset} on has headers that "
+            f"cannot be read: {exc}"
+        ) from exc
+
+
+def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> Mark:
+    if not place_in_own(record):
+        raise CorruptLog(
+            f"the record at offset {record.offset()} of {where} was not written by a mirror: it has no header "
+            f"{PLACE} with this topic and partition and an offset. Find out who writes to it; a mirror needs topics, "
+            "or a prefix, of its own"
+        )
+    found = received(record, topic, number)
+    assert found.offset is not None
+    return Mark(found.offset, found.id_bytes, found.n, content_crc(_row_of(found)))
+
+
+def _row_of(message: ReceivedMessage) -> Row:
+    key, tag, ordering_key = ((text or "").encode() for text in (message.key, message.tag, message.ordering_key))
+    return Row(message.id_bytes, message.n, key, tag, pack_headers(message.headers), message.body, 0, 0, ordering_key)
+
+
+# ---- notes: the offset that comes next, and behind it id, n and checksum of the message before it; none: a hole
+
+
+def _note_of(end: int, last: Row | None = None) -> str:
+    return str(end) if last is None else f"{end} {last.transaction_id.hex()} {last.n} {content_crc(last)}"
+
+
+def _tells_of_a_message(note: Note) -> bool:
+    return len(note.text.split()) > 1
+
+
+def _noted(note: Note, where: str) -> tuple[int, Mark | None]:
+    try:
+        end, *message = note.text.split()
+        if not message:
+            return int(end), None
+        transaction_id, n, crc = message
+        return int(end), Mark(int(end) - 1, bytes.fromhex(transaction_id), int(n), int(crc))
+    except ValueError as exc:
+        raise CorruptLog(
+            f"what is noted of {where} is {shown(note.text)}, which no mirror notes: another program stores offsets "
+            "for its group"
+        ) from exc

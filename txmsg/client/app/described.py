@@ -1,0 +1,71 @@
+"""What an application sends and receives, as its declarations say it, for its AsyncAPI document. Calls no handler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from txmsg.client.app.dependencies import hints_of
+from txmsg.client.app.router import Subscription, injected_of, payloads_of
+from txmsg.client.transactional import signature_of_calls
+from txmsg.errors import MisuseError
+from txmsg.message.typed.asyncapi import Operation, PayloadByName
+from txmsg.message.typed.codecs import Codec, Schema, codec_of, is_model
+from txmsg.message.typed.fields import fields_schema, is_field
+from txmsg.message.typed.topic import Topic
+from txmsg.message.typed.topic import name_of as name_of_topic
+
+
+class Decorated(NamedTuple):
+    """A function of `@app.transactional_message`. is_built: `message=` makes its messages."""
+
+    topic: str | Topic[Any]
+    function: Callable[..., Any]
+    is_built: bool
+
+    @property
+    def name(self) -> str:
+        """Where it is in its module."""
+        return self.function.__qualname__.rpartition("<locals>.")[2]
+
+
+def operations_of(
+    sends: Iterable[Topic[Any]], decorated: Iterable[Decorated], subscriptions: Iterable[Subscription]
+) -> Iterator[Operation]:
+    """What it does with each topic, once for each direction and group."""
+    sent = dict.fromkeys([*(topic.name for topic in sends), *(name_of_topic(each.topic) for each in decorated)])
+    for name in sent:
+        yield Operation(action="send", topic=name)
+    for each in subscriptions:
+        for topic in each.topics:
+            yield Operation(action="receive", topic=topic, group=each.group or "", is_of_log=each.source == "log")
+
+
+def payloads_by_name(decorated: Iterable[Decorated], subscriptions: Iterable[Subscription]) -> Iterator[PayloadByName]:
+    """Payloads of topics that are named, not typed: by the annotations of who sends and who receives them."""
+    for each in decorated:
+        if not isinstance(each.topic, Topic) and not each.is_built:
+            schema, models = _schema_of_arguments(each.function)
+            yield PayloadByName(topic=each.topic, by=each.name, schema=schema, models=models)
+    for subscription in subscriptions:
+        for topic, payload in payloads_of(subscription, injected_of(subscription)).items():
+            if isinstance(payload, type):
+                codec: Codec[Any] = codec_of(payload)
+                yield PayloadByName(
+                    topic=topic, by=subscription.group or "", schema=codec.schema(), content_type=codec.content_type
+                )
+
+
+def _schema_of_arguments(function: Callable[..., Any]) -> tuple[Schema, Mapping[str, Schema]]:
+    """Of the JSON object that has them all, defaults too; and of those that are models, by their names."""
+    signature, receiver = signature_of_calls(function, drop_session=True)
+    names = [name for name in signature.parameters if name != receiver]
+    try:
+        hints = hints_of(function, inspect.unwrap(function), names)
+    except MisuseError:  # of a type checker alone, such as imports under TYPE_CHECKING: it sends all the same
+        hints = {}
+    kinds = {name: hints.get(name, Any) for name in names}
+    models = {name: codec_of(kind).schema() for name, kind in kinds.items() if is_model(kind)}
+    fields = {name: kind if is_field(kind) else Any for name, kind in kinds.items()}
+    return fields_schema(fields), models

@@ -1,0 +1,306 @@
+"""Starts the processes of a worker, looks at them, and ends them. Knows them by what they report."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from txmsg.checks.brokers import WORKER_PROCESSES
+from txmsg.client.app.worker.changes import Changes
+from txmsg.client.app.worker.process import Orders
+from txmsg.client.app.worker.reports import Series, counters_in, put_all, together
+from txmsg.errors import MisuseError
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+from txmsg.runtime.child import Child, spawn_application
+from txmsg.runtime.logs import EventLog
+from txmsg.runtime.restarts import Restarts
+
+_log = EventLog(__name__)
+
+_LOOK_S: Final = 0.1
+_LOOK_AT_MEMORY_S: Final = 1.0
+_LOOK_AT_FILES_S: Final = 0.5
+_GRACE_S: Final = 20.0
+"""How much longer than its handlers the end of a process may take until it is killed: hooks, and what it sends."""
+_READ_S_MAX: Final = 1.0
+"""How long the end of a process may hold up the others because somebody still writes to its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a worker is to run."""
+
+    app: str
+    processes: int
+    groups: tuple[str, ...] = ()
+    concurrency: int | None = None
+    """Of each subscription; None: as the application says."""
+    drain_s: float = 30.0
+    memory_limit_bytes: int | None = None
+    """Of a process and those that it started; above it is replaced."""
+    reload: Path | None = None
+    """The directory whose changes replace all processes."""
+    log_level: str = "info"
+    log_format: str = "text"
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """One of the processes that there are to be, with those before it that still end."""
+
+    name: str
+    restarts: Restarts = field(default_factory=Restarts)
+    worker: _Worker | None = None
+    start_at: float = 0.0
+    """When the next one is started, while there is none."""
+    replace_at: float = 0.0
+    """When one that is too large is replaced, at the earliest: where all of them are, the limit is too low."""
+
+
+class Supervisor:
+    """Keeps as many processes running as planned. `step` looks once; `run` waits and repeats.
+
+    log: gets each line of their logs, with the name of the process.
+    """
+
+    def __init__(self, plan: Plan, log: Callable[[str, str], object]) -> None:
+        self._plan = plan
+        self._log = log
+        self._places = [_Place(f"worker-{n}") for n in range(1, plan.processes + 1)]
+        self._ending: list[_Worker] = []
+        self._changes = None if plan.reload is None else Changes(plan.reload)
+        self._look_at_files_at = self._look_at_memory_at = 0.0
+        self._lock = threading.Lock()  # of what a worker has counted, and of this, which takes it over
+        self._counted: list[Series] = []
+        """By processes that are gone."""
+        self._restart_count = 0
+        self._was_ready = False
+
+    # ---- what others ask, on any thread
+
+    def unready(self) -> str:
+        """Why it is not ready; empty if all processes are."""
+        workers = [(place.name, place.worker) for place in self._places]
+        waiting = [name for name, worker in workers if worker is None or not worker.is_ready]
+        return WORKER_PROCESSES.found(names=", ".join(waiting)).what if waiting else ""
+
+    def figures(self) -> Figures:
+        """Its own, and what all processes have counted together."""
+        figures = Figures(Process.WORKER)
+        # In this order: one that moves meanwhile, from its place to those that end, is met at least once.
+        workers = dict.fromkeys([*self._working(), *self._ending])
+        with self._lock:
+            put_all(figures, [self._counted, *(worker.series for worker in workers)])
+        figures.put("txmsg_ready", not self.unready())
+        figures.put("txmsg_worker_processes", len(workers))
+        figures.put("txmsg_worker_restarts_total", self._restart_count)
+        return figures
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, those that end left out."""
+        return [worker.child.pid for worker in self._working()]
+
+    def _working(self) -> list[_Worker]:
+        workers = [place.worker for place in self._places]
+        return [worker for worker in workers if worker is not None]
+
+    # ---- life
+
+    def run(self, stop: threading.Event, ready: Callable[[], object]) -> None:
+        """Until `stop` is set; then ends all processes. ready: called once, when all are ready. Raises MisuseError."""
+        try:
+            while not stop.is_set():
+                self.step(time.monotonic())
+                if not self._was_ready and not self.unready():
+                    self._was_ready = True
+                    ready()
+                stop.wait(_LOOK_S)
+        finally:
+            self.close()
+
+    def step(self, now: float) -> None:
+        """Starts what is to be started, and looks at what runs. Raises MisuseError if the application cannot run."""
+        for place in self._places:
+            if place.worker is None and now >= place.start_at:
+                self._start(place, now)
+            elif place.worker is not None and place.worker.child.returncode is not None:
+                self._ended(place, place.worker, now)
+        self._look_at_memory(now)
+        self._look_at_files(now)
+        self._look_at_ending(now)
+
+    def close(self) -> None:
+        """Ends all processes in order, at the same time; kills those that do not."""
+        for place in self._places:
+            if place.worker is not None:
+                self._end(place.worker, time.monotonic())
+                place.worker = None
+        while self._ending:
+            self._look_at_ending(time.monotonic())
+            time.sleep(_LOOK_S if self._ending else 0)
+
+    def _start(self, place: _Place, now: float) -> None:
+        """Starts a process, or sees when to try again: there may be too many of them, or too little memory."""
+        try:
+            place.worker = self._started(place, now)
+        except OSError as exc:
+            delay_s = place.restarts.delay_s(0.0)
+            place.worker, place.start_at = None, now + delay_s
+            _log.error(
+                "worker.not_started",
+                "%(worker)s cannot be started (%(error)s); it is tried again in %(delay_s)g s",
+                worker=place.name,
+                error=exc,
+                delay_s=delay_s,
+            )
+
+    def _started(self, place: _Place, now: float) -> _Worker:
+        plan = self._plan
+        orders = Orders(
+            name=place.name,
+            app=plan.app,
+            groups=plan.groups,
+            concurrency=plan.concurrency,
+            drain_s=plan.drain_s,
+            log_level=plan.log_level,
+            log_format=plan.log_format,
+        )
+        return _Worker(orders, now, self._log)
+
+    def _ended(self, place: _Place, worker: _Worker, now: float) -> None:
+        """A process ended by itself."""
+        ending = worker.child.ending
+        self._collect(worker)
+        place.worker = None
+        if worker.refusal and not self._was_ready:
+            raise MisuseError(worker.refusal)
+        delay_s = place.restarts.delay_s(now - worker.started_at)
+        place.start_at = now + delay_s
+        self._restart_count += 1
+        _log.error(
+            "worker.ended",
+            "%(worker)s ended %(ending)s after %(ran_s)d s%(why)s; the next one starts in %(delay_s)g s",
+            worker=place.name,
+            ending=ending,
+            ran_s=now - worker.started_at,
+            why=f": {worker.refusal}" if worker.refusal else "",
+            delay_s=delay_s,
+        )
+
+    # ---- replacing
+
+    def _look_at_memory(self, now: float) -> None:
+        limit_bytes = self._plan.memory_limit_bytes
+        if limit_bytes is None or now < self._look_at_memory_at:
+            return
+        self._look_at_memory_at = now + _LOOK_AT_MEMORY_S
+        for place in self._places:
+            if place.worker is None or not place.worker.is_ready or now < place.replace_at:
+                continue
+            used_bytes = memory_of(place.worker.child.pid)
+            if used_bytes > limit_bytes:
+                self._restart_count += 1
+                _log.warning(
+                    "worker.too_large",
+                    "%(worker)s has %(used_bytes)d bytes of memory, more than %(limit_bytes)d: it finishes what it "
+                    "handles, and another one takes its place",
+                    worker=place.name,
+                    used_bytes=used_bytes,
+                    limit_bytes=limit_bytes,
+                )
+                place.replace_at = now + place.restarts.delay_s(now - place.worker.started_at)
+                self._replace(place, now)
+
+    def _look_at_files(self, now: float) -> None:
+        if self._changes is None or now < self._look_at_files_at:
+            return
+        self._look_at_files_at = now + _LOOK_AT_FILES_S
+        if (changed := self._changes.since_last()) is not None:
+            _log.info("worker.reloads", "%(file)s has changed: all processes are replaced", file=changed)
+            for place in self._places:
+                place.restarts, place.start_at = Restarts(), now
+                self._replace(place, now)
+
+    def _replace(self, place: _Place, now: float) -> None:
+        if place.worker is not None:
+            self._end(place.worker, now)
+        self._start(place, now)
+
+    def _end(self, worker: _Worker, now: float) -> None:
+        worker.child.send_signal(signal.SIGTERM)
+        worker.kill_at = now + self._plan.drain_s + _GRACE_S
+        self._ending.append(worker)
+
+    def _look_at_ending(self, now: float) -> None:
+        for worker in list(self._ending):
+            is_late = now >= worker.kill_at
+            if is_late:
+                _log.error(
+                    "worker.killed",
+                    "%(worker)s did not end within --drain and %(grace_s)g s, and is killed",
+                    worker=worker.name,
+                    grace_s=_GRACE_S,
+                )
+            if is_late or worker.child.returncode is not None:
+                self._collect(worker)
+                self._ending.remove(worker)
+
+    def _collect(self, worker: _Worker) -> None:
+        """Nothing of it is left: its process, those that it started, its pipes. What it has counted is kept."""
+        worker.child.kill()
+        # A program that a handler started in a session of its own may hold the pipes: its lines are read meanwhile.
+        worker.child.stop(timeout_s=_READ_S_MAX)
+        with self._lock:
+            self._counted = together([self._counted, counters_in(worker.series)])
+            worker.series = []
+
+
+class _Worker:
+    """One process, and what it has reported."""
+
+    def __init__(self, orders: Orders, now: float, log: Callable[[str, str], object]) -> None:
+        self.name = orders.name
+        self._log = log
+        self.started_at = now
+        self.kill_at = 0.0
+        self.is_ready = False
+        self.refusal = ""
+        """Why it cannot run; said before it ends with REFUSED."""
+        self.series: list[Series] = []
+        self.child = Child(
+            orders.name,
+            ["txmsg.client.app.worker.process", orders.as_argument()],
+            log=lambda line: log(orders.name, line),
+            on_line=self._hear,
+            start=spawn_application,
+        )
+
+    def _hear(self, line: str) -> None:
+        """On the thread of the child's output."""
+        try:
+            said: dict[str, Any] = dict(json.loads(line))
+        except (ValueError, TypeError):  # printed before its stdout was the log, as by sitecustomize
+            self._log(self.name, line)
+            return
+        self.is_ready = said.get("ready", self.is_ready)
+        self.series = said.get("series", self.series)
+        self.refusal = said.get("refused", self.refusal)
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of memory of a process and of those that it started; 0 if it has gone."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return 0

@@ -1,0 +1,220 @@
+"""One file, whatever it is called, and how far it is read.
+
+It is told from others by its device, its inode and fingerprints of what was read of it: an inode alone is given to
+another file as soon as this one is deleted. Its name for receivers (`id`) is random and kept with the position. It is
+not made of these: two files that begin alike would be one to receivers, and the lines of the second one repeats.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, Final
+
+from txmsg.metaq.agent.records import STREAM_ID_SIZE_BYTES
+
+HEAD_SIZE_BYTES: Final = 1024
+TAIL_SIZE_BYTES: Final = 256
+
+
+class Truncated(Exception):
+    """The file has another content than before: it was cut, or its inode is another file's by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Of some bytes of a file."""
+
+    size: int = 0
+    digest: str = ""
+
+    @classmethod
+    def of(cls, data: bytes) -> Fingerprint:
+        return cls(len(data), blake2b(data, digest_size=16).hexdigest())
+
+    def is_at(self, fd: int, at: int) -> bool:
+        """Whether these bytes are in a file at this place. None are everywhere."""
+        return not self.size or Fingerprint.of(os.pread(fd, self.size, at)) == self
+
+
+@dataclass(slots=True)
+class Stream:
+    """A file that is read. `fd` is open as long as it may have something that was not read."""
+
+    id: bytes
+    path: Path
+    """What it was called when it was found: its lines are known by this name whatever becomes of the file."""
+    fd: int
+    device: int
+    inode: int
+    position: int = 0
+    """Everything before it is in the log, or in the spool."""
+    head: Fingerprint = Fingerprint()
+    """Of its first bytes, as far as they were read. On disk before any of them is sent."""
+    tail: Fingerprint = Fingerprint()
+    """Of the last ones before the position: a file may begin as the one before did."""
+    size: int = 0
+    """When it was last looked at."""
+    mtime_ns: int = 0
+    is_moved: bool = False
+    """Another file has its path now, or none."""
+    grown_at: float = 0.0
+    """When it was last seen to grow, by the source's clock."""
+    is_saved: bool = False
+    """Whether its id is on disk. Before that, and before its head is, nothing of it is sent."""
+    target: Path = Path()
+    """The file that its path led to when it was opened: after a link leads elsewhere, it is found there."""
+
+    @classmethod
+    def opened(cls, path: Path, name: Path, *, now: float) -> Stream:
+        """A file that was not read before. name: the path that it belongs to. Raises OSError."""
+        fd = open_to_read(path)
+        stat = os.fstat(fd)
+        return cls(
+            secrets.token_bytes(STREAM_ID_SIZE_BYTES), name, fd, stat.st_dev, stat.st_ino, grown_at=now,
+            size=stat.st_size, mtime_ns=stat.st_mtime_ns, target=name,
+        )  # fmt: skip
+
+    @property
+    def unread_bytes(self) -> int:
+        return max(0, self.size - self.position)
+
+    def is_file(self, stat: os.stat_result) -> bool:
+        """Whether this is its file, as far as device and inode tell."""
+        return (stat.st_dev, stat.st_ino) == (self.device, self.inode)
+
+    def skip_to_end(self) -> None:
+        """Begins after the last line that is there now."""
+        begin = max(0, self.size - 65_536)
+        data = os.pread(self.fd, self.size - begin, begin)
+        line_end = data.rfind(b"\n") + 1
+        self.position = begin + line_end if line_end else self.size
+        self._extend_head()
+
+    def look(self, now: float) -> bool:
+        """Looks how large it is; whether it was written to. Raises Truncated if it is smaller than what was read."""
+        stat = os.fstat(self.fd)
+        if stat.st_size < self.position:
+            raise Truncated
+        has_changed = (stat.st_size, stat.st_mtime_ns) != (self.size, self.mtime_ns)
+        if has_changed:
+            self.grown_at = now
+        self.size, self.mtime_ns = stat.st_size, stat.st_mtime_ns
+        return has_changed
+
+    def read(self, size_bytes: int) -> bytes:
+        """What follows the position. Raises Truncated when it belongs to another content.
+
+        Compared after reading: what was read before a truncation is right whatever comes later.
+        """
+        data = os.pread(self.fd, size_bytes, self.position)
+        if not self.is_content_of(self.fd):
+            raise Truncated
+        self.size = max(self.size, self.position + len(data))
+        return data
+
+    def is_content_of(self, fd: int) -> bool:
+        """Whether a file holds what was read of this one, as far as fingerprints tell."""
+        return self.head.is_at(fd, 0) and self.tail.is_at(fd, self.position - self.tail.size)
+
+    def begin(self, data: bytes) -> None:
+        """Its first bytes are about to be sent: from now on its id is for this content alone."""
+        if not self.position:
+            self.head = Fingerprint.of(data[:HEAD_SIZE_BYTES])
+
+    def advance(self, data: bytes) -> None:
+        """These bytes, which `read` returned, are in the log, or in the spool."""
+        self.begin(data)
+        self.position += len(data)
+        self.tail = Fingerprint.of(data[-TAIL_SIZE_BYTES:])
+        self._extend_head()
+
+    def _extend_head(self) -> None:
+        size = min(self.position, HEAD_SIZE_BYTES)
+        if self.head.size < size:
+            try:
+                data = os.pread(self.fd, size, 0)
+            except OSError:
+                return  # the next read says so: what was sent is to be noted, whatever becomes of the file
+            if Fingerprint.of(data[: self.head.size]) == self.head or not self.head.size:
+                self.head = Fingerprint.of(data)  # else it was truncated since: the next read finds that
+
+    def move_to(self, fd: int) -> None:
+        """Goes on in a copy of the file, which is to be on disk before more is sent.
+
+        Else, were the truncated file renamed or deleted before a crash, nothing would lead to the copy: it would be
+        read as a new file, from its beginning.
+        """
+        self.reopen(fd)
+        self.is_saved = False
+        stat = os.fstat(fd)
+        self.inode = stat.st_ino
+        self.size, self.mtime_ns, self.is_moved = stat.st_size, stat.st_mtime_ns, True
+
+    def reopen(self, fd: int) -> None:
+        """Goes on in the same file, opened again. Its device may be known by another number by now."""
+        device = os.fstat(fd).st_dev
+        self.close()
+        self.fd, self.device = fd, device
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it has no name any more. Raises OSError."""
+        return os.fstat(self.fd).st_nlink == 0
+
+    @property
+    def name(self) -> str:
+        """What its file is called now, where the system tells."""
+        try:
+            return os.readlink(f"/proc/self/fd/{self.fd}")
+        except OSError:
+            return str(self.path)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    # ---- on disk
+
+    def told(self) -> dict[str, Any]:
+        """As it is kept."""
+        return {
+            "id": self.id.hex(), "path": str(self.path), "device": self.device, "inode": self.inode,
+            "position": self.position, "head": [self.head.size, self.head.digest],
+            "tail": [self.tail.size, self.tail.digest], "size": self.size, "mtime_ns": self.mtime_ns,
+            "is_moved": self.is_moved, "target": str(self.target),
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Stream:
+        """The inverse of `told`, without its file. Raises KeyError, ValueError, TypeError for anything else.
+
+        target: an earlier release wrote none.
+        """
+        return cls(
+            bytes.fromhex(told["id"]), Path(told["path"]), -1, int(told["device"]), int(told["inode"]),
+            int(told["position"]), Fingerprint(int(told["head"][0]), str(told["head"][1])),
+            Fingerprint(int(told["tail"][0]), str(told["tail"][1])),
+            int(told["size"]), int(told["mtime_ns"]), bool(told["is_moved"]), is_saved=True,
+            target=Path(told.get("target", told["path"])),
+        )  # fmt: skip
+
+
+def open_to_read(path: Path) -> int:
+    """Raises OSError; IsADirectoryError for what is no file. Not waiting, as the open of a pipe does."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file", str(path))
+    return fd
+
+
+def head_of(fd: int) -> bytes:
+    """The first bytes of a file."""
+    return os.pread(fd, HEAD_SIZE_BYTES, 0)

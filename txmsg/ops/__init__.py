@@ -1,0 +1,8 @@
+"""What operators use: commands, pages, checks of a running set, and demos. Only frameworks import it.
+
+cli        the command `txmsg`
+console    the console for operators
+page       live pages, their server and their login
+doctor     what `txmsg doctor` looks at
+demo       the examples, run as real processes
+"""

@@ -1,0 +1,150 @@
+"""Settings of a server's command: options of its catalogue, and the values of all sources together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import click
+
+from txmsg.errors import MisuseError, TxmsgError
+from txmsg.ops.cli.options import Decorator
+from txmsg.runtime.logs import EventLog, log_to_stderr
+from txmsg.settings.catalogue import REQUIRED, Kind, Setting, made_of, settings_of
+from txmsg.settings.live import Given
+from txmsg.settings.sources import (
+    CONFIG_VARIABLE,
+    Value,
+    from_environment,
+    from_file,
+    from_options,
+    parameter_of,
+    strange_variables,
+)
+
+_log = EventLog(__name__)
+
+T = TypeVar("T")
+
+_METAVARS = {
+    Kind.DURATION: "TIME",
+    Kind.SIZE: "SIZE",
+    Kind.COUNT: "NUMBER",
+    Kind.NUMBER: "NUMBER",
+    Kind.PATH: "DIR",
+    Kind.FILE: "FILE",
+}
+
+config_option: Decorator = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar=CONFIG_VARIABLE,
+    show_envvar=True,
+    help="File of settings, in TOML.",
+)
+
+
+class _OfSetting(click.ParamType):  # type: ignore[type-arg]
+    """The values of a setting."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.name = "integer range" if setting.kind is Kind.COUNT else setting.kind.name.lower()
+        self._setting = setting
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._setting.value_of(value)
+        except MisuseError as exc:
+            self.fail(f"{exc}.", param, ctx)
+
+
+def settings_options(config: type, scope: str) -> Decorator:
+    """Adds --config, and an option for each setting that has one; the command gets None for what is not given."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed([setting for setting in settings_of(config, scope) if setting.option]):
+            command = _option(each)(command)
+        return config_option(command)
+
+    return decorate
+
+
+def _option(setting: Setting) -> Decorator:
+    own_variable = setting.variable != f"TXMSG_{setting.scope}_{setting.name}".upper()
+    note = f"  [env var: {setting.variable}]" if own_variable else ""
+    default = f"  [default: {setting.shown_default()}]" if setting.default_shown or setting.default != "" else ""
+    common: dict[str, Any] = {"default": None, "help": f"{setting.meaning}{note}{default}", "allow_from_autoenv": False}
+    if setting.kind is Kind.FLAG:
+        return click.option(f"{setting.option}/--no-{setting.option[2:]}", parameter_of(setting), **common)
+    if setting.kind is Kind.CHOICE:
+        return click.option(setting.option, parameter_of(setting), type=click.Choice(setting.choices), **common)
+    if setting.kind is Kind.TEXTS:
+        return click.option(setting.option, parameter_of(setting), metavar="PATTERN", multiple=True, **common)
+    metavar = setting.metavar or _METAVARS.get(setting.kind, "TEXT")
+    kinds = {
+        Kind.TEXT: click.STRING,
+        Kind.PATH: click.Path(path_type=Path, file_okay=False, readable=False),
+        Kind.FILE: click.Path(path_type=Path),
+    }
+    kind = kinds.get(setting.kind) or _OfSetting(setting)
+    return click.option(setting.option, parameter_of(setting), metavar=metavar, type=kind, **common)
+
+
+class Settings(Generic[T]):
+    """The settings of a process, with where each value comes from."""
+
+    def __init__(self, config: type[T], scope: str, values: Mapping[str, Value]) -> None:
+        self._config = config
+        self.catalogue: Sequence[Setting] = list(settings_of(config, scope))
+        self.given = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self.all()[name].value
+
+    def all(self) -> dict[str, Value]:
+        """Every setting by name."""
+        return {each.name: self.given.get(each.name, Value(each.default)) for each in self.catalogue}
+
+    def sources(self) -> dict[str, str]:
+        """Where each setting comes from that has not its default."""
+        return {name: each.source for name, each in self.given.items()}
+
+    def make(self, **others: object) -> T:
+        """The dataclass of these settings. others: what a process knows itself. Raises MisuseError."""
+        for each in self.catalogue:
+            if each.default is REQUIRED and each.name not in self.given and each.name not in others:
+                raise click.UsageError(
+                    f"{each.full_name} is missing: give {each.option}, the variable {each.variable}, or "
+                    f"{each.name} under [{each.scope}] in a file of settings"
+                )
+        return made_of(self._config, {name: each.value for name, each in self.given.items()} | others)
+
+
+def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
+    """Reads all sources but the run-time store, and begins to log as they say."""
+    settings = _read(config, scope, file, options)
+    log_to_stderr(settings["log_level"], settings["log_format"])
+    for warning in strange_variables(os.environ, settings.catalogue):
+        _log.warning("settings.strange_variable", "%(warning)s", warning=warning)
+    return settings
+
+
+def take_again(given: Given[T], scope: str, file: Path | None, options: Mapping[str, object]) -> None:
+    """Reads them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
+    try:
+        settings = _read(type(given.config), scope, file, options)
+        given.take(settings.make(), scope, settings.sources())
+    except (TxmsgError, click.UsageError) as exc:
+        _log.error("settings.unreadable", "the settings cannot be applied, the former ones stay: %(error)s", error=exc)
+
+
+def _read(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
+    catalogue = list(settings_of(config, scope))
+    values = {} if file is None else from_file(file, catalogue)
+    values |= from_environment(os.environ, catalogue) | from_options(options, catalogue)
+    return Settings(config, scope, values)

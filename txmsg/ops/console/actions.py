@@ -1,0 +1,92 @@
+"""Actions change something: a GET shows what the action would do and asks, a POST does it.
+
+The dialog is the same for all: a title, sentences that say what will happen, optional fields, and a button. When a
+field changes, the dialog is requested again with the values so far, so its sentences may depend on them (a dry run).
+Until it arrives the button does nothing, so that nothing is confirmed that was not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from txmsg.errors import PermissionDenied
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.look import Look
+from txmsg.ops.console.operations import Operation
+from txmsg.wire.access.permissions import denied, missing_before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """An input of the dialog. kind: text, number, checkbox, select (of `choices`), area or hidden."""
+
+    name: str
+    label: str = ""
+    value: str = ""
+    kind: str = "text"
+    help: str = ""
+    choices: Sequence[tuple[str, str]] = ()
+    """Values and what is shown of them."""
+    is_required: bool = False
+    affects: bool = False
+    """Whether what will happen depends on it: then the dialog says it again when it changes. A click that changes it
+    by leaving it does nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The dialog's contents."""
+
+    title: str
+    says: Sequence[str]
+    """What will happen, a sentence or two each, with figures."""
+    button: str
+    """The verb on the button."""
+    is_danger: bool = False
+    """It cannot be undone."""
+    fields: Sequence[Field] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A change in one database."""
+
+    path: str
+    """Below the database, with parameters: /brokers/{broker}/drain."""
+    method: str
+    """What it calls in the end, by the name on the wire: who may not call that is not asked. "": nothing of brokers."""
+    confirm: Callable[[Look], Awaitable[Confirmation]]
+    """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
+    perform: Callable[[Look], Awaitable[str | Operation]]
+    """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""
+
+    def refusal(self, who: Identity | None, names: Mapping[str, str]) -> PermissionDenied | None:
+        """Why a visitor may not do this; None if it may. names: of topic and group, as far as they are known."""
+        lacking = None if who is None or not self.method else missing_before(who.rights, self.method, names)
+        return None if lacking is None or who is None else denied(who.name, *lacking)
+
+
+def deletion(look: Look, section: str, name: str, says: Sequence[str]) -> Confirmation:
+    """What is asked before a topic or a group is deleted: its texts are SECTION.delete_title, .delete and .force."""
+    return Confirmation(
+        title=look.t(f"{section}.delete_title", name=name),
+        says=says,
+        button=look.t(f"{section}.delete"),
+        is_danger=True,
+        fields=[Field(name="force", label=look.t(f"{section}.force"), kind="checkbox")],
+    )
+
+
+def final_act(look: Look, act: str, hidden: str, **values: str) -> Confirmation:
+    """What is asked before something is done to one message for good: its texts are ACT_title, _says, _says_rest, ACT.
+
+    hidden: which of the values the dialog sends back.
+    """
+    return Confirmation(
+        title=look.t(f"{act}_title"),
+        says=[look.t(f"{act}_says", **values), look.t(f"{act}_says_rest")],
+        button=look.t(act),
+        is_danger=True,
+        fields=[Field(name=hidden, kind="hidden", value=values[hidden])],
+    )

@@ -1,0 +1,121 @@
+"""A request, as pages see it: its database, its language, its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlencode
+
+from txmsg.administration.ask import Ask
+from txmsg.administration.notify import NotifyAdministration
+from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
+from txmsg.ops.console.desks import Desk
+from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.logs import Log
+from txmsg.ops.console.operations import Operation, Operations
+from txmsg.ops.console.render import Renderer
+from txmsg.ops.console.watch import Snapshot, Watch
+from txmsg.wire.method import Method, ReplyT, RequestT
+
+if TYPE_CHECKING:
+    from txmsg.metaq.interface import LogAccess
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The argument of the functions of pages and actions. Calls to brokers have timeouts, and raise the errors of
+    errors.py.
+    """
+
+    desk: Desk
+    """Of the database that the path names."""
+    desks: Mapping[str, Desk]
+    """Of all databases, by name."""
+    operations: Operations
+    logs: Mapping[str, Log] = field(default_factory=dict)
+    """MetaQ logs of the database by name."""
+    renderer: Renderer
+    path: Mapping[str, str]
+    """The parameters in the path."""
+    values: Mapping[str, str]
+    """The query, or what a form posted."""
+
+    @property
+    def watch(self) -> Watch:
+        """Of the database that the path names."""
+        return self.desk.watch
+
+    @property
+    def watches(self) -> Mapping[str, Watch]:
+        """Of all databases, by name."""
+        return {name: desk.watch for name, desk in self.desks.items()}
+
+    @property
+    def who(self) -> Identity | None:
+        """Who is logged in to this database; None where that is not needed."""
+        return self.desk.who
+
+    @property
+    def owners(self) -> Set[str]:
+        """To whom operations belong that this visitor sees."""
+        return {desk.owner for desk in self.desks.values() if not desk.is_refused}
+
+    def t(self, key: str, /, **values: object) -> str:
+        """A text in the language of the browser."""
+        return self.renderer.text(key, **values)
+
+    @property
+    def database(self) -> str:
+        """The name of the database."""
+        return self.watch.name
+
+    def url(self, path: str, /, **query: object) -> str:
+        """The address of a page of this database; `path` is quoted. Of the query, None and "" are left out."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return f"/{quote(self.database)}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest one. Raises BrokerUnavailable while there is none, PermissionDenied if there will be none."""
+        if self.watch.denied:
+            raise PermissionDenied(self.watch.denied)
+        if self.watch.snapshot is None:
+            raise BrokerUnavailable(self.watch.trouble or self.t("state.waiting"))
+        return self.watch.snapshot
+
+    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """The reply of a broker of the database."""
+        return await self.watch.database.ask(method, request)
+
+    # ---- calls: each `work` is called on a thread
+
+    async def asking(self, work: Callable[[Ask], T]) -> T:
+        """What `work` returns, which asks brokers several times."""
+        return await self.watch.database.run(lambda: work(self.watch.database.ask_from_thread))
+
+    async def notify(self, work: Callable[[NotifyAdministration], T]) -> T:
+        """Asks the administration of groups and dead letters."""
+        return await self.watch.database.run(lambda: work(NotifyAdministration(self.watch.database.ask_from_thread)))
+
+    async def log(self, work: Callable[[LogAccess], T]) -> T:
+        """Asks the log that the path names. Raises MisuseError for an unknown one."""
+        log = self.logs.get(self.path["log"])
+        if log is None:
+            raise MisuseError(self.t("logs.unknown", name=self.path["log"]))
+        return await log.run(self.desk, work)
+
+    def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
+        """Begins what takes longer than a request. Raises MisuseError while too many run."""
+        administration = NotifyAdministration(self.watch.database.ask_from_thread)
+        operation = self.operations.start(
+            title,
+            database=self.database,
+            owner=self.desk.owner,
+            total=total,
+            steps=lambda: steps(administration),
+        )
+        self.desk.keep_until(operation.ended)
+        return operation

@@ -1,0 +1,103 @@
+"""The brokers of a Notify database: their state and queues; drain, resume, and forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txmsg.administration.cluster import BrokerId, BrokerSummary, Cluster, ShowCluster
+from txmsg.errors import MisuseError
+from txmsg.ops.console.actions import Action, Confirmation
+from txmsg.ops.console.look import Look
+from txmsg.ops.console.pages.overview import broker_row
+from txmsg.ops.console.views import View
+
+_LEASES_MAX: Final = 500
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    snapshot = look.snapshot
+    return {"snapshot": snapshot, "brokers": [broker_row(snapshot, each.id) for each in snapshot.cluster.brokers]}
+
+
+async def _read_one(look: Look) -> Mapping[str, Any]:
+    broker = _broker(look)
+    state = await look.ask(Cluster.show, ShowCluster(with_queues=True))
+    leases = [each for each in state.leases or () if broker.id in {each.broker, each.wanted_by}]
+    return {
+        "row": broker_row(look.snapshot, broker.id),
+        "leases": leases[:_LEASES_MAX],
+        "lease_count": len(leases),
+        "bounds": sorted(
+            (labels[0], value)
+            for (name, labels), value in look.snapshot.series.get(broker.id, {}).items()
+            if name == "txmsg_bound_used_ratio"
+        ),
+    }
+
+
+def _broker(look: Look) -> BrokerSummary:
+    found = look.snapshot.broker(look.path["broker"])
+    if found is None:
+        raise MisuseError(look.t("brokers.unknown", broker=look.path["broker"]))
+    return found
+
+
+async def _confirm_drain(look: Look) -> Confirmation:
+    broker = _broker(look)
+    others = [each for each in look.snapshot.cluster.brokers if each.state == "active" and each.id != broker.id]
+    return Confirmation(
+        title=look.t("brokers.drain_title", broker=broker.id),
+        says=[
+            look.t("brokers.drain_says", queues=broker.queues, others=len(others)),
+            look.t("brokers.drain_says_clients"),
+        ],
+        button=look.t("brokers.drain"),
+    )
+
+
+async def _drain(look: Look) -> str:
+    broker = look.path["broker"]
+    left = (await look.ask(Cluster.drain, BrokerId(broker=broker))).queues
+    return look.t("brokers.drained", broker=broker, queues=left)
+
+
+async def _confirm_resume(look: Look) -> Confirmation:
+    broker = _broker(look)
+    return Confirmation(
+        title=look.t("brokers.resume_title", broker=broker.id),
+        says=[look.t("brokers.resume_says")],
+        button=look.t("brokers.resume"),
+    )
+
+
+async def _resume(look: Look) -> str:
+    broker = look.path["broker"]
+    await look.ask(Cluster.resume, BrokerId(broker=broker))
+    return look.t("brokers.resumed", broker=broker)
+
+
+async def _confirm_forget(look: Look) -> Confirmation:
+    broker = _broker(look)
+    return Confirmation(
+        title=look.t("brokers.forget_title", broker=broker.id),
+        says=[look.t("brokers.forget_says")],
+        button=look.t("brokers.forget"),
+    )
+
+
+async def _forget(look: Look) -> str:
+    broker = look.path["broker"]
+    await look.ask(Cluster.forget, BrokerId(broker=broker))
+    return look.t("brokers.forgotten", broker=broker)
+
+
+VIEWS: Final = (
+    View(path="/brokers", section="brokers", template="brokers.html", read=_read),
+    View(path="/brokers/{broker}", section="brokers", template="broker.html", read=_read_one, every_s=2.0),
+)
+ACTIONS: Final = (
+    Action(path="/brokers/{broker}/drain", method="Cluster/Drain", confirm=_confirm_drain, perform=_drain),
+    Action(path="/brokers/{broker}/resume", method="Cluster/Resume", confirm=_confirm_resume, perform=_resume),
+    Action(path="/brokers/{broker}/forget", method="Cluster/Forget", confirm=_confirm_forget, perform=_forget),
+)

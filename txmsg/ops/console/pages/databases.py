@@ -1,0 +1,29 @@
+"""All Notify databases on one page, if there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from txmsg.ops.console.look import Look
+from txmsg.ops.console.pages.overview import findings, lines
+from txmsg.ops.console.views import View
+
+
+async def _read(look: Look) -> Mapping[str, Any]:
+    for watch in look.watches.values():
+        watch.look()
+    return {
+        "cards": [
+            {
+                "watch": watch,
+                "url": f"/{watch.name}",
+                "lines": lines(watch) if watch.snapshot else [],
+                "findings": findings(watch.snapshot) if watch.snapshot else [],
+            }
+            for watch in look.watches.values()
+        ]
+    }
+
+
+DATABASES: Final = View(path="", section="", template="databases.html", read=_read)

@@ -1,0 +1,310 @@
+"""Polls the brokers of one Notify database, and keeps the last quarter of an hour. Independent of pages.
+
+One task polls for all browsers: every second while a browser looks, otherwise rarely, so that timelines have no gaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txmsg.administration.cluster import (
+    BrokerFigures,
+    BrokerSummary,
+    Cluster,
+    ClusterState,
+    ReadFigures,
+    Series,
+    ShowCluster,
+)
+from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
+from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
+from txmsg.ops.console.database import Database
+from txmsg.ops.console.identity import Identity, who_am_i
+from txmsg.runtime.logs import EventLog
+
+_log = EventLog(__name__)
+
+POLL_S: Final = 1.0
+IDLE_POLL_S: Final = 10.0
+REFUSED_POLL_S: Final = 300.0
+"""While brokers ask for a token: each try is a refused login in their logs."""
+LOOKED_S: Final = 10.0
+"""For so long after a page was asked for it is taken to be looked at."""
+DATABASE_POLL_S: Final = 5.0
+"""Between two looks at the figures of the database, which brokers do not read more often either."""
+HISTORY_S: Final = 15 * 60.0
+_POINTS_MAX: Final = 1000
+_READ: Final = "txmsg_halves"
+_AGE: Final = "txmsg_database_figures_age_seconds"
+_SAME_S: Final = 0.5
+"""Figures that were read so shortly after others are these."""
+_BROKERS_MAX: Final = 50
+"""Of which figures are polled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state at a moment. Rates are per second, since the previous snapshot."""
+
+    taken_at: float
+    """By the monotonic clock."""
+    at: float
+    """Seconds since 1970."""
+    cluster: ClusterState
+    series: Mapping[str, Series]
+    """The figures of each broker by its id, without those of the database."""
+    silent: Mapping[str, str]
+    """Why active brokers told no figures, by their ids."""
+    unpolled: int = 0
+    """Active brokers beyond those whose figures are asked for."""
+    rates: Mapping[str, Series]
+    """Of the counters of each broker."""
+    database: Series
+    database_rates: Series
+    database_taken_at: float
+    """When the broker that told them had read them, by the monotonic clock here."""
+
+    def total(self, name: str, *labels: str) -> float:
+        """The sum of a metric over all brokers and series; labels: only series with these values, in any place."""
+        return _total(self._of(name), name, labels)
+
+    def rate(self, name: str, *labels: str) -> float:
+        """The rate of a counter, of all brokers together."""
+        series = [self.database_rates] if CATALOGUE[name].scope is Scope.DATABASE else list(self.rates.values())
+        return _total(series, name, labels)
+
+    def rate_of(self, broker: str, name: str, *labels: str) -> float | None:
+        """The same of one broker; None if it is not known."""
+        return _total([self.rates[broker]], name, labels) if broker in self.rates else None
+
+    def value_of(self, broker: str, name: str, *labels: str) -> float | None:
+        """The value of a metric of one broker; None if it is not known."""
+        return _total([self.series[broker]], name, labels) if broker in self.series else None
+
+    def greatest(self, name: str) -> float:
+        """The greatest value among the series of a metric."""
+        return max((value for each in self._of(name) for (of, _), value in each.items() if of == name), default=0.0)
+
+    def whole(self, name: str) -> float | None:
+        """The one value of a metric of the database; None if it is not known."""
+        return self.database.get((name, ()))
+
+    def each(self, name: str) -> dict[tuple[str, ...], float]:
+        """The values of a metric of the database by its labels."""
+        return {labels: value for (of, labels), value in self.database.items() if of == name}
+
+    def each_rate(self, name: str) -> dict[tuple[str, ...], float]:
+        """The rates of a counter of the database by its labels."""
+        return {labels: value for (of, labels), value in self.database_rates.items() if of == name}
+
+    def broker(self, broker: str) -> BrokerSummary | None:
+        """A broker by its id."""
+        return next((each for each in self.cluster.brokers if each.id == broker), None)
+
+    def _of(self, name: str) -> Sequence[Series]:
+        return [self.database] if CATALOGUE[name].scope is Scope.DATABASE else list(self.series.values())
+
+
+def _total(series: Sequence[Series], name: str, labels: Sequence[str]) -> float:
+    return sum(
+        value for each in series for (of, found), value in each.items() if of == name and set(labels) <= set(found)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of the timelines."""
+
+    at: float
+    """Seconds since 1970."""
+    values: Mapping[str, float]
+
+
+class Watch:
+    """The latest snapshot of a database, and the history. Run `run` in its own task."""
+
+    def __init__(self, database: Database, who: Identity | None = None) -> None:
+        self.database = database
+        self.who = who
+        """Who has logged in, with its rights at the last poll; None where brokers ask for no token."""
+        self.snapshot: Snapshot | None = None
+        self.trouble = ""
+        """Why the last poll failed; empty if it did not."""
+        self.denied = ""
+        """Why this visitor sees no figures; empty if it does. Brokers answer what it may ask."""
+        self.is_refused = False
+        """Whether brokers want another token."""
+        self.history: deque[Point] = deque(maxlen=_POINTS_MAX)
+        self._looked_at = -LOOKED_S
+        self._looked = asyncio.Event()
+        self._polled = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Of the database."""
+        return self.database.name
+
+    def age_s(self) -> float | None:
+        """Of the snapshot; None without one."""
+        return None if self.snapshot is None else time.monotonic() - self.snapshot.taken_at
+
+    def look(self) -> None:
+        """Somebody looks: for a while it is polled each second."""
+        self._looked_at = time.monotonic()
+        self._looked.set()
+
+    async def polled(self, timeout_s: float) -> None:
+        """Waits for the end of the poll under way, or the next one."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._polled.wait()
+        except TimeoutError:
+            return
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        while True:
+            begun_at = time.monotonic()
+            try:
+                if self.who is not None:
+                    self.who = await who_am_i(self.database) or self.who
+                self.snapshot = await self._poll()
+                self.trouble, self.denied, self.is_refused = "", "", False
+                self._remember(self.snapshot)
+            except PermissionDenied as exc:
+                self.snapshot, self.trouble, self.denied = None, "", str(exc)
+            except TxmsgError as exc:
+                self.is_refused = isinstance(exc, Unauthenticated)
+                if not self.trouble:
+                    _log.warning(
+                        "console.unreadable",
+                        "%(database)s cannot be read: %(error)s",
+                        database=self.name,
+                        error=str(exc),
+                    )
+                self.trouble = str(exc)
+            except Exception:  # noqa: BLE001 - the root of a task: one odd answer must not end it
+                _log.exception(
+                    "console.failed", "the answer of a broker of %(database)s cannot be read", database=self.name
+                )
+                self.trouble = "an answer of the broker could not be read; the console's log says why"
+            self._polled.set()
+            self._polled = asyncio.Event()
+            await self._pause(begun_at)
+
+    async def _pause(self, begun_at: float) -> None:
+        took_s = time.monotonic() - begun_at
+        if self.is_refused:
+            await asyncio.sleep(REFUSED_POLL_S)
+            return
+        if time.monotonic() - self._looked_at < LOOKED_S:
+            await asyncio.sleep(max(POLL_S - took_s, took_s, 0.1))  # a slow database is not asked half of the time
+            return
+        self._looked.clear()
+        try:
+            async with asyncio.timeout(IDLE_POLL_S):
+                await self._looked.wait()
+        except TimeoutError:
+            return
+
+    async def _poll(self) -> Snapshot:
+        before = self.snapshot
+        cluster = await self.database.ask(Cluster.show, ShowCluster())
+        alive = [each for each in cluster.brokers if each.state != "dead"]
+        self.database.learn([each.address for each in alive])
+        wants_database = before is None or time.monotonic() - before.database_taken_at >= DATABASE_POLL_S
+        found = await asyncio.gather(
+            *(
+                self._figures(each, with_database=wants_database and place == 0)
+                for place, each in enumerate(alive[:_BROKERS_MAX])
+            )
+        )
+        silent = {each.id: why for each, why in zip(alive, found, strict=False) if isinstance(why, str)}
+        told = [(each.broker, each.series) for each in found if isinstance(each, BrokerFigures)]
+        now = time.monotonic()
+        series = {broker: _scoped(values, Scope.PROCESS) for broker, values in told}
+        rates = {
+            broker: _rates(before.series[broker], values, now - before.taken_at)
+            for broker, values in series.items()
+            if before is not None and broker in before.series
+        }
+        # A broker that has not read the figures of the database yet tells none of halves either.
+        database = next((values for _, values in told if any(name == _READ for name, _ in values)), None)
+        database_taken_at = now if database is None else now - _total([database], _AGE, ())
+        if before is not None and database_taken_at - before.database_taken_at < _SAME_S:
+            database = None  # a busy broker tells what it has told before: that is no rate of 0
+        if database is not None:
+            database = _scoped(database, Scope.DATABASE)
+            database_rates = (
+                {}
+                if before is None
+                else _rates(before.database, database, database_taken_at - before.database_taken_at)
+            )
+        elif before is not None:
+            database, database_taken_at = before.database, before.database_taken_at
+            database_rates = before.database_rates
+        else:
+            database, database_taken_at, database_rates = {}, -DATABASE_POLL_S, {}
+        return Snapshot(
+            taken_at=now,
+            at=time.time(),
+            cluster=cluster,
+            series=series,
+            silent=silent,
+            unpolled=max(0, len(alive) - _BROKERS_MAX),
+            rates=rates,
+            database=database,
+            database_rates=database_rates,
+            database_taken_at=database_taken_at,
+        )
+
+    async def _figures(self, broker: BrokerSummary, *, with_database: bool) -> BrokerFigures | str:
+        request = ReadFigures(with_database=with_database)
+        try:
+            return await self.database.ask_at(broker.address, Cluster.figures, request)
+        except TxmsgError as exc:
+            return str(exc)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        self.history.append(Point(at=snapshot.at, values=_values(snapshot)))
+        while self.history[0].at < snapshot.at - HISTORY_S:
+            self.history.popleft()
+
+
+def _values(snapshot: Snapshot) -> dict[str, float]:
+    """What time lines show. What is not known yet, or has no rate yet, is left out."""
+    values: dict[str, float] = {}
+    if snapshot.database:
+        values |= {
+            "halves": snapshot.total("txmsg_halves"),
+            "in_doubt": snapshot.total("txmsg_halves", "in_doubt") + snapshot.total("txmsg_halves", "parked"),
+            "lag": snapshot.total("txmsg_group_lag_messages"),
+            "retrying": snapshot.total("txmsg_group_retrying_messages"),
+            "dead": snapshot.total("txmsg_group_dead_letters"),
+        }
+    if snapshot.rates:
+        values |= {
+            "stored": snapshot.rate("txmsg_stored_messages_total"),
+            "delivered": snapshot.rate("txmsg_delivered_messages_total"),
+            "errors": snapshot.rate("txmsg_item_errors_total") + snapshot.rate("txmsg_call_errors_total"),
+        }
+    return values
+
+
+def _scoped(series: Series, scope: Scope) -> Series:
+    """What the catalogue says of this scope. A broker of a newer release may tell what it does not have."""
+    return {key: value for key, value in series.items() if key[0] in CATALOGUE and CATALOGUE[key[0]].scope is scope}
+
+
+def _rates(before: Series, after: Series, seconds: float) -> Series:
+    """Of counters. One that fell began at 0 again."""
+    return {
+        key: (value - before[key] if value >= before[key] else value) / max(seconds, 1e-3)
+        for key, value in after.items()
+        if CATALOGUE[key[0]].kind is Kind.COUNTER and key in before
+    }

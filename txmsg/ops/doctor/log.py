@@ -1,0 +1,98 @@
+"""Probes of a MetaQ log, in a directory or at its server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from txmsg.administration.log import LogAdministration
+from txmsg.administration.log_contents import LogState, log_state
+from txmsg.checks.check import Finding
+from txmsg.checks.conditions import INSTANCE
+from txmsg.checks.logs import LOG_FAILED, LOG_UNREADABLE
+from txmsg.errors import TxmsgError
+from txmsg.metaq.interface import LogAccess
+from txmsg.metaq.location import open_log
+from txmsg.ops.doctor import groups
+from txmsg.ops.doctor.machine import free_space, looked_into
+from txmsg.ops.doctor.probe import Probe, examine, shown
+
+_ANSWER_S_MAX: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A log, and where it is."""
+
+    where: str
+    access: LogAccess
+
+    def groups(self) -> groups.Groups:
+        """Its groups."""
+        return groups.all_groups(LogAdministration(self.access))
+
+    @cached_property
+    def state(self) -> LogState:
+        """Its state, and that of its server."""
+        return log_state(self.access)
+
+    @property
+    def option(self) -> str:
+        """What names this log on a command line."""
+        return f" --log {self.where}"
+
+
+def look(where: str) -> Iterator[Finding]:
+    """Everything that is wrong with the log. The first thing only, where the others need it."""
+
+    @contextmanager
+    def opened() -> Iterator[Opened]:
+        with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
+            yield Opened(where, access)
+
+    found = list(examine(FIRST, lambda: nullcontext(where)))
+    yield from found
+    if not found:
+        yield from examine(PROBES, opened)
+
+
+def log_opens(where: str) -> Iterator[Finding]:
+    """The log can be read."""
+    try:
+        with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
+            access.topics()
+    except TxmsgError as exc:
+        yield LOG_UNREADABLE.found(log=where, error=exc)
+
+
+def log_server(log: Opened) -> Iterator[Finding]:
+    """What the server of the log tells of itself."""
+    if failure := log.state.failure:
+        yield LOG_FAILED.found(f"the server of the log accepts no appends: {failure}")
+    figures = {
+        "txmsg_tls_certificate_remaining_seconds": log.state.certificate_remaining_s,
+        "txmsg_disk_free_ratio": None if Path(log.where).is_dir() else log.state.disk_free_ratio,
+    }
+    labels = frozenset({(INSTANCE, f"the log at {log.where}")})
+    yield from shown({name: {labels: value} for name, value in figures.items() if value is not None})
+
+
+def log_directory(log: Opened) -> Iterator[Finding]:
+    """The directory of a log has free space, and no other user can look into it."""
+    if Path(log.where).is_dir():
+        yield from free_space(Path(log.where), "the log")
+        yield from looked_into(Path(log.where), "the log")
+
+
+def log_groups(log: Opened) -> Iterator[Finding]:
+    """Each group with waiting messages has a member, and none has dead letters."""
+    yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
+    yield from groups.dead(log.groups())
+
+
+FIRST: Final[tuple[Probe[str], ...]] = (log_opens,)
+PROBES: Final[tuple[Probe[Opened], ...]] = (log_server, log_directory, log_groups)

@@ -1,0 +1,18 @@
+"""What a page server tells a scraper."""
+
+from __future__ import annotations
+
+from txmsg.metrics.catalogue import Process
+from txmsg.metrics.figures import Figures
+from txmsg.ops.page.feed import Feed
+
+
+def figures_of(feed: Feed, *, age_s: float, unready: str) -> Figures:
+    """All figures of a page server. age_s: for how long nothing was read."""
+    figures = Figures(Process.PAGE)
+    figures.put("txmsg_ready", not unready)
+    figures.put("txmsg_page_browsers", feed.readers)
+    figures.put("txmsg_page_bulletins_total", feed.number)
+    figures.put("txmsg_page_bulletin_bytes", len(feed.newest or b""))
+    figures.put("txmsg_page_figures_age_seconds", age_s)
+    return figures

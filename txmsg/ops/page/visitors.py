@@ -1,0 +1,95 @@
+"""Who may look at a page with a login: users of brokers, as long as their tokens are valid.
+
+A page reads its own database, so any user may see it: nobody is asked what else the user may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txmsg.administration.access import Access, Identity
+from txmsg.administration.ask import Nothing
+from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, Unauthenticated
+from txmsg.runtime.logs import EventLog
+from txmsg.wire.access.rules import ADMIN
+from txmsg.wire.access.tokens import is_token
+from txmsg.wire.channel import Channel
+
+_log = EventLog(__name__)
+
+CHECK_S: Final = 10.0
+"""Between two looks whether a token is still valid."""
+_ANSWER_S_MAX: Final = 2.5
+
+Ask = Callable[[str], Awaitable[Identity]]
+"""Who a token belongs to."""
+
+
+@dataclass(slots=True, eq=False)
+class Visitor:
+    """Somebody who has logged in."""
+
+    name: str = ""
+    is_admin: bool = False
+    is_over: bool = False
+    """Whether the token is not valid any more."""
+    checking: asyncio.Task[None] | None = None
+
+
+class Visitors:
+    """Lets visitors in, and looks after their tokens. Belongs to one loop; `tasks` are the parents of that."""
+
+    def __init__(self, ask: Ask, tasks: asyncio.TaskGroup, *, check_s: float = CHECK_S) -> None:
+        self._ask = ask
+        self._tasks = tasks
+        self._check_s = check_s
+
+    async def sign_in(self, _: str, token: str) -> Visitor:
+        """A visitor with this token. Raises Unauthenticated, and what else a call raises."""
+        who = await self._ask(token)
+        if not who.authentication:
+            raise MisuseError("these brokers ask for no token: name brokers with --auth, or leave out --login")
+        visitor = Visitor(name=who.name, is_admin=ADMIN in who.roles)
+        visitor.checking = self._tasks.create_task(self._check(visitor, token), name="visitor")
+        return visitor
+
+    @staticmethod
+    def leave(visitor: Visitor) -> None:
+        """The visitor has logged out."""
+        visitor.is_over = True
+        if visitor.checking is not None:
+            visitor.checking.cancel()
+
+    async def _check(self, visitor: Visitor, token: str) -> None:
+        while not visitor.is_over:
+            await asyncio.sleep(self._check_s)
+            try:
+                await self._ask(token)
+            except Unauthenticated:
+                visitor.is_over = True
+            except TxmsgError:
+                continue  # brokers that are away take nothing back
+            except Exception:  # noqa: BLE001 - the root of a task: one odd answer must not end the server
+                _log.exception("page.check_failed", "whether a visitor's token is still valid cannot be told")
+
+
+def asking(brokers: Sequence[str]) -> Ask:
+    """Asks the first of these that answers."""
+
+    async def ask(token: str) -> Identity:
+        if not is_token(token):
+            raise Unauthenticated("this is not a token of txmsg")
+        failed: BrokerUnavailable | None = None
+        for address in brokers:
+            try:
+                async with Channel(address, token=token) as channel:
+                    return await channel.call(Access.who_am_i, Nothing(), timeout_s=_ANSWER_S_MAX)
+            except BrokerUnavailable as exc:
+                failed = exc
+        assert failed is not None
+        raise failed
+
+    return ask

@@ -1,0 +1,151 @@
+"""What one user may take of a server: limits, and what its connections take together. Knows no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from txmsg.errors import MisuseError, Overloaded, shown
+from txmsg.wire.access.rate import TokenBucket, admitted
+
+__all__ = ["NO_LIMITS", "Usage", "Usages", "UserLimits", "checked_limits"]
+
+_LIMIT_MAX: Final = 1e12
+_WAIT_S_MAX: Final = 5.0
+"""A call waits so long for its rate; one that would wait longer is refused. A server may say another time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLimits:
+    """Of one user, at each server. 0: no limit."""
+
+    connections: int = 0
+    requests_per_s: float = 0.0
+    messages_per_s: float = 0.0
+    """That it sends."""
+    in_flight_bytes: int = 0
+    """Of its requests under way; one may always be."""
+    topics: int = 0
+    """That it has created and that are there still: in the database of a broker, not in logs."""
+    groups: int = 0
+    """The same of consumer groups, members that broadcast among them."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any is set."""
+        return any(getattr(self, each.name) for each in fields(self))
+
+    def with_own(self, own: Mapping[str, float]) -> UserLimits:
+        """These, with those of a user in their place; of a newer release's, those that this one knows."""
+        return replace(self, **{each.name: own[each.name] for each in fields(self) if each.name in own})  # type: ignore[arg-type]
+
+
+def checked_limits(limits: Mapping[str, float]) -> Mapping[str, float]:
+    """`limits`, if a user may have them. Raises MisuseError."""
+    known = [each.name for each in fields(UserLimits)]
+    for name, value in limits.items():
+        if name not in known:
+            raise MisuseError(f"{shown(name)} is not a limit of users: there are {', '.join(known)}")
+        if not 0 <= value <= _LIMIT_MAX or (not name.endswith("_per_s") and value != int(value)):
+            raise MisuseError(f"{name}={value:g} is not a limit: give 0 for none, or a number up to {_LIMIT_MAX:g}")
+    return {name: value if name.endswith("_per_s") else int(value) for name, value in limits.items()}
+
+
+NO_LIMITS: Final = UserLimits()
+
+
+class Usage:
+    """What a user takes of this server."""
+
+    def __init__(
+        self,
+        user: str,
+        limits: UserLimits,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        wait_s_max: float = _WAIT_S_MAX,
+    ) -> None:
+        self.user = user
+        self._wait_s_max = wait_s_max
+        self.connections = 0
+        self.in_flight_bytes = 0
+        """Counted without a limit, too: one may be set at any time."""
+        self._monotonic = monotonic
+        self.use(limits)
+
+    def use(self, limits: UserLimits) -> None:
+        """From now on these hold."""
+        self.limits = limits
+        self.is_limited = limits.is_any
+        now = self._monotonic()
+        self._requests = TokenBucket(limits.requests_per_s, now) if limits.requests_per_s else None
+        self._messages = TokenBucket(limits.messages_per_s, now) if limits.messages_per_s else None
+
+    def refusal(self, size_bytes: int) -> Overloaded | None:
+        """Why a request of this size is refused; None if it is not."""
+        most = self.limits.in_flight_bytes
+        if most and self.in_flight_bytes and self.in_flight_bytes + size_bytes > most:
+            return self.exceeded("bytes", f"{self.in_flight_bytes} bytes of requests are under way, {most} may be")
+        return None
+
+    async def request(self) -> None:
+        """Returns when a request may begin. Raises Overloaded."""
+        if self._requests is not None:
+            await self._paced(self._requests, 1, "requests")
+
+    async def messages(self, count: int) -> None:
+        """Returns when so many messages may be sent. Raises Overloaded."""
+        if self._messages is not None:
+            await self._paced(self._messages, count, "messages")
+
+    async def _paced(self, bucket: TokenBucket, count: int, what: str) -> None:
+        def refusal() -> Overloaded:
+            return self.exceeded(
+                what, f"{bucket.rate:g} {what}/s are allowed, and more wait than pass in {self._wait_s_max:g} s"
+            )
+
+        await admitted(bucket, count, now=self._monotonic(), wait_s_max=self._wait_s_max, refusal=refusal)
+
+    def exceeded(self, option: str, what: str) -> Overloaded:
+        """The error at a limit, which names the way out."""
+        return Overloaded(
+            f"user {self.user} is at its limit: {what}; nothing was done: do less at once, or raise it with `txmsg "
+            f"user limit {self.user} --{option} N` (of a log with --access: in its file)"
+        )
+
+
+class Usages:
+    """Of all users of a server, also those that are not connected: else each would begin with full rates again."""
+
+    def __init__(self, limits_of: Callable[[str], UserLimits], *, wait_s_max: float = _WAIT_S_MAX) -> None:
+        self._limits_of = limits_of
+        self._wait_s_max = wait_s_max
+        self._by_user: dict[str, Usage] = {}
+
+    def enter(self, user: str) -> Usage:
+        """A connection of this user begins. Raises Overloaded."""
+        usage = self.of(user)
+        most = usage.limits.connections
+        if most and usage.connections >= most:
+            raise usage.exceeded(
+                "connections", f"{usage.connections} connections, as many as it may have at this server"
+            )
+        usage.connections += 1
+        return usage
+
+    def of(self, user: str) -> Usage:
+        """What this user takes."""
+        usage = self._by_user.get(user)
+        if usage is None:
+            usage = self._by_user[user] = Usage(user, self._limits_of(user), wait_s_max=self._wait_s_max)
+        return usage
+
+    def look(self, users: Collection[str]) -> None:
+        """Users or limits have changed."""
+        for user, usage in list(self._by_user.items()):
+            if user not in users:
+                del self._by_user[user]
+            elif (limits := self._limits_of(user)) != usage.limits:
+                usage.use(limits)

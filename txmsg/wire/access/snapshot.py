@@ -1,0 +1,54 @@
+"""Users, their credentials and rules at one moment: all that a guard needs. Immutable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from txmsg.wire.access.keys import AccessKey
+from txmsg.wire.access.rules import Rules
+
+__all__ = ["AccessSnapshot", "Credential", "User"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """One of them. certificate: the name in client certificates that stand for this user, "" for none."""
+
+    name: str
+    roles: frozenset[str] = frozenset()
+    certificate: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Fields of UserLimits in which it is not as others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """What is stored of a token. expires_at: seconds since 1970."""
+
+    id: str
+    user: str
+    secret_sha256: bytes = field(repr=False)
+    expires_at: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSnapshot:
+    """All of them. version: rises with each change of a database."""
+
+    version: int = 0
+    users: Mapping[str, User] = field(default_factory=dict)
+    credentials: Mapping[str, Credential] = field(default_factory=dict)
+    """By the public id of the token."""
+    access_keys: Mapping[str, AccessKey] = field(default_factory=dict)
+    """By their ids."""
+    rules: Rules = field(default_factory=Rules)
+    file: str = ""
+    """Where they are changed; "": by `txmsg user` and `txmsg acl`."""
+    certificates: Mapping[str, User] = field(init=False, repr=False)
+    """Users by the name in their certificate."""
+
+    def __post_init__(self) -> None:
+        by_certificate = {user.certificate: user for user in self.users.values() if user.certificate}
+        object.__setattr__(self, "certificates", by_certificate)
