@@ -102,7 +102,7 @@ lint: docs ## Check style, format, types, the layers, the documentation, and tha
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate.py --check
 
-generate: $(STAMP) ## Generate txmsg/wire from the .proto files, x.py from each x_async.py, the pages of names, metrics and settings, and deploy
+generate: $(STAMP) ## Generate txmsg/wire from the .proto files, x.py from each x_async.py, the pages of names, metrics and settings, the layout, and deploy
 	$(BIN)/python tools/generate.py
 
 bench: $(STAMP) ## Measure (BENCH_ARGS='--quick metaq_append': a short run, one benchmark)

@@ -1,5 +1,5 @@
 """Generates the modules of .proto files, synchronous modules of asynchronous ones, the pages of names, events,
-metrics, permissions and settings, and the files for Prometheus and Grafana.
+metrics, permissions and settings, the layout of docs/architecture.md, and the files for Prometheus and Grafana.
 
 Or checks that the committed ones are as generated.
 
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from alerts_page import alerts_page, alerts_page_zh
 from events_page import events_page
+from layout import layout_files
 from metrics_page import metrics_page
 from monitoring import dashboard_file, rules_file
 from permissions_page import permissions_page
@@ -87,6 +88,7 @@ def pages() -> dict[Path, str]:
         SETTINGS: settings_page(),
         RULES: rules_file(),
         DASHBOARD: dashboard_file(),
+        **layout_files(ROOT),
     }
 
 

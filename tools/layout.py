@@ -1,16 +1,18 @@
-"""Draws the layout of the package: its rooms by layers, their sizes, and which imports which. Prints the counts.
+"""Draws the layout of the package, its rooms by layers with their imports, and lists it in docs/architecture.md.
 
 python tools/layout.py TREE [PICTURE.svg]
 
-TREE is a checkout; of an earlier commit: git archive COMMIT | tar x -C TREE. Rooms are the modules and packages
-directly below txmsg/; layers are those of the first contract for import-linter in pyproject.toml. Modules generated
-from .proto files do not count.
+prints exact counts of a checkout, and draws it; of an earlier commit: git archive COMMIT | tar x -C TREE. Rooms are the
+modules and packages directly below txmsg/; layers are those of the first contract for import-linter in pyproject.toml.
+Modules generated from .proto files do not count. Page and picture have two digits of each number, so that few changes
+change them.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 import tomllib
@@ -21,6 +23,11 @@ from html import escape
 from pathlib import Path
 
 GENERATED = ("_pb2.py", "_rpc.py")
+
+PAGE = Path("docs/architecture.md")
+PICTURE = Path("docs/images/layout.svg")
+TABLE_BEGIN = "<!-- The table below is made by `make generate`. -->"
+TABLE_END = "<!-- The table above is made by `make generate`. -->"
 
 PAGE_WIDTH_MIN = 1250
 MARGIN = 16
@@ -36,22 +43,23 @@ PART_WIDTH_MIN = 62
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One file. room: what it belongs to. part: the package within the room, or ''."""
+    """One file. room: what it belongs to. part: the package within the room, or ''. says: its docstring, or ''."""
 
     room: str
     part: str
+    says: str
     lines: int
     code_lines: int
     imports: frozenset[str]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draws, counts; the exit status."""
+    """Print the counts, and draw the picture if its file is given. Return the exit status."""
     if len(arguments) not in (1, 2):
         print(__doc__, file=sys.stderr)
         return 2
     tree = Path(arguments[0])
-    modules = [module_of(tree, path) for path in sorted((tree / "txmsg").rglob("*.py")) if is_source(path)]
+    modules = modules_of(tree)
     for room in sorted({module.room for module in modules}):
         print(count(room, [module for module in modules if module.room == room]))
     print(count("all", modules))
@@ -65,7 +73,57 @@ def count(name: str, modules: Sequence[Module]) -> str:
     return f"{name:16} {len(modules):4} modules {lines:7,} lines {code:7,} of code"
 
 
+def layout_files(tree: Path) -> dict[Path, str]:
+    """The page, with its table as it is to be now, and the picture, by their paths below the root."""
+    modules = modules_of(tree)
+    layers = layers_of(tree, modules)
+    page = (tree / PAGE).read_text(encoding="utf-8")
+    before, begin, rest = page.partition(TABLE_BEGIN)
+    _, end, after = rest.partition(TABLE_END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} needs the lines {TABLE_BEGIN!r} and {TABLE_END!r}: the table stands between them")
+    table = "".join(table_of(layers, modules))
+    return {PAGE: f"{before}{begin}\n\n{table}\n{end}{after}", PICTURE: picture(layers, modules)}
+
+
+def table_of(layers: Sequence[Sequence[str]], modules: Sequence[Module]) -> Iterator[str]:
+    """A row for each room, from the top down, and one for all."""
+    yield "| Layer | Below `txmsg/` | What it is | Packages in it | Modules | Lines | of these code |\n"
+    yield "|---|---|---|---|---|---|---|\n"
+    for number, layer in enumerate(layers, 1):
+        for room in sorted(layer):
+            held = [module for module in modules if module.room == room]
+            is_package = len(held) > 1
+            parts = ", ".join(f"`{part}`" for part in sorted({module.part for module in held} - {""}))
+            cells = (number, f"`{room}/`" if is_package else f"`{room}.py`", first_sentence(room, held), parts)
+            yield f"| {' | '.join(map(str, cells))} | {counts(held)} |\n"
+    yield f"| | | all, with `__init__.py` | | {counts(modules)} |\n"
+
+
+def counts(held: Sequence[Module]) -> str:
+    lines, code = sum(module.lines for module in held), sum(module.code_lines for module in held)
+    return f"{len(held)} | {two_digits(lines):,} | {two_digits(code):,}"
+
+
+def two_digits(number: int) -> int:
+    """15,612 is 16,000: one more line seldom changes it."""
+    return round(number, 2 - len(str(number)))
+
+
+def first_sentence(room: str, held: Sequence[Module]) -> str:
+    """Of the docstring of the room: of the module in it that comes first by its path, which is `__init__.py`."""
+    paragraph = " ".join(held[0].says.partition("\n\n")[0].split())
+    if found := re.match(r".+?\.(?= |$)", paragraph):
+        return found[0].replace("|", "\\|")
+    raise ValueError(f"the docstring of txmsg.{room} begins with no sentence: the table of {PAGE} shows its first one")
+
+
 # ---- the tree
+
+
+def modules_of(tree: Path) -> list[Module]:
+    """Those of the package, by their paths."""
+    return [module_of(tree, path) for path in sorted((tree / "txmsg").rglob("*.py")) if is_source(path)]
 
 
 def is_source(path: Path) -> bool:
@@ -79,6 +137,7 @@ def module_of(tree: Path, path: Path) -> Module:
     return Module(
         room=room.removesuffix(".py"),
         part=parts[0] if len(parts) > 1 else "",
+        says=ast.get_docstring(parsed) or "",
         lines=text.count("\n"),
         code_lines=code_lines_of(text, parsed),
         imports=frozenset(imports_of(parsed)),
@@ -148,7 +207,7 @@ def picture(layers: Sequence[Sequence[str]], modules: Sequence[Module]) -> str:
     edges = {(source, target): number for (source, target), number in imports.items() if target in of_room}
     shown = without_implied({edge for edge in edges if edge[1] not in common})
 
-    widths = {room: max(ROOM_WIDTH_MIN, sum(m.lines for m in held) / LINES_PER_UNIT) for room, held in of_room.items()}
+    widths = {room: max(ROOM_WIDTH_MIN, lines_of(held) / LINES_PER_UNIT) for room, held in of_room.items()}
     page_width = max(PAGE_WIDTH_MIN, *(sum(widths[room] + GAP for room in layer) + 2 * MARGIN for layer in layers))
     boxes: dict[str, Box] = {}
     for number, layer in enumerate(layers):
@@ -172,6 +231,10 @@ def picture(layers: Sequence[Sequence[str]], modules: Sequence[Module]) -> str:
     return "\n".join([*drawn, "</svg>", ""])
 
 
+def lines_of(held: Sequence[Module]) -> int:
+    return two_digits(sum(module.lines for module in held))
+
+
 def without_implied(edges: Set[tuple[str, str]]) -> set[tuple[str, str]]:
     """The edges that no longer way replaces."""
     direct = {source: {to for origin, to in edges if origin == source} for source, _ in edges}
@@ -183,24 +246,25 @@ def without_implied(edges: Set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def arrow(source: Box, target: Box, number: int) -> str:
-    """Thicker for more modules that import."""
+    """Thick for ten modules that import, thicker for thirty."""
     down = target.y > source.y
     begin, end = source.y + (ROOM_HEIGHT if down else 0), target.y - (0 if down else -ROOM_HEIGHT)
     # Leaves on the side of its target, so that the arrows of one room fan out.
     x = source.middle + max(-0.4, min(0.4, (target.middle - source.middle) / 900)) * source.width
     to = target.middle + max(-0.4, min(0.4, (source.middle - target.middle) / 900)) * target.width
     bend = (end - begin) / 2
+    width = 0.9 if number < 10 else 2 if number < 30 else 3.6
     colour = "#7a8699" if down else "#c0392b"
     return (
         f'<path d="M{x:.0f} {begin:.0f}C{x:.0f} {begin + bend:.0f} {to:.0f} {end - bend:.0f} {to:.0f} {end:.0f}" '
-        f'fill="none" stroke="{colour}" stroke-opacity="0.55" stroke-width="{min(4.0, 0.8 + number / 8):.1f}" '
+        f'fill="none" stroke="{colour}" stroke-opacity="0.55" stroke-width="{width}" '
         'marker-end="url(#head)"/>'
     )
 
 
 def room_drawn(room: str, box: Box, held: Sequence[Module], importers: int) -> Iterator[str]:
     """A box: its name, its counts, and its parts beneath, as wide as their lines."""
-    lines = sum(module.lines for module in held)
+    lines = lines_of(held)
     yield (
         f'<rect x="{box.x:.1f}" y="{box.y}" width="{box.width:.1f}" height="{ROOM_HEIGHT}" rx="3" fill="#eef3fa" '
         'stroke="#38506e"/>'
@@ -212,8 +276,9 @@ def room_drawn(room: str, box: Box, held: Sequence[Module], importers: int) -> I
         yield text(box.x + 7, box.y + 49, f"{importers} rooms import it", 'font-style="italic" fill="#38506e"')
         return
     inner, sizes = box.width - 8, Counter[str]()
-    for module in held:
-        sizes[module.part] += module.lines
+    for part in sorted({module.part for module in held}):
+        sizes[part] = lines_of([module for module in held if module.part == part])
+    lines = sizes.total()  # of the rounded ones, so that they fill the strip
     if all(inner * size / lines < PART_WIDTH_MIN for part, size in sizes.items() if part):
         return
     x = box.x + 4

@@ -1,9 +1,13 @@
-"""docs/architecture.md names only files that exist, and its picture has the packages that there are."""
+"""docs/architecture.md names only files that exist; its table and its picture have the packages that there are."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
+
+from tools import layout
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +30,51 @@ def test_every_module_named_in_the_text_exists() -> None:
     assert [name for name in named if not any(module.endswith(f"/{name}") for module in modules)] == []
 
 
-def test_the_picture_of_the_layout_has_every_package() -> None:
-    picture = (ROOT / "docs" / "images" / "layout.svg").read_text(encoding="utf-8")
-    drawn = re.findall(r'font-weight="bold"[^>]*>(\w+)</text>', picture)
+def rooms() -> list[str]:
+    """The packages and modules below txmsg/."""
     below = [path for path in (ROOT / "txmsg").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
-    assert sorted(drawn) == sorted(path.stem for path in below if path.stem != "__init__")
+    return sorted(path.stem for path in below if path.stem != "__init__")
+
+
+def test_picture_has_every_package() -> None:
+    picture = (ROOT / layout.PICTURE).read_text(encoding="utf-8")
+    assert sorted(re.findall(r'font-weight="bold"[^>]*>(\w+)</text>', picture)) == rooms()
+
+
+def test_table_has_every_package() -> None:
+    page = (ROOT / layout.PAGE).read_text(encoding="utf-8")
+    table = page.partition(layout.TABLE_BEGIN)[2].partition(layout.TABLE_END)[0]
+    assert sorted(re.findall(r"^\| \d+ \| `(\w+)(?:/|\.py)` \|", table, re.MULTILINE)) == rooms()
+
+
+def tree(directory: Path, page: str, docstring: str) -> Path:
+    """A checkout of one package, `shop`, of 123 lines."""
+    for name in ("docs", "txmsg/shop"):
+        (directory / name).mkdir(parents=True)
+    (directory / layout.PAGE).write_text(page, encoding="utf-8")
+    (directory / "pyproject.toml").write_text(
+        '[[tool.importlinter.contracts]]\ncontainers = ["txmsg"]\nlayers = ["shop"]\n', encoding="utf-8"
+    )
+    (directory / "txmsg/shop/__init__.py").write_text(f'"""{docstring}"""\n', encoding="utf-8")
+    (directory / "txmsg/shop/till.py").write_text("PRICE = 1\n" * 122, encoding="utf-8")
+    return directory
+
+
+def test_table_is_renewed_and_the_rest_of_the_page_kept(tmp_path: Path) -> None:
+    page = f"before\n{layout.TABLE_BEGIN}\nold\n{layout.TABLE_END}\nafter\n"
+    made = layout.layout_files(tree(tmp_path, page, "Sells what\nthere is. Knows no bank."))[layout.PAGE]
+    assert made.startswith("before\n")
+    assert made.endswith("\nafter\n")
+    assert "old" not in made
+    assert "| 1 | `shop/` | Sells what there is. |  | 2 | 120 | 120 |" in made
+
+
+def test_page_without_the_lines_around_its_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"architecture\.md needs the lines"):
+        layout.layout_files(tree(tmp_path, f"{layout.TABLE_BEGIN}\n", "Sells."))
+
+
+def test_package_whose_docstring_begins_with_no_sentence_is_refused(tmp_path: Path) -> None:
+    page = f"{layout.TABLE_BEGIN}\n{layout.TABLE_END}\n"
+    with pytest.raises(ValueError, match=r"docstring of txmsg\.shop"):
+        layout.layout_files(tree(tmp_path, page, "shop"))

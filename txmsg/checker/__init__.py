@@ -1,4 +1,4 @@
-"""Check-backs: asks clients for the outcome of half messages that have none.
+"""Check-backs and the fence: the outcome of a half message, asked of clients and proven in the business database.
 
 policy       the life of a half message, and when it is checked    (pure)
 loop         finds due halves, asks, and passes the outcome on

@@ -1,4 +1,4 @@
-"""What an application uses: producers, the decorator, consumers and the inbox. Never loads the server.
+"""What applications use: producers, the decorator, consumers, the inbox, `Txmsg`. Never loads the server.
 
 NAME_async and its sync twin NAME are one source: `make generate` makes the twin.
 

@@ -1,4 +1,4 @@
-"""What operators use: commands, pages, checks of a running set, and demos. Only frameworks import it.
+"""Commands, console, live pages, checks of a running set, and demos: what operators use.
 
 cli        the command `txmsg`
 console    the console for operators
