@@ -26,6 +26,7 @@ from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, Waiter, 
 from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.counts import ProducerCounts
 from txmsg.client.sending.half import Half, check_half, id_bytes_of
+from txmsg.client.sending.outcome_queue import OutcomeQueue
 from txmsg.client.sending.schemas import register_schemas
 from txmsg.client.sending.sender import Sender
 from txmsg.client.sending.shards import Shards, find_shards
@@ -124,6 +125,7 @@ class AsyncProducer:
         self._senders: Sequence[Sender] = ()
         self._counts = ProducerCounts()
         self._untold = Untold(0)
+        self._outcomes: OutcomeQueue | None = None
         self._presences: list[asyncio.Task[None]] = []
         self._outbox = OutboxState()
         self._relaying: asyncio.Task[None] | None = None
@@ -176,6 +178,7 @@ class AsyncProducer:
         if self._relaying is not None:  # first: it sends
             await _cancelled(self._relaying, wait_s=_RELAY_END_S)
         if self._sender is not None:
+            self._outcomes_started.flush()
             await self._sender.drain()
         for presence in self._presences:
             await _cancelled(presence)
@@ -225,6 +228,7 @@ class AsyncProducer:
             self._presences.append(in_background(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._senders = senders
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
+        self._outcomes = OutcomeQueue(asyncio.get_running_loop(), self._sender.end)
         if self._uses_outbox:
             self._relay_outbox()
 
@@ -477,13 +481,22 @@ class AsyncProducer:
                 raise OutcomeUnknown(f"no answer within {wait_s:g} s; it is still being tried") from exc
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
-        """Like `end`, but does not wait: that it fails is logged, once for an outage. Must be called on the loop."""
+        """Like `end`, but does not wait: that it fails is logged, once for an outage. For any thread."""
         self.hooks.before_end(half, state)
         self._tell_soon(half, state)
 
     def _tell_soon(self, half: Half, state: TransactionState) -> None:
         with telling(half, state):
-            self._sender_started.end(half.shard, self._untold.add(half, state))
+            try:
+                self._outcomes_started.add(half.shard, self._untold.add(half, state))
+            except BaseException:  # a signal, say: it would count for ever
+                self._untold.forget(half)
+                raise
+
+    @property
+    def _outcomes_started(self) -> OutcomeQueue:
+        assert self._outcomes is not None, "start() comes first"
+        return self._outcomes
 
     @property
     def _sender_started(self) -> Sender | Shards:

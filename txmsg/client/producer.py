@@ -383,14 +383,8 @@ class Producer:
 
     def _end_soon(self, half: Half, state: TransactionState) -> None:
         """Like `end`, but does not wait: that it fails is logged, once for an outage."""
-        self.hooks.before_end(half, state)
-        thread = self._started()
-        with telling(half, state):
-            try:
-                thread.post(self._core._sender_started.end, half.shard, self._untold.add(half, state))
-            except BaseException:  # a signal, say: it would count for ever
-                self._untold.forget(half)
-                raise
+        self._started()
+        self._core._end_soon(half, state)
 
     @property
     def _untold(self) -> Untold:
