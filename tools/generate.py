@@ -1,5 +1,6 @@
 """Generates the modules of .proto files, synchronous modules of asynchronous ones, the pages of names, events,
-metrics, permissions and settings, the layout of docs/architecture.md, and the files for Prometheus and Grafana.
+metrics, permissions, settings and decisions, the layout of docs/architecture.md, and the files for Prometheus and
+Grafana.
 
 Or checks that the committed ones are as generated.
 
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from alerts_page import alerts_page, alerts_page_zh
+from decisions_page import decisions_page
 from events_page import events_page
 from layout import layout_files
 from metrics_page import metrics_page
@@ -35,6 +37,7 @@ ALERTS_ZH = Path("docs/alerts.zh.md")
 METRICS = Path("docs/metrics.md")
 PERMISSIONS = Path("docs/permissions.md")
 SETTINGS = Path("docs/settings.md")
+DECISIONS = Path("docs/decisions/README.md")
 RULES = Path("deploy/prometheus/txmsg-rules.yml")
 DASHBOARD = Path("deploy/grafana/txmsg-dashboard.json")
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
@@ -86,6 +89,7 @@ def pages() -> dict[Path, str]:
         METRICS: metrics_page(),
         PERMISSIONS: permissions_page(),
         SETTINGS: settings_page(),
+        DECISIONS: decisions_page(),
         RULES: rules_file(),
         DASHBOARD: dashboard_file(),
         **layout_files(ROOT),
