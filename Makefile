@@ -95,11 +95,12 @@ chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; print
 mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n INTO=directory|server|kafka PLANT=unfenced|nameless|uncommitted|notes)
 	$(BIN)/python -m tests.mirror --messages $(MESSAGES) --runs $(RUNS) $(if $(SEED),--seed $(SEED)) $(if $(INTO),--into $(INTO) --kills $(KILLS)) $(if $(PLANT),--plant $(PLANT))
 
-lint: docs ## Check style, format, types, the layers, the documentation, and that generated files are as generated
+lint: docs ## Check style, format, types, the layers, names, the documentation, and that generated files are as generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/names.py --check
 	$(BIN)/python tools/generate.py --check
 
 generate: $(STAMP) ## Generate txmsg/wire from the .proto files, x.py from each x_async.py, the pages of names, metrics and settings, the layout, and deploy
