@@ -18,7 +18,7 @@ import pytest
 from tests.agent.test_source import HEADER, Followed
 from txmsg.metaq.agent import source as source_module
 from txmsg.metaq.agent.positions import write_positions
-from txmsg.metaq.agent.stream import Stream
+from txmsg.metaq.agent.stream import FollowedFile
 from txmsg.metaq.store.log import Append
 
 _EVENTS = 60
@@ -50,7 +50,7 @@ class Killing:
                 self.kills += 1
                 raise Killed
 
-    def write_positions(self, path: Path, streams: Iterable[Stream]) -> None:
+    def write_positions(self, path: Path, streams: Iterable[FollowedFile]) -> None:
         self._pass()
         write_positions(path, streams)
         self._pass()

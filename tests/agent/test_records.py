@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.agent.config import SourceConfig
-from txmsg.metaq.agent.records import Cutter, ids_of, stream_and_end_of
+from txmsg.metaq.agent.records import RecordSplitter, ids_of, stream_and_end_of
 
 _STREAM = bytes(range(200, 210))
 
 
-def _all(cutter: Cutter, data: bytes, block_size: int) -> list[tuple[int, bytes]]:
+def _all(cutter: RecordSplitter, data: bytes, block_size: int) -> list[tuple[int, bytes]]:
     """Every record of a file and where it ends, read block by block."""
     found: list[tuple[int, bytes]] = []
     at = 0
@@ -29,23 +29,23 @@ def _all(cutter: Cutter, data: bytes, block_size: int) -> list[tuple[int, bytes]
 
 
 def test_lines_are_records_without_their_line_ends() -> None:
-    records = Cutter().cut(b"one\n\ntwo\r\nthr", is_end=False)
+    records = RecordSplitter().cut(b"one\n\ntwo\r\nthr", is_end=False)
     assert (list(records.bodies), list(records.ends)) == ([b"one", b"", b"two"], [4, 5, 10])
 
 
 def test_a_last_line_without_an_end_is_a_record_when_nothing_follows() -> None:
-    records = Cutter().cut(b"one\ntwo", is_end=True)
+    records = RecordSplitter().cut(b"one\ntwo", is_end=True)
     assert (list(records.bodies), list(records.ends)) == ([b"one", b"two"], [4, 7])
 
 
 def test_lines_that_begin_no_record_belong_to_the_one_before() -> None:
-    cutter = Cutter(record_start=r"\d{4}-")
+    cutter = RecordSplitter(record_start=r"\d{4}-")
     data = b"2026-01 a\n  at x\n  at y\n2026-02 b\n2026-03 c\n"
     assert list(cutter.cut(data, is_end=False).bodies) == [b"2026-01 a\n  at x\n  at y", b"2026-02 b"]
     assert list(cutter.cut(data, is_end=True).bodies)[-1] == b"2026-03 c"
 
 
-def _as_it_grows(cutter: Cutter, data: bytes, steps: list[int]) -> list[tuple[int, bytes]]:
+def _as_it_grows(cutter: RecordSplitter, data: bytes, steps: list[int]) -> list[tuple[int, bytes]]:
     """The same of a file that is read whenever it has got so many bytes more."""
     found: list[tuple[int, bytes]] = []
     at = come = 0
@@ -71,13 +71,13 @@ _PIECES = (b"1234-", b"2024-", b"20", b"4-", b"a", b"b", b"abc", b"\n", b"\n", b
 def test_no_way_in_which_a_file_grows_makes_a_difference(
     data: bytes, size_max: int, steps: list[int], record_start: str
 ) -> None:
-    cutter = Cutter(record_start=record_start, record_size_bytes_max=size_max)
+    cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=size_max)
     assert _as_it_grows(cutter, data, steps) == list(_all(cutter, data, 1_000_000))
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 70), st.sampled_from(["", "[ab0-9]"]))
 def test_blocks_make_no_difference(lines: list[bytes], more: int, record_start: str) -> None:
-    cutter = Cutter(record_start=record_start, record_size_bytes_max=16)
+    cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=16)
     data = b"\n".join(lines) + b"\nlast\n"
     in_blocks = _all(cutter, data, cutter.block_size_bytes_least + more)
     assert in_blocks == _all(cutter, data, 1_000_000)
@@ -87,7 +87,7 @@ def test_blocks_make_no_difference(lines: list[bytes], more: int, record_start: 
 
 
 def test_a_record_that_is_too_long_is_cut_alike_whether_it_has_come_whole_or_not() -> None:
-    cutter = Cutter(record_size_bytes_max=10)
+    cutter = RecordSplitter(record_size_bytes_max=10)
     whole = cutter.cut(b"x" * 25 + b"\ny\n", is_end=False)
     assert [len(body) for body in whole.bodies] == [10, 10, 5, 1]
     begun = cutter.cut(b"x" * 25, is_end=False)
@@ -97,24 +97,24 @@ def test_a_record_that_is_too_long_is_cut_alike_whether_it_has_come_whole_or_not
 @pytest.mark.parametrize(("record_start", "line_end"), [("", b"\r\n"), ("[a-z]", b"\n"), ("[a-z]", b"\r\n")])
 def test_the_line_end_of_a_record_that_is_cut_is_no_piece_of_it(record_start: str, line_end: bytes) -> None:
     """Wherever the block ends: before, within or after it."""
-    cutter = Cutter(record_start=record_start, record_size_bytes_max=10)
+    cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=10)
     data = b"x" * 20 + line_end + b"y" * 20 + line_end
     for block_size in range(cutter.block_size_bytes_least, 50):
         assert [body for _, body in _all(cutter, data, block_size)] == [b"x" * 10] * 2 + [b"y" * 10] * 2, block_size
 
 
 def test_invalid_bytes_of_an_encoding_are_replaced() -> None:
-    assert list(Cutter(encoding="utf-8").cut(b"\xff\xc3\xa9\n", is_end=False).bodies) == [
+    assert list(RecordSplitter(encoding="utf-8").cut(b"\xff\xc3\xa9\n", is_end=False).bodies) == [
         "\N{REPLACEMENT CHARACTER}é".encode()
     ]
-    assert list(Cutter(encoding="latin-1").cut(b"\xe9\n", is_end=False).bodies) == ["é".encode()]
-    assert list(Cutter().cut(b"\xff\xe9\n", is_end=False).bodies) == [b"\xff\xe9"]
+    assert list(RecordSplitter(encoding="latin-1").cut(b"\xe9\n", is_end=False).bodies) == ["é".encode()]
+    assert list(RecordSplitter().cut(b"\xff\xe9\n", is_end=False).bodies) == [b"\xff\xe9"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "utf-8-sig", "klingon"])
 def test_an_encoding_without_lines_is_refused(encoding: str) -> None:
     with pytest.raises(MisuseError, match="encoding"):
-        Cutter(encoding=encoding)
+        RecordSplitter(encoding=encoding)
 
 
 def test_an_id_tells_the_file_and_the_end_of_the_record() -> None:
@@ -129,7 +129,7 @@ def test_an_id_tells_the_file_and_the_end_of_the_record() -> None:
 
 
 def test_a_record_that_was_sent_unfinished_has_another_id_than_the_whole_one() -> None:
-    cutter = Cutter(record_start="[A-Z]")
+    cutter = RecordSplitter(record_start="[A-Z]")
     early, late = cutter.cut(b"A\n", is_end=True), cutter.cut(b"A\n b\n", is_end=True)
     assert ids_of(_STREAM, 0, early.ends) != ids_of(_STREAM, 0, late.ends)
 

@@ -18,7 +18,7 @@ from txmsg.metaq.agent.config import SourceConfig
 from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.agent.records import stream_and_end_of
 from txmsg.metaq.agent.source import Source
-from txmsg.metaq.agent.stream import Stream
+from txmsg.metaq.agent.stream import FollowedFile
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.log import Append
 
@@ -219,16 +219,16 @@ def test_a_rotation_while_a_new_file_is_opened_loses_nothing(
     followed.step()
     followed.rename()
     followed.write("two")
-    opened = Stream.opened
+    opened = FollowedFile.opened
 
-    def rotated_before(path: Path, name: Path, *, now: float) -> Stream:
+    def rotated_before(path: Path, name: Path, *, now: float) -> FollowedFile:
         if path == followed.followed_path:
-            monkeypatch.setattr(Stream, "opened", opened)
+            monkeypatch.setattr(FollowedFile, "opened", opened)
             followed.rename()
             followed.write("three")
         return opened(path, name, now=now)
 
-    monkeypatch.setattr(Stream, "opened", rotated_before)
+    monkeypatch.setattr(FollowedFile, "opened", rotated_before)
     followed.step()
     followed.rename()
     followed.write("four")

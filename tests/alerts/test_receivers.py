@@ -149,7 +149,7 @@ async def test_an_answer_that_drips_holds_no_thread(
 
 
 def test_a_connection_that_is_there_too_late_is_closed() -> None:
-    line = receivers._Line()
+    line = receivers._CancellableConnection()
     line.cut()
     with dripping(b"220-") as (port, gone):
         with pytest.raises(TimeoutError):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.waiting import until
 from txmsg.binlog import reading
-from txmsg.binlog.reading import Reading
+from txmsg.binlog.reading import ReplicationReader
 from txmsg.binlog.replication import ReplicationStream
 
 
@@ -40,7 +40,7 @@ def test_no_more_is_read_while_nobody_takes_it_and_the_server_is_told_still(monk
     monkeypatch.setattr(reading, "SIZE_BYTES_MAX", 1024 * 1024)
     monkeypatch.setattr(ReplicationStream, "STATUS_S", 0.001)
     stream = Endless()
-    read_ahead = Reading(stream)
+    read_ahead = ReplicationReader(stream)
     try:
         for part in (1, 2):
             until(lambda: stream.read_bytes >= part * 1024 * 1024)  # noqa: B023

@@ -4,49 +4,53 @@ from __future__ import annotations
 
 import pytest
 
-from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
+from txmsg.binlog.resume import QueueComparison, ResumePoint, first_difference, verdict
 from txmsg.binlog.rows import Row
-from txmsg.binlog.sink import Mark, OffsetRange, content_crc
+from txmsg.binlog.sink import MessageFingerprint, OffsetRange, content_crc
 
-HERE, OTHER = Mark(9, b"i" * 16, 0, 1), Mark(9, b"j" * 16, 0, 1)
+HERE, OTHER = MessageFingerprint(9, b"i" * 16, 0, 1), MessageFingerprint(9, b"j" * 16, 0, 1)
 
 
 @pytest.mark.parametrize(
     ("log", "table", "in_log", "in_table", "expected"),
     [
-        ((0, 0), (0, 0), None, None, GoOn(Verdict.NEW, 0)),
-        ((0, 0), (0, 7), None, None, GoOn(Verdict.NEW, 0)),
-        ((0, 0), (5, 7), None, None, GoOn(Verdict.NEW, 5)),
-        ((0, 10), (0, 10), HERE, HERE, GoOn(Verdict.FITS, 10)),
-        ((0, 10), (3, 20), HERE, HERE, GoOn(Verdict.FITS, 10)),
-        ((0, 10), (9, 20), HERE, HERE, GoOn(Verdict.FITS, 10)),
+        ((0, 0), (0, 0), None, None, ResumePoint(QueueComparison.NEW, 0)),
+        ((0, 0), (0, 7), None, None, ResumePoint(QueueComparison.NEW, 0)),
+        ((0, 0), (5, 7), None, None, ResumePoint(QueueComparison.NEW, 5)),
+        ((0, 10), (0, 10), HERE, HERE, ResumePoint(QueueComparison.FITS, 10)),
+        ((0, 10), (3, 20), HERE, HERE, ResumePoint(QueueComparison.FITS, 10)),
+        ((0, 10), (9, 20), HERE, HERE, ResumePoint(QueueComparison.FITS, 10)),
         (
             (0, 10),
             (10, 20),
             HERE,
             None,
-            GoOn(Verdict.FITS, 10),
+            ResumePoint(QueueComparison.FITS, 10),
         ),  # the one before is dropped: there is nothing to compare
-        ((10, 10), (3, 20), None, None, GoOn(Verdict.FITS, 10)),  # the log's own retention
-        ((0, 10), (0, 10), None, HERE, GoOn(Verdict.FITS, 10)),  # it ends with a hole
-        ((0, 10), (11, 20), HERE, None, GoOn(Verdict.HOLE, 11)),
-        ((0, 10), (0, 9), HERE, None, GoOn(Verdict.BEHIND, 10)),
-        ((0, 10), (0, 0), HERE, None, GoOn(Verdict.BEHIND, 10)),
-        ((0, 10), (0, 10), HERE, OTHER, GoOn(Verdict.DIFFERS, 10)),
-        ((0, 10), (0, 30), HERE, OTHER, GoOn(Verdict.DIFFERS, 10)),
-        ((0, 10), (0, 30), HERE, HERE._replace(crc=2), GoOn(Verdict.DIFFERS, 10)),
-        ((0, 10), (0, 30), HERE, HERE._replace(n=1), GoOn(Verdict.DIFFERS, 10)),
-        ((0, 10), (0, 30), HERE, None, GoOn(Verdict.DIFFERS, 10)),
+        ((10, 10), (3, 20), None, None, ResumePoint(QueueComparison.FITS, 10)),  # the log's own retention
+        ((0, 10), (0, 10), None, HERE, ResumePoint(QueueComparison.FITS, 10)),  # it ends with a hole
+        ((0, 10), (11, 20), HERE, None, ResumePoint(QueueComparison.HOLE, 11)),
+        ((0, 10), (0, 9), HERE, None, ResumePoint(QueueComparison.BEHIND, 10)),
+        ((0, 10), (0, 0), HERE, None, ResumePoint(QueueComparison.BEHIND, 10)),
+        ((0, 10), (0, 10), HERE, OTHER, ResumePoint(QueueComparison.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, OTHER, ResumePoint(QueueComparison.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, HERE._replace(crc=2), ResumePoint(QueueComparison.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, HERE._replace(n=1), ResumePoint(QueueComparison.DIFFERS, 10)),
+        ((0, 10), (0, 30), HERE, None, ResumePoint(QueueComparison.DIFFERS, 10)),
     ],
 )
 def test_where_the_log_of_a_queue_goes_on(
-    log: tuple[int, int], table: tuple[int, int], in_log: Mark | None, in_table: Mark | None, expected: GoOn
+    log: tuple[int, int],
+    table: tuple[int, int],
+    in_log: MessageFingerprint | None,
+    in_table: MessageFingerprint | None,
+    expected: ResumePoint,
 ) -> None:
     assert verdict(OffsetRange(*log), OffsetRange(*table), in_log, in_table) == expected
 
 
-def _marks(*offsets: int, crc: int = 0) -> list[Mark]:
-    return [Mark(offset, b"i" * 16, 0, crc) for offset in offsets]
+def _marks(*offsets: int, crc: int = 0) -> list[MessageFingerprint]:
+    return [MessageFingerprint(offset, b"i" * 16, 0, crc) for offset in offsets]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,9 @@ def _marks(*offsets: int, crc: int = 0) -> list[Mark]:
         (_marks(0) + _marks(1, crc=7) + _marks(2), _marks(0, 1, 2), 1),  # and equal again behind it
     ],
 )
-def test_the_first_difference_is_found(in_log: list[Mark], in_table: list[Mark], expected: int) -> None:
+def test_the_first_difference_is_found(
+    in_log: list[MessageFingerprint], in_table: list[MessageFingerprint], expected: int
+) -> None:
     assert first_difference(in_log, in_table, 3) == expected
 
 

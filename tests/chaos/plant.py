@@ -37,10 +37,10 @@ from txmsg.client.flows.late import LateTransaction
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.flows.sent import Sent
 from txmsg.client.outbox import rows
-from txmsg.client.outbox.gate import Gate
+from txmsg.client.outbox.gate import CircuitBreaker
 from txmsg.client.receiving import inbox, sending_handler, sending_handler_async
 from txmsg.client.sending.batch import Entry
-from txmsg.client.sending.sender import Lane
+from txmsg.client.sending.sender import RequestLane
 from txmsg.client.sending.thread_lane import Failed
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 from txmsg.rocketmq.receivers import Member, Received, Receivers
@@ -122,7 +122,7 @@ def _generation_of_the_cursor() -> Iterator[None]:
 def _threads_take_silence_for_stored() -> Iterator[None]:
     """In producers that threads call: a request without an answer is not left to the loop, which would repeat it."""
 
-    def attempt(self: Lane[Entry], entries: list[Entry], until: float) -> Failed[Entry] | None:
+    def attempt(self: RequestLane[Entry], entries: list[Entry], until: float) -> Failed[Entry] | None:
         failed = original(self, entries, until)
         if failed is None or self._errand.name == "half":
             return failed
@@ -130,15 +130,15 @@ def _threads_take_silence_for_stored() -> Iterator[None]:
             entry.succeed(b"")
         return None
 
-    original = Lane._attempt_by_thread
-    with patch.object(Lane, "_attempt_by_thread", attempt):
+    original = RequestLane._attempt_by_thread
+    with patch.object(RequestLane, "_attempt_by_thread", attempt):
         yield
 
 
 @contextmanager
 def _outbox_is_not_looked_at() -> Iterator[None]:
     """A call whose key waits in the outbox overtakes it. Each call tries: few would do so before all is relayed."""
-    with patch.object(rows, "has_key", lambda *_: False), patch.object(Gate, "may_try", lambda *_: True):
+    with patch.object(rows, "has_key", lambda *_: False), patch.object(CircuitBreaker, "may_try", lambda *_: True):
         yield
 
 

@@ -23,7 +23,7 @@ from txmsg.administration.dead_letters import DeadLetters
 from txmsg.administration.groups import Groups
 from txmsg.message import datetime_of_us
 from txmsg.ops.console.database import Database
-from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.identity import Identity
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.wire.headers import pack_headers
@@ -128,7 +128,7 @@ def address(path: str) -> str:
 @asynccontextmanager
 async def answered_console(who: Identity | None = None) -> AsyncIterator[Asked]:
     """A console, of a visitor with this identity if there is one. At its end operations are over."""
-    async with asked_console(Desks({"notify": ["127.0.0.1:1"]}, IDLE)) as found:
+    async with asked_console(UserDatabases({"notify": ["127.0.0.1:1"]}, IDLE)) as found:
         watch = found.desks.open["notify"].watch
         watch.who, watch.snapshot = who, await watch._poll()
         watch._remember(watch.snapshot)

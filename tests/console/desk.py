@@ -10,9 +10,9 @@ from uuid import UUID
 from tests.methods import made
 from txmsg.administration.cluster import ClusterState, Series
 from txmsg.ops.console.database import Database
-from txmsg.ops.console.desks import Desk
+from txmsg.ops.console.desks import UserDatabase
 from txmsg.ops.console.identity import Identity
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import Operations
 from txmsg.ops.console.render import Renderer
 from txmsg.ops.console.watch import Snapshot, Watch
@@ -46,15 +46,15 @@ def snapshot_of(rates: Series) -> Snapshot:
     )
 
 
-def desk_of(who: Identity | None = None, *, token: str = "", rates: Series | None = None) -> Desk:
+def desk_of(who: Identity | None = None, *, token: str = "", rates: Series | None = None) -> UserDatabase:
     """The desk of this visitor. rates: those of its snapshot; None: no broker has answered yet."""
     watch = Watch(EmptyDatabase("notify", ["127.0.0.1:1"], token=token), who)
     watch.snapshot = None if rates is None else snapshot_of(rates)
-    return Desk(watch, None)
+    return UserDatabase(watch, None)
 
 
-def look_at(desk: Desk, path: Mapping[str, str] = {}) -> Look:
+def look_at(desk: UserDatabase, path: Mapping[str, str] = {}) -> PageContext:
     """What the function of a page gets."""
-    return Look(
+    return PageContext(
         desk=desk, desks={"notify": desk}, operations=Operations(), renderer=Renderer("en"), path=path, values={}
     )

@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 
 from txmsg.ops.console.app import Console, all_renderers, new_app
-from txmsg.ops.console.desks import Desk, Desks
+from txmsg.ops.console.desks import UserDatabase, UserDatabases
 from txmsg.ops.console.logs import Log
 from txmsg.ops.console.operations import Operations
-from txmsg.ops.console.views import Live
+from txmsg.ops.console.views import LiveParts
 from txmsg.ops.page.sessions import Sessions
 
 
@@ -44,14 +44,14 @@ class Asked:
     """A console, and a browser."""
 
     client: httpx2.AsyncClient
-    desks: Desks
-    sessions: Sessions[Desk]
+    desks: UserDatabases
+    sessions: Sessions[UserDatabase]
     console: Console
 
 
 @asynccontextmanager
 async def asked_console(
-    desks: Desks,
+    desks: UserDatabases,
     *,
     clock: Clock | None = None,
     origin: str = "http://127.0.0.1:7790",
@@ -64,7 +64,7 @@ async def asked_console(
         sessions=sessions,
         logs=logs or {},
         operations=Operations(),
-        live=Live(),
+        live=LiveParts(),
         renderers=all_renderers(),
         is_local=is_local,
     )

@@ -28,7 +28,7 @@ from txmsg.ops.console import app as console_app
 from txmsg.ops.console.actions import Confirmation, Field
 from txmsg.ops.console.app import all_renderers
 from txmsg.ops.console.database import Database
-from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.ops.console.sections import SECTIONS
 from txmsg.ops.console.server import ConsoleConfig
@@ -43,7 +43,7 @@ _NOBODY = "127.0.0.1:1"
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
     """A console whose broker is away, asked by its own pages."""
-    async with asked_console(Desks({"notify": [_NOBODY]}, IDLE)) as asking:
+    async with asked_console(UserDatabases({"notify": [_NOBODY]}, IDLE)) as asking:
         asking.desks.open["notify"].watch.trouble = "no broker answers here"
         asking.client.headers["X-Txmsg-Csrf"] = csrf_in((await asking.client.get("/login")).text)
         yield asking.client

@@ -19,9 +19,9 @@ from txmsg.administration.cluster import Cluster, ShowCluster
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.ops.console.database import Database
-from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.identity import Identity
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.pages import ACTIONS
 from txmsg.ops.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, Sessions
 from txmsg.wire.access import failures
@@ -43,8 +43,8 @@ async def who_am_i(database: Database) -> Identity | None:
     return _WHO[database.token]
 
 
-def console_of(*databases: str) -> Desks:
-    desks = Desks({name: ["127.0.0.1:1"] for name in databases}, IDLE, who_am_i=who_am_i)
+def console_of(*databases: str) -> UserDatabases:
+    desks = UserDatabases({name: ["127.0.0.1:1"] for name in databases}, IDLE, who_am_i=who_am_i)
     for desk in desks.open.values():
         desk.watch.is_refused, desk.watch.trouble = True, "brokers ask for a token"
     return desks
@@ -302,7 +302,7 @@ async def test_an_operation_goes_on_with_its_connections_after_the_visitor_has_l
     (session,) = asked.sessions._by_id.values()
     desk = session.at["notify"]
     assert desk.polling is not None
-    look = Look(
+    look = PageContext(
         desk=desk,
         desks=session.at,
         operations=asked.console.operations,

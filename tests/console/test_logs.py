@@ -14,14 +14,14 @@ from txmsg.metaq import location
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.ops.cli.console import _logs
-from txmsg.ops.console.desks import Desk, Desks
+from txmsg.ops.console.desks import UserDatabase, UserDatabases
 from txmsg.ops.console.identity import Identity
 from txmsg.ops.console.logs import Log
 
 _ADMIN, _BOB = Identity(name="ann", roles=frozenset({"admin"})), Identity(name="bob")
 
 
-def desk(who: Identity | None, *, is_refused: bool = False, has_answered: bool = True) -> Desk:
+def desk(who: Identity | None, *, is_refused: bool = False, has_answered: bool = True) -> UserDatabase:
     made = desk_of(who, token="of-ann", rates={} if has_answered else None)
     made.watch.is_refused = is_refused
     return made
@@ -75,7 +75,7 @@ async def test_users_of_another_database_reach_no_log_of_this_one(monkeypatch: p
 
     tokens: list[str] = []
     monkeypatch.setattr(location, "open_log", open_log)
-    desks = Desks({"orders": ["127.0.0.1:1"], "trades": ["127.0.0.1:1"]}, IDLE)
+    desks = UserDatabases({"orders": ["127.0.0.1:1"], "trades": ["127.0.0.1:1"]}, IDLE)
     logs = {"trades": {"metaq": Log("metaq", "127.0.0.1:7720")}}
     async with asked_console(desks, logs=logs) as asked:
         for name, desk in desks.open.items():

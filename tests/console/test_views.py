@@ -11,35 +11,35 @@ import pytest
 
 from tests.console.desk import desk_of, look_at
 from txmsg.ops.console import views
-from txmsg.ops.console.look import Look
-from txmsg.ops.console.views import STREAMS_MAX, STREAMS_OF_USER_MAX, Live, Reading, View
+from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.views import STREAMS_MAX, STREAMS_OF_USER_MAX, LiveParts, View, ViewResult
 
 _SAME = b"event: same\ndata:\n\n"
 
 
 @pytest.fixture
-async def look() -> AsyncIterator[Look]:
+async def look() -> AsyncIterator[PageContext]:
     made = look_at(desk_of(rates={}))
     yield made
     await made.watch.database.close()
 
 
-def _render(_: Reading) -> str:
+def _render(_: ViewResult) -> str:
     return "x"
 
 
 async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(
-    look: Look, monkeypatch: pytest.MonkeyPatch
+    look: PageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
     may_read = asyncio.Event()
 
-    async def read(_: Look) -> Mapping[str, Any]:
+    async def read(_: PageContext) -> Mapping[str, Any]:
         await may_read.wait()
         return {}
 
     view = View(path="", section="", template="", read=read, every_s=3600.0)
-    live = Live()
+    live = LiveParts()
     async with asyncio.timeout(60), aclosing(live.events(("key",), view, look, _render, lambda: True)) as events:  # type: ignore[type-var]
         assert [await anext(events) for _ in range(3)] == [b"retry: 1000\n\n", _SAME, _SAME]
         may_read.set()
@@ -51,32 +51,34 @@ async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(
         assert [event async for event in events] == []
 
 
-async def test_a_stream_ends_when_its_visitor_has_logged_out(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_ends_when_its_visitor_has_logged_out(
+    look: PageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
 
-    async def read(_: Look) -> Mapping[str, Any]:
+    async def read(_: PageContext) -> Mapping[str, Any]:
         return {}
 
     is_open = True
     view = View(path="", section="", template="", read=read, every_s=0.02)
     async with asyncio.timeout(60):
-        events = Live().events(("key",), view, look, _render, lambda: is_open)
+        events = LiveParts().events(("key",), view, look, _render, lambda: is_open)
         assert await anext(events) == b"retry: 1000\n\n"
         assert b"data: x" in await anext(events)
         is_open = False
         assert len([event async for event in events]) <= 3
 
 
-async def test_visitors_with_other_rights_share_nothing(look: Look) -> None:
+async def test_visitors_with_other_rights_share_nothing(look: PageContext) -> None:
     reads = 0
 
-    async def read(_: Look) -> Mapping[str, Any]:
+    async def read(_: PageContext) -> Mapping[str, Any]:
         nonlocal reads
         reads += 1
         return {}
 
     view = View(path="", section="", template="", read=read, every_s=3600.0)
-    live = Live()
+    live = LiveParts()
     async with asyncio.timeout(60):
         for key in (("a", "/"), ("a", "/"), ("b", "/")):
             events = live.events(key, view, look, _render, lambda: True)
@@ -86,7 +88,7 @@ async def test_visitors_with_other_rights_share_nothing(look: Look) -> None:
 
 
 def test_one_user_leaves_streams_to_others_and_administrators_have_a_reserve() -> None:
-    live = Live()
+    live = LiveParts()
 
     def open_streams(user: str) -> int:
         before = live.streams

@@ -18,7 +18,7 @@ from txmsg.administration.topics import TopicChange
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.offsets import Expiry
-from txmsg.broker.delivery.values import Line, MessageBatch, Receipt, Receive, Subscription
+from txmsg.broker.delivery.values import MessageBatch, PollSequenceStep, Receipt, Receive, Subscription
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.topic_settings import TopicAdministration
@@ -227,7 +227,7 @@ def poll(  # noqa: PLR0917 - a value that nearly each test writes in one line
     visibility_timeout_s: float,
     start: Start | None = None,
     *,
-    line: Line | None = None,
+    line: PollSequenceStep | None = None,
     expiry: Expiry = Expiry.COUNTED,
     in_runs: bool = False,
 ) -> Receive:

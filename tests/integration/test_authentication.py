@@ -40,7 +40,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metaq.location import open_log
 from txmsg.ops.cli.main import main
 from txmsg.ops.cli.user import make_first_user
-from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.desks import UserDatabases
 from txmsg.wire.access.keys import AccessKey, KeyFile
 from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
@@ -415,7 +415,7 @@ def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplo
 async def pages_of_the_console(brokers: list[str], token: str, wrong: str) -> dict[str, str]:
     """All pages and dialogs of a console, with their headers, by who looks."""
     answers = {}
-    async with asyncio.TaskGroup() as tasks, asked_console(Desks({"notify": brokers}, tasks)) as asked:
+    async with asyncio.TaskGroup() as tasks, asked_console(UserDatabases({"notify": brokers}, tasks)) as asked:
 
         async def note(what: str, answer: httpx2.Response) -> httpx2.Response:
             answers[f"the console: {what}"] = f"{answer.headers}\n{answer.text}"

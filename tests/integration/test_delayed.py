@@ -11,7 +11,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify
-from txmsg.broker.scheduler import Released, Scheduler, SchedulerConfig, Window
+from txmsg.broker.scheduler import DueWindow, Released, Scheduler, SchedulerConfig
 from txmsg.broker.store.batch import Batch
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
@@ -261,7 +261,7 @@ async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(d
         ends.update(grown)
 
     async with open_pool(db.url) as pool:
-        window = Window()
+        window = DueWindow()
         scheduler = Scheduler(Scheduled(pool, _Segment(db)), window, on_ends=note, look_again=lambda _: None)
         await scheduler.run_once()  # the window begins now
         late = _delayed(db, 2)

@@ -25,7 +25,7 @@ from tests.integration.delivery_harness import (
 )
 from tests.waiting import until_async
 from txmsg.administration.halves import GroupLag
-from txmsg.broker.delivery.values import Line, Refusal
+from txmsg.broker.delivery.values import PollSequenceStep, Refusal
 from txmsg.broker.store import delivery as store
 from txmsg.errors import StorageError, UnknownTopic
 
@@ -85,15 +85,15 @@ async def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: st
 
 async def test_a_later_receive_on_a_line_ends_the_one_that_waits_and_no_other(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
-        delivery.follow("g", "c", Line(7, 0))  # nobody waits
-        mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, NEVER_S, 60, line=Line(7, 0))))
+        delivery.follow("g", "c", PollSequenceStep(7, 0))  # nobody waits
+        mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, NEVER_S, 60, line=PollSequenceStep(7, 0))))
         others = [
             asyncio.create_task(delivery.receive(poll("g", client, T, 10, NEVER_S, 60, line=line)))
-            for client, line in (("c", Line(8, 0)), ("d", Line(7, 0)))
+            for client, line in (("c", PollSequenceStep(8, 0)), ("d", PollSequenceStep(7, 0)))
         ]
         await until_async(lambda: "g" in delivery._state.groups and len(delivery._state.groups["g"]._waiting) == 3)
-        delivery.follow("g", "c", Line(7, 0))
-        delivery.follow("g", "c", Line(7, 0))
+        delivery.follow("g", "c", PollSequenceStep(7, 0))
+        delivery.follow("g", "c", PollSequenceStep(7, 0))
         assert await mine == []
         for other in others:
             delivery.wake(await notify.add(1))
@@ -105,11 +105,11 @@ async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounte
     async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
         await notify.add(4)
 
-        async def take(count: int, line: Line) -> list[Delivered]:
+        async def take(count: int, line: PollSequenceStep) -> list[Delivered]:
             return each_of(await delivery.receive(poll("g", "c", T, count, 30, NEVER_S, line=line)))
 
-        first = await take(2, Line(7, 0))
-        came = Line(7, first[0].receipt.token)
+        first = await take(2, PollSequenceStep(7, 0))
+        came = PollSequenceStep(7, first[0].receipt.token)
         delivery.follow("g", "c", came)
         (third,) = await take(1, came)
         delivery.follow("g", "c", came)  # the third did not come
@@ -119,8 +119,8 @@ async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounte
         assert await delivery.settle("g", "c", receipts(first), []) == []
         # A retry keeps the attempts that it has had.
         await delivery.settle("g", "other", [], [Refusal(again[0].receipt, "boom")])
-        retried = await take(1, Line(7, 0))
-        delivery.follow("g", "c", Line(7, 0))
+        retried = await take(1, PollSequenceStep(7, 0))
+        delivery.follow("g", "c", PollSequenceStep(7, 0))
         assert [(message.offset, message.attempt) for message in retried + await receive(delivery, 1)] == [(2, 2)] * 2
 
 
@@ -128,23 +128,23 @@ async def test_a_late_call_of_a_line_takes_nothing_and_puts_nothing_back(notify_
     async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
         await notify.add(3)
 
-        async def take(line: Line) -> list[Delivered]:
+        async def take(line: PollSequenceStep) -> list[Delivered]:
             delivery.follow("g", "c", line)
             return each_of(
                 await delivery.receive(poll("g", "c", T, 1, 0 if line.call == 2 else 30, NEVER_S, line=line))
             )
 
-        (first,) = await take(Line(7, 0, 1))
+        (first,) = await take(PollSequenceStep(7, 0, 1))
         token = first.receipt.token
         # The second call is on its way over a connection that the member has given up; the third comes before it.
-        (held,) = await take(Line(7, token, 3))
-        assert await take(Line(7, token, 2)) == []
+        (held,) = await take(PollSequenceStep(7, token, 3))
+        assert await take(PollSequenceStep(7, token, 2)) == []
         assert offsets(await receive(delivery, 1, client="other")) == [2]
         assert await delivery.settle("g", "c", receipts([first, held]), []) == []
         # Nor does it end the wait of a later one.
-        waiting = asyncio.create_task(take(Line(7, held.receipt.token, 5)))
+        waiting = asyncio.create_task(take(PollSequenceStep(7, held.receipt.token, 5)))
         await until_async(lambda: delivery._state.groups["g"].has_waiting)
-        delivery.follow("g", "c", Line(7, held.receipt.token, 4))
+        delivery.follow("g", "c", PollSequenceStep(7, held.receipt.token, 4))
         delivery.wake(await notify.add(1))
         assert offsets(await waiting) == [3]
 
@@ -153,11 +153,15 @@ async def test_a_call_that_comes_while_the_one_before_loads_the_group_gets_what_
     async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
         await notify.add(1)
         async with delivery._loader._loading("g"):
-            delivery.follow("g", "c", Line(7, 0, 1))
-            earlier = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1))))
+            delivery.follow("g", "c", PollSequenceStep(7, 0, 1))
+            earlier = asyncio.create_task(
+                delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=PollSequenceStep(7, 0, 1)))
+            )
             await asyncio.sleep(0)
-            delivery.follow("g", "c", Line(7, 0, 2))
-            later = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 2))))
+            delivery.follow("g", "c", PollSequenceStep(7, 0, 2))
+            later = asyncio.create_task(
+                delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=PollSequenceStep(7, 0, 2)))
+            )
             await asyncio.sleep(0)
         (message,) = each_of(await later)
         assert (message.offset, message.attempt) == (0, 1)
@@ -176,14 +180,16 @@ async def test_a_call_that_is_woken_when_the_next_one_has_come_leaves_the_messag
         def is_full(self) -> bool:
             if self.follows:
                 self.follows = False
-                delivery.follow("g", "c", Line(7, 0, 2))
+                delivery.follow("g", "c", PollSequenceStep(7, 0, 2))
             return False
 
         async def emptied(self) -> None: ...
 
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         outlet = Outlet()
-        mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=Line(7, 0, 1)), outlet))
+        mine = asyncio.create_task(
+            delivery.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=PollSequenceStep(7, 0, 1)), outlet)
+        )
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
         other = asyncio.create_task(delivery.receive(poll("g", "other", T, 1, NEVER_S, NEVER_S)))
         await until_async(lambda: len(delivery._state.groups["g"]._waiting) == 2)
@@ -199,9 +205,9 @@ async def test_what_did_not_come_does_not_use_up_the_rate_of_a_group(notify_url:
         await notify.add(1)
         members = delivery._state.groups["g"].members
         members.limit(1 / NEVER_S, delivery._state.monotonic())  # the next message after this one comes in an hour
-        assert len(await delivery.receive(poll("g", "c", T, 1, 30, NEVER_S, line=Line(7, 0, 1)))) == 1
+        assert len(await delivery.receive(poll("g", "c", T, 1, 30, NEVER_S, line=PollSequenceStep(7, 0, 1)))) == 1
         assert members.room("other", delivery._state.monotonic()) == 0
-        delivery.follow("g", "c", Line(7, 0, 2))
+        delivery.follow("g", "c", PollSequenceStep(7, 0, 2))
         assert offsets(await receive(delivery, 1, client="other")) == [0]
 
 

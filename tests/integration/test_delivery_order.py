@@ -29,7 +29,7 @@ from tests.waiting import until_async
 from txmsg.administration.dead_letters import DeadLetterBatch, DeadLetterFilter
 from txmsg.administration.groups import Seek
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.delivery.values import Line, Refusal
+from txmsg.broker.delivery.values import PollSequenceStep, Refusal
 from txmsg.broker.store.connect import open_pool, session
 from txmsg.broker.store.dead_letters import DeadLetters
 from txmsg.broker.store.group_administration import GroupAdministration
@@ -153,7 +153,7 @@ async def test_a_poll_that_waits_ends_to_ask_what_its_member_holds_of_a_dead_bro
         async with delivering(notify, graceful=False) as dead:
             await until_async(lambda: bool(dead._state.leases.epochs()))
             heir = await stack.enter_async_context(delivering(notify, "b2"))
-            line = Line(7, 0)
+            line = PollSequenceStep(7, 0)
             polling = asyncio.create_task(heir.receive(poll("g", "c", T, 1, NEVER_S, NEVER_S, line=line)))
             await until_async(lambda: bool(heir._parked))
             (message,) = await receive(dead, 1, visibility_timeout_s=NEVER_S)

@@ -11,7 +11,7 @@ from tests.integration.delivery_harness import NEVER_S, Delivered, Notify, deliv
 from tests.waiting import until_async
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery import patterns as of_patterns
-from txmsg.broker.delivery.values import Line
+from txmsg.broker.delivery.values import PollSequenceStep
 from txmsg.errors import InvalidMessage
 from txmsg.wire.start import Start
 from txmsg.wire.tags import ALL_TAGS
@@ -57,7 +57,7 @@ async def test_a_waiting_member_gets_a_topic_that_is_created_later(notify_url: s
 async def test_a_poll_that_waits_ends_when_its_topics_have_changed(notify_url: str) -> None:
     # The member waits for longer than silent members are remembered.
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S, member_ttl_s=0.001) as delivery:
-        asking = replace(poll("g", "c", ORDERS, 10, 3000, 60), line=Line(1, 0, 1))
+        asking = replace(poll("g", "c", ORDERS, 10, 3000, 60), line=PollSequenceStep(1, 0, 1))
         waiting = asyncio.create_task(delivery.receive(asking))
         await until_async(lambda: bool(delivery._parked))
         await notify.add(1, topic="order.placed")
@@ -201,7 +201,7 @@ async def test_a_poll_whose_topics_have_grown_while_the_group_was_loaded_is_aske
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         lock = delivery._loader._locks.setdefault("g", asyncio.Lock())
         async with lock:  # loading takes its time
-            asking = replace(poll("g", "c", ORDERS, 10, 300, 60), line=Line(1, 0, 1))
+            asking = replace(poll("g", "c", ORDERS, 10, 300, 60), line=PollSequenceStep(1, 0, 1))
             waiting = asyncio.create_task(delivery.receive(asking))
             await until_async(lambda: bool(delivery._patterns._topics))
             await notify.add(1, topic="order.placed")

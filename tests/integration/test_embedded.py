@@ -21,7 +21,7 @@ from tests import namespaces
 from tests.waiting import until
 from txmsg.broker.embedded import EmbeddedPostgres, cluster, keeper, place
 from txmsg.broker.embedded.contents import Contents, contents_of
-from txmsg.broker.embedded.place import Place, default_data_dir, is_locked
+from txmsg.broker.embedded.place import DataDirectory, default_data_dir, is_locked
 from txmsg.broker.embedded.watch import Watch
 from txmsg.errors import MisuseError, StorageError
 
@@ -384,7 +384,7 @@ def test_a_server_starts_where_no_file_can_be_in_tmp(memory_dir: Path) -> None:
 def test_the_socket_of_a_long_directory_goes_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "_ROOT_PARENT", tmp_path / "absent")
     monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path / "absent", tmp_path))
-    long = Place(tmp_path / ("long" * 30))
+    long = DataDirectory(tmp_path / ("long" * 30))
     assert long.socket_dir.parent == tmp_path
     monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path / "absent",))
     with pytest.raises(StorageError, match=r"absent writable, or choose a shorter --data-dir"):
@@ -397,11 +397,11 @@ def test_a_process_that_may_not_write_where_the_socket_is_finds_it(
     """As in a unit with ProtectSystem=strict, for which /run is not writable."""
     with EmbeddedPostgres(tmp_path / ("long" * 30)) as postgres:
         postgres.create_database()
-        parent, access = Place(postgres.data_dir).socket_dir.parent, os.access
+        parent, access = DataDirectory(postgres.data_dir).socket_dir.parent, os.access
         monkeypatch.setattr(os, "access", lambda path, *args, **named: path != parent and access(path, *args, **named))
         insert(EmbeddedPostgres(postgres.data_dir).url(), 1)
-        assert Place(postgres.data_dir).socket_dir.parent == parent
-    assert not Place(postgres.data_dir).socket_file.exists()
+        assert DataDirectory(postgres.data_dir).socket_dir.parent == parent
+    assert not DataDirectory(postgres.data_dir).socket_file.exists()
 
 
 def test_a_user_without_a_name_is_told_that_postgresql_needs_one(
@@ -412,7 +412,7 @@ def test_a_user_without_a_name_is_told_that_postgresql_needs_one(
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(StorageError, match=r"needs a user with a name.*add a line to /etc/passwd"):
-        cluster.create_cluster(Place(tmp_path))
+        cluster.create_cluster(DataDirectory(tmp_path))
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     with pytest.raises(MisuseError, match=r"has no home directory: set HOME, or name a directory with --data-dir"):
@@ -440,7 +440,7 @@ def test_a_directory_of_another_user_is_not_taken_for_the_socket(
 ) -> None:
     monkeypatch.setattr(place, "_ROOT_PARENT", tmp_path)
     monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path,))
-    long = Place(tmp_path / ("long" * 30))
+    long = DataDirectory(tmp_path / ("long" * 30))
     (tmp_path / "elsewhere").mkdir()
     long.socket_dir.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match=r"txmsg-\w+ belongs to another user: remove it"):

@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.broker.embedded.cluster import create_cluster
 from txmsg.broker.embedded.owner import OtherUser, is_private, new_user
-from txmsg.broker.embedded.place import Place
+from txmsg.broker.embedded.place import DataDirectory
 from txmsg.broker.embedded.programs import programs_for, run
 from txmsg.errors import StorageError
 
@@ -92,7 +92,7 @@ def insert(url: str, n: int) -> list[Any]:
 
 
 def server_of(data_dir: Path) -> psutil.Process:
-    process = Place(data_dir).postmaster()
+    process = DataDirectory(data_dir).postmaster()
     assert process is not None
     return process
 
@@ -169,7 +169,7 @@ def test_a_pipe_in_the_place_of_the_pid_file_holds_nobody_up(data_dir: Path) -> 
 def test_a_process_of_another_user_is_not_taken_for_the_server(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir):
         pass
-    place = Place(data_dir)
+    place = DataDirectory(data_dir)
     command = [sys.executable, "-c", "import sys; sys.stdin.read()", place.server_setting]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as named:
         (place.cluster / "postmaster.pid").write_text(f"{named.pid}\n")
@@ -258,7 +258,7 @@ def test_nothing_that_nobody_has_put_into_its_cluster_is_given_away(of_nobody: P
     ],
 )
 def test_data_on_another_disk_is_not_to_be_removed(data_dir: Path, name: str, way_out: str) -> None:
-    place = Place(data_dir)
+    place = DataDirectory(data_dir)
     for part in ("pg_tblspc", "pg_wal") if name != "pg_wal" else ("pg_tblspc",):
         (place.cluster / part).mkdir(parents=True)
     (place.cluster / "PG_VERSION").touch()

@@ -12,7 +12,7 @@ from tests.kafka_server import Kafka
 from tests.mirror.plant import PLANTS
 from txmsg.binlog.mirror.kafka_sink import KafkaSink
 from txmsg.binlog.rows import Batch, Row
-from txmsg.binlog.sink import Mark, Tail
+from txmsg.binlog.sink import MessageFingerprint, QueueTail
 from txmsg.binlog.verifier.kafka_walk import KafkaTopics, offset_of
 from txmsg.binlog.verifier.mirror import Queue
 from txmsg.errors import LogBusy
@@ -67,7 +67,7 @@ def outlived(where: str, moment: str) -> tuple[str, list[int | None]]:
         first = stack.enter_context(closing(KafkaSink(where)))
         first.append([batch_of(range(BEGUN))])
         told = ""
-        found: list[tuple[KafkaSink, Tail | Exception]] = []
+        found: list[tuple[KafkaSink, QueueTail | Exception]] = []
 
         def pause() -> None:
             other = stack.enter_context(closing(KafkaSink(where)))
@@ -80,7 +80,7 @@ def outlived(where: str, moment: str) -> tuple[str, list[int | None]]:
         except LogBusy as exc:
             told = str(exc)
         [(other, tail)] = found
-        if isinstance(tail, Tail) and tail.range is not None and tail.range.end < END:
+        if isinstance(tail, QueueTail) and tail.range is not None and tail.range.end < END:
             other.append([batch_of(range(tail.range.end, END))])
     return told, read(where)
 
@@ -114,7 +114,7 @@ def test_a_transaction_that_nobody_committed_leaves_the_queue_as_it_was(where: s
     with closing(KafkaSink(where)) as sink:
         tails = sink.tails([("trade", 0), ("trade", 1), ("trade", 2), ("paid", 0)])
         assert [getattr(tail, "range", tail) for tail in tails] == [(0, 4), (0, 7), (0, 0), (0, 0)]
-        assert isinstance(mark := getattr(tails[0], "last", None), Mark)
+        assert isinstance(mark := getattr(tails[0], "last", None), MessageFingerprint)
         assert (mark.offset, mark.transaction_id) == (3, (3).to_bytes(16))
         sink.append([batch_of(range(4, 5))])
     assert read(where) == list(range(5))

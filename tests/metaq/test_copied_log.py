@@ -10,7 +10,7 @@ import pytest
 from tests.metaq.copies import begun_copy, take_rest
 from tests.metaq.logs import batch, bodies, read_all
 from txmsg.errors import CorruptLog, NotLeader, OffsetOutOfRange, OffsetsMissing, StorageError
-from txmsg.metaq.copy.beside import Beside, state_of
+from txmsg.metaq.copy.beside import CopyState, state_of
 from txmsg.metaq.format.frame import Columns, encode
 from txmsg.metaq.group.files import offset_in, queue_file
 from txmsg.metaq.interface import LogQueue
@@ -87,7 +87,7 @@ def test_offsets_of_a_group_come_after_its_retries(tmp_path: Path, *, is_copied:
             assert offset_in(path) is None
             return is_copied
 
-        Beside(copy).take(told, copy_log)
+        CopyState(copy).take(told, copy_log)
     assert told.groups[0].logs
     assert offset_in(path) == (3 if is_copied else None)
 

@@ -19,7 +19,7 @@ from txmsg.ops.page.app import new_app
 from txmsg.ops.page.feed import Feed
 from txmsg.ops.page.server import PageConfig
 from txmsg.ops.page.sessions import Sessions
-from txmsg.ops.page.visitors import Visitor, Visitors
+from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 WAIT_S = 60.0
@@ -61,9 +61,9 @@ def brokers() -> Brokers:
 async def browser(brokers: Brokers) -> AsyncIterator[httpx2.AsyncClient]:
     feed = Feed()
     feed.put(b'{"n": 1}')
-    sessions = Sessions[Visitor](lambda: 0.0, Visitors.leave)
+    sessions = Sessions[LoggedInUser](lambda: 0.0, LoggedInUsers.leave)
     async with asyncio.TaskGroup() as tasks:
-        app = new_app(PAGE, feed, Visitors(brokers.ask, tasks, check_s=0.01), sessions)
+        app = new_app(PAGE, feed, LoggedInUsers(brokers.ask, tasks, check_s=0.01), sessions)
         async with httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=app), base_url="https://trades.example"
         ) as client:
@@ -154,7 +154,7 @@ def test_a_login_elsewhere_needs_tls() -> None:
     [("https://trades.example", True), ("http://trades.example", False), ("https://localhost:7780", False)],
 )
 async def test_browsers_are_told_to_come_by_tls_only(url: str, is_told: bool) -> None:
-    app = new_app(PAGE, Feed(), None, Sessions[Visitor](lambda: 0.0))
+    app = new_app(PAGE, Feed(), None, Sessions[LoggedInUser](lambda: 0.0))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=url) as browser:
         headers = (await browser.get("/")).headers
         assert ("strict-transport-security" in headers) == is_told
@@ -162,7 +162,7 @@ async def test_browsers_are_told_to_come_by_tls_only(url: str, is_told: bool) ->
 
 @pytest.mark.parametrize("path", ["/", "/figures", "/page/page.css", "/assets/base.css", "/nowhere"])
 async def test_every_answer_forbids_foreign_scripts_and_frames(path: str) -> None:
-    app = new_app(PAGE, Feed(), None, Sessions[Visitor](lambda: 0.0))
+    app = new_app(PAGE, Feed(), None, Sessions[LoggedInUser](lambda: 0.0))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://trades.example") as browser:
         headers = (await browser.get(path)).headers
         assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(

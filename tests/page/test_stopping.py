@@ -15,7 +15,7 @@ from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
 from txmsg.administration import access
 from txmsg.ops.console import server as console_server
-from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.identity import Identity
 from txmsg.ops.page import server as page_server
 from txmsg.ops.page.board import Snapshot
@@ -62,7 +62,7 @@ async def end_while_logging_in(serve: Serve, brokers: SlowBrokers) -> None:
 
 async def test_a_console_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = SlowBrokers()
-    monkeypatch.setattr(console_server, "Desks", partial(Desks, who_am_i=brokers.who_am_i))
+    monkeypatch.setattr(console_server, "UserDatabases", partial(UserDatabases, who_am_i=brokers.who_am_i))
     config = console_server.ConsoleConfig(databases={"notify": [_AWAY]}, listen="127.0.0.1:0")
     await end_while_logging_in(partial(console_server.serve, config), brokers)
 

@@ -25,7 +25,7 @@ from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
 from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetters
 from txmsg.administration.groups import Groups, RetryQuery
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
 from txmsg.message import now_us, us_of_datetime
@@ -35,7 +35,7 @@ from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import TOPICS_MAX, Clients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import Caller, Door
+from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
@@ -258,7 +258,7 @@ def _otherwise(address: str) -> str:
     return address.replace("127.0.0.1:", "localhost:")
 
 
-class Late(Presence):
+class Late(AttachedStreams):
     """A presence that has not reached any broker yet."""
 
     async def run(self) -> None:
@@ -273,7 +273,7 @@ async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
     until(lambda: len(channel.call(Notify.route, RouteRequest(), timeout_s=CALL_S_MAX).brokers) == 2)
     channel.close()
     _send(first)
-    monkeypatch.setattr(server, "Presence", Late)
+    monkeypatch.setattr(server, "AttachedStreams", Late)
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     config = GatewayConfig(broker=first.address, listen="127.0.0.1:0")
     serving = asyncio.create_task(server.serve(Given(config), ready.set_result, stop))
@@ -425,10 +425,10 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         frames.ends.set()
         await api.telemetry(frames)
         assert receivers.is_renewed(held), "its stream has broken, but it lives"
-        await api.terminated(pb.NotifyClientTerminationRequest(), Caller("client-1", ANYONE))
+        await api.terminated(pb.NotifyClientTerminationRequest(), GatewayCaller("client-1", ANYONE))
         assert [receivers.is_renewed(handle) for handle in (held, forgotten)] == [0, 1]
 
-        await api.heartbeat(pb.HeartbeatRequest(), Caller("client-2", ANYONE))
+        await api.heartbeat(pb.HeartbeatRequest(), GatewayCaller("client-2", ANYONE))
         heard_at = asyncio.get_running_loop().time()
         await receivers.renew_once(heard_at + SILENT_S - 1)
         assert receivers.is_renewed(forgotten)
@@ -436,7 +436,7 @@ async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_
         assert not receivers.is_renewed(forgotten)
 
 
-class Revoked(Door):
+class Revoked(CallAdmission):
     """Its users are revoked while their streams are open."""
 
     @asynccontextmanager
@@ -571,7 +571,7 @@ async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_
             request = pb.ChangeInvisibleDurationRequest(
                 group=GROUP, topic=TOPIC, receipt_handle=str(handle), invisible_duration=invisible
             )
-            return (await restarted.api.change_invisible(request, Caller("client-1", ANYONE))).status.code
+            return (await restarted.api.change_invisible(request, GatewayCaller("client-1", ANYONE))).status.code
 
         assert await change(push, Duration(nanos=1_000_000)) == pb.OK  # Node asks for 1 ms where it means 1 s
         with pytest.raises(Refused):
@@ -703,7 +703,7 @@ async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> 
     assert not any(map(receivers.is_renewed, handles))
 
 
-class Ruled(Door):
+class Ruled(CallAdmission):
     """Its clients may receive, until they may not."""
 
     may = True

@@ -22,7 +22,7 @@ from tests.waiting import until
 from txmsg.client.channel import Brokers
 from txmsg.metrics.catalogue import Process
 from txmsg.rocketmq.api import SERVICE
-from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.figures import unready
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged
@@ -116,7 +116,7 @@ def test_what_clients_hold_and_wait_for_is_told(watched: Watched) -> None:
 async def test_a_gateway_is_not_ready_by_a_broker_that_it_does_not_reach() -> None:
     brokers = Brokers(["a:1", "b:1"])
     presence = SimpleNamespace(attached_to={"a:1"})
-    parts: Any = SimpleNamespace(stop=asyncio.Event(), door=Door(), presence=presence, brokers=brokers)
+    parts: Any = SimpleNamespace(stop=asyncio.Event(), door=CallAdmission(), presence=presence, brokers=brokers)
     brokers.learn("a:1", RouteChanged(this="a:1", brokers=["a:1", "b:1"]))
     assert not unready(parts)
     brokers.learn("a:1", RouteChanged(this="a:1", is_cut_off=True))

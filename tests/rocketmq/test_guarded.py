@@ -22,7 +22,7 @@ from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Client, Clients, Sends
 from txmsg.rocketmq.door import client_id_of
 from txmsg.rocketmq.grpc.call import Call
-from txmsg.rocketmq.guarded import NEEDS, GuardedDoor
+from txmsg.rocketmq.guarded import NEEDS, GuardedCallAdmission
 from txmsg.rocketmq.status import Refused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -50,7 +50,7 @@ class Place:
         self._version = 0
         self.now = _NOW
         self.guard = Guard(clock=lambda: _NOW)
-        self.door = GuardedDoor(self.guard, self._file, window_s=900, clock=lambda: self.now)
+        self.door = GuardedCallAdmission(self.guard, self._file, window_s=900, clock=lambda: self.now)
         self.use()
 
     def use(self, *rules: str, revoked: Iterable[str] = (), limits: Mapping[str, float] = {}) -> None:
@@ -137,7 +137,7 @@ async def test_who_has_not_signed_is_refused_and_the_log_knows_why(
 async def test_a_secret_of_another_file_is_named_in_the_log(place: Place, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     KeyFile.make(other)
-    door = GuardedDoor(place.guard, KeyFile(other), clock=lambda: _NOW)
+    door = GuardedCallAdmission(place.guard, KeyFile(other), clock=lambda: _NOW)
     told: list[str] = []
     place.guard.on_refused = lambda _, reason: told.append(reason)
     with pytest.raises(Unauthenticated):

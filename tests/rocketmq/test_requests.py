@@ -18,7 +18,7 @@ from txmsg.message import Message
 from txmsg.rocketmq import requests, server
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.clients import Clients
-from txmsg.rocketmq.door import Caller, Door
+from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import PARTS_MAX, REQUEST_SIZE_BYTES_MAX, SMALL_SIZE_BYTES_MAX, read_request
@@ -30,7 +30,7 @@ from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.principal import ANYONE
 
 _CALL_S_MAX = 60.0
-CLIENT = Caller("client", ANYONE)
+CLIENT = GatewayCaller("client", ANYONE)
 _GARBAGE = b"\xff" * 100
 _GROUP = b"\x0b" + b"\n\0" * PARTS_MAX * 2 + b"\x0c"
 _ONE = pb.SendMessageRequest(messages=[pb.Message()]).SerializeToString()
@@ -116,7 +116,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
 
 
 @asynccontextmanager
-async def heartbeats(place: Place, door: Door) -> AsyncIterator[Callable[..., Coroutine[Any, Any, pb.Status]]]:
+async def heartbeats(place: Place, door: CallAdmission) -> AsyncIterator[Callable[..., Coroutine[Any, Any, pb.Status]]]:
     """What bytes get as a request, by a gateway that has nothing behind its door."""
     none: Any = None
     made = made_port(Api(none, Receivers(none, Tasks()), none, none, none, door=door))
@@ -143,13 +143,13 @@ async def test_nothing_is_read_of_who_has_not_signed_and_garbage_is_a_bad_reques
             await call(bytes(REQUEST_SIZE_BYTES_MAX + 1))
 
 
-class Slow(Door):
+class Slow(CallAdmission):
     """Admits no call before the test lets it."""
 
     def __init__(self) -> None:
         self.is_asked, self.opens = asyncio.Event(), asyncio.Event()
 
-    async def enter(self, call: Call) -> Caller:
+    async def enter(self, call: Call) -> GatewayCaller:
         self.is_asked.set()
         await self.opens.wait()
         return await super().enter(call)

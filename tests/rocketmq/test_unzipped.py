@@ -6,10 +6,10 @@ import gzip
 
 import pytest
 
-from txmsg.rocketmq.door import Caller
+from txmsg.rocketmq.door import GatewayCaller
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import Refused
-from txmsg.rocketmq.unzipped import Unzipped
+from txmsg.rocketmq.unzipped import UnzippedSizes
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.principal import ANYONE, Principal
 
@@ -22,7 +22,7 @@ BOMB = message(gzip.compress(bytes(BODY_SIZE_BYTES_MAX)))
 
 
 def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
-    unzipped = Unzipped(4 * BODY_SIZE_BYTES_MAX, 2 * BODY_SIZE_BYTES_MAX)
+    unzipped = UnzippedSizes(4 * BODY_SIZE_BYTES_MAX, 2 * BODY_SIZE_BYTES_MAX)
     with unzipped.held("a", BOMB), unzipped.held("a", BOMB):
         with pytest.raises(Refused) as refused, unzipped.held("a", BOMB):
             raise AssertionError("there is no room")
@@ -35,13 +35,15 @@ def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
 
 def test_a_share_is_of_a_user_or_an_address_and_not_of_an_id_that_clients_choose() -> None:
     user = Principal("app")
-    assert Caller("one app", user, "10.0.0.1").payer == Caller("two app", user, "10.0.0.2").payer == "app"
-    assert Caller("one", ANYONE, "10.0.0.1").payer == Caller("two", ANYONE, "10.0.0.1").payer == "10.0.0.1"
-    assert Caller("one", ANYONE, "2001:db8::1").payer == Caller("two", ANYONE, "2001:db8::2").payer
+    assert GatewayCaller("one app", user, "10.0.0.1").payer == GatewayCaller("two app", user, "10.0.0.2").payer == "app"
+    assert (
+        GatewayCaller("one", ANYONE, "10.0.0.1").payer == GatewayCaller("two", ANYONE, "10.0.0.1").payer == "10.0.0.1"
+    )
+    assert GatewayCaller("one", ANYONE, "2001:db8::1").payer == GatewayCaller("two", ANYONE, "2001:db8::2").payer
 
 
 def test_a_body_holds_what_it_has_become_and_one_that_is_not_zipped_nothing() -> None:
-    unzipped = Unzipped(BODY_SIZE_BYTES_MAX, BODY_SIZE_BYTES_MAX)
+    unzipped = UnzippedSizes(BODY_SIZE_BYTES_MAX, BODY_SIZE_BYTES_MAX)
     with unzipped.held("a", BOMB) as held:
         unzipped.unzipped("a", held, 10)
         assert unzipped.size_bytes == 10

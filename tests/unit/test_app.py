@@ -29,7 +29,7 @@ from txmsg.client.app.processes import HandlerProcessDied, Processes
 from txmsg.client.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.failures import Reject, Retry, RetryAfter
-from txmsg.consumer.pace import Pace
+from txmsg.consumer.pace import HandlerRate
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.message.typed.topic import Topic
@@ -249,7 +249,7 @@ async def test_a_list_that_fails_refuses_all_of_it_with_no_frames_of_each_other(
 
 def test_a_pace_lets_a_burst_through_and_then_each_in_its_turn() -> None:
     now = 0.0
-    pace = Pace(10, lambda: now)
+    pace = HandlerRate(10, lambda: now)
     assert [pace.take() for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
     now = 0.2
     assert pace.take() == pytest.approx(0.1)
@@ -270,7 +270,7 @@ async def test_lists_are_as_long_behind_a_rate_as_without_one() -> None:
     await handling.close()
 
 
-class Gate(Pace):
+class Gate(HandlerRate):
     """A pace that has room, or none, as the test says."""
 
     is_open = False

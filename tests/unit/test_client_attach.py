@@ -12,7 +12,7 @@ import pytest
 from tests.streams import answering
 from tests.waiting import until_async
 from txmsg.client import attach
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
@@ -76,13 +76,13 @@ class OneBroker(Brokers):
 
 
 @asynccontextmanager
-async def attached() -> AsyncIterator[tuple[asyncio.Task[None], Presence, OneBroker, Attaching]]:
+async def attached() -> AsyncIterator[tuple[asyncio.Task[None], AttachedStreams, OneBroker, Attaching]]:
     """A presence that runs, at a broker."""
     answers = Attaching()
     server = Server(Handlers({AttachOnly: answers}, request_size_bytes_max=1 << 20), Shared(connections_max=10))
     brokers = OneBroker(await server.bind("127.0.0.1:0"))
     await server.start()
-    presence = Presence(brokers, group="g", client_id="c")
+    presence = AttachedStreams(brokers, group="g", client_id="c")
     running = asyncio.create_task(presence.run())
     try:
         await until_async(lambda: bool(presence.attached_to))
@@ -112,7 +112,7 @@ async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_sa
     connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     async with never_greeting(connected) as address:
         brokers = Brokers([address])
-        presence = Presence(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
+        presence = AttachedStreams(brokers, group="g", client_id="c", fence_id=b"", listener=Listener())
         running = asyncio.create_task(presence.run())
         writer = await asyncio.wait_for(asyncio.shield(connected), DEADLINE_S)
         if turns is not None:

@@ -13,11 +13,11 @@ import pytest
 from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
 from txmsg.client.receiving.arrivals import Arrival
-from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.held import DeliveredBatch
 from txmsg.client.receiving.keeper import RENEWALS
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.member import Member
-from txmsg.client.receiving.room import Bounds, Free
+from txmsg.client.receiving.room import FetchAllowance, FetchBounds
 from txmsg.client.receiving.settling import FAILURES_MAX
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.trouble import PAUSE_S_MAX
@@ -28,7 +28,7 @@ from txmsg.wire.method import Method
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-HAND = Hand(7, 1, 3)
+HAND = DeliveredBatch(7, 1, 3)
 VISIBILITY_TIMEOUT_S = 60.0
 
 
@@ -128,7 +128,7 @@ class Broker(AnsweredBrokers):
         return pb.ReceiveReply()
 
 
-def columns(*offsets: int, hand: Hand = HAND, attempt: int = 1, body: bytes = b"x") -> pb.DeliveredColumns:
+def columns(*offsets: int, hand: DeliveredBatch = HAND, attempt: int = 1, body: bytes = b"x") -> pb.DeliveredColumns:
     count = len(offsets)
     return pb.DeliveredColumns(
         topic="t",
@@ -151,7 +151,7 @@ def new_link(
     counts: ConsumerCounts | None = None,
 ) -> Link:
     member = Member(group="g", client_id="c", subscriptions=(), counts=counts or ConsumerCounts())
-    bounds = Bounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
+    bounds = FetchBounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
     return Link(shard or Shard(broker), "b:1", member, bounds, take)
 
 
@@ -261,7 +261,7 @@ async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -
 
 
 async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settled_for_both() -> None:
-    broker, taken = Broker(), list[tuple[Hand, int | None]]()
+    broker, taken = Broker(), list[tuple[DeliveredBatch, int | None]]()
     again = HAND._replace(token=2)
     broker.replies = [
         pb.ReceiveReply(batches=[columns(5, 6, 7, 8, hand=again, attempt=2)]),
@@ -370,7 +370,7 @@ async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
         assert await asked.get() == 100
         await until_async(lambda: link.out == 1)
         assert asked.empty()
-        link.use(Bounds(out_min=10, visibility_timeout_s=VISIBILITY_TIMEOUT_S, out_size_bytes_max=300))
+        link.use(FetchBounds(out_min=10, visibility_timeout_s=VISIBILITY_TIMEOUT_S, out_size_bytes_max=300))
         assert await asked.get() == 210
     finally:
         running.cancel()
@@ -379,7 +379,7 @@ async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
 
 async def test_a_longer_visibility_timeout_holds_at_once_for_what_is_held() -> None:
     async with filled_link(visibility_timeout_s=20.0) as (link, broker):
-        link.use(Bounds(out_min=10, visibility_timeout_s=600.0))
+        link.use(FetchBounds(out_min=10, visibility_timeout_s=600.0))
         (receipt,) = await broker.held.get()
         assert receipt == HAND.receipt([5, 6, 8, 9])
         await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 500))
@@ -394,7 +394,7 @@ async def test_what_a_poll_brings_is_held_for_as_long_as_the_poll_had_asked_for(
     running = asyncio.create_task(link.run())
     try:
         await asked.get()
-        link.use(Bounds(out_min=10, visibility_timeout_s=600.0))
+        link.use(FetchBounds(out_min=10, visibility_timeout_s=600.0))
         may_answer.set()
         await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 10))
         assert not link.deliveries.holds(HAND, 5, now() + 20)
@@ -511,7 +511,7 @@ async def test_acknowledgements_of_a_client_that_is_not_let_in_wait_as_long_as_p
     assert link._settling._timer is not None
     assert link._settling._timer.when() - now() > PAUSE_S_MAX
     broker.refuses = False
-    await link._poller.poll(Free(1, 1))  # rather than after the pause
+    await link._poller.poll(FetchAllowance(1, 1))  # rather than after the pause
     assert link._settling._timer is None
     await link.flush(5)
     assert [list(receipt.offset) for receipt in broker.acks] == [[0]]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
-from txmsg.ops.demo.data_centres.line import Line
+from txmsg.ops.demo.data_centres.line import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres
-from txmsg.ops.demo.data_centres.supervisor import Plan, _Run
+from txmsg.ops.demo.data_centres.supervisor import Plan, _CopyRun
 from txmsg.runtime.child import ChildFailed
 
 
@@ -33,7 +33,7 @@ def test_an_impossible_plan_is_refused(wrong: dict[str, float], why: str) -> Non
 
 
 def test_a_line_passes_everything_on_until_it_is_cut() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, Line() as line:
+    with socket.create_server(("127.0.0.1", 0)) as server, CuttableLink() as line:
         near = line.to(f"127.0.0.1:{server.getsockname()[1]}")
 
         def echo() -> None:
@@ -76,11 +76,11 @@ class Ending(ProcesslessChild):
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(status: int, tmp_path: Path) -> None:
-    with Line() as line:
+    with CuttableLink() as line:
         stage = DataCentres(tmp_path, line)
         for site in SITES:
             stage.children |= {f"{site}-orders": Ending(None, status), f"{site}-totals": Ending(None)}
-        run = _Run(Plan(orders=100, seconds=1), stage, NoAudience())
+        run = _CopyRun(Plan(orders=100, seconds=1), stage, NoAudience())
         run._look()
         if status:
             with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):

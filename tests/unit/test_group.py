@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from txmsg.broker.delivery.group import Feed, Fetch, Group
+from txmsg.broker.delivery.group import Fetch, Group, GroupQueueReader
 from txmsg.broker.delivery.offsets import Expiry, Visibility
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
@@ -31,7 +31,7 @@ def group_of(*lengths: int, tag: str | None = None) -> Group:
     for number, length in enumerate(lengths):
         window = Window(0)
         window.put([row(offset, tag) for offset in range(length)])
-        group.add(["t"], [Feed(group, "t", QueueNumber(number), QueueId(10 + number), 3, window)])
+        group.add(["t"], [GroupQueueReader(group, "t", QueueNumber(number), QueueId(10 + number), 3, window)])
     return group
 
 

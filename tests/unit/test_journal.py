@@ -13,7 +13,7 @@ import pytest
 from tests.closed_pool import closed_pool
 from txmsg.broker.delivery.config import GroupSettings
 from txmsg.broker.delivery.delivery import _journal_delivered as journal_delivered
-from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.retries import Outcome, Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.delivery.window import BEHIND, Failure, Window
@@ -126,7 +126,7 @@ def test_a_journal_of_another_topic_costs_a_delivery_and_a_failure_nothing() -> 
     group = Group(1, "mail", Retries(), settings=GroupSettings(backoff=_Unasked()))
     batch = MessageBatch("other", QueueNumber(0), Receipt(2, 1, 1, _Unread([5])), [])
     journal_delivered(noted, group, "c", [batch])
-    feed = Feed(group, "other", QueueNumber(0), QueueId(2), 1, Window(0))
+    feed = GroupQueueReader(group, "other", QueueNumber(0), QueueId(2), 1, Window(0))
     outcomes = {RetryKey(QueueId(2), Offset(7)): Outcome(2, Failure("bad"))}
     journal_outcomes(noted, group, [(feed, {5: Failure("bad")})], outcomes)
     assert noted.waiting == 0
@@ -138,7 +138,7 @@ def test_deliveries_and_failures_are_noted_by_attempt() -> None:
     journal_delivered(
         noted, group, "c", [MessageBatch("t", QueueNumber(0), Receipt(1, 1, 1, [4, 5, 6]), [], [1, 2, 1])]
     )
-    feed = Feed(group, "t", QueueNumber(0), QueueId(1), 1, Window(0))
+    feed = GroupQueueReader(group, "t", QueueNumber(0), QueueId(1), 1, Window(0))
     journal_outcomes(
         noted,
         group,

@@ -18,7 +18,7 @@ from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.mirror.kafka_sink import KafkaSink, _mark_of, _note_of, _noted, _records
 from txmsg.binlog.mirrors import Position
 from txmsg.binlog.rows import Batch, Row
-from txmsg.binlog.sink import Mark, OffsetRange, Tail, content_crc
+from txmsg.binlog.sink import MessageFingerprint, OffsetRange, QueueTail, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.binlog.verifier.kafka_walk import headers_of, offset_of, row_of
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
@@ -108,7 +108,9 @@ def test_a_record_has_the_mark_of_its_row() -> None:
     rows = shapes()
     for read, stored in zip(produced(rows), rows, strict=True):
         row = row_of_table(stored)
-        assert _mark_of(read, "trade", 0, "there") == Mark(stored.offset, stored.id_bytes, stored.n, content_crc(row))
+        assert _mark_of(read, "trade", 0, "there") == MessageFingerprint(
+            stored.offset, stored.id_bytes, stored.n, content_crc(row)
+        )
         assert content_crc(row) != content_crc(row._replace(body=row.body + b"."))
 
 
@@ -134,7 +136,7 @@ def test_headers_are_the_same_however_they_are_packed() -> None:
 
 def test_a_note_tells_what_comes_next_and_the_message_before_it() -> None:
     row = row_of_table(written("trade", 0, 41))
-    mark = Mark(41, row.transaction_id, row.n, content_crc(row))
+    mark = MessageFingerprint(41, row.transaction_id, row.n, content_crc(row))
     assert _noted(Note(7, _note_of(42, row)), "there") == (42, mark)
     assert _noted(Note(7, _note_of(42)), "there") == (42, None)
     for text in ("", "x", "1 2", "1 zz 0 0"):
@@ -152,20 +154,20 @@ def test_copies_are_settings_of_a_kafka_alone() -> None:
 # ---- where a queue ends of which nothing can be read
 
 
-def tail_of(bounds: Bounds, note: Note | None) -> Tail | Exception:
+def tail_of(bounds: Bounds, note: Note | None) -> QueueTail | Exception:
     sink = object.__new__(KafkaSink)
     sink.name = "kafka://h:1"
     return sink._tail("trade", 0, bounds, None, note)
 
 
 def test_a_partition_that_holds_aborted_transactions_alone_is_empty() -> None:
-    assert tail_of(Bounds(0, 501), None) == Tail(OffsetRange(0, 0), None)
-    assert tail_of(Bounds(0, 501), Note(501, _note_of(7))) == Tail(OffsetRange(0, 7), None)
+    assert tail_of(Bounds(0, 501), None) == QueueTail(OffsetRange(0, 0), None)
+    assert tail_of(Bounds(0, 501), Note(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
 
 
 def test_a_partition_whose_records_have_expired_ends_where_it_was_noted() -> None:
-    assert tail_of(Bounds(501, 501), Note(501, _note_of(7))) == Tail(OffsetRange(0, 7), None)
-    assert tail_of(Bounds(501, 501), None) == Tail(None, None)
+    assert tail_of(Bounds(501, 501), Note(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
+    assert tail_of(Bounds(501, 501), None) == QueueTail(None, None)
 
 
 @dataclass
@@ -174,8 +176,8 @@ class Expired:
 
     log_id: int
 
-    def tails(self, _: object) -> list[Tail]:
-        return [Tail(None, None)]
+    def tails(self, _: object) -> list[QueueTail]:
+        return [QueueTail(None, None)]
 
     def look(self) -> Expired:
         return self
@@ -237,7 +239,7 @@ def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: B
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(before=before)
     [tail] = sink_of(kafka, Note(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails([("trade", 0)])
-    assert isinstance(tail, Tail)
+    assert isinstance(tail, QueueTail)
     assert (tail.range, kafka.asked) == (OffsetRange(0, 7), 3)
 
 
@@ -255,7 +257,7 @@ def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: Bounds | N
 def test_a_topic_that_is_new_or_begins_with_a_hole_is_not_waited_for(note: Note | None, end: int) -> None:
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf()
-    assert sink_of(kafka, note, last).tails([("trade", 0)]) == [Tail(OffsetRange(0, end), None)]
+    assert sink_of(kafka, note, last).tails([("trade", 0)]) == [QueueTail(OffsetRange(0, end), None)]
     assert kafka.asked == 1
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from txmsg.broker.delivery.members import Members
-from txmsg.broker.delivery.values import Line, Receipt
+from txmsg.broker.delivery.values import PollSequenceStep, Receipt
 
 
-def members_with(*calls: Line) -> Members:
+def members_with(*calls: PollSequenceStep) -> Members:
     members = Members("g")
     members.join("c", {}, 0.0, 60)
     for line in calls:
@@ -22,52 +22,54 @@ def taken(token: int) -> list[Receipt]:
 
 def test_what_came_is_not_returned_and_what_did_not_is() -> None:
     for received, lost in ((40, []), (0, taken(40))):
-        members = members_with(Line(7, 0, 1))
-        assert members.sent("c", Line(7, 0, 1), taken(40)) == ()
-        assert list(members.follow("c", Line(7, received, 2))) == lost
+        members = members_with(PollSequenceStep(7, 0, 1))
+        assert members.sent("c", PollSequenceStep(7, 0, 1), taken(40)) == ()
+        assert list(members.follow("c", PollSequenceStep(7, received, 2))) == lost
 
 
 def test_what_replaces_something_else_returns_it() -> None:
     """Two calls without numbers may both take something, and the next one can confirm one only."""
-    members = members_with(Line(7, 0), Line(7, 0))
-    assert members.sent("c", Line(7, 0), taken(50)) == ()
-    assert members.sent("c", Line(7, 0), taken(51)) == taken(50)
-    assert members.follow("c", Line(7, 51)) == ()
+    members = members_with(PollSequenceStep(7, 0), PollSequenceStep(7, 0))
+    assert members.sent("c", PollSequenceStep(7, 0), taken(50)) == ()
+    assert members.sent("c", PollSequenceStep(7, 0), taken(51)) == taken(50)
+    assert members.follow("c", PollSequenceStep(7, 51)) == ()
 
 
 def test_a_call_is_the_latest_until_a_later_one_has_come() -> None:
-    members = members_with(Line(7, 0, 2))
-    assert [members.is_latest("c", Line(7, 0, call)) for call in (1, 2, 3)] == [False, True, True]
-    assert members.is_latest("c", Line(8, 0, 1))
-    assert members.is_latest("d", Line(7, 0, 1))
+    members = members_with(PollSequenceStep(7, 0, 2))
+    assert [members.is_latest("c", PollSequenceStep(7, 0, call)) for call in (1, 2, 3)] == [False, True, True]
+    assert members.is_latest("c", PollSequenceStep(8, 0, 1))
+    assert members.is_latest("d", PollSequenceStep(7, 0, 1))
 
 
 def test_each_of_many_calls_at_once_is_told_what_did_not_come() -> None:
     """As many as a client of RocketMQ makes: a gateway has a line for each."""
-    lines = [Line(number, 0, 1) for number in range(1, 33)]
+    lines = [PollSequenceStep(number, 0, 1) for number in range(1, 33)]
     members = members_with(*lines)
     for line in lines:
         members.sent("c", line, taken(line.id))
-    assert [members.follow("c", Line(line.id, 0, 2)) for line in lines] == [taken(line.id) for line in lines]
+    assert [members.follow("c", PollSequenceStep(line.id, 0, 2)) for line in lines] == [
+        taken(line.id) for line in lines
+    ]
 
 
 def test_a_line_that_waits_is_remembered_while_others_come_and_go() -> None:
-    waits = Line(1, 0, 1)
+    waits = PollSequenceStep(1, 0, 1)
     members = members_with(waits)
     with members.waits("c", lambda: 0.0, waits):
         for number in range(2, 200):
-            members.follow("c", Line(number, 0, 1))
+            members.follow("c", PollSequenceStep(number, 0, 1))
     members.sent("c", waits, taken(40))
-    members.follow("c", Line(200, 0, 1))
-    assert members.follow("c", Line(1, 0, 2)) == taken(40)
+    members.follow("c", PollSequenceStep(200, 0, 1))
+    assert members.follow("c", PollSequenceStep(1, 0, 2)) == taken(40)
 
 
 def test_lines_that_wait_are_bounded() -> None:
     members = members_with()
     with ExitStack() as stack:
         for number in range(1, 66):
-            members.follow("c", Line(number, 0, 1))
-            stack.enter_context(members.waits("c", lambda: 0.0, Line(number, 0, 1)))
+            members.follow("c", PollSequenceStep(number, 0, 1))
+            stack.enter_context(members.waits("c", lambda: 0.0, PollSequenceStep(number, 0, 1)))
         for number, told in ((1, ()), (3, taken(3))):
-            members.sent("c", Line(number, 0, 1), taken(number))
-            assert members.follow("c", Line(number, 0, 2)) == told
+            members.sent("c", PollSequenceStep(number, 0, 1), taken(number))
+            assert members.follow("c", PollSequenceStep(number, 0, 2)) == told

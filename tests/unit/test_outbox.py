@@ -22,7 +22,7 @@ from txmsg.checker.tables import create_tables, fence_table, outbox_table
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.client.outbox import relay as relaying
 from txmsg.client.outbox import rows
-from txmsg.client.outbox.gate import PROBE_INTERVAL_S, Gate
+from txmsg.client.outbox.gate import PROBE_INTERVAL_S, CircuitBreaker
 from txmsg.client.outbox.options import Outbox
 from txmsg.client.outbox.packed import packed, unpacked
 from txmsg.client.outbox.relay import Relay
@@ -648,7 +648,7 @@ def test_an_outbox_needs_a_session_and_a_known_choice(shop: sessionmaker[Session
 
 
 def test_the_gate_lets_one_call_in_a_second_try() -> None:
-    gate = Gate()
+    gate = CircuitBreaker()
     assert gate.may_try(0.0)
     assert gate.note_away(0.0)
     assert not gate.may_try(PROBE_INTERVAL_S / 2)

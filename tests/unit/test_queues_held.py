@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txmsg.client.receiving.held import Hand, Held
+from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.queues_held import QueuesHeld
 
 
@@ -10,14 +10,14 @@ def test_a_queue_is_free_when_no_link_holds_a_message_of_it() -> None:
     queues = QueuesHeld()
     free: list[int] = []
     queues.watch(free.append)
-    dead, living = Held(queues), Held(queues)
-    dead.add(Hand(7, 1, 1), [], {0, 1}, 60.0)
-    living.add(Hand(7, 1, 2), [], {2}, 60.0)
-    living.add(Hand(8, 1, 2), [], {0}, 60.0)
-    dead.drop(Hand(7, 1, 1), 0)
-    dead.drop(Hand(7, 1, 1), 1)
+    dead, living = UnsettledMessages(queues), UnsettledMessages(queues)
+    dead.add(DeliveredBatch(7, 1, 1), [], {0, 1}, 60.0)
+    living.add(DeliveredBatch(7, 1, 2), [], {2}, 60.0)
+    living.add(DeliveredBatch(8, 1, 2), [], {0}, 60.0)
+    dead.drop(DeliveredBatch(7, 1, 1), 0)
+    dead.drop(DeliveredBatch(7, 1, 1), 1)
     assert (queues.holds(7), free) == (True, [])
-    living.drop(Hand(7, 1, 2), 2)
+    living.drop(DeliveredBatch(7, 1, 2), 2)
     assert (queues.holds(7), queues.holds(8), free) == (False, True, [7])
 
 

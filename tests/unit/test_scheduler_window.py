@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from txmsg.broker.scheduler import Window
+from txmsg.broker.scheduler import DueWindow
 from txmsg.message import datetime_of_us, us_of_datetime
 
 NOON = datetime_of_us(1_800_000_000_000_000)
@@ -14,23 +14,25 @@ EARLIER = NOON - timedelta(hours=1)
 
 
 @pytest.fixture
-def window() -> Window:
+def window() -> DueWindow:
     """One whose first look has gone through noon."""
-    window = Window()
+    window = DueWindow()
     with window.look() as first:
         assert first.since is None
         first.through = NOON
     return window
 
 
-def begins(window: Window) -> datetime | None:
+def begins(window: DueWindow) -> datetime | None:
     """Where the next look begins. It finds nothing later."""
     with window.look() as look:
         look.through = NOON
         return look.since
 
 
-def test_a_look_begins_where_the_last_one_ended_unless_a_message_was_stored_that_is_due_earlier(window: Window) -> None:
+def test_a_look_begins_where_the_last_one_ended_unless_a_message_was_stored_that_is_due_earlier(
+    window: DueWindow,
+) -> None:
     window.note(us_of_datetime(NOON + timedelta(hours=1)))
     assert begins(window) == NOON
     window.note(us_of_datetime(EARLIER))
@@ -39,14 +41,14 @@ def test_a_look_begins_where_the_last_one_ended_unless_a_message_was_stored_that
     assert begins(window) == NOON
 
 
-def test_what_was_noted_before_a_failed_look_is_looked_for_again(window: Window) -> None:
+def test_what_was_noted_before_a_failed_look_is_looked_for_again(window: DueWindow) -> None:
     window.note(us_of_datetime(EARLIER))
     with pytest.raises(ConnectionError), window.look():
         raise ConnectionError
     assert begins(window) == EARLIER
 
 
-def test_after_the_database_has_gone_back_a_look_begins_at_the_first_message(window: Window) -> None:
+def test_after_the_database_has_gone_back_a_look_begins_at_the_first_message(window: DueWindow) -> None:
     with window.look() as look:
         window.forget("it was restored")
         look.through = NOON

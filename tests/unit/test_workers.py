@@ -15,7 +15,7 @@ import pytest
 
 from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.delivery import Delivery
-from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.held import DeliveredBatch
 from txmsg.consumer.failures import Failure, Reject, RetryAfter, Skip
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
@@ -23,7 +23,7 @@ from txmsg.errors import StorageError, TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import UserFunction, in_handler
 
-HAND = Hand(7, 1, 1)
+HAND = DeliveredBatch(7, 1, 1)
 DEADLINE_S = 60.0
 
 
@@ -37,19 +37,19 @@ class Told(Deliveries):
         self.lost: set[int] = set()
         self._told = asyncio.Event()
 
-    def ack(self, hand: Hand, offset: int) -> None:
+    def ack(self, hand: DeliveredBatch, offset: int) -> None:
         self.acked.append(offset)
         self._told.set()
 
-    def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
+    def refuse(self, hand: DeliveredBatch, offset: int, failure: Failure) -> None:
         self.refused[offset] = failure.error
         self._told.set()
 
-    def drop(self, hand: Hand, offset: int) -> None:
+    def drop(self, hand: DeliveredBatch, offset: int) -> None:
         self.dropped += 1
         self._told.set()
 
-    def holds(self, hand: Hand, offset: int, now: float) -> bool:
+    def holds(self, hand: DeliveredBatch, offset: int, now: float) -> bool:
         return offset not in self.lost
 
     async def until(self, count: int) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from txmsg.binlog import table
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import MirrorRow, Mirrors
-from txmsg.binlog.resume import GoOn, Verdict, first_difference, verdict
-from txmsg.binlog.sink import Mark, OffsetRange, Sink, Tail, content_crc
+from txmsg.binlog.resume import QueueComparison, ResumePoint, first_difference, verdict
+from txmsg.binlog.sink import MessageFingerprint, OffsetRange, QueueTail, Sink, content_crc
 from txmsg.binlog.table import TableQueue
 from txmsg.errors import MirrorDiverged, NotLeader
 from txmsg.message import QueueNumber
@@ -20,12 +20,12 @@ class Compared(NamedTuple):
 
     queue: TableQueue
     in_log: OffsetRange
-    go_on: GoOn
+    go_on: ResumePoint
 
     @property
     def is_diverged(self) -> bool:
         """Whether an operator has to decide."""
-        return self.go_on.verdict in (Verdict.BEHIND, Verdict.DIFFERS)
+        return self.go_on.verdict in (QueueComparison.BEHIND, QueueComparison.DIFFERS)
 
 
 class Refused(NamedTuple):
@@ -73,9 +73,11 @@ def compare(
 ) -> Iterator[Compared | Refused]:
     """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
     tails = dict(zip(queues, sink.tails([(queue.topic, queue.number) for queue in queues]), strict=True))
-    if any(isinstance(tail, Tail) and tail.range is None for tail in tails.values()):
+    if any(isinstance(tail, QueueTail) and tail.range is None for tail in tails.values()):
         tails = _as_noted(tails, mirrors, sink.log_id)
-    marks = {queue.id: tail.last for queue, tail in tails.items() if isinstance(tail, Tail) and tail.last is not None}
+    marks = {
+        queue.id: tail.last for queue, tail in tails.items() if isinstance(tail, QueueTail) and tail.last is not None
+    }
     table_marks = table.marks_at(session, {queue_id: mark.offset for queue_id, mark in marks.items()})
     for queue, tail in tails.items():
         if isinstance(tail, Exception):
@@ -89,22 +91,22 @@ def compare(
 
 
 def _as_noted(
-    tails: Mapping[TableQueue, Tail | Exception], mirrors: Mirrors, log_id: int
-) -> dict[TableQueue, Tail | Exception]:
+    tails: Mapping[TableQueue, QueueTail | Exception], mirrors: Mirrors, log_id: int
+) -> dict[TableQueue, QueueTail | Exception]:
     """Where a log knows no more where a queue ended, it ended where the mirror noted it last: in this log only."""
     mirror = mirrors.look()
     noted = mirrors.positions() if mirror is not None and mirror.log_id == log_id else {}
 
-    def settled(queue: TableQueue, tail: Tail | Exception) -> Tail | Exception:
+    def settled(queue: TableQueue, tail: QueueTail | Exception) -> QueueTail | Exception:
         if isinstance(tail, Exception) or tail.range is not None:
             return tail
         end = noted[queue.id].next_offset if queue.id in noted else 0
-        return Tail(OffsetRange(end, end), None)
+        return QueueTail(OffsetRange(end, end), None)
 
     return {queue: settled(queue, tail) for queue, tail in tails.items()}
 
 
-def _looked_again(session: Session, compared: Compared, mark: Mark | None) -> Compared:
+def _looked_again(session: Session, compared: Compared, mark: MessageFingerprint | None) -> Compared:
     """After the commits under way: what waits for a standby has come by replication, and is not visible yet."""
     queue = compared.queue
     table.await_commits(session, queue.id)
@@ -122,7 +124,7 @@ def divergence(session: Session, sink: Sink, compared: Compared) -> Divergence:
     if queue.end <= begin:  # they have nothing in common
         return Divergence(queue.topic, queue.number, queue.begin, log_end, queue.end)
     in_table = (
-        Mark(offset, row.transaction_id, row.n, content_crc(row))
+        MessageFingerprint(offset, row.transaction_id, row.n, content_crc(row))
         for offset, row in table.rows(session, queue.id, begin, min(log_end, queue.end))
     )
     offset = first_difference(sink.marks(queue.topic, queue.number, begin, log_end), in_table, log_end)

@@ -18,14 +18,14 @@ SIZE_BYTES_MAX = 8 * 1024 * 1024
 _READ_SIZE_BYTES = 256 * 1024
 
 
-class Taken(NamedTuple):
+class ReceivedChanges(NamedTuple):
     """What came since the last time. sent_end: up to here the server has sent all there is, and it is among this."""
 
     messages: list[bytes]
     sent_end: int
 
 
-class Reading:
+class ReplicationReader:
     """A stream that is being read. Closing it closes the stream."""
 
     def __init__(self, stream: ReplicationStream) -> None:
@@ -49,10 +49,10 @@ class Reading:
         """Can be read when there is something to take."""
         return self._has_come
 
-    def take(self) -> Taken:
+    def take(self) -> ReceivedChanges:
         """Takes what has arrived, without waiting. When that is used up, raises the error that ended the stream."""
         with self._lock:
-            taken = Taken(self._messages, self._sent_end)
+            taken = ReceivedChanges(self._messages, self._sent_end)
             was_full = self._size_bytes >= SIZE_BYTES_MAX
             if not taken.messages and self._error is not None:
                 raise self._error

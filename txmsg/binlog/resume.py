@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from txmsg.binlog.sink import Mark, OffsetRange
+from txmsg.binlog.sink import MessageFingerprint, OffsetRange
 
 
-class Verdict(Enum):
+class QueueComparison(Enum):
     """How the log of a queue compares with its table."""
 
     FITS = auto()
@@ -25,30 +25,32 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class ResumePoint:
     """A verdict, and the offset that comes next in the log: behind a hole, if there is one."""
 
-    verdict: Verdict
+    verdict: QueueComparison
     next_offset: int
 
 
-def verdict(log: OffsetRange, table: OffsetRange, in_log: Mark | None, in_table: Mark | None) -> GoOn:
+def verdict(
+    log: OffsetRange, table: OffsetRange, in_log: MessageFingerprint | None, in_table: MessageFingerprint | None
+) -> ResumePoint:
     """`log`, `table`: what they have. The marks: what they have at the log's last offset.
 
     No mark of the log: it has nothing of the queue, or ends with a hole. No mark of the table: it has no such row.
     """
     if log.end == 0:
-        return GoOn(Verdict.NEW, table.begin)
+        return ResumePoint(QueueComparison.NEW, table.begin)
     if log.end > table.end:
-        return GoOn(Verdict.BEHIND, log.end)
+        return ResumePoint(QueueComparison.BEHIND, log.end)
     if log.end < table.begin:
-        return GoOn(Verdict.HOLE, table.begin)
+        return ResumePoint(QueueComparison.HOLE, table.begin)
     if in_log is not None and log.end > table.begin and in_log != in_table:
-        return GoOn(Verdict.DIFFERS, log.end)
-    return GoOn(Verdict.FITS, log.end)
+        return ResumePoint(QueueComparison.DIFFERS, log.end)
+    return ResumePoint(QueueComparison.FITS, log.end)
 
 
-def first_difference(in_log: Iterable[Mark], in_table: Iterable[Mark], end: int) -> int:
+def first_difference(in_log: Iterable[MessageFingerprint], in_table: Iterable[MessageFingerprint], end: int) -> int:
     """The first offset at which log and table do not hold the same message; `end` if that is none."""
     table = iter(in_table)
     other = next(table, None)

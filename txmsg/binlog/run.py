@@ -18,15 +18,15 @@ from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import Mirrors
 from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
 from txmsg.binlog.progress import Progress
-from txmsg.binlog.reading import Reading
+from txmsg.binlog.reading import ReplicationReader
 from txmsg.binlog.replication import ReplicationStream
-from txmsg.binlog.resume import Verdict
+from txmsg.binlog.resume import QueueComparison
 from txmsg.binlog.rows import check_relation, inserted_row
 from txmsg.binlog.sink import REFUSALS, Sink
 from txmsg.binlog.slot import Slots, end_holder, wal_end, wal_flushed
 from txmsg.binlog.stops import Stops
 from txmsg.binlog.table import TableQueue
-from txmsg.binlog.under_way import Queue, UnderWay
+from txmsg.binlog.under_way import PendingQueue, PendingQueues
 from txmsg.errors import MirrorDiverged
 from txmsg.message import EPOCH_2000_US
 from txmsg.runtime.logs import EventLog
@@ -61,8 +61,8 @@ class MirrorRun:
         self._slots = Slots(session, config.mirror)
         self._unwanted: set[int] = set()
         self._stops = Stops(self._mirrors, progress)
-        self._under_way = UnderWay(session, sink, self._stops, progress, on_progress)
-        self._reading: Reading | None = None
+        self._under_way = PendingQueues(session, sink, self._stops, progress, on_progress)
+        self._reading: ReplicationReader | None = None
         self._relations: dict[int, Relation] = {}
         self._message_relation = -1
         self._in_transaction = False
@@ -119,7 +119,7 @@ class MirrorRun:
         self._under_way.append()
         self._write_positions({queue.id: queue.next_offset for queue in self._under_way.queues.values()})
         self._begun_at_end = wal_flushed(self._session)
-        self._reading = Reading(self._started_stream())
+        self._reading = ReplicationReader(self._started_stream())
         self._looked_at = time.monotonic() - self.config.compare_s
 
     def _started_stream(self) -> ReplicationStream:
@@ -150,7 +150,7 @@ class MirrorRun:
         for compared in self._fitting(found):
             queue, next_offset = compared.queue, compared.go_on.next_offset
             try:
-                if compared.go_on.verdict is Verdict.HOLE:
+                if compared.go_on.verdict is QueueComparison.HOLE:
                     self._under_way.mark_hole(queue.topic, queue.number, compared.in_log.end, next_offset)
             except REFUSALS as exc:
                 self._under_way.stop(queue, exc)
@@ -238,7 +238,7 @@ class MirrorRun:
             queue.rows.append(row)
             queue.next_offset += 1
 
-    def _leads_up_to(self, queue: Queue, offset: int) -> bool:
+    def _leads_up_to(self, queue: PendingQueue, offset: int) -> bool:
         """Whether this offset comes next, once what is missing before it is read from the table."""
         if offset < queue.next_offset:
             if offset >= queue.repeats_end:  # it came before: the table was set back
@@ -285,10 +285,10 @@ class MirrorRun:
                 name=name,
             )
 
-    def _refill(self, queue: Queue, end: int) -> None:
+    def _refill(self, queue: PendingQueue, end: int) -> None:
         self._under_way.refill(queue, end, size_bytes_max=self.config.refill_size_bytes)
 
-    def _met(self, queue_id: int) -> Queue | None:
+    def _met(self, queue_id: int) -> PendingQueue | None:
         """A queue that is new to this run, if it is to be mirrored."""
         found = table.queues(self._session, self._include, self._exclude)
         self._open(self._new_among(found))
@@ -307,7 +307,7 @@ class MirrorRun:
 
     # ---- what is told
 
-    def _note_lag(self, reading: Reading, *, is_all: bool) -> None:
+    def _note_lag(self, reading: ReplicationReader, *, is_all: bool) -> None:
         if is_all:
             if self._taken_end >= self._begun_at_end:
                 self.progress.behind_since = None

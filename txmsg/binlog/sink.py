@@ -23,7 +23,7 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-class Mark(NamedTuple):
+class MessageFingerprint(NamedTuple):
     """What tells a message from another one at the same offset."""
 
     offset: int
@@ -33,7 +33,7 @@ class Mark(NamedTuple):
     """See content_crc."""
 
 
-class Tail(NamedTuple):
+class QueueTail(NamedTuple):
     """What a log has of a queue, and its last message.
 
     range: its begin may be lower than the first message that is kept. None: it had messages, and both they and the
@@ -41,7 +41,7 @@ class Tail(NamedTuple):
     """
 
     range: OffsetRange | None
-    last: Mark | None
+    last: MessageFingerprint | None
 
 
 def content_crc(row: Row) -> int:
@@ -80,14 +80,14 @@ class Sink(Protocol):
         """Patterns of the topics that it keeps for itself: those of the table that fit cannot be mirrored."""
         ...
 
-    def tails(self, queues: Sequence[tuple[str, int]]) -> Sequence[Tail | Exception]:
+    def tails(self, queues: Sequence[tuple[str, int]]) -> Sequence[QueueTail | Exception]:
         """Where each of these queues (topic, number) ends in the log, in their order; 0 to 0 if it has nothing.
 
         One of REFUSALS in the place of a queue of which the log cannot say that.
         """
         ...
 
-    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[MessageFingerprint]:
         """What the log has at these offsets, in order; what is missing, as in a hole, is left out."""
         ...
 

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from txmsg.binlog.database import Session
 from txmsg.binlog.rows import COLUMNS, Row, copied_row
-from txmsg.binlog.sink import Mark, content_crc
+from txmsg.binlog.sink import MessageFingerprint, content_crc
 from txmsg.message import QueueId, QueueNumber
 
 _COPY_OFFSETS_MAX = 20_000
@@ -74,16 +74,16 @@ def is_quiet(session: Session, queue_id: int) -> bool:
     return bool(is_locked)
 
 
-def marks_at(session: Session, offsets: Mapping[QueueId, int]) -> dict[QueueId, Mark]:
+def marks_at(session: Session, offsets: Mapping[QueueId, int]) -> dict[QueueId, MessageFingerprint]:
     """What the table has at these offsets, by the id of its queue; one that it does not have is left out."""
-    found: dict[QueueId, Mark] = {}
+    found: dict[QueueId, MessageFingerprint] = {}
     with session.cursor(binary=True) as cursor:
         for queue_id, offset, transaction_id, n, *content in cursor.stream(
             _MARKS, (list(offsets), list(offsets.values()))
         ):
             key, tag, headers, body, ordering_key = (value or b"" for value in content)
             row = Row(transaction_id.bytes, n, key, tag, headers, body, 0, 0, ordering_key)
-            found[queue_id] = Mark(offset, row.transaction_id, n, content_crc(row))
+            found[queue_id] = MessageFingerprint(offset, row.transaction_id, n, content_crc(row))
     return found
 
 

@@ -26,7 +26,7 @@ _log = EventLog(__name__)
 
 
 @dataclass(slots=True)
-class Queue:
+class PendingQueue:
     """A queue under way. rows: from offset `base` on, not appended yet; `next_offset` is the one after them."""
 
     id: QueueId
@@ -39,7 +39,7 @@ class Queue:
     rows: list[Row] = field(default_factory=list)
 
 
-class UnderWay:
+class PendingQueues:
     """Queues by their ids. One thread uses it."""
 
     def __init__(
@@ -50,8 +50,8 @@ class UnderWay:
         progress: Progress,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self.queues: dict[int, Queue] = {}
-        self.filled: list[Queue] = []
+        self.queues: dict[int, PendingQueue] = {}
+        self.filled: list[PendingQueue] = []
         """Those with rows that wait."""
         self.dirty: set[int] = set()
         """Those that were appended to since `positions` was noted."""
@@ -64,16 +64,16 @@ class UnderWay:
 
     def begin(self, queue: TableQueue, next_offset: int) -> None:
         """Goes on with a queue from this offset on."""
-        self.queues[queue.id] = Queue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
+        self.queues[queue.id] = PendingQueue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
 
-    def stop(self, queue: TableQueue | Queue, error: Exception) -> None:
+    def stop(self, queue: TableQueue | PendingQueue, error: Exception) -> None:
         """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
         self.queues.pop(queue.id, None)
         self.filled = [filled for filled in self.filled if filled.id != queue.id]
         self.dirty.discard(queue.id)
         self._stops.add(queue.id, queue.topic, queue.number, error)
 
-    def among(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, Queue]]:
+    def among(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, PendingQueue]]:
         """Those of the table's queues that are under way."""
         return [(in_table, queue) for in_table in found if (queue := self.queues.get(in_table.id)) is not None]
 
@@ -98,7 +98,7 @@ class UnderWay:
 
     # ---- what is read from the table
 
-    def refill(self, queue: Queue, end: int, *, size_bytes_max: int) -> None:
+    def refill(self, queue: PendingQueue, end: int, *, size_bytes_max: int) -> None:
         """Takes what comes next of a queue, up to `end`, from the table; stops at it if that cannot be.
 
         So much of it waits at most.
@@ -108,7 +108,7 @@ class UnderWay:
         except (MirrorDiverged, *REFUSALS) as exc:
             self.stop(queue, exc)
 
-    def _take_from_table(self, queue: Queue, end: int, size_bytes_max: int) -> None:
+    def _take_from_table(self, queue: PendingQueue, end: int, size_bytes_max: int) -> None:
         if queue.next_offset < end:
             _log.info(
                 "mirror.reading_table",
@@ -146,7 +146,7 @@ class UnderWay:
                 waited = True
         queue.repeats_end = queue.next_offset
 
-    def _take_refilled(self, queue: Queue, row: Row, size_bytes_max: int) -> None:
+    def _take_refilled(self, queue: PendingQueue, row: Row, size_bytes_max: int) -> None:
         if not queue.rows:
             self.filled.append(queue)
         queue.rows.append(row)
@@ -156,7 +156,7 @@ class UnderWay:
         if self._refilled_bytes >= size_bytes_max:
             self.append()
 
-    def _is_gone(self, queue: Queue, end: int) -> bool:
+    def _is_gone(self, queue: PendingQueue, end: int) -> bool:
         """Whether retention has dropped what comes next of a queue; then the log says so and goes on behind it."""
         kept = min(table.first_kept(self._session, queue.id), end)
         if kept <= queue.next_offset:
@@ -188,7 +188,7 @@ class UnderWay:
         self._refilled_bytes = 0
         self._on_progress(self._progress)
 
-    def _append(self, filled: Sequence[Queue]) -> None:
+    def _append(self, filled: Sequence[PendingQueue]) -> None:
         begun_at = time.monotonic()
         self._sink.append([Batch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
         self._progress.appends.observe(time.monotonic() - begun_at)

@@ -28,7 +28,7 @@ from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.journal import Journal, JournalWriter
 from txmsg.broker.levels import Writers
 from txmsg.broker.retention import Retention
-from txmsg.broker.scheduler import Scheduler, Window
+from txmsg.broker.scheduler import DueWindow, Scheduler
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, Counts, NotifyService
 from txmsg.broker.settings import RunTimeSettings
@@ -110,7 +110,7 @@ class Sending:
     def __init__(self, storage: Storage, delivering: Delivering) -> None:
         config, pool, segments = storage.config, storage.pool, storage.segments
         self.bodies = ErasableBodies(BodyKeys(pool))
-        self.window = Window()
+        self.window = DueWindow()
         pool.incarnation.on_end(self.window.forget)
         self.writers = Writers(pool, config, segments, on_ends=delivering.on_ends, on_due=self.window.note)
         storage.settings.on_change(self.writers.use)

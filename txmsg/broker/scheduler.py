@@ -74,14 +74,14 @@ class DueMessages(Protocol):
 
 
 @dataclass(slots=True)
-class Look:
+class DueScan:
     """One look. since: the due time that it begins with; None: the first. through: where the next one may begin."""
 
     since: datetime | None
     through: datetime | None = None
 
 
-class Window:
+class DueWindow:
     """From which due time on the next look begins. Whoever stores a delayed message notes its due time."""
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class Window:
         self._since = self._noted = None
 
     @contextmanager
-    def look(self) -> Iterator[Look]:
+    def look(self) -> Iterator[DueScan]:
         """A look from where the window begins. If it fails, what was noted is noted still."""
         before, noted, self._noted = self._since, self._noted, None
-        look = Look(before if before is None or noted is None else min(before, noted))
+        look = DueScan(before if before is None or noted is None else min(before, noted))
         try:
             yield look
         except BaseException:
@@ -120,7 +120,7 @@ class Scheduler:
     def __init__(
         self,
         due: DueMessages,
-        window: Window,
+        window: DueWindow,
         *,
         on_ends: Callable[[Mapping[int, int]], None],
         look_again: Callable[[list[bytes]], None],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from txmsg.administration.groups import GroupChange, Groups
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.receiving.arrivals import Arrival
@@ -21,7 +21,7 @@ from txmsg.client.receiving.delivery import Delivery
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
 from txmsg.client.receiving.member import Member
-from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX, Bounds
+from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX, FetchBounds
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.suspects import Suspects
 from txmsg.client.steering import follow
@@ -58,7 +58,7 @@ _ALTER_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _OfShard:
+class _ShardLinks:
     """The links to the brokers of one Notify database."""
 
     brokers: Brokers
@@ -140,7 +140,7 @@ class AsyncConsumer(WithHandlers):
 
     def _begin(self) -> None:
         super()._begin()
-        self._shards: list[_OfShard] = []
+        self._shards: list[_ShardLinks] = []
         self._counts = ConsumerCounts()
         self._running: Callable[[], Sequence[Delivery]] = list
         """What is being handled."""
@@ -181,7 +181,7 @@ class AsyncConsumer(WithHandlers):
         )
         self._watching = asyncio.create_task(self._watch())
 
-    def _at_shard(self, addresses: Sequence[str], member: Member) -> _OfShard:
+    def _at_shard(self, addresses: Sequence[str], member: Member) -> _ShardLinks:
         brokers = Brokers(addresses, **self._access)
         shard = Shard(brokers)
 
@@ -192,8 +192,8 @@ class AsyncConsumer(WithHandlers):
             return link
 
         links = Links(brokers, new_link, group=self.group)
-        presence = Presence(brokers, client_id=member.client_id, consumer_group=self.group)
-        return _OfShard(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
+        presence = AttachedStreams(brokers, client_id=member.client_id, consumer_group=self.group)
+        return _ShardLinks(brokers, links, asyncio.create_task(presence.run(), name=f"txmsg-attach-{self.group}"))
 
     async def _close(self) -> None:
         try:
@@ -238,8 +238,8 @@ class AsyncConsumer(WithHandlers):
         self._prefetch_bytes = config.prefetch_bytes or prefetch_bytes
         self._visibility_timeout_s = config.visibility_timeout_s or visibility_timeout_s
 
-    def _bounds(self) -> Bounds:
-        return Bounds(
+    def _bounds(self) -> FetchBounds:
+        return FetchBounds(
             out_min=2 * self._concurrency,
             out_size_bytes_max=self._prefetch_bytes,
             visibility_timeout_s=self._visibility_timeout_s,

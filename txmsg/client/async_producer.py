@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence import AsyncFence, AsyncFenceStore, FenceCheckListener, FenceStore
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.hooks import ProducerHooks
@@ -31,7 +31,7 @@ from txmsg.client.sending.schemas import register_schemas
 from txmsg.client.sending.sender import Sender
 from txmsg.client.sending.shards import Shards, find_shards
 from txmsg.client.sending.traced import sending, telling
-from txmsg.client.sending.untold import UNTOLD_MAX, Untold
+from txmsg.client.sending.untold import UNTOLD_MAX, UnreportedOutcomes
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
@@ -56,7 +56,7 @@ from txmsg.wire.tls import TlsChoice
 if TYPE_CHECKING:
     from txmsg.message.encryption import Encryption
     from txmsg.tracing import Tracing
-    from txmsg.tracing.sending import Sending, Unsampled
+    from txmsg.tracing.sending import SendSpan, Unsampled
 
 TIMEOUT_S_MAX = 24 * 3600.0
 _RELAY_END_S = 5.0
@@ -124,7 +124,7 @@ class AsyncProducer:
         self._sender: Sender | Shards | None = None
         self._senders: Sequence[Sender] = ()
         self._counts = ProducerCounts()
-        self._untold = Untold(0)
+        self._untold = UnreportedOutcomes(0)
         self._outcomes: OutcomeQueue | None = None
         self._presences: list[asyncio.Task[None]] = []
         self._outbox = OutboxState()
@@ -216,7 +216,7 @@ class AsyncProducer:
             sender = Sender(brokers, group=self.group, timeout_s=self.timeout_s, hooks=self.hooks, counts=self._counts)
             senders.append(sender)
             senders[-1].fence_id = fence_id
-            presence = Presence(
+            presence = AttachedStreams(
                 brokers,
                 group=self.group,
                 client_id=self._client_id,
@@ -359,7 +359,7 @@ class AsyncProducer:
 
     def _entry_of_begun(
         self, id_bytes: bytes, messages: Sequence[Message], waiter: Waiter
-    ) -> tuple[SendEntry, Sending | Unsampled | None]:
+    ) -> tuple[SendEntry, SendSpan | Unsampled | None]:
         messages = messages_of(messages, self.encryption)
         with contextlib.ExitStack() as entered:
             trace = entered.enter_context(sending(self.tracing, "half", messages, self.group))

@@ -45,7 +45,7 @@ _WIRE_STATES = {
 }
 
 
-class Presence:
+class AttachedStreams:
     """Keeps a stream open to every known broker. `run` ends only when it is cancelled.
 
     listener: answers check-backs; without one none are asked. tracing: traces the answers. encryption: decrypts

@@ -24,7 +24,7 @@ from txmsg.client.sending.half import Half, check_half, id_bytes_of
 from txmsg.client.sending.sender import half_unavailable
 from txmsg.client.sending.thread_lane import ThreadWaiter
 from txmsg.client.sending.traced import sending, telling
-from txmsg.client.sending.untold import Untold
+from txmsg.client.sending.untold import UnreportedOutcomes
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,
@@ -387,7 +387,7 @@ class Producer:
         self._core._end_soon(half, state)
 
     @property
-    def _untold(self) -> Untold:
+    def _untold(self) -> UnreportedOutcomes:
         return self._core._untold
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from txmsg.wire.access.rate import TokenBucket
 
 
-class Pace:
+class HandlerRate:
     """When the next message, or the next list, may be handled, of so many messages per second. For any thread."""
 
     def __init__(self, rate: float, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -39,7 +39,7 @@ _RELAYED = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
 
 
-class Mark(NamedTuple):
+class SpoolPosition(NamedTuple):
     """A position between two frames."""
 
     file: int
@@ -168,7 +168,7 @@ class Spool:
         if written != size:
             os.ftruncate(self._fd, self._end.at)
             raise self._unwritable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        self._end = Mark(self._end.file, self._end.at + size)
+        self._end = SpoolPosition(self._end.file, self._end.at + size)
         self._sizes[self._end.file] = self._end.at
 
     def _roll(self) -> None:
@@ -201,7 +201,7 @@ class Spool:
 
     def _begin(self, file: int) -> None:
         """Goes on at the end of the file that is open."""
-        self._end = Mark(file, os.fstat(self._fd).st_size)
+        self._end = SpoolPosition(file, os.fstat(self._fd).st_size)
         self._sizes[file] = self._end.at
 
     def _sync(self, fd: int) -> None:
@@ -217,14 +217,14 @@ class Spool:
 
     def _take_back(self) -> None:
         """Cuts off what is not known to be on disk, but for what is in the log by now: nothing is put after it."""
-        end = max(self._synced, self._relayed, Mark(self._end.file, 0))
+        end = max(self._synced, self._relayed, SpoolPosition(self._end.file, 0))
         if end < self._end:
             os.ftruncate(self._fd, end.at)
             self._end, self._sizes[end.file] = end, end.at
 
     # ---- reading
 
-    def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], Mark]:
+    def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], SpoolPosition]:
         """The oldest waiting batches, and the mark after them, for `done`. Whole `put`s; at least one, if any is
         waiting.
 
@@ -248,7 +248,7 @@ class Spool:
                 raise
         return found[:whole], after
 
-    def done(self, mark: Mark) -> None:
+    def done(self, mark: SpoolPosition) -> None:
         """Everything before this mark is in the log. Does nothing after `close`: another process may use the files."""
         with self._lock:
             if self._lock_fd < 0:
@@ -256,11 +256,11 @@ class Spool:
             mark = min(mark, self._end)  # what was read may be taken back
             is_file_done = mark.file < self._end.file and mark.at >= self._sizes[mark.file]
             try:
-                self._note(Mark(mark.file + 1, 0) if is_file_done else mark)
+                self._note(SpoolPosition(mark.file + 1, 0) if is_file_done else mark)
             finally:
                 self._delete_relayed()  # on a full disk this alone makes room for the mark
 
-    def _note(self, mark: Mark) -> None:
+    def _note(self, mark: SpoolPosition) -> None:
         """Not synced: after a power cut batches before it are appended once more, under their ids."""
         self._relayed = mark
         told = _RELAYED.pack(*mark)
@@ -274,7 +274,7 @@ class Spool:
             self._path(file).unlink(missing_ok=True)
             del self._sizes[file]
 
-    def _frames(self, mark: Mark, end: Mark) -> Iterator[tuple[Header, Append, Mark]]:
+    def _frames(self, mark: SpoolPosition, end: SpoolPosition) -> Iterator[tuple[Header, Append, SpoolPosition]]:
         """The frames from a mark on. Raises CorruptLog for the first one that is not whole."""
         for file in range(mark.file, end.file + 1):
             at = mark.at if file == mark.file else 0
@@ -286,7 +286,7 @@ class Spool:
                 while at < size:
                     header, append = self._frame(fd, file, at)
                     at += header.size_bytes
-                    yield header, append, Mark(file, at)
+                    yield header, append, SpoolPosition(file, at)
             finally:
                 os.close(fd)
 
@@ -306,17 +306,17 @@ class Spool:
 
     # ---- starting and ending
 
-    def _read_relayed(self) -> Mark:
+    def _read_relayed(self) -> SpoolPosition:
         """Where the log's part ends; the beginning of what is there, if that is not known."""
         told = os.pread(self._relayed_fd, _RELAYED.size + _CRC.size, 0)
-        first = Mark(min(self._sizes, default=1), 0)
+        first = SpoolPosition(min(self._sizes, default=1), 0)
         if len(told) != _RELAYED.size + _CRC.size or _CRC.unpack_from(told, _RELAYED.size)[0] != crc32c(
             told[: _RELAYED.size]
         ):
             return first
-        mark = max(first, Mark(*_RELAYED.unpack_from(told)))
+        mark = max(first, SpoolPosition(*_RELAYED.unpack_from(told)))
         if mark.at and mark.file not in self._sizes:  # moved away, being damaged: a new file may get its number
-            mark = Mark(mark.file + 1, 0)
+            mark = SpoolPosition(mark.file + 1, 0)
             self._note(mark)
         return mark
 
@@ -326,12 +326,12 @@ class Spool:
         if not self._sizes:
             return
         last = max(self._sizes)
-        end = Mark(last, self._sizes[last])
+        end = SpoolPosition(last, self._sizes[last])
         if self._relayed > end:  # a power cut took what was sent and not synced
             self._note(end)
-        for _ in self._frames(self._relayed, Mark(last, 0)):
+        for _ in self._frames(self._relayed, SpoolPosition(last, 0)):
             pass  # files before the last one are whole
-        whole = max(self._relayed, Mark(last, 0))
+        whole = max(self._relayed, SpoolPosition(last, 0))
         try:
             for header, _, following in self._frames(whole, end):
                 if not header.base_offset:

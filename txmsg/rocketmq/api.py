@@ -21,7 +21,7 @@ from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
 from txmsg.rocketmq.answers import Answers
 from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
-from txmsg.rocketmq.door import Caller, Door
+from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.grpc.call import Call, Method
 from txmsg.rocketmq.grpc.framing import Failed
@@ -31,7 +31,7 @@ from txmsg.rocketmq.requests import read_request
 from txmsg.rocketmq.routes import Routes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, Refused, status_of
-from txmsg.rocketmq.unzipped import Unzipped
+from txmsg.rocketmq.unzipped import UnzippedSizes
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.access.principal import ANYONE
@@ -59,12 +59,12 @@ class Api:
         routes: Routes,
         agreements: Agreements,
         *,
-        door: Door | None = None,
+        door: CallAdmission | None = None,
     ) -> None:
-        self._door = door or Door()
+        self._door = door or CallAdmission()
         self._agreements = agreements
         self._senders = senders
-        self._unzipped = Unzipped()
+        self._unzipped = UnzippedSizes()
         self._receivers = receivers
         self._clients = clients
         self._routes = routes
@@ -91,7 +91,7 @@ class Api:
 
     def methods(self) -> dict[str, Method]:
         """The handler for each path. Nothing is read from clients that are not admitted."""
-        unary: dict[str, tuple[Callable[[Any, Caller], Awaitable[Any]], Any, Any]] = {
+        unary: dict[str, tuple[Callable[[Any, GatewayCaller], Awaitable[Any]], Any, Any]] = {
             "QueryRoute": (self.query_route, pb.QueryRouteRequest, pb.QueryRouteResponse),
             "QueryAssignment": (self.query_assignment, pb.QueryAssignmentRequest, pb.QueryAssignmentResponse),
             "Heartbeat": (self.heartbeat, pb.HeartbeatRequest, pb.HeartbeatResponse),
@@ -122,7 +122,7 @@ class Api:
     def _answered(
         self,
         name: str,
-        method: Callable[[RequestT, Caller], Awaitable[Any]],
+        method: Callable[[RequestT, GatewayCaller], Awaitable[Any]],
         kind: type[RequestT],
         reply: Callable[..., Any],
     ) -> Method:
@@ -153,14 +153,14 @@ class Api:
 
         return answer
 
-    async def _admitted(self, call: Call) -> Caller:
+    async def _admitted(self, call: Call) -> GatewayCaller:
         """Who calls; its connection is not a stranger any more. Raises Refused, TxmsgError."""
         caller = await self._door.enter(call)
         principal = caller.principal
         call.admitted("" if principal is ANYONE else principal.name, is_admin=principal.is_admin)
         return caller
 
-    async def _entered(self, name: str, kind: type[RequestT], call: Call) -> tuple[Caller, RequestT]:
+    async def _entered(self, name: str, kind: type[RequestT], call: Call) -> tuple[GatewayCaller, RequestT]:
         """The caller and its request, if it is allowed. Raises Refused, TxmsgError."""
         caller = await self._admitted(call)
         raw = await call.read()
@@ -179,11 +179,13 @@ class Api:
 
     # ---- who is there, and where
 
-    async def query_route(self, request: pb.QueryRouteRequest, _: Caller) -> pb.QueryRouteResponse:
+    async def query_route(self, request: pb.QueryRouteRequest, _: GatewayCaller) -> pb.QueryRouteResponse:
         queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
-    async def query_assignment(self, request: pb.QueryAssignmentRequest, _: Caller) -> pb.QueryAssignmentResponse:
+    async def query_assignment(
+        self, request: pb.QueryAssignmentRequest, _: GatewayCaller
+    ) -> pb.QueryAssignmentResponse:
         """Every member of a group polls every broker, which gives each message to one of them."""
         group_of(request.group)
         queues = await self._routes.queues(topic_of(request.topic), request.endpoints)
@@ -191,13 +193,13 @@ class Api:
             status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in queues]
         )
 
-    async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
+    async def heartbeat(self, request: pb.HeartbeatRequest, caller: GatewayCaller) -> pb.HeartbeatResponse:
         check_kind(request.client_type)
         self._receivers.heard(caller.client_id)
         return pb.HeartbeatResponse(status=OK)
 
     async def terminated(
-        self, _: pb.NotifyClientTerminationRequest, caller: Caller
+        self, _: pb.NotifyClientTerminationRequest, caller: GatewayCaller
     ) -> pb.NotifyClientTerminationResponse:
         self._receivers.left(caller.client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
@@ -215,7 +217,7 @@ class Api:
         except (Refused, TxmsgError) as exc:
             await call.write(pb.TelemetryCommand(status=self._noted(exc)))
 
-    async def _telemetry(self, caller: Caller, call: Call) -> None:
+    async def _telemetry(self, caller: GatewayCaller, call: Call) -> None:
         client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
         self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, caller, call))
@@ -237,7 +239,7 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, caller: Caller, call: Call) -> None:
+    async def _read(self, client: Client, caller: GatewayCaller, call: Call) -> None:
         while (raw := await call.read()) is not None:
             frame = read_request(pb.TelemetryCommand, raw)
             try:
@@ -276,7 +278,7 @@ class Api:
 
     # ---- sending
 
-    async def send(self, request: pb.SendMessageRequest, caller: Caller) -> pb.SendMessageResponse:
+    async def send(self, request: pb.SendMessageRequest, caller: GatewayCaller) -> pb.SendMessageResponse:
         if not request.messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "there is no message to send")
         if len(request.messages) == 1:  # as all official clients send: no task of its own for it
@@ -287,7 +289,7 @@ class Api:
         status = next(iter(statuses.values())) if len(statuses) == 1 else pb.Status(code=pb.MULTIPLE_RESULTS)
         return pb.SendMessageResponse(status=status, entries=entries)
 
-    async def _send(self, sent: pb.Message, caller: Caller) -> pb.SendResultEntry:
+    async def _send(self, sent: pb.Message, caller: GatewayCaller) -> pb.SendResultEntry:
         properties = sent.system_properties
         is_half = properties.message_type == pb.TRANSACTION
         try:
@@ -306,7 +308,9 @@ class Api:
             status=OK, message_id=id_, transaction_id=id_, recall_handle=id_ if message._is_delayed else ""
         )
 
-    async def end_transaction(self, request: pb.EndTransactionRequest, caller: Caller) -> pb.EndTransactionResponse:
+    async def end_transaction(
+        self, request: pb.EndTransactionRequest, caller: GatewayCaller
+    ) -> pb.EndTransactionResponse:
         """COMMIT and ROLLBACK are final. Anything else leaves the transaction undecided: it is checked again later."""
         transaction_id = transaction_of_id(
             request.transaction_id or request.message_id, "transaction id", pb.INVALID_TRANSACTION_ID
@@ -317,7 +321,7 @@ class Api:
         self._clients.ended(caller.client_id, topic, transaction_id, state)
         return pb.EndTransactionResponse(status=OK)
 
-    async def recall(self, request: pb.RecallMessageRequest, _: Caller) -> pb.RecallMessageResponse:
+    async def recall(self, request: pb.RecallMessageRequest, _: GatewayCaller) -> pb.RecallMessageResponse:
         if not await self._senders.recall(topic_of(request.topic), transaction_of_id(request.recall_handle)):
             raise Refused(pb.MESSAGE_NOT_FOUND, "the message is due: it is being delivered")
         return pb.RecallMessageResponse(status=OK, message_id=request.recall_handle)
@@ -374,7 +378,7 @@ class Api:
         finally:
             self._waiting.discard(patience)
 
-    async def acknowledge(self, request: pb.AckMessageRequest, caller: Caller) -> pb.AckMessageResponse:
+    async def acknowledge(self, request: pb.AckMessageRequest, caller: GatewayCaller) -> pb.AckMessageResponse:
         member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
         if not request.entries:
             raise Refused(pb.BAD_REQUEST, "there is no message to acknowledge: `entries` is empty")
@@ -394,7 +398,7 @@ class Api:
         )
 
     async def bury(
-        self, request: pb.ForwardMessageToDeadLetterQueueRequest, caller: Caller
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, caller: GatewayCaller
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
         error = f"the consumer gave it up after {request.delivery_attempt} attempts"
@@ -402,7 +406,7 @@ class Api:
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def change_invisible(
-        self, request: pb.ChangeInvisibleDurationRequest, caller: Caller
+        self, request: pb.ChangeInvisibleDurationRequest, caller: GatewayCaller
     ) -> pb.ChangeInvisibleDurationResponse:
         """For push consumers: refuses a message. For simple consumers: extends or shortens its time, or returns it."""
         member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))

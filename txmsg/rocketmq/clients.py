@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq.codec import delivered_message
@@ -131,7 +131,9 @@ class Clients:
         if is_attached == is_wanted:
             return
         if is_wanted:
-            attached = Presence(self._brokers, client_id=uuid4().hex, group=topic, listener=_Listener(self, topic))
+            attached = AttachedStreams(
+                self._brokers, client_id=uuid4().hex, group=topic, listener=_Listener(self, topic)
+            )
             self._presences[topic] = self._tasks.start(attached.run(), name=f"rocketmq-attach-{topic}")
         else:
             self._presences.pop(topic).cancel()

@@ -22,7 +22,7 @@ _CLIENT_ID_LENGTH_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class GatewayCaller:
     """Who has made a call. client_id: the gateway's id of the client; clients of different users never share one."""
 
     client_id: str
@@ -36,18 +36,18 @@ class Caller:
         return network_of(self.host) if self.principal is ANYONE else self.principal.name
 
 
-class Door:
+class CallAdmission:
     """Admits every call."""
 
-    async def enter(self, call: Call) -> Caller:
+    async def enter(self, call: Call) -> GatewayCaller:
         """Identifies the caller by the headers of the call; its request is read later. Raises Refused, TxmsgError."""
-        return Caller(client_id_of(call.headers), ANYONE, host_of(call.peer))
+        return GatewayCaller(client_id_of(call.headers), ANYONE, host_of(call.peer))
 
     def closed(self) -> str:
         """Why nobody is admitted now; empty if callers may be."""
         return ""
 
-    def staying(self, method: str, request: Any, caller: Caller) -> AbstractAsyncContextManager[object]:
+    def staying(self, method: str, request: Any, caller: GatewayCaller) -> AbstractAsyncContextManager[object]:
         """A context for a call that may wait: it is cancelled as soon as the caller may no longer make the call.
 
         It then raises Unauthenticated or PermissionDenied.
@@ -55,13 +55,13 @@ class Door:
         del method, request, caller
         return nullcontext()
 
-    def check(self, method: str, request: Any, caller: Caller) -> None:
+    def check(self, method: str, request: Any, caller: GatewayCaller) -> None:
         """Checks that the caller may do this now. request: a frame, in a stream. Raises Unauthenticated,
         PermissionDenied.
         """
         del method, request, caller
 
-    async def pace(self, method: str, request: Any, caller: Caller) -> None:
+    async def pace(self, method: str, request: Any, caller: GatewayCaller) -> None:
         """Returns when the user's rates allow the call. Raises Overloaded, and what `check` raises."""
         del method, request, caller
 
@@ -69,12 +69,12 @@ class Door:
         """Calls `changed` whenever the result of `may_be_asked` may have changed."""
         del changed
 
-    def may_be_asked(self, topic: str, caller: Caller) -> bool:
+    def may_be_asked(self, topic: str, caller: GatewayCaller) -> bool:
         """Whether this client may be asked for outcomes of this topic now: a check shows it the message."""
         del topic, caller
         return True
 
-    def may_receive(self, group: str, topic: str, caller: Caller) -> bool:
+    def may_receive(self, group: str, topic: str, caller: GatewayCaller) -> bool:
         """Whether this client may still receive messages of this topic in this group, and so keep those that it has."""
         del group, topic, caller
         return True

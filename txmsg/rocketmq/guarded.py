@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.rocketmq.config import WINDOW_S
-from txmsg.rocketmq.door import Caller, Door, client_id_of
+from txmsg.rocketmq.door import CallAdmission, GatewayCaller, client_id_of
 from txmsg.rocketmq.grpc.call import Call
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -119,18 +119,18 @@ NEEDS: Final[dict[str, Callable[[Any], Needs]]] = {
 
 
 @dataclass(eq=False, slots=True)
-class _Stay:
+class _LongCall:
     """A call that may wait for long."""
 
     method: str
     request: Any
     """None: a stream, which needs nothing but its access key to stay."""
-    caller: Caller
+    caller: GatewayCaller
     scope: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     refusal: Unauthenticated | PermissionDenied | None = None
 
 
-class GuardedDoor(Door):
+class GuardedCallAdmission(CallAdmission):
     """guard: kept in sync with the brokers' users and rules. window_s: see WINDOW_S."""
 
     def __init__(
@@ -148,13 +148,13 @@ class GuardedDoor(Door):
         self._secrets: dict[AccessKey, bytes | None] = {}
         self._failures = Failures()
         self._refusing = 0
-        self._stays: set[_Stay] = set()
+        self._stays: set[_LongCall] = set()
         self._changed: Callable[[], None] = lambda: None
         self._usages = Usages(guard.limits_of, wait_s_max=_WAIT_S_MAX)
         guard.on_change = self._look
         guard.on_denied = DeniedCalls().add
 
-    async def enter(self, call: Call) -> Caller:
+    async def enter(self, call: Call) -> GatewayCaller:
         headers, peer = call.headers, call.peer
         client_id, signature = client_id_of(headers), read_signature(headers)
         try:
@@ -165,14 +165,14 @@ class GuardedDoor(Door):
             await self._delay(peer, signature)
             raise
         # Names have no blanks: no two users get the same id.
-        return Caller(f"{client_id} {principal.name}", principal, host_of(peer))
+        return GatewayCaller(f"{client_id} {principal.name}", principal, host_of(peer))
 
     def closed(self) -> str:
         return "" if self._guard.is_fresh else "users are not known, so nobody is let in: no broker has told of them"
 
     @asynccontextmanager
-    async def staying(self, method: str, request: Any, caller: Caller) -> AsyncIterator[None]:
-        stay = _Stay(method, request, caller)
+    async def staying(self, method: str, request: Any, caller: GatewayCaller) -> AsyncIterator[None]:
+        stay = _LongCall(method, request, caller)
         self._stays.add(stay)
         try:
             async with stay.scope:
@@ -184,13 +184,13 @@ class GuardedDoor(Door):
         finally:
             self._stays.discard(stay)
 
-    def check(self, method: str, request: Any, caller: Caller) -> None:
+    def check(self, method: str, request: Any, caller: GatewayCaller) -> None:
         principal = self._guard.renewed(caller.principal)
         if (refusal := _refusal(principal, method, request)) is not None:
             self._guard.on_denied(principal.name, caller.host, refusal.what)
             raise refusal
 
-    async def pace(self, method: str, request: Any, caller: Caller) -> None:
+    async def pace(self, method: str, request: Any, caller: GatewayCaller) -> None:
         usage = self._usages.of(caller.principal.name)
         if not usage.is_limited or method in _UNLIMITED:
             return
@@ -207,13 +207,13 @@ class GuardedDoor(Door):
     def watch(self, changed: Callable[[], None]) -> None:
         self._changed = changed
 
-    def may_be_asked(self, topic: str, caller: Caller) -> bool:
+    def may_be_asked(self, topic: str, caller: GatewayCaller) -> bool:
         return self._may(caller, (CHECK_GROUP, topic))
 
-    def may_receive(self, group: str, topic: str, caller: Caller) -> bool:
+    def may_receive(self, group: str, topic: str, caller: GatewayCaller) -> bool:
         return self._may(caller, (_RECEIVE_TOPIC, topic), (RECEIVE_GROUP, group))
 
-    def _may(self, caller: Caller, *needs: tuple[Right, str]) -> bool:
+    def _may(self, caller: GatewayCaller, *needs: tuple[Right, str]) -> bool:
         try:
             rights = self._guard.renewed(caller.principal).rights
         except Unauthenticated:

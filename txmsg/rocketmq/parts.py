@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.grpc.port import Port
 from txmsg.rocketmq.receivers import Receivers
 
@@ -21,10 +21,10 @@ class Parts:
 
     config: GatewayConfig
     brokers: Brokers
-    presence: Presence
+    presence: AttachedStreams
     clients: Clients
     receivers: Receivers
-    door: Door
+    door: CallAdmission
     api: Api
     port: Port
     stop: asyncio.Event

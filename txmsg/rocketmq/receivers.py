@@ -100,7 +100,7 @@ class _Reply(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldDelivery:
     member: Member
     until: float
     may_hold: Callable[[], bool]
@@ -112,7 +112,7 @@ class Receivers:
     def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
         self._tasks = tasks
-        self._held: dict[Handle, _Held] = {}
+        self._held: dict[Handle, _HeldDelivery] = {}
         self._heard: dict[str, float] = {}
         self._replies: dict[tuple[Member, str], _Reply] = {}
         """By member and broker, the last one that brought something."""
@@ -171,7 +171,7 @@ class Receivers:
             raise
         if renews:
             renewed_until = clock() + RENEWED_S_MAX
-            self._held.update((handle, _Held(member, renewed_until, may_hold)) for handle in received.handles)
+            self._held.update((handle, _HeldDelivery(member, renewed_until, may_hold)) for handle in received.handles)
             if 0 < len(attempt) <= _ATTEMPT_LENGTH_MAX and received.messages:
                 self._replies[member, broker] = _Reply(attempt, request.line, received.handles)
         if len(received.messages) < len(brought):

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from txmsg.client.attach import Presence
+from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers, knock
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.metrics.figures import Figures
@@ -18,10 +18,10 @@ from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import Clients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import Door
+from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.figures import figures_of, unready
 from txmsg.rocketmq.grpc.port import HTTP2, Port
-from txmsg.rocketmq.guarded import GuardedDoor
+from txmsg.rocketmq.guarded import GuardedCallAdmission
 from txmsg.rocketmq.parts import Parts
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
@@ -84,10 +84,12 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
         await learn(brokers)
         stack.push_async_callback(returning.close, _RETURN_S_MAX)
         stack.push_async_callback(standing.close)
-        door = Door() if config.access_key_file is None else await _door(config, config.access_key_file, standing)
+        door = (
+            CallAdmission() if config.access_key_file is None else await _door(config, config.access_key_file, standing)
+        )
         api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
         port = made_port(api, reserve=0 if config.access_key_file is None else _RESERVE)
-        presence = Presence(brokers, client_id=uuid4().hex)
+        presence = AttachedStreams(brokers, client_id=uuid4().hex)
         standing.start(presence.run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
         parts = Parts(config, brokers, presence, clients, receivers, door, api, port, stop)
@@ -137,9 +139,9 @@ def made_port(api: Api, *, reserve: int = 0) -> Port:
     )
 
 
-async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -> GuardedDoor:
+async def _door(config: GatewayConfig, access_key_file: Path, standing: Tasks) -> GuardedCallAdmission:
     users = UsersOfBrokers(config.brokers(), age_s_max=_USERS_AGE_S_MAX, access_keys=True)
-    door = GuardedDoor(users.guard, KeyFile(access_key_file), window_s=config.signature_window_s)
+    door = GuardedCallAdmission(users.guard, KeyFile(access_key_file), window_s=config.signature_window_s)
     await users.knock()
     standing.start(users.run(), name="rocketmq-users")
     return door

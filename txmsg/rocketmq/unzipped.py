@@ -17,7 +17,7 @@ _SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 _OF_PAYER_BYTES_MAX: Final = _SIZE_BYTES_MAX // 4
 
 
-class Held:
+class UnzippedSize:
     """What one body holds, first as much as it can become."""
 
     __slots__ = ("size_bytes",)
@@ -26,7 +26,7 @@ class Held:
         self.size_bytes = size_bytes
 
 
-class Unzipped:
+class UnzippedSizes:
     """All of a gateway. payer: a user, or an address. Belongs to one loop."""
 
     def __init__(self, size_bytes_max: int = _SIZE_BYTES_MAX, of_payer_bytes_max: int = _OF_PAYER_BYTES_MAX) -> None:
@@ -36,12 +36,12 @@ class Unzipped:
         self.size_bytes = 0
 
     @contextmanager
-    def held(self, payer: str, sent: pb.Message) -> Iterator[Held]:
+    def held(self, payer: str, sent: pb.Message) -> Iterator[UnzippedSize]:
         """Has room for the body of this message while it is in memory; say by `unzipped` how large it has become.
 
         Raises Refused, before anything is unzipped.
         """
-        held = Held(0)
+        held = UnzippedSize(0)
         if sent.system_properties.body_encoding == pb.GZIP:
             held.size_bytes = min(BODY_SIZE_BYTES_MAX, _RATIO_MAX * len(sent.body))
             is_over = (
@@ -60,7 +60,7 @@ class Unzipped:
         finally:
             self._forget(payer, held.size_bytes)
 
-    def unzipped(self, payer: str, held: Held, size_bytes: int) -> None:
+    def unzipped(self, payer: str, held: UnzippedSize, size_bytes: int) -> None:
         """The body is unzipped, and so large."""
         if held.size_bytes:
             self._count(payer, size_bytes - held.size_bytes)

@@ -69,7 +69,7 @@ class Unsampled:
         return _NOTHING
 
 
-class Sending:
+class SendSpan:
     """One call of a producer, for the time of a `with`; and for its transaction, what comes after it."""
 
     __slots__ = ("_count", "_span", "_topic", "_tracer", "_transaction_id")
@@ -133,7 +133,7 @@ class Sending:
         )
 
 
-class Roots:
+class RootSampling:
     """Decides which calls within no trace may begin one, before the SDK is asked. sampled: their share."""
 
     __slots__ = ("_draw", "_sampled")
@@ -146,18 +146,20 @@ class Roots:
         return self._draw() < self._sampled
 
 
-class Sendings:
+class SendSpans:
     """Begins those of a `Tracing`. nothing: a span that records nothing."""
 
     __slots__ = ("_roots", "_tracer", "_unsampled", "_unsampled_above")
 
-    def __init__(self, tracer: Tracer, nothing: Span, roots: Roots) -> None:
+    def __init__(self, tracer: Tracer, nothing: Span, roots: RootSampling) -> None:
         self._tracer = tracer
         self._roots = roots
         self._unsampled = Unsampled(nothing)
         self._unsampled_above = Unsampled(None)
 
-    def begin(self, operation: Literal["send", "half"], messages: Sequence[Message], group: str) -> Sending | Unsampled:
+    def begin(
+        self, operation: Literal["send", "half"], messages: Sequence[Message], group: str
+    ) -> SendSpan | Unsampled:
         """A context that the application has put into a message is linked."""
         current = get_current()  # once: in a process of many tasks each look costs more than a microsecond
         above = get_current_span(current).get_span_context()
@@ -176,7 +178,7 @@ class Sendings:
             attributes=_attributes(operation, topic, len(messages), group),
             links=own,
         )
-        return Sending(self._tracer, span, topic, len(messages)) if span.is_recording() else self._unsampled
+        return SendSpan(self._tracer, span, topic, len(messages)) if span.is_recording() else self._unsampled
 
 
 @lru_cache(maxsize=100)

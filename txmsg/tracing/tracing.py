@@ -21,7 +21,7 @@ from opentelemetry.trace import (
 from txmsg.errors import MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.tracing.context import beneath, context_of, links_of, unsampled
-from txmsg.tracing.sending import LOCAL_TRANSACTION, Roots, Sending, Sendings, Unsampled
+from txmsg.tracing.sending import LOCAL_TRANSACTION, RootSampling, SendSpan, SendSpans, Unsampled
 from txmsg.tracing.spans import (
     MESSAGE_COUNT,
     Block,
@@ -70,8 +70,8 @@ class Tracing:
         self._joins_senders = joins_senders
         self._starts_traces = starts_traces
         self._nothing = unsampled()
-        self._roots = Roots(sampled)
-        self._sendings = Sendings(self._tracer, self._nothing, self._roots)
+        self._roots = RootSampling(sampled)
+        self._sendings = SendSpans(self._tracer, self._nothing, self._roots)
 
     def untraced(self) -> Block:
         """Spans of the block belong to no trace, and begin none."""
@@ -81,7 +81,7 @@ class Tracing:
 
     def sending(
         self, operation: Literal["send", "half"], messages: Sequence[Message], group: str
-    ) -> Sending | Unsampled:
+    ) -> SendSpan | Unsampled:
         """The time of a call that stores messages."""
         return self._sendings.begin(operation, messages, group)
 

@@ -69,7 +69,7 @@ class BlockingChannel:
         are_files = all(each.startswith(UNIX) for each in self._addresses)
         self._tls = None if are_files else client_context(tls)
         self._token = client_token(token)
-        self._line: _Line | None = None
+        self._line: _BlockingConnection | None = None
         self._renew()
         renew_in_children(self)
 
@@ -138,7 +138,7 @@ class BlockingChannel:
         if self._line is not None:
             self._line.lose("the channel was closed")
 
-    def _connected(self, deadline: float) -> _Line:
+    def _connected(self, deadline: float) -> _BlockingConnection:
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise unreachable(self.who, "it did not take a connection in time")
         try:
@@ -147,7 +147,7 @@ class BlockingChannel:
                 raise unreachable(self.who, "the channel was closed")
             if old is not None and old.takes_calls():
                 return old
-            line = self._line = _Line(self._connect(deadline), self.who)
+            line = self._line = _BlockingConnection(self._connect(deadline), self.who)
             if old is not None:
                 old.retire()
             if self._is_closed:  # meanwhile
@@ -156,7 +156,7 @@ class BlockingChannel:
         finally:
             self._connecting.release()
 
-    def _connect(self, deadline: float) -> _Connected:
+    def _connect(self, deadline: float) -> _GreetedSocket:
         """A socket over which both sides have greeted.
 
         Of several addresses, and of a name's several, each has its share of the time, in turn.
@@ -185,7 +185,7 @@ class BlockingChannel:
         reason = "it did not take a connection in time" if isinstance(failed, TimeoutError) else str(failed)
         raise unreachable(self.who, reason) from NoAnswer(reason)
 
-    def _greeted(self, to: _End, patience_s: float) -> _Connected:
+    def _greeted(self, to: _ServerEndpoint, patience_s: float) -> _GreetedSocket:
         family, end = to.family, to.end
         tls = None
         if self._tls is not None and family != socket.AF_UNIX:
@@ -225,10 +225,10 @@ class BlockingChannel:
         except BaseException:
             sock.close()
             raise
-        return _Connected(sock, tls, reader, frames[1:])
+        return _GreetedSocket(sock, tls, reader, frames[1:])
 
 
-class _End(NamedTuple):
+class _ServerEndpoint(NamedTuple):
     """Where a socket connects to. host: whom the certificate must name."""
 
     family: int
@@ -236,17 +236,17 @@ class _End(NamedTuple):
     host: str
 
 
-def _ends(address: str) -> list[_End]:
+def _ends(address: str) -> list[_ServerEndpoint]:
     if address.startswith(UNIX):
-        return [_End(socket.AF_UNIX, address.removeprefix(UNIX), "")]
+        return [_ServerEndpoint(socket.AF_UNIX, address.removeprefix(UNIX), "")]
     host, port = host_and_port(address)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [_End(family, end, host) for family, _, _, _, end in found]
+    return [_ServerEndpoint(family, end, host) for family, _, _, _, end in found]
 
 
-def _ends_in_time(address: str, patience_s: float) -> list[_End]:
+def _ends_in_time(address: str, patience_s: float) -> list[_ServerEndpoint]:
     """The same, where other addresses are to be tried, too: nothing ends a look-up of a name that hangs."""
-    found: SimpleQueue[list[_End] | OSError | UnicodeError] = SimpleQueue()
+    found: SimpleQueue[list[_ServerEndpoint] | OSError | UnicodeError] = SimpleQueue()
 
     def find() -> None:
         try:
@@ -264,7 +264,7 @@ def _ends_in_time(address: str, patience_s: float) -> list[_End]:
     return ends
 
 
-class _Connected(NamedTuple):
+class _GreetedSocket(NamedTuple):
     """A socket over which both sides have greeted. frames: what came behind the greeting."""
 
     socket: socket.socket
@@ -273,7 +273,7 @@ class _Connected(NamedTuple):
     frames: list[Frame]
 
 
-class _Call:
+class _BlockingCall:
     """A call under way. Everything in it is guarded by its line's lock."""
 
     def __init__(self, number: int, gives_many: bool, lock: threading.Lock) -> None:
@@ -306,21 +306,21 @@ class _Call:
         self.came.notify()
 
 
-class _Line:
+class _BlockingConnection:
     """A socket, and who waits for what. One thread reads at a time, and one writes.
 
     Any thread may be interrupted anywhere, as by Ctrl-C: then it reads no more, and another one does; if it was within
     a frame, the line is of no more use.
     """
 
-    def __init__(self, connected: _Connected, who: str) -> None:
+    def __init__(self, connected: _GreetedSocket, who: str) -> None:
         self._socket, self._tls, self._reader, frames = connected
         self._ciphering = threading.Lock()
         """Of `tls`, which both the thread that reads and the one that writes use."""
         self._who = who
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _BlockingCall] = {}
         self._next_call = 0
         self._heard_at = time.monotonic()
         self._pinged_at = 0.0
@@ -352,7 +352,7 @@ class _Line:
             self._hand_over()
             return self._lost is None and self._is_going is None
 
-    def begin(self, *, gives_many: bool) -> _Call:
+    def begin(self, *, gives_many: bool) -> _BlockingCall:
         """A new call. Raises BrokerUnavailable when none can begin, Unauthenticated if we are not let in."""
         with self._lock:
             if self._told is not None:
@@ -362,10 +362,10 @@ class _Line:
             self._next_call += 1
             if self._next_call == CALLS_MAX:
                 self._is_going = "the connection was used up"
-            call = self._calls[self._next_call] = _Call(self._next_call, gives_many, self._lock)
+            call = self._calls[self._next_call] = _BlockingCall(self._next_call, gives_many, self._lock)
             return call
 
-    def end(self, call: _Call) -> None:
+    def end(self, call: _BlockingCall) -> None:
         """Nobody waits for this call any more."""
         with self._lock:
             del self._calls[call.number]
@@ -406,7 +406,7 @@ class _Line:
 
     # ---- writing
 
-    def send(self, kind: Kind, flags: int, call: _Call, pieces: Iterable[Buffer], deadline: float) -> None:
+    def send(self, kind: Kind, flags: int, call: _BlockingCall, pieces: Iterable[Buffer], deadline: float) -> None:
         """Sends a message, given in pieces.
 
         Raises BrokerUnavailable while nothing of the call has left, OutcomeUnknown later.
@@ -455,7 +455,7 @@ class _Line:
 
     # ---- reading
 
-    def receive(self, call: _Call, deadline: float) -> bytes | None:
+    def receive(self, call: _BlockingCall, deadline: float) -> bytes | None:
         """The next message of a call; None behind its last. Reads for all who wait while nobody else does."""
         while True:
             with self._lock:
@@ -481,7 +481,7 @@ class _Line:
             self._read(min(deadline - time.monotonic(), _PING_S_MAX))
             self._look(call)
 
-    def _look(self, call: _Call) -> None:
+    def _look(self, call: _BlockingCall) -> None:
         """Pings a server that is silent while it is waited for, and gives up one that does not answer."""
         now = time.monotonic()
         since = max(self._heard_at, call.begun_at)
@@ -500,14 +500,14 @@ class _Line:
         elif now - self._pinged_at >= _PING_S_MAX:
             self.lose("it answers no ping")
 
-    def _wait(self, call: _Call, patience_s: float) -> bool:
+    def _wait(self, call: _BlockingCall, patience_s: float) -> bool:
         call.is_waiting = True
         try:
             return call.came.wait(patience_s)
         finally:
             call.is_waiting = False
 
-    def _hand_over(self, *, but: _Call | None = None) -> None:
+    def _hand_over(self, *, but: _BlockingCall | None = None) -> None:
         """Has a thread read that waits, unless one reads."""
         if not self._is_read:
             for call in self._calls.values():

@@ -28,7 +28,7 @@ from txmsg.wire.frames import (
     Frame,
     FrameReader,
     Kind,
-    Leaving,
+    OutgoingMessage,
     frame_of,
     header_of,
 )
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._partial_bytes = 0
         self._out: list[Buffer] = []
         self._will_flush = False
-        self._lanes: dict[int, deque[Leaving]] = {}
+        self._lanes: dict[int, deque[OutgoingMessage]] = {}
         self._drained: list[asyncio.Future[None]] = []
         self._is_held_back = self._is_finished = False
 
@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
         # Messages of one call keep their order; and a stream's wait where it can wait for them.
         must_wait = call in self._lanes or (self.is_full and kind == Kind.PUSH)
         if must_wait or size_bytes > PART_SIZE_BYTES:
-            self._lanes.setdefault(call, deque()).append(Leaving(kind, flags, call, pieces))
+            self._lanes.setdefault(call, deque()).append(OutgoingMessage(kind, flags, call, pieces))
             self._fill()
             self._set_reading()
         elif size_bytes > _JOINED_BYTES_MAX:

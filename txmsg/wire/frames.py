@@ -77,7 +77,7 @@ def frame_of(kind: int, flags: int = 0, call: int = 0, payload: bytes = b"") -> 
     return _HEADER.pack(len(payload), kind, flags, call) + payload
 
 
-class Leaving:
+class OutgoingMessage:
     """A message of any size that leaves frame by frame. It is given in pieces, of which nothing is copied."""
 
     def __init__(self, kind: int, flags: int, call: int, pieces: Iterable[Buffer]) -> None:
@@ -106,7 +106,7 @@ class Leaving:
 
 def parts_of(kind: int, flags: int, call: int, *pieces: Buffer) -> Iterator[bytes]:
     """The frames of a message of any size, which is given in pieces."""
-    leaving = Leaving(kind, flags, call, pieces)
+    leaving = OutgoingMessage(kind, flags, call, pieces)
     yield b"".join(leaving.next_frame())
     while leaving.size_bytes:
         yield b"".join(leaving.next_frame())

@@ -27,7 +27,7 @@ def with_call(handler: HandlerT) -> HandlerT:
     return handler
 
 
-class Carrying(Calling, Protocol):
+class CallConnection(Calling, Protocol):
     """The connection of a call, as the call sees it, and the method that answers."""
 
     @property
@@ -53,7 +53,7 @@ class Carrying(Calling, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Running:
+class RunningCall:
     """A call under way. call: where messages are many. request: the first one."""
 
     deadline: float
@@ -75,7 +75,7 @@ def ignore() -> None:
 class ServerCall(Generic[RequestT, ReplyT]):
     """A call in which messages are many, as the method has it that answers: iterate over requests, `send` replies."""
 
-    def __init__(self, connection: Carrying, call: int, method: Method[RequestT, ReplyT]) -> None:
+    def __init__(self, connection: CallConnection, call: int, method: Method[RequestT, ReplyT]) -> None:
         self.connection = connection
         self._call = call
         self.method = method

@@ -27,7 +27,7 @@ from txmsg.wire.failures import bytes_of_error
 from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method, packed
-from txmsg.wire.server_call import Handler, Running, ServerCall, ignore, read_request
+from txmsg.wire.server_call import Handler, RunningCall, ServerCall, ignore, read_request
 from txmsg.wire.shared import Shared
 from txmsg.wire.table import Place, full_text
 from txmsg.wire.tls import ServerTls, TlsStream
@@ -60,7 +60,7 @@ class ServerConnection(Connection):
         self.backlog_bytes_max = _BACKLOG_BYTES_MAX
         self.arrival_s = shared.limits.arrival_s
         self.arrival_bytes_per_s = shared.limits.arrival_bytes_per_s
-        self._calls: dict[int, Running] = {}
+        self._calls: dict[int, RunningCall] = {}
         self._held_bytes = 0
         self._last_call = 0
         self._is_going = False
@@ -329,7 +329,7 @@ class ServerConnection(Connection):
             return
         self._shared.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
-        running = self._calls[call] = Running(deadline, len(message), arguments[0])
+        running = self._calls[call] = RunningCall(deadline, len(message), arguments[0])
         self.hold(running.size_bytes)
         if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
             running.call = ServerCall(self, call, method)
@@ -350,7 +350,7 @@ class ServerConnection(Connection):
         return refused
 
     async def _answer(
-        self, call: int, method: Method[Any, Any], handler: Handler, arguments: tuple[Any, ...], running: Running
+        self, call: int, method: Method[Any, Any], handler: Handler, arguments: tuple[Any, ...], running: RunningCall
     ) -> None:
         answering.set(self)
         try:
@@ -380,7 +380,7 @@ class ServerConnection(Connection):
         self.drop(call)  # what had not left of it
         self.send(Kind.ERROR, 0, call, bytes_of_error(error))
 
-    def _forget(self, call: int, running: Running) -> None:
+    def _forget(self, call: int, running: RunningCall) -> None:
         del self._calls[call]
         self.hold(-running.size_bytes)
         if running.call is not None:

@@ -27,7 +27,7 @@ from tests.waiting import until, until_async
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.client.sending.half import Half
-from txmsg.client.sending.untold import UNTOLD_MAX, Untold
+from txmsg.client.sending.untold import UNTOLD_MAX, UnreportedOutcomes
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import Message, MessageId, TransactionState, message_id
 from txmsg.testing import dies_before_commit
@@ -107,7 +107,7 @@ def test_beyond_a_bound_callers_wait(producer: Producer, sessions: sessionmaker[
     def register(session: Session, email: str) -> None:
         session.add(User(id=uuid4(), email=email))
 
-    producer._core._untold = Untold(count_max=2)
+    producer._core._untold = UnreportedOutcomes(count_max=2)
     with held_outcomes(producer) as go_on, ThreadPoolExecutor(1) as other:
         register("1")
         register("2")
@@ -142,7 +142,7 @@ def test_a_delayed_message_whose_outcome_is_under_way_can_be_recalled(
 
 
 def test_an_outage_is_one_line_and_a_contradiction_is_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
-    untold = Untold(UNTOLD_MAX)
+    untold = UnreportedOutcomes(UNTOLD_MAX)
     entries = [untold.add(Half(uuid4().bytes, b"s"), TransactionState.COMMIT) for _ in range(6)]
     assert len(untold) == 6
     for entry in entries[:3]:

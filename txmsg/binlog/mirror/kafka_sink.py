@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from txmsg.binlog.mirror.rows import columns_of, traced
 from txmsg.binlog.rows import Batch, Row
-from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
+from txmsg.binlog.sink import REFUSALS, MessageFingerprint, OffsetRange, QueueTail, content_crc
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, UnknownTopic, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogQueue
@@ -79,13 +79,13 @@ class KafkaSink:
 
     # ---- where queues end
 
-    def tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+    def tails(self, queues: Sequence[tuple[str, int]]) -> list[QueueTail | Exception]:
         try:
             return self._tails(queues)
         except UnknownTopic as exc:  # deleted meanwhile: whoever looks again finds none
             raise BrokerUnavailable(str(exc)) from exc
 
-    def _tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+    def _tails(self, queues: Sequence[tuple[str, int]]) -> list[QueueTail | Exception]:
         places = [self._place(topic, number) for topic, number in queues]
         named = zip(places, queues, strict=True)
         bounds, notes = self._looked_up(
@@ -126,23 +126,25 @@ class KafkaSink:
 
     def _tail(
         self, topic: str, number: int, bounds: Bounds | None, last: ReadRecord | None, note: Note | None
-    ) -> Tail | Exception:
+    ) -> QueueTail | Exception:
         where = self._where(topic, number)
         try:
             noted_end, noted = (0, None) if note is None else _noted(note, where)
             if bounds is None or bounds.high == 0:
                 is_lost = noted is not None
-                return self._lost(topic, number, 0, noted_end) if is_lost else Tail(OffsetRange(0, noted_end), None)
+                return (
+                    self._lost(topic, number, 0, noted_end) if is_lost else QueueTail(OffsetRange(0, noted_end), None)
+                )
             if last is None:  # all has expired; or, if nothing has, what is there was aborted
                 is_known = noted_end > 0 or bounds.low == 0
-                return Tail(OffsetRange(0, noted_end) if is_known else None, noted)
+                return QueueTail(OffsetRange(0, noted_end) if is_known else None, noted)
             mark = _mark_of(last, topic, number, where)
         except REFUSALS as exc:
             return exc
         if noted_end <= mark.offset + 1:
-            return Tail(OffsetRange(0, mark.offset + 1), mark)
+            return QueueTail(OffsetRange(0, mark.offset + 1), mark)
         if noted is None:
-            return Tail(OffsetRange(0, noted_end), None)
+            return QueueTail(OffsetRange(0, noted_end), None)
         return self._lost(topic, number, mark.offset + 1, noted_end)
 
     def _lost(self, topic: str, number: int, end: int, noted_end: int) -> CorruptLog:
@@ -154,7 +156,7 @@ class KafkaSink:
             "takes it from the table"
         )
 
-    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[MessageFingerprint]:
         """Reads all that is kept of the queue: this is for one that differs from the table."""
         queue, where = LogQueue(topic, number), self._where(topic, number)
         bounds = self._positions.bounds([queue])
@@ -227,7 +229,7 @@ def _records(batch: Batch, partition: Partition) -> Iterator[Record]:
         ) from exc
 
 
-def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> Mark:
+def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> MessageFingerprint:
     if not place_in_own(record):
         raise CorruptLog(
             f"the record at offset {record.offset()} of {where} was not written by a mirror: it has no header "
@@ -236,7 +238,7 @@ def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> Mark:
         )
     found = received(record, topic, number)
     assert found.offset is not None
-    return Mark(found.offset, found.id_bytes, found.n, content_crc(_row_of(found)))
+    return MessageFingerprint(found.offset, found.id_bytes, found.n, content_crc(_row_of(found)))
 
 
 def _row_of(message: ReceivedMessage) -> Row:
@@ -255,13 +257,13 @@ def _tells_of_a_message(note: Note) -> bool:
     return len(note.text.split()) > 1
 
 
-def _noted(note: Note, where: str) -> tuple[int, Mark | None]:
+def _noted(note: Note, where: str) -> tuple[int, MessageFingerprint | None]:
     try:
         end, *message = note.text.split()
         if not message:
             return int(end), None
         transaction_id, n, crc = message
-        return int(end), Mark(int(end) - 1, bytes.fromhex(transaction_id), int(n), int(crc))
+        return int(end), MessageFingerprint(int(end) - 1, bytes.fromhex(transaction_id), int(n), int(crc))
     except ValueError as exc:
         raise CorruptLog(
             f"what is noted of {where} is {shown(note.text)}, which no mirror notes: another program stores offsets "

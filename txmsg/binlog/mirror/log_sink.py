@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from txmsg.binlog.mirror.rows import columns_of, traced
 from txmsg.binlog.rows import Batch, Row
-from txmsg.binlog.sink import REFUSALS, Mark, OffsetRange, Tail, content_crc
+from txmsg.binlog.sink import REFUSALS, MessageFingerprint, OffsetRange, QueueTail, content_crc
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.format.frame import Compression, encode, hole
 from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogAccess, LogQueue
@@ -36,22 +36,22 @@ class LogSink:
     def own_topics(self) -> Sequence[str]:
         return (f"{RETRIES}*", f"{DEAD_LETTERS}*", NOTES)
 
-    def tails(self, queues: Sequence[tuple[str, int]]) -> list[Tail | Exception]:
+    def tails(self, queues: Sequence[tuple[str, int]]) -> list[QueueTail | Exception]:
         return [self._tail(topic, number) for topic, number in queues]
 
-    def _tail(self, topic: str, number: int) -> Tail | Exception:
+    def _tail(self, topic: str, number: int) -> QueueTail | Exception:
         try:
             begin, end = self._range(topic, number)
             mark = next(self.marks(topic, number, end - 1, end), None) if begin < end else None
         except REFUSALS as exc:
             return exc
-        return Tail(OffsetRange(begin, end), mark)
+        return QueueTail(OffsetRange(begin, end), mark)
 
     def _range(self, topic: str, number: int) -> OffsetRange:
         queue = LogQueue(topic, number)
         return OffsetRange._make(self._log.ranges([queue])[queue])
 
-    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[Mark]:
+    def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[MessageFingerprint]:
         return marks_of(self._log, LogQueue(topic, number), begin, end)
 
     def append(self, batches: Sequence[Batch]) -> None:
@@ -96,7 +96,7 @@ class LogSink:
         self._log.close()
 
 
-def marks_of(log: LogAccess, queue: LogQueue, begin: int, end: int) -> Iterator[Mark]:
+def marks_of(log: LogAccess, queue: LogQueue, begin: int, end: int) -> Iterator[MessageFingerprint]:
     """What a log has of a queue at these offsets, in order; what is missing, as in a hole, is left out."""
     while begin < end:
         found = log.fetch({queue: begin})
@@ -115,5 +115,5 @@ def marks_of(log: LogAccess, queue: LogQueue, begin: int, end: int) -> Iterator[
             for offset, transaction_id, n, key, tag, headers, body, ordering_key in zip(*columns, strict=True):
                 texts = [(text or "").encode() for text in (key, tag, ordering_key)]
                 row = Row(transaction_id, n, texts[0], texts[1], headers or b"", body, 0, 0, texts[2])
-                yield Mark(offset, transaction_id, n, content_crc(row))
+                yield MessageFingerprint(offset, transaction_id, n, content_crc(row))
             begin = batch.end_offset

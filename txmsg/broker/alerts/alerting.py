@@ -27,7 +27,7 @@ from txmsg.broker.alerts.receivers import (
     Messenger,
     ReceiverFailed,
 )
-from txmsg.broker.alerts.states import ActiveRule, Look, fits, is_due, looked
+from txmsg.broker.alerts.states import ActiveRule, AlertChanges, fits, is_due, looked
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import alerts as store
@@ -222,7 +222,7 @@ class Alerting:
                 tasks.create_task(observe(rule))
         return {**found, RULE_FAILED.alert: failing}
 
-    async def _write(self, conn: Connection, look: Look) -> list[ActiveAlert]:
+    async def _write(self, conn: Connection, look: AlertChanges) -> list[ActiveAlert]:
         """Stores alerts, and what receivers are to be told of them."""
         silences = await store.silences(conn)
         now = await store.clock(conn)

@@ -81,14 +81,14 @@ class Messenger:
             raise ReceiverFailed(f"no answer within {ATTEMPT_S_MAX:g} s") from None
 
     async def _in_thread(self, call: Any, *arguments: Any) -> None:
-        line = _Line()
+        line = _CancellableConnection()
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, call, line, *arguments)
         finally:
             line.cut()
 
 
-class _Line:
+class _CancellableConnection:
     """The connection that a thread uses, which `cut` ends from outside.
 
     The timeout of a socket is of each read: a peer that sends a byte now and then would hold the thread.
@@ -125,7 +125,7 @@ class _Line:
 class _Http(urllib.request.HTTPHandler):
     """http:// on a line that can be cut."""
 
-    def __init__(self, line: _Line) -> None:
+    def __init__(self, line: _CancellableConnection) -> None:
         super().__init__()
         self._line = line
 
@@ -136,7 +136,7 @@ class _Http(urllib.request.HTTPHandler):
 class _Https(urllib.request.HTTPSHandler):
     """https:// on a line that can be cut."""
 
-    def __init__(self, line: _Line) -> None:
+    def __init__(self, line: _CancellableConnection) -> None:
         super().__init__()
         self._line = line
 
@@ -144,12 +144,12 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(partial(_HttpsConnection, self._line), req)
 
 
-def _connected(line: _Line, *where: Any) -> socket.socket:
+def _connected(line: _CancellableConnection, *where: Any) -> socket.socket:
     """As socket.create_connection."""
     return _on(line, socket.create_connection(*where))
 
 
-def _on(line: _Line, connected: socket.socket) -> socket.socket:
+def _on(line: _CancellableConnection, connected: socket.socket) -> socket.socket:
     """It is on the line before anything is read: a greeting, a proxy, or the handshake of TLS may drip."""
     try:
         line.uses(connected)
@@ -160,13 +160,13 @@ def _on(line: _Line, connected: socket.socket) -> socket.socket:
 
 
 class _HttpConnection(http.client.HTTPConnection):
-    def __init__(self, line: _Line, host: str, **settings: Any) -> None:
+    def __init__(self, line: _CancellableConnection, host: str, **settings: Any) -> None:
         super().__init__(host, **settings)
         self._create_connection = partial(_connected, line)
 
 
 class _HttpsConnection(http.client.HTTPSConnection):
-    def __init__(self, line: _Line, host: str, **settings: Any) -> None:
+    def __init__(self, line: _CancellableConnection, host: str, **settings: Any) -> None:
         super().__init__(host, **settings)
         self._create_connection = partial(_connected, line)
 
@@ -178,7 +178,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(line: _Line, webhook: Webhook, notification_id: int, content: Mapping[str, Any]) -> None:
+def _post(line: _CancellableConnection, webhook: Webhook, notification_id: int, content: Mapping[str, Any]) -> None:
     request = urllib.request.Request(
         webhook.url.reveal(),
         data=json.dumps(content).encode(),
@@ -203,7 +203,7 @@ def _post(line: _Line, webhook: Webhook, notification_id: int, content: Mapping[
 
 
 class _Smtp(smtplib.SMTP):
-    def __init__(self, line: _Line, host: str, port: int) -> None:
+    def __init__(self, line: _CancellableConnection, host: str, port: int) -> None:
         self._line = line
         super().__init__(host, port, timeout=ATTEMPT_S_MAX)
 
@@ -214,7 +214,7 @@ class _Smtp(smtplib.SMTP):
 
 
 class _SmtpTls(smtplib.SMTP_SSL):
-    def __init__(self, line: _Line, host: str, port: int, context: ssl.SSLContext) -> None:
+    def __init__(self, line: _CancellableConnection, host: str, port: int, context: ssl.SSLContext) -> None:
         self._line = line
         super().__init__(host, port, timeout=ATTEMPT_S_MAX, context=context)
 
@@ -223,7 +223,7 @@ class _SmtpTls(smtplib.SMTP_SSL):
         return _on(self._line, made)
 
 
-def _mail(line: _Line, email: Email, notification_id: int, content: Mapping[str, Any]) -> None:
+def _mail(line: _CancellableConnection, email: Email, notification_id: int, content: Mapping[str, Any]) -> None:
     message = EmailMessage()
     message["From"], message["To"] = email.sender, ", ".join(email.to)
     message["Subject"] = subject(content)
@@ -243,7 +243,7 @@ def _mail(line: _Line, email: Email, notification_id: int, content: Mapping[str,
         raise ReceiverFailed(f"the mail server did not take it: {_why(exc)}") from None
 
 
-def _smtp(line: _Line, email: Email, context: ssl.SSLContext) -> smtplib.SMTP:
+def _smtp(line: _CancellableConnection, email: Email, context: ssl.SSLContext) -> smtplib.SMTP:
     if email.tls == "tls":
         return _SmtpTls(line, email.host, email.port, context)
     return _Smtp(line, email.host, email.port)

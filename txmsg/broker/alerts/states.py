@@ -80,7 +80,7 @@ Observed = Mapping[str, Mapping[Labels, float] | None]
 """For which series each rule holds, with their values. None: it is not known now."""
 
 
-class Look(NamedTuple):
+class AlertChanges(NamedTuple):
     """What a look has changed: alerts as they are now, and ids of those that are forgotten."""
 
     alerts: list[ActiveAlert]
@@ -96,7 +96,7 @@ def looked(
     now: datetime,
     keep_firing_s: float,
     job: str,
-) -> Look:
+) -> AlertChanges:
     """The active alerts after a look. Those of other sources than this one, and of rules that are gone, are over."""
     alerts, forgotten = [], []
     known = set()
@@ -138,7 +138,7 @@ def looked(
             first = advanced(_with(new, rule, value, job), holds=True, now=now, for_s=rule.for_s, keep_firing_s=0.0)
             assert first is not None
             alerts.append(first)
-    return Look(alerts, forgotten)
+    return AlertChanges(alerts, forgotten)
 
 
 def _with(alert: ActiveAlert, rule: ActiveRule, value: float, job: str) -> ActiveAlert:

@@ -9,7 +9,15 @@ from uuid import UUID
 
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.offsets import Expiry
-from txmsg.broker.delivery.values import Line, MessageBatch, Outlet, Receipt, Receive, Refusal, Subscription
+from txmsg.broker.delivery.values import (
+    MemberConnection,
+    MessageBatch,
+    PollSequenceStep,
+    Receipt,
+    Receive,
+    Refusal,
+    Subscription,
+)
 from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import NotifyService
@@ -61,11 +69,11 @@ _RECALLS = {
 class DeliveryService(Protocol):
     """What receiving needs of `broker.delivery`."""
 
-    async def receive(self, request: Receive, outlet: Outlet | None = None) -> Sequence[MessageBatch]:
+    async def receive(self, request: Receive, outlet: MemberConnection | None = None) -> Sequence[MessageBatch]:
         """Messages for a member of a group, or none after the time that it waits."""
         ...
 
-    def follow(self, group: str, client_id: str, line: Line) -> None:
+    def follow(self, group: str, client_id: str, line: PollSequenceStep) -> None:
         """The calls before on this line are over: what was sent over it and not received returns at once."""
         ...
 
@@ -254,7 +262,7 @@ class NotifyApi:
         _check_client_id(request.client_id)
         asked_s = min(request.visibility_timeout_ms / 1000, _VISIBILITY_TIMEOUT_S[1])
         visibility_timeout_s = max(_VISIBILITY_TIMEOUT_S[0], asked_s)
-        line = Line(request.line, request.received, request.call) if request.line else None
+        line = PollSequenceStep(request.line, request.received, request.call) if request.line else None
         if line is not None:
             self._delivery.follow(request.group, request.client_id, line)
         expired: list[Receipt] = []

@@ -26,7 +26,16 @@ from txmsg.broker.delivery.offsets import Visibility
 from txmsg.broker.delivery.patterns import Patterns, patterns_of
 from txmsg.broker.delivery.reader import Reader
 from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import Line, MessageBatch, NoMessages, Outlet, Receipt, Receive, Refusal, Topics
+from txmsg.broker.delivery.values import (
+    MemberConnection,
+    MessageBatch,
+    NoMessages,
+    PollSequenceStep,
+    Receipt,
+    Receive,
+    Refusal,
+    Topics,
+)
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.journal import Event, Journal
 from txmsg.broker.store.connect import Pool
@@ -50,7 +59,7 @@ class _Call(NamedTuple):
     """A receive under way."""
 
     request: Receive
-    outlet: Outlet | None
+    outlet: MemberConnection | None
     group: Group
     wants: Mapping[str, TagExpression]
     """Of each topic."""
@@ -110,7 +119,7 @@ class Delivery:
 
     # ---- for the service
 
-    async def receive(self, request: Receive, outlet: Outlet | None = None) -> list[MessageBatch]:
+    async def receive(self, request: Receive, outlet: MemberConnection | None = None) -> list[MessageBatch]:
         """Messages for a member of a group, or none after the time that it waits.
 
         outlet: while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
@@ -200,7 +209,7 @@ class Delivery:
                 self.put_back(group.name, request.client_id, receipts)
                 raise
 
-    def follow(self, group: str, client_id: str, line: Line) -> None:
+    def follow(self, group: str, client_id: str, line: PollSequenceStep) -> None:
         """The calls before on this line of a member are over, also one that still waits here, and returns nothing.
 
         What was sent over it and not received is delivered again at once, and that does not count as an attempt.
@@ -210,7 +219,7 @@ class Delivery:
         if loaded is not None:
             self._follow(loaded, client_id, line)
 
-    def _follow(self, group: Group, client_id: str, line: Line) -> bool:
+    def _follow(self, group: Group, client_id: str, line: PollSequenceStep) -> bool:
         """Returns whether this is the latest call on the line."""
         if not group.members.is_latest(client_id, line):
             return False

@@ -42,7 +42,7 @@ class Fetch(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Feed:
+class GroupQueueReader:
     """A queue as one group reads it. It is dropped with the lease of the queue. Times are of the monotonic clock."""
 
     group: Group
@@ -117,11 +117,11 @@ class Group:
     members: Members = field(default_factory=lambda: Members(""))
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
-    feeds: dict[QueueId, Feed] = field(default_factory=dict)
-    topics: dict[str, list[Feed]] = field(default_factory=dict)
+    feeds: dict[QueueId, GroupQueueReader] = field(default_factory=dict)
+    topics: dict[str, list[GroupQueueReader]] = field(default_factory=dict)
     patterns: set[str] = field(default_factory=set)
     """Of which it is written which topics there were when it began to read them."""
-    busy: set[Feed] = field(default_factory=set)
+    busy: set[GroupQueueReader] = field(default_factory=set)
     """All feeds that are busy, and perhaps some that no longer are."""
     on_busy: Callable[[], object] = _ignore
     """Called whenever a feed may have become busy."""
@@ -134,7 +134,7 @@ class Group:
     _gave_suspect: bool = False
     """Whether the last reply was a suspect: the next one is not, if there is anything else."""
 
-    def add(self, topics: Iterable[str], feeds: Iterable[Feed]) -> None:
+    def add(self, topics: Iterable[str], feeds: Iterable[GroupQueueReader]) -> None:
         """Begins to deliver these topics, and of their queues these."""
         for topic in topics:
             self.topics.setdefault(topic, [])
@@ -144,7 +144,7 @@ class Group:
             if feed.is_busy:
                 self.mark_busy(feed)
 
-    def remove(self, queue_ids: Collection[QueueId]) -> list[Feed]:
+    def remove(self, queue_ids: Collection[QueueId]) -> list[GroupQueueReader]:
         """Stops delivering these queues, and drops their windows and retries. Returns the feeds removed."""
         removed = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
         for feed in removed:
@@ -155,13 +155,13 @@ class Group:
         self.retries.forget({feed.queue_id for feed in removed})
         return removed
 
-    def awaited(self, client_id: str) -> list[Feed]:
+    def awaited(self, client_id: str) -> list[GroupQueueReader]:
         """The feeds that wait until this member says that it holds no messages of them."""
         return [feed for feed in self.busy if feed.opens_at is not None and client_id in feed.awaits]
 
-    def free(self, client_id: str, queues: Iterable[tuple[QueueId, int]]) -> list[Feed]:
+    def free(self, client_id: str, queues: Iterable[tuple[QueueId, int]]) -> list[GroupQueueReader]:
         """A member holds nothing of these (queue, epoch). Returns the feeds that open by that."""
-        opened: list[Feed] = []
+        opened: list[GroupQueueReader] = []
         for queue_id, epoch in queues:
             feed = self.feeds.get(queue_id)
             if feed is None or feed.epoch != epoch or feed.opens_at is None or client_id not in feed.awaits:
@@ -268,7 +268,7 @@ class Group:
 
     def _batch_of(
         self,
-        feed: Feed,
+        feed: GroupQueueReader,
         rows: Sequence[Row],
         token: int,
         *,
@@ -283,9 +283,9 @@ class Group:
             generations = list(map(max, written, generations or repeat(0)))
         return MessageBatch(feed.topic, feed.number, receipt, rows, attempts, generations, losses)
 
-    def put_back(self, receipts: Iterable[Receipt]) -> list[Feed]:
+    def put_back(self, receipts: Iterable[Receipt]) -> list[GroupQueueReader]:
         """The member does not get these: they are delivered again as if they had not been taken. Returns the feeds."""
-        touched: list[Feed] = []
+        touched: list[GroupQueueReader] = []
         for receipt in receipts:
             feed = self._feed_of(receipt, [])
             if feed is not None:
@@ -301,7 +301,7 @@ class Group:
                 touched.append(feed)
         return touched
 
-    def asked_for(self, now: float) -> dict[QueueId, Feed]:
+    def asked_for(self, now: float) -> dict[QueueId, GroupQueueReader]:
         """The feeds, by queue, whose retries may be delivered to members that are present."""
         topics = self.members.asked_for(now)
         return {queue_id: feed for queue_id, feed in self.feeds.items() if feed.is_open and feed.topic in topics}
@@ -310,13 +310,13 @@ class Group:
 
     def settle(
         self, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal], now: float
-    ) -> tuple[list[Receipt], list[Feed]]:
+    ) -> tuple[list[Receipt], list[GroupQueueReader]]:
         """Takes acknowledgements and refusals. Returns the receipts that came too late, and the feeds concerned.
 
         Failures, and all outcomes of retries, must be written before they count.
         """
         expired: list[Receipt] = []
-        touched: dict[QueueId, Feed] = {}
+        touched: dict[QueueId, GroupQueueReader] = {}
         for receipt in acks:
             feed = self._feed_of(receipt, expired)
             if feed is not None:
@@ -335,7 +335,7 @@ class Group:
                     expired.append(receipt._replace(offsets=late))
         return expired, list(touched.values())
 
-    def must_write(self, feeds: Iterable[Feed]) -> bool:
+    def must_write(self, feeds: Iterable[GroupQueueReader]) -> bool:
         """Whether outcomes of these feeds, or of retries, must be written now.
 
         Otherwise it is enough to write them soon: acknowledged retries whose next ones are in memory, as with cursors,
@@ -379,7 +379,7 @@ class Group:
                     expired.append(receipt._replace(offsets=late))
         return expired
 
-    def mark_busy(self, feed: Feed) -> None:
+    def mark_busy(self, feed: GroupQueueReader) -> None:
         """This feed may have become busy."""
         self.busy.add(feed)
         self.on_busy()
@@ -421,14 +421,16 @@ class Group:
             if feed is not None and not self.retries.is_busy(queue_id, key):
                 feed.window.unblock([key])
 
-    def _feed_of(self, receipt: Receipt, expired: list[Receipt]) -> Feed | None:
+    def _feed_of(self, receipt: Receipt, expired: list[Receipt]) -> GroupQueueReader | None:
         feed = self.feeds.get(QueueId(receipt.queue_id))
         if feed is None or receipt.epoch != feed.epoch:
             expired.append(receipt)
             return None
         return feed
 
-    def _ack(self, client_id: str, feed: Feed, receipt: Receipt, now: float, expired: list[Receipt]) -> None:
+    def _ack(
+        self, client_id: str, feed: GroupQueueReader, receipt: Receipt, now: float, expired: list[Receipt]
+    ) -> None:
         ready_count = feed.window.ready_count + self.retries.ready_count
         late = feed.window.ack(receipt.token, receipt.offsets)
         if feed.queue_id in self.journal.queues:
@@ -454,7 +456,7 @@ class Group:
         self,
         client_id: str | None,
         token: int,
-        offsets: Mapping[Feed, Sequence[int]],
+        offsets: Mapping[GroupQueueReader, Sequence[int]],
         retried: Sequence[RetryKey],
         failure: Failure,
         now: float,

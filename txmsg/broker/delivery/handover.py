@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from txmsg.broker.delivery.group import Feed
+from txmsg.broker.delivery.group import GroupQueueReader
 from txmsg.message import QueueId
 
 MARGIN_S = 10.0
@@ -21,7 +21,7 @@ MARGIN_S = 10.0
 _IDLE_S = 5.0
 
 
-def has_unsettled(feeds: Sequence[Feed]) -> bool:
+def has_unsettled(feeds: Sequence[GroupQueueReader]) -> bool:
     """Whether messages of these feeds are in flight, or have failed and are not yet written."""
     queue_ids = {feed.queue_id for feed in feeds}
     return any(feed.window.unsettled_count for feed in feeds) or any(
@@ -29,7 +29,7 @@ def has_unsettled(feeds: Sequence[Feed]) -> bool:
     )
 
 
-def is_finished(feeds: Sequence[Feed]) -> bool:
+def is_finished(feeds: Sequence[GroupQueueReader]) -> bool:
     """Whether all is settled, and the cursors are written: the feeds can be dropped at no cost."""
     return not has_unsettled(feeds) and not any(feed.window.is_dirty for feed in feeds)
 
@@ -45,7 +45,7 @@ class OrderedInFlight(NamedTuple):
     """What the cursor says."""
 
 
-def ordered_in_flight(feeds: Iterable[Feed], now: float) -> dict[tuple[int, QueueId], OrderedInFlight]:
+def ordered_in_flight(feeds: Iterable[GroupQueueReader], now: float) -> dict[tuple[int, QueueId], OrderedInFlight]:
     """By group and queue, for feeds whose cursors say that ordered messages may be in flight."""
     found: dict[tuple[int, QueueId], OrderedInFlight] = {}
     for feed in feeds:
@@ -57,7 +57,9 @@ def ordered_in_flight(feeds: Iterable[Feed], now: float) -> dict[tuple[int, Queu
     return found
 
 
-def notes_to_write(feeds: Iterable[Feed], client_id: str, now: float, visibility_timeout_s: float) -> list[Feed]:
+def notes_to_write(
+    feeds: Iterable[GroupQueueReader], client_id: str, now: float, visibility_timeout_s: float
+) -> list[GroupQueueReader]:
     """Of feeds about to deliver messages to a consumer: those whose cursors do not say so yet."""
     return [
         feed
@@ -66,7 +68,7 @@ def notes_to_write(feeds: Iterable[Feed], client_id: str, now: float, visibility
     ]
 
 
-def note_holder(feeds: Iterable[Feed], client_id: str, now: float, visibility_timeout_s: float) -> None:
+def note_holder(feeds: Iterable[GroupQueueReader], client_id: str, now: float, visibility_timeout_s: float) -> None:
     """A consumer whom the cursors of these feeds name may hold messages for so long from now on."""
     until = now + visibility_timeout_s + MARGIN_S
     for feed in feeds:
@@ -74,12 +76,12 @@ def note_holder(feeds: Iterable[Feed], client_id: str, now: float, visibility_ti
             feed.noted_by[client_id] = max(until, feed.noted_by[client_id])
 
 
-def notes_to_lengthen(feeds: Iterable[Feed], visibility_timeout_s: float) -> list[Feed]:
+def notes_to_lengthen(feeds: Iterable[GroupQueueReader], visibility_timeout_s: float) -> list[GroupQueueReader]:
     """Of feeds with messages that stay in flight for longer: those whose cursors speak of shorter times only."""
     return [feed for feed in feeds if feed.window.is_ordered and feed.noted_s < visibility_timeout_s]
 
 
-def notes_to_renew(feeds: Iterable[Feed], now: float) -> list[Feed]:
+def notes_to_renew(feeds: Iterable[GroupQueueReader], now: float) -> list[GroupQueueReader]:
     """Feeds with messages in flight, perhaps renewed, whose notes are about to run out."""
     return [
         feed
@@ -88,9 +90,9 @@ def notes_to_renew(feeds: Iterable[Feed], now: float) -> list[Feed]:
     ]
 
 
-def notes_to_clear(feeds: Iterable[Feed], now: float) -> list[Feed]:
+def notes_to_clear(feeds: Iterable[GroupQueueReader], now: float) -> list[GroupQueueReader]:
     """Feeds whose notes can be cleared: nothing was in flight for a while, so that a takeover need not wait."""
-    found: list[Feed] = []
+    found: list[GroupQueueReader] = []
     for feed in feeds:
         if not feed.noted_until:
             continue

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery.config import DeliveryConfig, GroupSettings
-from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import OrderedInFlight
 from txmsg.broker.delivery.members import Members, Pause
 from txmsg.broker.delivery.retries import Retries
@@ -266,7 +266,7 @@ async def _load_feeds(  # noqa: PLR0917
     memory: Memory,
     *,
     leases: Leases,
-) -> list[Feed]:
+) -> list[GroupQueueReader]:
     """Feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
 
     An offset that has a retry or a dead letter is settled whatever the cursor says: the row was made before the cursor
@@ -288,7 +288,7 @@ async def _load_feeds(  # noqa: PLR0917
     ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
     now = leases.monotonic()
     return [
-        Feed(
+        GroupQueueReader(
             group,
             *(leased[cursor.queue_id].topic, leased[cursor.queue_id].number),
             *(cursor.queue_id, leased[cursor.queue_id].epoch),

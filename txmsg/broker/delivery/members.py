@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from txmsg.broker.delivery.values import Line, Receipt
+from txmsg.broker.delivery.values import PollSequenceStep, Receipt
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.access.rate import TokenBucket
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -136,7 +136,7 @@ for RocketMQ's clients has one for each call, as many as its client makes at onc
 
 
 @dataclass(slots=True)
-class _Line:
+class _PollSequenceState:
     call: int
     """The latest one."""
     sent: Sequence[Receipt] = ()
@@ -155,7 +155,7 @@ class _Member:
     """How many of its calls wait for messages."""
     has_gone: bool = False
     """It has ended its presence at this broker, and asked for nothing since."""
-    lines: dict[int, _Line] = field(default_factory=dict)
+    lines: dict[int, _PollSequenceState] = field(default_factory=dict)
     """By id, the one used last at the end."""
 
     def silent_s(self, now: float) -> float:
@@ -216,7 +216,9 @@ class Members:
         }
 
     @contextmanager
-    def waits(self, client_id: str, monotonic: Callable[[], float], line: Line | None = None) -> Iterator[None]:
+    def waits(
+        self, client_id: str, monotonic: Callable[[], float], line: PollSequenceStep | None = None
+    ) -> Iterator[None]:
         """A member that has joined waits for messages."""
         member = self._members[client_id]
         call = None if line is None else member.lines.get(line.id)
@@ -290,13 +292,13 @@ class Members:
         if self.rate is not None:
             self.rate.take(-count)
 
-    def is_latest(self, client_id: str, line: Line) -> bool:
+    def is_latest(self, client_id: str, line: PollSequenceStep) -> bool:
         """Whether no later call over this line of a member is known."""
         member = self._members.get(client_id)
         known = None if member is None else member.lines.get(line.id)
         return known is None or line.call >= known.call
 
-    def follow(self, client_id: str, line: Line) -> Sequence[Receipt]:
+    def follow(self, client_id: str, line: PollSequenceStep) -> Sequence[Receipt]:
         """The latest call over a line of a member. Returns what the one before took, if it did not come."""
         member = self._members.get(client_id)
         if member is None:
@@ -305,10 +307,10 @@ class Members:
         if len(member.lines) >= _LINES_MAX:
             oldest = next(iter(member.lines))
             del member.lines[next((id_ for id_, known in member.lines.items() if not known.waits), oldest)]
-        member.lines[line.id] = _Line(line.call)
+        member.lines[line.id] = _PollSequenceState(line.call)
         return () if last is None or (last.sent and last.sent[0].token == line.received) else last.sent
 
-    def sent(self, client_id: str, line: Line, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
+    def sent(self, client_id: str, line: PollSequenceStep, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
         """The latest call over a line took these; the next one says whether they came. Returns what nobody can say."""
         member = self._members.get(client_id)
         if member is None or line.id not in member.lines:

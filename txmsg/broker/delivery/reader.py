@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psycopg.errors import UndefinedTable
 
-from txmsg.broker.delivery.group import Feed
+from txmsg.broker.delivery.group import GroupQueueReader
 from txmsg.broker.delivery.state import State
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store.connect import Connection
@@ -43,7 +43,7 @@ class Reader:
                     queue=feed.number,
                 )
 
-    async def read_once(self, feed: Feed) -> None:
+    async def read_once(self, feed: GroupQueueReader) -> None:
         """Reads a feed once, and wakes members for what was read."""
         config = self._state.config
         try:
@@ -61,7 +61,7 @@ class Reader:
             self._state.read_soon(feed)
 
 
-async def _read(conn: Connection, feed: Feed, count_max: int, size_bytes_max: int) -> int:
+async def _read(conn: Connection, feed: GroupQueueReader, count_max: int, size_bytes_max: int) -> int:
     """Reads the next messages of a feed into its window. Returns how many; 0 at the current end of the queue.
 
     Reads one segment at a time, with one statement if the segment is still the same, else two. StorageError if offsets
@@ -92,7 +92,7 @@ async def _read(conn: Connection, feed: Feed, count_max: int, size_bytes_max: in
     return 0
 
 
-async def _locate(conn: Connection, feed: Feed) -> None:
+async def _locate(conn: Connection, feed: GroupQueueReader) -> None:
     """Finds the segment of the window's position: the last one that starts at or before it."""
     window = feed.window
     spans = await store.segments_of_queue(conn, feed.queue_id)
@@ -114,7 +114,7 @@ async def _locate(conn: Connection, feed: Feed) -> None:
     feed.segment_end = spans[last + 1].base if last + 1 < len(spans) else None
 
 
-def _check_dense(feed: Feed, position: int, rows: Sequence[Row]) -> None:
+def _check_dense(feed: GroupQueueReader, position: int, rows: Sequence[Row]) -> None:
     first, last = rows[0].offset, rows[-1].offset
     if (first, last - first + 1) != (position, len(rows)):
         raise StorageError(

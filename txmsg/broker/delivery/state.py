@@ -16,7 +16,7 @@ from uuid import UUID
 
 from txmsg.broker.cluster import Leases
 from txmsg.broker.delivery.config import DeliveryConfig
-from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
 from txmsg.broker.delivery.values import DeliveryCounts
 from txmsg.broker.delivery.window import Memory
@@ -114,14 +114,14 @@ class State:
         """Queues that are being handed over to another broker."""
         self.ordered_in_flight: dict[tuple[int, QueueId], OrderedInFlight] = {}
         """Of queues that were dropped, by group and queue."""
-        self.to_read: FairQueue[Feed] = FairQueue()  # bounded: a feed is in it once at most
+        self.to_read: FairQueue[GroupQueueReader] = FairQueue()  # bounded: a feed is in it once at most
         self.reads = asyncio.Semaphore(0)  # as many as there are in to_read
         # Indexes, so that a periodic step visits only what has something to do, and idle groups cost nothing.
         self.busy: set[Group] = set()
         """All groups with a busy feed or a retry in memory, and perhaps some that are idle by now."""
-        self.behind: set[Feed] = set()
+        self.behind: set[GroupQueueReader] = set()
         """Feeds with more to read that no reader was told to read."""
-        self.feeds_of: defaultdict[QueueId, set[Feed]] = defaultdict(set)
+        self.feeds_of: defaultdict[QueueId, set[GroupQueueReader]] = defaultdict(set)
         """The feeds of each queue."""
         self.groups_of: defaultdict[str, set[Group]] = defaultdict(set)
         """The groups that read a topic."""
@@ -144,11 +144,11 @@ class State:
             self.drop(str(exc))
             raise
 
-    def busy_feeds(self) -> list[Feed]:
+    def busy_feeds(self) -> list[GroupQueueReader]:
         """The feeds of all groups that are busy, and perhaps some that no longer are."""
         return [feed for group in self.busy for feed in group.busy]
 
-    def is_delivered(self, feed: Feed) -> bool:
+    def is_delivered(self, feed: GroupQueueReader) -> bool:
         """Whether this feed is still in use: its queue may have been lost meanwhile, or lost and leased again."""
         group = self.groups.get(feed.group.name)
         return group is feed.group and group.feeds.get(feed.queue_id) is feed
@@ -172,7 +172,7 @@ class State:
                 feed.end = max(feed.end, end)
                 self.read_soon(feed)
 
-    def read_soon(self, feed: Feed) -> None:
+    def read_soon(self, feed: GroupQueueReader) -> None:
         """Lets a reader fill the window if there is something to read, little left, and room for a useful read.
 
         If there is something but not the rest, the feed is looked at again by the next poll.
@@ -201,13 +201,13 @@ class State:
         if not all(group.retries.goes_on(queue_id, key) for queue_id, key in keys.due):
             self.retries_due.set()
 
-    def was_read(self, feed: Feed) -> None:
+    def was_read(self, feed: GroupQueueReader) -> None:
         """A reader has finished with it. If nothing was read, the next poll looks at the feed again."""
         feed.queued = False
         if not feed.leaving:
             self.behind.add(feed)
 
-    def add(self, group: Group, topics: Iterable[str], feeds: Iterable[Feed]) -> None:
+    def add(self, group: Group, topics: Iterable[str], feeds: Iterable[GroupQueueReader]) -> None:
         """Begins to deliver these topics to a group, and of their queues these."""
         if group.name not in self.groups:
             self.groups[group.name] = group

@@ -60,7 +60,7 @@ class Refusal(NamedTuple):
     is_least: bool = False
 
 
-class Outlet(Protocol):
+class MemberConnection(Protocol):
     """The connection over which a member gets its messages."""
 
     @property
@@ -73,7 +73,7 @@ class Outlet(Protocol):
         ...
 
 
-class Line(NamedTuple):
+class PollSequenceStep(NamedTuple):
     """One call after the other, over which a member gets messages: a new one follows when the one before is over.
 
     received: the token of the last messages that came over it, as the member says; 0: none. call: grows with each call.
@@ -113,7 +113,7 @@ class Receive:
     """
     start: Start | None = None
     """Where the group starts in topics that are new to it. None: with the earliest message."""
-    line: Line | None = None
+    line: PollSequenceStep | None = None
     """If the member says whether it got what was sent before."""
     in_runs: bool = False
     """It may get several messages of an ordering key at once, and processes them in order."""

@@ -12,7 +12,7 @@ from psycopg.errors import ForeignKeyViolation
 
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery.config import GroupSettings
-from txmsg.broker.delivery.group import Feed, Group
+from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import MARGIN_S, has_unsettled
 from txmsg.broker.delivery.retries import Outcome
 from txmsg.broker.delivery.state import State
@@ -45,7 +45,7 @@ class ProgressWriter:
         self.flushing = asyncio.Lock()
         """Held while cursors are written."""
 
-    async def finish(self, feeds: Sequence[Feed]) -> None:
+    async def finish(self, feeds: Sequence[GroupQueueReader]) -> None:
         """Stops delivering these feeds, waits a little for their messages in flight, and writes their cursors.
 
         Raises BrokerUnavailable.
@@ -54,7 +54,7 @@ class ProgressWriter:
             feed.leaving = True
         feeds = [feed for feed in feeds if feed.group in self._state.busy]  # the others are finished
         await self._state.settlements.wait(lambda: not has_unsettled(feeds), self._state.config.hand_over_s)
-        by_group: defaultdict[Group, list[Feed]] = defaultdict(list)
+        by_group: defaultdict[Group, list[GroupQueueReader]] = defaultdict(list)
         for feed in feeds:
             by_group[feed.group].append(feed)
         for group, its_feeds in by_group.items():
@@ -78,7 +78,7 @@ class ProgressWriter:
                 stale = await _write_progress(conn, self._state.leases, chunk)
             self._drop_stale(stale)
 
-    def _drop_stale(self, feeds: Iterable[Feed]) -> None:
+    def _drop_stale(self, feeds: Iterable[GroupQueueReader]) -> None:
         """The database has refused what was written for these feeds. They are loaded again if the broker has them.
 
         What is only put back would be delivered, and refused, in the same way again.
@@ -94,7 +94,7 @@ class ProgressWriter:
             self._state.remove(feed.group, [feed.queue_id])
             self._membership.reread_leases()
 
-    async def write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+    async def write_outcomes(self, group: Group, feeds: Iterable[GroupQueueReader]) -> None:
         """Writes failures and outcomes of retries, then counts them as done. One transaction, which locks the leases.
 
         Raises BrokerUnavailable if a lease is over, as when the topic was deleted, or if the group was deleted.
@@ -159,7 +159,7 @@ class ProgressWriter:
             group.written(outcomes)
             self._state.freed(group, free)
 
-    async def try_to_write_outcomes(self, group: Group, feeds: Iterable[Feed]) -> None:
+    async def try_to_write_outcomes(self, group: Group, feeds: Iterable[GroupQueueReader]) -> None:
         """As `write_outcomes`; what cannot be written now is written later, and does not delay other groups."""
         try:
             await self.write_outcomes(group, feeds)
@@ -172,7 +172,7 @@ class ProgressWriter:
             )
 
     async def note_in_flight(
-        self, feeds: Sequence[Feed], visibility_timeout_s: float | None, client_id: str | None = None
+        self, feeds: Sequence[GroupQueueReader], visibility_timeout_s: float | None, client_id: str | None = None
     ) -> None:
         """Notes in cursors for how long ordered messages may be in flight from now on; None: none are.
 
@@ -185,7 +185,7 @@ class ProgressWriter:
             await self._note_in_flight(feeds, visibility_timeout_s, client_id)
 
     async def _note_in_flight(
-        self, feeds: Sequence[Feed], visibility_timeout_s: float | None, client_id: str | None
+        self, feeds: Sequence[GroupQueueReader], visibility_timeout_s: float | None, client_id: str | None
     ) -> None:
         feeds = list(dict.fromkeys(filter(self._state.is_delivered, feeds)))
         if not feeds:
@@ -215,13 +215,15 @@ class ProgressWriter:
             raise BrokerUnavailable(_LEASE_OVER)
 
 
-def _holders(feed: Feed, client_id: str | None, now: float, noted_s: float) -> dict[str, float]:
+def _holders(feed: GroupQueueReader, client_id: str | None, now: float, noted_s: float) -> dict[str, float]:
     """The consumers that may hold messages of a feed, and until when: with the one that is about to get some."""
     holders = {id_: until for id_, until in feed.noted_by.items() if until > now}
     return holders if client_id is None else holders | {client_id: now + noted_s}
 
 
-async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed]) -> list[Feed]:
+async def _write_progress(
+    conn: Connection, leases: Leases, feeds: Sequence[GroupQueueReader]
+) -> list[GroupQueueReader]:
     """Writes the cursors of these feeds. Returns those whose leases are over. One statement."""
     progresses = [feed.window.progress() for feed in feeds]
     written = await store.write_cursors(
@@ -233,7 +235,7 @@ async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed
             for feed, progress in zip(feeds, progresses, strict=True)
         ],
     )
-    stale: list[Feed] = []
+    stale: list[GroupQueueReader] = []
     for feed, progress in zip(feeds, progresses, strict=True):
         if (feed.group.id, feed.queue_id) in written:
             feed.window.written(progress)
@@ -245,7 +247,7 @@ async def _write_progress(conn: Connection, leases: Leases, feeds: Sequence[Feed
 def _journal_outcomes(
     journal: Journal,
     group: Group,
-    failing: Sequence[tuple[Feed, Mapping[int, Failure]]],
+    failing: Sequence[tuple[GroupQueueReader, Mapping[int, Failure]]],
     outcomes: Mapping[RetryKey, Outcome],
 ) -> None:
     """Notes which failures are retried, and when, and which are dead letters."""
@@ -273,7 +275,7 @@ def _clean_error(error: str) -> str:
 
 
 async def _write_first_failures(
-    conn: Connection, feed: Feed, failing: Mapping[int, Failure], settings: GroupSettings
+    conn: Connection, feed: GroupQueueReader, failing: Mapping[int, Failure], settings: GroupSettings
 ) -> int:
     """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
 
@@ -308,7 +310,7 @@ async def _write_first_failures(
     return dead_count
 
 
-async def _log_lost(conn: Connection, feed: Feed, failing: Mapping[int, Failure]) -> None:
+async def _log_lost(conn: Connection, feed: GroupQueueReader, failing: Mapping[int, Failure]) -> None:
     since = [min(failing)]
     kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
     if lost := sorted(failing.keys() - kept):

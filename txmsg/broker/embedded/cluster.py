@@ -23,7 +23,7 @@ from txmsg.broker.embedded.owner import (
     require_on_one_disk,
     user_of,
 )
-from txmsg.broker.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, Place
+from txmsg.broker.embedded.place import START_S_MAX, STEP_S, STOP_S_MAX, DataDirectory
 from txmsg.broker.embedded.programs import binaries_dir, programs_for, run
 from txmsg.errors import StorageError
 from txmsg.runtime.owners import name_of
@@ -86,7 +86,7 @@ SETTINGS: Final = {
 """What `txmsg.conf` in the cluster says. Written at each start; `ALTER SYSTEM` overrides it."""
 
 
-def create_cluster(place: Place) -> None:
+def create_cluster(place: DataDirectory) -> None:
     """Creates the cluster unless it exists. One that `nobody` ran becomes that of a user of its own. No server runs."""
     if (place.cluster / "PG_VERSION").exists():
         if os.geteuid() == 0 and (place.server_uid == 0 or place.is_run_by_nobody):
@@ -121,7 +121,7 @@ def create_cluster(place: Place) -> None:
         root.sync()
 
 
-def start_server(place: Place) -> int:
+def start_server(place: DataDirectory) -> int:
     """The cluster and the directory of the socket exist. Returns how many access lines do not apply any more."""
     user = user_of(place.server_uid) if os.geteuid() == 0 else None
     programs = programs_for(user)
@@ -151,7 +151,7 @@ def start_server(place: Place) -> int:
         time.sleep(STEP_S)
 
 
-def await_ready(place: Place) -> None:
+def await_ready(place: DataDirectory) -> None:
     deadline = time.monotonic() + START_S_MAX
     while run(binaries_dir() / "pg_isready", "-q", "-h", place.socket_dir, "-t", "5").returncode != 0:
         if time.monotonic() > deadline:
@@ -175,7 +175,7 @@ def _author(user: OtherUser | None) -> OtherUser | None:
     return None if user is None else OtherUser(uid, user.gid)
 
 
-def _give_to_own_user(place: Place) -> None:
+def _give_to_own_user(place: DataDirectory) -> None:
     """After what a server that was killed has left is gone: PostgreSQL would not recognise it under another user."""
     old_uid = place.server_uid
     with contents_of(place.cluster) as cluster:
@@ -230,7 +230,7 @@ def _as_seen_by(user: OtherUser | None, directory: Path) -> Path:
     return directory if user is None or not here.exists() else here
 
 
-def stop_server(place: Place) -> None:
+def stop_server(place: DataDirectory) -> None:
     for how, wait_s in ((signal.SIGINT, STOP_S_MAX), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0)):
         deadline = time.monotonic() + wait_s
         if (process := place.postmaster()) is not None:

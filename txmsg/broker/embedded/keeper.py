@@ -15,7 +15,7 @@ from typing import Final
 from txmsg.broker.embedded.cluster import await_ready, create_cluster, start_server, stop_server
 from txmsg.broker.embedded.contents import contents_of
 from txmsg.broker.embedded.owner import change_owner
-from txmsg.broker.embedded.place import STEP_S, STOP_S_MAX, Place, lock
+from txmsg.broker.embedded.place import STEP_S, STOP_S_MAX, DataDirectory, lock
 from txmsg.errors import StorageError
 
 _LOG_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -25,7 +25,7 @@ _STEPS: Final = 20
 
 def keep(root: Path) -> None:
     """Starts PostgreSQL, lets the caller go, and stops PostgreSQL when it is no longer used."""
-    place = Place(root)
+    place = DataDirectory(root)
     keeper_fd = lock(place.keeper_lock, fcntl.LOCK_EX, timeout_s=STOP_S_MAX)
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CREAT, 0o600)
     _prepare(place)
@@ -82,7 +82,7 @@ def _has_ended(pid: int, *, within_s: float) -> bool:
         os.close(fd)
 
 
-def _prepare(place: Place) -> None:
+def _prepare(place: DataDirectory) -> None:
     """Makes the log, with the permissions that it needs. The server writes to it by the descriptor that it is given."""
     place.root.chmod(0o700)
     if place.log.exists() and place.log.stat().st_size > _LOG_BYTES_MAX:
@@ -92,7 +92,7 @@ def _prepare(place: Place) -> None:
         change_owner(place.log, 0, -1)  # the version before gave it to `nobody`
 
 
-def _prepare_socket(place: Place) -> None:
+def _prepare_socket(place: DataDirectory) -> None:
     """Makes the directory of the socket, or takes the one that an earlier start of this server has left."""
     place.socket_file.unlink(missing_ok=True)  # of a server that was killed: what can be written may have changed
     directory = place.socket_dir

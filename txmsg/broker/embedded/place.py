@@ -42,7 +42,7 @@ def default_data_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataDirectory:
     """Every file name in a data directory."""
 
     root: Path

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 from urllib.parse import quote
 
 from txmsg.broker.embedded.cluster import SUPERUSER
-from txmsg.broker.embedded.place import STOP_S_MAX, Place, default_data_dir, is_locked, lock, locked
+from txmsg.broker.embedded.place import STOP_S_MAX, DataDirectory, default_data_dir, is_locked, lock, locked
 from txmsg.errors import MisuseError, StorageError
 from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text, require_own
@@ -34,7 +34,7 @@ class EmbeddedPostgres:
 
     def __init__(self, data_dir: Path | str | None = None) -> None:
         self._named = Path(data_dir or default_data_dir() / "pg").expanduser().absolute()
-        self._place = Place(self._named.resolve())
+        self._place = DataDirectory(self._named.resolve())
         self._users_fd: int | None = None
 
     @property

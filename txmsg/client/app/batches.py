@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from txmsg.consumer.pace import Pace
+from txmsg.consumer.pace import HandlerRate
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import NotBegun
@@ -46,7 +46,7 @@ class Batches:
         handle: Callable[[list[ReceivedMessage]], Awaitable[Any]],
         *,
         name: str,
-        pace: Pace | None = None,
+        pace: HandlerRate | None = None,
         begins: Callable[[], bool] = lambda: True,
         until_quiet: bool = False,
     ) -> None:
@@ -157,7 +157,7 @@ class BatchesOfQueues:
         handle: Callable[[list[ReceivedMessage]], Awaitable[Any]],
         *,
         name: str,
-        pace: Pace | None = None,
+        pace: HandlerRate | None = None,
         begins: Callable[[], bool] = lambda: True,
     ) -> None:
         room = asyncio.Semaphore(concurrency)

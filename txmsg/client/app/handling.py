@@ -16,7 +16,7 @@ from txmsg.client.app.processes import Processes
 from txmsg.client.app.router import Middleware, Subscription, injected_of, payloads_of
 from txmsg.client.app.transactions import NO_DATABASE, Transactions
 from txmsg.client.receiving.idempotent import Idempotent
-from txmsg.consumer.pace import Pace
+from txmsg.consumer.pace import HandlerRate
 from txmsg.consumer.subscriptions import GroupHandler, Subscriptions
 from txmsg.message import ReceivedMessage
 from txmsg.message.typed.topic import Topic
@@ -57,7 +57,7 @@ class Handling:
         injected = injected_of(subscription, overrides)
         self.payloads = payloads_of(subscription, injected)
         """Of each topic: itself, if it knows them, or the type that the handler asks for, if it does."""
-        pace = None if subscription.rate is None else Pace(subscription.rate)
+        pace = None if subscription.rate is None else HandlerRate(subscription.rate)
         handle = self._innermost(injected, pace)
         if pace is not None and self._batches is None:
             handle = _paced(handle, pace, self._closed, begins)
@@ -65,7 +65,7 @@ class Handling:
             handle = _within(handle, subscription.middleware)
         self.handle = handle
 
-    def _innermost(self, injected: Injected, pace: Pace | None) -> Handle:
+    def _innermost(self, injected: Injected, pace: HandlerRate | None) -> Handle:
         subscription = self.of
         handler, is_list = subscription.handler, subscription.batch is not None
         if isinstance(handler, GroupHandler):
@@ -83,7 +83,7 @@ class Handling:
             return self._processes
         return handler if injected.is_plain else call
 
-    def _in_lists(self, call: Callable[[list[ReceivedMessage]], Any], pace: Pace | None) -> Handle:
+    def _in_lists(self, call: Callable[[list[ReceivedMessage]], Any], pace: HandlerRate | None) -> Handle:
         subscription = self.of
         assert subscription.batch is not None, "who calls this has looked"
         if subscription.middleware and not is_coroutine(call):
@@ -121,7 +121,7 @@ class Handling:
             await asyncio.to_thread(self._processes.close)
 
 
-def _paced(handle: Handle, pace: Pace, closed: threading.Event, begins: Callable[[], bool]) -> Handle:
+def _paced(handle: Handle, pace: HandlerRate, closed: threading.Event, begins: Callable[[], bool]) -> Handle:
     if is_coroutine(handle):
 
         async def handle_on_loop(message: ReceivedMessage) -> Any:

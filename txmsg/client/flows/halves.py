@@ -11,7 +11,7 @@ from txmsg.checker.fence import Fence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.sending.begun import BegunHalf
 from txmsg.client.sending.half import Half
-from txmsg.client.sending.untold import Untold
+from txmsg.client.sending.untold import UnreportedOutcomes
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Halves(Protocol):
     @property
     def _is_sharded(self) -> bool: ...
     @property
-    def _untold(self) -> Untold: ...
+    def _untold(self) -> UnreportedOutcomes: ...
     def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     def _half(
         self,

@@ -9,7 +9,7 @@ from txmsg.checker.fence import AsyncFence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.half import Half
-from txmsg.client.sending.untold import Untold
+from txmsg.client.sending.untold import UnreportedOutcomes
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class AsyncHalves(Protocol):
     @property
     def _is_sharded(self) -> bool: ...
     @property
-    def _untold(self) -> Untold: ...
+    def _untold(self) -> UnreportedOutcomes: ...
     async def half(self, messages: Sequence[Message], *, transaction_id: TransactionId | None = None) -> Half: ...
     async def _half(
         self,

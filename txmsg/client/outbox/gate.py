@@ -6,7 +6,7 @@ PROBE_INTERVAL_S = 1.0
 """While no broker answers, one call in so long tries; the others would wait for nothing."""
 
 
-class Gate:
+class CircuitBreaker:
     """Open as long as brokers answer. Shared by threads: that two of them try at once does no harm."""
 
     __slots__ = ("_next_at", "is_away")

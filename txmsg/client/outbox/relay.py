@@ -45,7 +45,7 @@ LEAVE_S: Final = 2.0
 _PASSING: Final = (BrokerUnavailable, OutcomeUnknown, Unauthenticated, MisuseError)
 """What says nothing against a row."""
 
-_Chain: TypeAlias = list[tuple[rows.Row, Half]]
+_Chain: TypeAlias = list[tuple[rows.OutboxRow, Half]]
 """Rows of one ordering key, in their order, or one row without; with the halves of their messages."""
 
 
@@ -273,12 +273,12 @@ class Relay:
             await self._fence._run(rows.note_refused, page.refused)
         return page
 
-    async def _store_halves(self, found: Sequence[rows.Row], page: _Page) -> None:
+    async def _store_halves(self, found: Sequence[rows.OutboxRow], page: _Page) -> None:
         """Stores halves: the rows of one ordering key one after the other, until one fails, and all others at once.
 
         A key whose broker is away does not hold back the others: what is stored in time is finished.
         """
-        chains: dict[str | int, list[rows.Row]] = {}
+        chains: dict[str | int, list[rows.OutboxRow]] = {}
         for row in found:
             chains.setdefault(row.seq if row.ordering_key is None else row.ordering_key, []).append(row)
         try:
@@ -289,7 +289,7 @@ class Relay:
             if page.trouble is None and len(page.stored) + len(page.refused) < len(chains):
                 page.trouble = BrokerUnavailable("no broker has stored the half messages of some of them in time")
 
-    async def _store_in_order(self, chain: Sequence[rows.Row], page: _Page, limit: asyncio.Timeout) -> None:
+    async def _store_in_order(self, chain: Sequence[rows.OutboxRow], page: _Page, limit: asyncio.Timeout) -> None:
         stored: _Chain = []
         for row in chain:
             try:

@@ -53,7 +53,7 @@ _TURN_ENDS: Final = Ago(literal(-TURN_S, literal_execute=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class OutboxRow:
     """The messages of one transaction."""
 
     seq: int
@@ -65,7 +65,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class OutboxStatus:
     """What a process sees of the outbox of its producer group without counting.
 
     rows, refused: as the relay that has the turn counted them last. is_taken: another one has the turn.
@@ -78,7 +78,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class OutboxBacklog:
     """What waits in the outbox of one producer group. oldest_s: the age of the oldest row; 0 without one."""
 
     group: str
@@ -89,7 +89,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedOutboxRow:
     """A row, as an operator sees it. refused: what the brokers said, or None."""
 
     seq: int
@@ -161,7 +161,7 @@ def has_key(connection: Connection, group: str, key: str) -> bool:
 # ---- the relay
 
 
-def look(connection: Connection, group: str, holder: UUID) -> Look | None:
+def look(connection: Connection, group: str, holder: UUID) -> OutboxStatus | None:
     """What waits for a group, by two reads of one row each. None: nothing."""
     with _table_is_there(connection), connection.begin():
         first = connection.execute(
@@ -176,7 +176,7 @@ def look(connection: Connection, group: str, holder: UUID) -> Look | None:
         ).first()
     written_at, now = first
     taken_by, waiting, refused, is_held = turn or (None, 0, 0, False)
-    return Look(
+    return OutboxStatus(
         rows=max(1, waiting),  # its holder has not counted yet
         refused=refused,
         oldest_s=max(0.0, (now - written_at).total_seconds()),
@@ -223,7 +223,7 @@ def leave_turn(connection: Connection, group: str, holder: UUID) -> None:
         connection.execute(delete(outbox_turn_table).where(_turn.group_name == group, _turn.holder == holder))
 
 
-def page(connection: Connection, group: str, after: int, with_refused: bool) -> list[Row]:
+def page(connection: Connection, group: str, after: int, with_refused: bool) -> list[OutboxRow]:
     """The next rows to be relayed behind row `after`, in order: some hundreds, or some megabytes.
 
     Left out are those of an ordering key of which an earlier row still waits; and, unless with_refused, rows that were
@@ -237,7 +237,7 @@ def page(connection: Connection, group: str, after: int, with_refused: bool) -> 
             .order_by(_outbox.seq)
         ).all()
     return [
-        Row(seq=seq, transaction_id=TransactionId(id_), ordering_key=key, messages=messages)
+        OutboxRow(seq=seq, transaction_id=TransactionId(id_), ordering_key=key, messages=messages)
         for seq, id_, key, messages in found
     ]
 
@@ -336,7 +336,7 @@ def note_refused(connection: Connection, refused: Sequence[tuple[int, str]]) -> 
 # ---- for operators
 
 
-def waiting(connection: Connection) -> list[Waiting]:
+def waiting(connection: Connection) -> list[OutboxBacklog]:
     """What waits, by producer group."""
     with _table_is_there(connection), connection.begin():
         found = connection.execute(
@@ -350,7 +350,7 @@ def waiting(connection: Connection) -> list[Waiting]:
             ).group_by(_outbox.group_name)
         ).all()
     return [
-        Waiting(
+        OutboxBacklog(
             group=group,
             rows=rows,
             refused=refused,
@@ -361,7 +361,7 @@ def waiting(connection: Connection) -> list[Waiting]:
     ]
 
 
-def listed(connection: Connection, group: str | None, limit: int) -> list[Listed]:
+def listed(connection: Connection, group: str | None, limit: int) -> list[ListedOutboxRow]:
     """The oldest rows, of one group or of all."""
     statement = select(outbox_table).order_by(_outbox.seq).limit(limit)
     if group is not None:
@@ -369,7 +369,7 @@ def listed(connection: Connection, group: str | None, limit: int) -> list[Listed
     with _table_is_there(connection), connection.begin():
         found = connection.execute(statement).all()
     return [
-        Listed(
+        ListedOutboxRow(
             seq=row.seq,
             group=row.group_name,
             transaction_id=TransactionId(row.transaction_id),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txmsg.client.outbox.gate import Gate
+from txmsg.client.outbox.gate import CircuitBreaker
 from txmsg.client.outbox.options import Outbox
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.metrics.figures import Figures
@@ -14,7 +14,7 @@ class OutboxState:
     """The gate, and figures. rows, refused and oldest_s are of the whole producer group, as the relay saw them last."""
 
     def __init__(self) -> None:
-        self.gate = Gate()
+        self.gate = CircuitBreaker()
         self.rows = 0
         self.refused = 0
         self.oldest_s = 0.0

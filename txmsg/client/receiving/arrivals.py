@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.epochs import Epochs
-from txmsg.client.receiving.held import Hand, Held, hand_of
-from txmsg.client.receiving.line import Line
+from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages, hand_of
+from txmsg.client.receiving.line import PollSequence
 from txmsg.client.receiving.received import delivered
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
@@ -21,7 +21,7 @@ class Arrival:
     """Messages of one queue that came together. losses: with how many consumers they were lost before, at most."""
 
     deliveries: Deliveries
-    hand: Hand
+    hand: DeliveredBatch
     messages: Sequence[ReceivedMessage]
     losses: int
 
@@ -30,9 +30,9 @@ class Arrival:
 class Arrivals:
     """Those of one link. `take` gets what is to be handled."""
 
-    held: Held
+    held: UnsettledMessages
     deliveries: Deliveries
-    line: Line
+    line: PollSequence
     epochs: Epochs
     counts: ConsumerCounts
     take: Callable[[Arrival], None]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from txmsg.client.channel import BrokerCalls
 from txmsg.client.receiving.awaited import AwaitedQueues
-from txmsg.client.receiving.line import Line
+from txmsg.client.receiving.line import PollSequence
 from txmsg.client.receiving.member import Member
-from txmsg.client.receiving.room import Room
-from txmsg.client.receiving.trouble import Trouble
+from txmsg.client.receiving.room import FetchBudget
+from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply, ReceiveRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -24,10 +24,10 @@ class Calls:
 
     channel: BrokerCalls
     member: Member
-    room: Room
-    line: Line
+    room: FetchBudget
+    line: PollSequence
     awaited: AwaitedQueues
-    trouble: Trouble
+    trouble: BrokerFailures
 
     def request(self, *, names_line: bool = False) -> ReceiveRequest:
         """What each request says. names_line: also what came last over its line; not while a poll is under way."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txmsg.client.receiving.held import Hand, Held
+from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.reports import Reports
-from txmsg.client.receiving.room import Room
+from txmsg.client.receiving.room import FetchBudget
 from txmsg.client.receiving.settlements import Settlements
 from txmsg.client.receiving.settling import Settling
 from txmsg.consumer.failures import Failure
@@ -13,14 +13,16 @@ from txmsg.consumer.failures import Failure
 class Deliveries:
     """The messages that came over a link. Whoever got one calls `ack`, `refuse` or `drop` for it, exactly once."""
 
-    def __init__(self, held: Held, room: Room, settlements: Settlements, reports: Reports, settling: Settling) -> None:
+    def __init__(
+        self, held: UnsettledMessages, room: FetchBudget, settlements: Settlements, reports: Reports, settling: Settling
+    ) -> None:
         self._held = held
         self._room = room
         self._settlements = settlements
         self._reports = reports
         self._settling = settling
 
-    def ack(self, hand: Hand, offset: int) -> None:
+    def ack(self, hand: DeliveredBatch, offset: int) -> None:
         """The message is done."""
         self._settlements.ack(hand, offset)
         self._held.drop(hand, offset)
@@ -30,7 +32,7 @@ class Deliveries:
             for repeat in self._held.repeats.pop((hand, offset), ()):
                 self.ack(repeat, offset)
 
-    def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
+    def refuse(self, hand: DeliveredBatch, offset: int, failure: Failure) -> None:
         """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
         self._settlements.refuse(hand, offset, failure)
         self._held.drop(hand, offset)
@@ -39,19 +41,19 @@ class Deliveries:
         for repeat in self._held.repeats.pop((hand, offset), ()):
             self.refuse(repeat, offset, failure)
 
-    def drop(self, hand: Hand, offset: int) -> None:
+    def drop(self, hand: DeliveredBatch, offset: int) -> None:
         """The message is not settled: it is redelivered when its visibility timeout ends."""
         for each in (hand, *self._held.repeats.pop((hand, offset), ())):
             self._held.drop(each, offset)
         self._room.changed.set()
 
-    def holds(self, hand: Hand, offset: int, now: float) -> bool:
+    def holds(self, hand: DeliveredBatch, offset: int, now: float) -> bool:
         """Whether this message is still reserved for this consumer. Else another one gets it."""
         return self._held.holds(hand, offset, now) or any(
             self._held.holds(repeat, offset, now) for repeat in self._held.repeats.get((hand, offset), ())
         )
 
-    def is_known(self, hand: Hand, offset: int) -> bool:
+    def is_known(self, hand: DeliveredBatch, offset: int) -> bool:
         """Whether a message that was just delivered is held already, or done. If so, it ends as the earlier delivery.
 
         The broker may have heard too late of this process, as when a handler blocks the loop: it would be called again
@@ -62,6 +64,6 @@ class Deliveries:
             return True
         return self._held.is_repeat(hand, offset)
 
-    async def tell_alone(self, hand: Hand, offset: int, *, is_alone: bool) -> bool:
+    async def tell_alone(self, hand: DeliveredBatch, offset: int, *, is_alone: bool) -> bool:
         """See `Reports.tell_alone`."""
         return await self._reports.tell_alone(hand, offset, is_alone=is_alone)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txmsg.client.receiving.deliveries import Deliveries
-from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.held import DeliveredBatch
 from txmsg.consumer.failures import Failure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run
@@ -23,7 +23,7 @@ class Delivery(Run):
     __slots__ = ("_deliveries", "_failure", "_hand", "_is_given", "_is_noted", "late_at", "message")
 
     def __init__(
-        self, deliveries: Deliveries, hand: Hand, message: ReceivedMessage, handler: Handler, late_at: float
+        self, deliveries: Deliveries, hand: DeliveredBatch, message: ReceivedMessage, handler: Handler, late_at: float
     ) -> None:
         super().__init__(handler)
         self.message = message

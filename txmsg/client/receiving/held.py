@@ -18,7 +18,7 @@ from txmsg.wire.v1.txmsg_pb2 import Receipt
 _OFFSET, _BODY = attrgetter("offset"), attrgetter("body")
 
 
-class Hand(NamedTuple):
+class DeliveredBatch(NamedTuple):
     """Messages that were delivered together from one queue: their receipt without the offsets."""
 
     queue_id: int
@@ -30,13 +30,13 @@ class Hand(NamedTuple):
         return Receipt(queue_id=self.queue_id, token=self.token, epoch=self.epoch, offset=offsets)
 
 
-def hand_of(receipt: Receipt) -> Hand:
+def hand_of(receipt: Receipt) -> DeliveredBatch:
     """The hand that a receipt belongs to."""
-    return Hand(receipt.queue_id, receipt.token, receipt.epoch)
+    return DeliveredBatch(receipt.queue_id, receipt.token, receipt.epoch)
 
 
 @dataclass(slots=True)
-class _OfHand:
+class _UnsettledOfBatch:
     """The unsettled messages of one hand, and until when they are reserved unless that is extended."""
 
     sizes: dict[int, int]
@@ -51,22 +51,24 @@ class _OfHand:
         return self.sizes.keys() - self.lost
 
 
-class Held:
+class UnsettledMessages:
     """Messages received and not settled, by hand. count: of them. size_bytes: of their bodies."""
 
     def __init__(self, queues: QueuesHeld) -> None:
         self._queues = queues
         self.count = 0
         self.size_bytes = 0
-        self._by_hand: dict[Hand, _OfHand] = {}
-        self.repeats: defaultdict[tuple[Hand, int], list[Hand]] = defaultdict(list)
+        self._by_hand: dict[DeliveredBatch, _UnsettledOfBatch] = {}
+        self.repeats: defaultdict[tuple[DeliveredBatch, int], list[DeliveredBatch]] = defaultdict(list)
         """Later deliveries of messages, by hand and offset of the one that is handled: they end together."""
 
-    def add(self, hand: Hand, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float) -> None:
+    def add(
+        self, hand: DeliveredBatch, messages: Sequence[ReceivedMessage], unreadable: Collection[int], until: float
+    ) -> None:
         """Adds delivered messages, and offsets whose message cannot be read."""
         self.count += len(messages) + len(unreadable)
         # What came before from one queue and under one token came in this reply: a part are retries.
-        sizes = self._by_hand.setdefault(hand, _OfHand({}, until)).sizes
+        sizes = self._by_hand.setdefault(hand, _UnsettledOfBatch({}, until)).sizes
         if not sizes and (messages or unreadable):
             self._queues.add(hand.queue_id)
         sizes.update(dict.fromkeys(unreadable, 0))
@@ -74,7 +76,7 @@ class Held:
         sizes.update(zip(map(_OFFSET, messages), map(len, map(_BODY, messages)), strict=True))
         self.size_bytes += sum(map(len, map(_BODY, messages)))
 
-    def drop(self, hand: Hand, offset: int) -> None:
+    def drop(self, hand: DeliveredBatch, offset: int) -> None:
         """The message is settled, or given up."""
         self.count -= 1
         found = self._by_hand.get(hand)
@@ -84,12 +86,12 @@ class Held:
                 del self._by_hand[hand]
                 self._queues.drop(hand.queue_id)
 
-    def holds(self, hand: Hand, offset: int, now: float) -> bool:
+    def holds(self, hand: DeliveredBatch, offset: int, now: float) -> bool:
         """Whether this message is still reserved for this consumer."""
         found = self._by_hand.get(hand)
         return found is not None and offset in found.sizes and offset not in found.lost and now < found.until
 
-    def is_repeat(self, hand: Hand, offset: int) -> bool:
+    def is_repeat(self, hand: DeliveredBatch, offset: int) -> bool:
         """Whether this message is held already by an earlier delivery. If so, this one is among its `repeats`."""
         for known, found in self._by_hand.items():
             if known.queue_id == hand.queue_id and known != hand and offset in found.sizes:
@@ -97,16 +99,16 @@ class Held:
                 return True
         return False
 
-    def until_before(self, moment: float) -> list[Hand]:
+    def until_before(self, moment: float) -> list[DeliveredBatch]:
         """The hands whose reservation ends before this time."""
         return [hand for hand, found in self._by_hand.items() if found.until < moment]
 
-    def receipts(self, hands: Iterable[Hand]) -> list[Receipt]:
+    def receipts(self, hands: Iterable[DeliveredBatch]) -> list[Receipt]:
         """The receipts of the messages in these hands that are still reserved."""
         ours = [(hand, self._by_hand[hand].ours) for hand in hands if hand in self._by_hand]
         return [hand.receipt(sorted(offsets)) for hand, offsets in ours if offsets]
 
-    def extend(self, hands: Iterable[Hand], until: float) -> None:
+    def extend(self, hands: Iterable[DeliveredBatch], until: float) -> None:
         """The broker has extended their reservation until this time."""
         for hand in hands:
             if hand in self._by_hand:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from txmsg.client.receiving.held import Held
+from txmsg.client.receiving.held import UnsettledMessages
 from txmsg.client.receiving.polls import Polls
-from txmsg.client.receiving.room import Room
+from txmsg.client.receiving.room import FetchBudget
 from txmsg.client.receiving.settling import Settling
 
 RENEWALS = 4
@@ -16,10 +16,10 @@ HELD_COUNT_MAX = 1000
 """Receipts in such a call."""
 
 
-class Keeper:
+class VisibilityExtender:
     """Keeps what a link holds."""
 
-    def __init__(self, held: Held, room: Room, polls: Polls, settling: Settling) -> None:
+    def __init__(self, held: UnsettledMessages, room: FetchBudget, polls: Polls, settling: Settling) -> None:
         self._held = held
         self._room = room
         self._polls = polls

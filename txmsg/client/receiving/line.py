@@ -11,7 +11,7 @@ def _new_id() -> int:
     return random.getrandbits(63) + 1  # 0 is none
 
 
-class Line:
+class PollSequence:
     """What the requests on it say of the replies before."""
 
     def __init__(self) -> None:

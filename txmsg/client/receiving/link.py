@@ -11,18 +11,18 @@ from txmsg.client.receiving.arrivals import Arrival, Arrivals
 from txmsg.client.receiving.awaited import AwaitedQueues
 from txmsg.client.receiving.calls import Calls
 from txmsg.client.receiving.deliveries import Deliveries
-from txmsg.client.receiving.held import Held
-from txmsg.client.receiving.keeper import Keeper
-from txmsg.client.receiving.line import Line
+from txmsg.client.receiving.held import UnsettledMessages
+from txmsg.client.receiving.keeper import VisibilityExtender
+from txmsg.client.receiving.line import PollSequence
 from txmsg.client.receiving.member import Member
 from txmsg.client.receiving.poller import Poller
 from txmsg.client.receiving.polls import Polls
 from txmsg.client.receiving.reports import Reports
-from txmsg.client.receiving.room import Bounds, Room
+from txmsg.client.receiving.room import FetchBounds, FetchBudget
 from txmsg.client.receiving.settlements import Settlements
 from txmsg.client.receiving.settling import Settling
 from txmsg.client.receiving.shard import Shard
-from txmsg.client.receiving.trouble import Trouble
+from txmsg.client.receiving.trouble import BrokerFailures
 
 
 class Link:
@@ -32,13 +32,13 @@ class Link:
     """
 
     def __init__(
-        self, shard: Shard, address: str, member: Member, bounds: Bounds, take: Callable[[Arrival], None]
+        self, shard: Shard, address: str, member: Member, bounds: FetchBounds, take: Callable[[Arrival], None]
     ) -> None:
         self.address = address
-        self._held = held = Held(shard.queues)
-        self._room = room = Room(held, bounds)
+        self._held = held = UnsettledMessages(shard.queues)
+        self._room = room = FetchBudget(held, bounds)
         self._polls = polls = Polls(bounds.visibility_timeout_s)
-        line, awaited, trouble = Line(), AwaitedQueues(shard), Trouble(member.group, address)
+        line, awaited, trouble = PollSequence(), AwaitedQueues(shard), BrokerFailures(member.group, address)
         settlements = Settlements(member.counts)
         calls = Calls(
             channel=shard.brokers.channel(address),
@@ -61,7 +61,7 @@ class Link:
             epochs=shard.epochs,
             take=take,
         )
-        self._keeper = Keeper(held, room, polls, settling)
+        self._keeper = VisibilityExtender(held, room, polls, settling)
         self._poller = Poller(
             calls=calls,
             polls=polls,
@@ -93,7 +93,7 @@ class Link:
         """Settles everything that waits, before the end. What is left after the time is redelivered."""
         await self._settling.flush(timeout_s)
 
-    def use(self, bounds: Bounds) -> None:
+    def use(self, bounds: FetchBounds) -> None:
         """Applies new bounds. The poll under way has asked by the old ones."""
         self._room.use(bounds)
         self._keeper.look_soon()

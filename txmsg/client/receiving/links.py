@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from txmsg.client.channel import Brokers
 from txmsg.client.receiving.link import Link
-from txmsg.client.receiving.room import Bounds
+from txmsg.client.receiving.room import FetchBounds
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -65,7 +65,7 @@ class Links:
         """Messages received and not settled."""
         return sum(each.link.out for each in self._all())
 
-    def use(self, bounds: Bounds) -> None:
+    def use(self, bounds: FetchBounds) -> None:
         """Applies new bounds to each link."""
         for each in self._all():
             each.link.use(bounds)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from txmsg.client.receiving.arrivals import Arrivals
 from txmsg.client.receiving.calls import CALL_GRACE_S, Calls
 from txmsg.client.receiving.polls import Polls
-from txmsg.client.receiving.room import Free, Room
+from txmsg.client.receiving.room import FetchAllowance, FetchBudget
 from txmsg.client.receiving.settlements import Settlements
 from txmsg.client.receiving.settling import Settling
-from txmsg.client.receiving.trouble import Trouble
+from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.consumer.isolation import isolation
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply
 
@@ -31,11 +31,11 @@ class Poller:
 
     calls: Calls
     polls: Polls
-    room: Room
+    room: FetchBudget
     settlements: Settlements
     settling: Settling
     arrivals: Arrivals
-    trouble: Trouble
+    trouble: BrokerFailures
 
     async def run(self) -> None:
         """Polls until it is stopped. After a failure of the broker it pauses and polls again."""
@@ -53,7 +53,7 @@ class Poller:
                 self._hear(reply)
         self.settling.soon()
 
-    async def poll(self, free: Free) -> ReceiveReply | None:
+    async def poll(self, free: FetchAllowance) -> ReceiveReply | None:
         """One poll. None after a failure, and if it was ended by a pause or a stop."""
         request = self.calls.request(names_line=True)
         request.max_messages, request.max_bytes = free.count, free.size_bytes

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from txmsg.client.receiving.awaited import AwaitedQueues
 from txmsg.client.receiving.calls import Calls
-from txmsg.client.receiving.held import Hand, Held
+from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.polls import Polls
 from txmsg.client.receiving.settlements import Settlements
-from txmsg.client.receiving.trouble import Trouble
+from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 TELL_TIMEOUT_S = 5.0
@@ -23,11 +23,11 @@ class Reports:
     """Sends them, by calls that ask for nothing. When, others decide."""
 
     calls: Calls
-    held: Held
+    held: UnsettledMessages
     settlements: Settlements
     polls: Polls
     awaited: AwaitedQueues
-    trouble: Trouble
+    trouble: BrokerFailures
 
     @property
     def unsent_count(self) -> int:
@@ -61,7 +61,7 @@ class Reports:
         self._hear_expired(reply.expired)
         return True
 
-    async def tell_alone(self, hand: Hand, offset: int, *, is_alone: bool) -> bool:
+    async def tell_alone(self, hand: DeliveredBatch, offset: int, *, is_alone: bool) -> bool:
         """Tells that a message begins, alone in this process, or that others run beside it from now on.
 
         Returns whether the broker has heard it and the message is still ours.

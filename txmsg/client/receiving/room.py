@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from txmsg.client.receiving.held import Held
+from txmsg.client.receiving.held import UnsettledMessages
 
 OUT_SIZE_BYTES_MAX = 64 * 1024 * 1024
 """By default."""
@@ -20,7 +20,7 @@ PACE_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class FetchBounds:
     """How much may be out at once, and for how long the broker leaves it to us. Others may hold later.
 
     out_min: messages that may be out, at least; more are when they are settled quickly. out_size_bytes_max: of their
@@ -33,17 +33,17 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FetchAllowance:
     """What a poll may ask for: so many messages, of so many bytes."""
 
     count: int
     size_bytes: int
 
 
-class Room:
+class FetchBudget:
     """What a link may hold beside what it holds already. `changed` is set when that may be more than before."""
 
-    def __init__(self, held: Held, bounds: Bounds) -> None:
+    def __init__(self, held: UnsettledMessages, bounds: FetchBounds) -> None:
         self.bounds = bounds
         self.changed = asyncio.Event()
         self._held = held
@@ -51,7 +51,7 @@ class Room:
         self._settled_count = 0
         self._paced_at = 0.0
 
-    def use(self, bounds: Bounds) -> None:
+    def use(self, bounds: FetchBounds) -> None:
         """Applies new bounds."""
         self.bounds = bounds
         self._out_max = bounds.out_min
@@ -62,11 +62,11 @@ class Room:
         self._settled_count += 1
         self.changed.set()
 
-    def free(self, now: float) -> Free | None:
+    def free(self, now: float) -> FetchAllowance | None:
         """What a poll may ask for now. None: too little to be worth one, under a quarter of it all."""
         self._set_pace(now)
         size_bytes_max = self.bounds.out_size_bytes_max
-        free = Free(self._out_max - self._held.count, size_bytes_max - self._held.size_bytes)
+        free = FetchAllowance(self._out_max - self._held.count, size_bytes_max - self._held.size_bytes)
         is_worth_it = free.count >= max(1, self._out_max // 4) and free.size_bytes >= max(1, size_bytes_max // 4)
         return free if is_worth_it else None
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from txmsg.client.receiving.held import Hand
+from txmsg.client.receiving.held import DeliveredBatch
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
 from txmsg.wire.v1.txmsg_pb2 import ReceiveRequest, Refusal
@@ -21,7 +21,7 @@ ERROR_TEXT_SIZE_MAX = 4000
 class Taken:
     """Settlements that leave together."""
 
-    acks: Mapping[Hand, list[int]]
+    acks: Mapping[DeliveredBatch, list[int]]
     refusals: Sequence[Refusal]
 
     def put(self, request: ReceiveRequest) -> None:
@@ -35,7 +35,7 @@ class Settlements:
 
     def __init__(self, counts: ConsumerCounts) -> None:
         self._counts = counts
-        self._acks: defaultdict[Hand, list[int]] = defaultdict(list)
+        self._acks: defaultdict[DeliveredBatch, list[int]] = defaultdict(list)
         self._refusals: list[Refusal] = []
         self._under_way: list[Taken] = []
         self._heard: list[Taken] = []
@@ -48,11 +48,11 @@ class Settlements:
     def __bool__(self) -> bool:
         return bool(self._acks or self._refusals)
 
-    def ack(self, hand: Hand, offset: int) -> None:
+    def ack(self, hand: DeliveredBatch, offset: int) -> None:
         """The message is done."""
         self._acks[hand].append(offset)
 
-    def refuse(self, hand: Hand, offset: int, failure: Failure) -> None:
+    def refuse(self, hand: DeliveredBatch, offset: int, failure: Failure) -> None:
         """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
         self._refusals.append(
             Refusal(
@@ -64,7 +64,7 @@ class Settlements:
             )
         )
 
-    def is_acknowledged(self, hand: Hand, offset: int) -> bool:
+    def is_acknowledged(self, hand: DeliveredBatch, offset: int) -> bool:
         """Whether the broker is told that this message is done, or was since it was asked, for any delivery."""
         return any(
             each.queue_id == hand.queue_id and offset in offsets

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from txmsg.client.receiving.awaited import AwaitedQueues
 from txmsg.client.receiving.reports import Reports
-from txmsg.client.receiving.trouble import Trouble
+from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 FLUSH_DELAY_S = 0.005
@@ -22,7 +22,7 @@ FAILURES_MAX = 3
 class Settling:
     """Has reports sent, one after the other, until `flush`."""
 
-    def __init__(self, reports: Reports, awaited: AwaitedQueues, trouble: Trouble) -> None:
+    def __init__(self, reports: Reports, awaited: AwaitedQueues, trouble: BrokerFailures) -> None:
         self._reports = reports
         self._awaited = awaited
         self._trouble = trouble

@@ -21,7 +21,7 @@ REFUSED_PAUSE_S_MAX = 10.0
 SAY_AGAIN_S = 60.0
 
 
-class Trouble:
+class BrokerFailures:
     """Of one consumer with one broker. failures: calls that failed, in a row. is_refused: the last was not allowed."""
 
     def __init__(self, group: str, address: str) -> None:

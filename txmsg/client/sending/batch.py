@@ -125,13 +125,13 @@ class SendEntry(Entry):
 
     def go_on_without(self, stored: Callable[[bytes], object]) -> None:
         """The caller no longer waits. An entry that was not sent never is; if it gets stored, `stored` is called."""
-        waiter, self.waiter = self.waiter, _Gone(stored)
+        waiter, self.waiter = self.waiter, _AbandonedWaiter(stored)
         if waiter is not None and waiter.done() and waiter.exception() is None:
             stored(waiter.result())
 
     def abandoned(self) -> bool:
         """Whether the caller has gone before the request was sent: then nothing needs to be stored."""
-        return isinstance(self.waiter, _Gone) or (self.waiter is not None and self.waiter.done())
+        return isinstance(self.waiter, _AbandonedWaiter) or (self.waiter is not None and self.waiter.done())
 
 
 class FreshEntry(SendEntry):
@@ -140,7 +140,7 @@ class FreshEntry(SendEntry):
     __slots__ = ()
 
 
-class _Gone:
+class _AbandonedWaiter:
     """Replaces the waiter of a caller that no longer waits."""
 
     __slots__ = ("_stored",)

@@ -14,7 +14,7 @@ from txmsg.errors import OutcomeUnknown
 from txmsg.message import TransactionId
 
 if TYPE_CHECKING:
-    from txmsg.tracing.sending import Sending, Unsampled
+    from txmsg.tracing.sending import SendSpan, Unsampled
 
 
 class _Begun:
@@ -26,7 +26,7 @@ class _Begun:
     def __init__(
         self,
         entry: SendEntry,
-        trace: Sending | Unsampled | None,
+        trace: SendSpan | Unsampled | None,
         *,
         after_half: Callable[[Half], object],
         leave: Callable[[], object],
@@ -71,7 +71,7 @@ class AsyncBegunHalf(_Begun):
         self,
         entry: SendEntry,
         waiter: asyncio.Future[bytes],
-        trace: Sending | Unsampled | None,
+        trace: SendSpan | Unsampled | None,
         *,
         after_half: Callable[[Half], object],
         leave: Callable[[], object],
@@ -98,7 +98,7 @@ class BegunHalf(_Begun):
         self,
         entry: SendEntry,
         waiter: ThreadWaiter[SendEntry],
-        trace: Sending | Unsampled | None,
+        trace: SendSpan | Unsampled | None,
         *,
         wait_s: float,
         after_half: Callable[[Half], object],

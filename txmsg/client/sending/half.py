@@ -9,7 +9,7 @@ from txmsg.errors import MisuseError, shown
 from txmsg.message import TransactionId
 
 if TYPE_CHECKING:
-    from txmsg.tracing.sending import Sending, Unsampled
+    from txmsg.tracing.sending import SendSpan, Unsampled
 
 
 class Half(NamedTuple):
@@ -21,7 +21,7 @@ class Half(NamedTuple):
 
     id_bytes: bytes
     shard: bytes
-    trace: Sending | Unsampled | None = None
+    trace: SendSpan | Unsampled | None = None
     """What the spans of the transaction are made with; None if the producer does not trace."""
 
     @property

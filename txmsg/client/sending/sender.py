@@ -43,7 +43,7 @@ _OF_THE_STORE = (DuplicateId, OutcomeConflict, OutcomeExpired)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Errand(Generic[E]):
+class _RequestKind(Generic[E]):
     """One kind of entries: how they become a request, and what its failure means.
 
     shard: the Notify database that is meant; None for the one that the reply names. final: what callers are told of the
@@ -59,7 +59,7 @@ class _Errand(Generic[E]):
 
 
 @dataclass(slots=True, eq=False)
-class _Course(Generic[E]):
+class _RequestProgress(Generic[E]):
     """How the attempts of one request have gone so far."""
 
     left: list[E]
@@ -71,7 +71,7 @@ class _Course(Generic[E]):
     """The last failure that a broker answered with."""
 
 
-class Lane(Generic[E]):
+class RequestLane(Generic[E]):
     """Where entries of one kind become requests: `offer` takes those of coroutines, `send` those of threads.
 
     elsewhere: where there are other databases, asked after each failed attempt which entries stay here, given whether
@@ -80,7 +80,7 @@ class Lane(Generic[E]):
 
     def __init__(
         self,
-        errand: _Errand[E],
+        errand: _RequestKind[E],
         brokers: Brokers,
         *,
         timeout_s: float,
@@ -162,14 +162,14 @@ class Lane(Generic[E]):
         failed: why the first attempt, by a thread, did not settle them.
         """
         begun_at = self._loop.time()
-        course = _Course(entries, entries[0].deadline)
+        course = _RequestProgress(entries, entries[0].deadline)
         try:
             await self._run(course, failed)
         except TxmsgError as exc:
             self._fail(course, exc)
         self._count(len(entries), self._loop.time() - begun_at)
 
-    async def _run(self, course: _Course[E], failed: TxmsgError | None) -> None:
+    async def _run(self, course: _RequestProgress[E], failed: TxmsgError | None) -> None:
         try:
             await self._attempt(course, failed)  # the usual case, without the cost of the machinery below
             return
@@ -180,7 +180,7 @@ class Lane(Generic[E]):
         await asyncio.sleep(pause_s)
         await retrying(course.deadline - self._loop.time())(self._attempt, course)
 
-    async def _attempt(self, course: _Course[E], failed: TxmsgError | None = None) -> None:
+    async def _attempt(self, course: _RequestProgress[E], failed: TxmsgError | None = None) -> None:
         """One attempt; with `failed`, it was made already. Raises why entries are left."""
         errand = self._errand
         refusal: TxmsgError | None = None
@@ -202,7 +202,7 @@ class Lane(Generic[E]):
         finally:
             del failed, refusal  # who is raised knows this frame: both would stay until they are collected
 
-    def _fail(self, course: _Course[E], exc: TxmsgError) -> None:
+    def _fail(self, course: _RequestProgress[E], exc: TxmsgError) -> None:
         with self._counting:
             self._errand.counts.errors[exc.code] += 1
         error = self._errand.final(exc, course.is_ambiguous)
@@ -238,12 +238,12 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self.new_waiter: Callable[[], asyncio.Future[bytes]] = self._loop.create_future
         self.plain = self._new_lane(
-            _Errand(
+            _RequestKind(
                 name="send", method=Notify.send, request_of=self._plain_request, final=_worst, counts=self._counts.send
             )
         )
         self.halves = self._new_lane(
-            _Errand(
+            _RequestKind(
                 name="half",
                 method=Notify.send,
                 request_of=self._half_request,
@@ -251,7 +251,7 @@ class Sender:
                 counts=self._counts.half,
             )
         )
-        self._ends: dict[bytes, Lane[EndEntry]] = {}
+        self._ends: dict[bytes, RequestLane[EndEntry]] = {}
 
     def end(self, shard: bytes, entry: EndEntry) -> None:
         """Queues the outcome of a transaction whose halves are in the Notify database `shard`."""
@@ -261,10 +261,10 @@ class Sender:
         """Sends it. As `ThreadLane.send`."""
         self._ends_of(shard).send(entry, waiter, wait_s)
 
-    def _ends_of(self, shard: bytes) -> Lane[EndEntry]:
+    def _ends_of(self, shard: bytes) -> RequestLane[EndEntry]:
         lane = self._ends.get(shard)
         if lane is None:
-            errand: _Errand[EndEntry] = _Errand(
+            errand: _RequestKind[EndEntry] = _RequestKind(
                 name="outcome",
                 method=Notify.end_transactions,
                 request_of=lambda entries: end_request(self._group, shard, entries),
@@ -275,8 +275,8 @@ class Sender:
             lane = self._ends.setdefault(shard, self._new_lane(errand))  # of two threads the first one's counts
         return lane
 
-    def _new_lane(self, errand: _Errand[E]) -> Lane[E]:
-        return Lane(
+    def _new_lane(self, errand: _RequestKind[E]) -> RequestLane[E]:
+        return RequestLane(
             errand,
             self.brokers,
             timeout_s=self._timeout_s,

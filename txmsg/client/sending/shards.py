@@ -20,7 +20,7 @@ from uuid import UUID
 
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry
-from txmsg.client.sending.sender import Lane, Sender
+from txmsg.client.sending.sender import RequestLane, Sender
 from txmsg.client.sending.thread_lane import ThreadWaiter, wait_for
 from txmsg.client.sending.waiting import PENDING_ITEMS_MAX
 from txmsg.errors import BrokerUnavailable, InvalidMessage, Overloaded, TxmsgError
@@ -63,9 +63,11 @@ class Shards:
     def __init__(self, senders: Sequence[Sender], *, timeout_s: float) -> None:
         self._senders = senders
         self.new_waiter = senders[0].new_waiter
-        self.plain = _Lanes([_Way(sender.brokers, sender.plain) for sender in senders], _plain_may_leave, timeout_s)
-        self.halves = _Lanes(
-            [_Way(sender.brokers, sender.halves) for sender in senders], self._half_may_leave, timeout_s
+        self.plain = _ShardedLane(
+            [_ShardLane(sender.brokers, sender.plain) for sender in senders], _plain_may_leave, timeout_s
+        )
+        self.halves = _ShardedLane(
+            [_ShardLane(sender.brokers, sender.halves) for sender in senders], self._half_may_leave, timeout_s
         )
         for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
             sender.plain.elsewhere = partial(self.plain.elsewhere, plain)
@@ -134,31 +136,31 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Way:
+class _ShardLane:
     """One lane of one shard."""
 
     brokers: Brokers
-    lane: Lane[SendEntry]
+    lane: RequestLane[SendEntry]
 
     def is_well(self) -> bool:
         return not self.brokers.is_failing and self.lane.slowest_s() < STILL_S
 
 
-class _Lanes:
-    """Plain messages, or halves: stands where one `Lane` is when there is one shard.
+class _ShardedLane:
+    """Plain messages, or halves: stands where one `RequestLane` is when there is one shard.
 
     may_leave: whether an entry without an ordering key may go to another shard. Those with one wait here while their
     shard is not known or says that it is cut off, at most as many as in a lane; then Overloaded.
     """
 
-    def __init__(self, ways: Sequence[_Way], may_leave: _MayLeave, timeout_s: float) -> None:
+    def __init__(self, ways: Sequence[_ShardLane], may_leave: _MayMoveToOtherShard, timeout_s: float) -> None:
         self.ways = ways
         self._may_leave = may_leave
         self._timeout_s = timeout_s
         self._is_closing = False
         self._waiting: deque[SendEntry] = deque()
         self._loop = asyncio.get_running_loop()
-        self._chosen: _Way | None = None
+        self._chosen: _ShardLane | None = None
 
     def offer(self, entry: SendEntry) -> None:
         """Takes an entry; its waiter learns what became of it by the deadline. To be called on the loop."""
@@ -205,7 +207,7 @@ class _Lanes:
         self._is_closing = True
         self.place_waiting()
 
-    def elsewhere(self, way: _Way, entries: list[SendEntry], may_be_stored: bool) -> list[SendEntry]:
+    def elsewhere(self, way: _ShardLane, entries: list[SendEntry], may_be_stored: bool) -> list[SendEntry]:
         """After an attempt that failed: hands on what may leave, if this shard is failing and another is well.
 
         Returns what is to be tried here again.
@@ -232,7 +234,7 @@ class _Lanes:
                 way.lane.threads.gather()
                 other.lane.coalescer.take_over(way.lane.coalescer.release(lambda entry: not _ordering_keys(entry)))
 
-    def _choice(self) -> _Way:
+    def _choice(self) -> _ShardLane:
         """The same for all that are offered in one turn of the loop, so that requests stay large."""
         if self._chosen is None:
             self._chosen = self._best() or _least(self.ways)
@@ -242,11 +244,11 @@ class _Lanes:
     def _forget(self) -> None:
         self._chosen = None
 
-    def _best(self, *, but: _Way | None = None) -> _Way | None:
+    def _best(self, *, but: _ShardLane | None = None) -> _ShardLane | None:
         well = [way for way in self.ways if way is not but and way.is_well()]
         return _least(well) if well else None
 
-    def _way_of_keys(self, entry: SendEntry) -> _Way:
+    def _way_of_keys(self, entry: SendEntry) -> _ShardLane:
         """By rendezvous hashing: one more database takes its share of keys, and moves no other."""
         unseen = sum(not way.brokers.shard for way in self.ways)
         if unseen:
@@ -270,8 +272,8 @@ class _Lanes:
         return shard
 
 
-class _MayLeave(Protocol):
-    """The type of `_Lanes`'s may_leave."""
+class _MayMoveToOtherShard(Protocol):
+    """The type of `_ShardedLane`'s may_leave."""
 
     def __call__(self, entry: SendEntry, *, may_be_stored: bool) -> bool: ...
 
@@ -281,7 +283,7 @@ def _plain_may_leave(entry: SendEntry, *, may_be_stored: bool) -> bool:
     return not may_be_stored
 
 
-def _least(ways: Sequence[_Way]) -> _Way:
+def _least(ways: Sequence[_ShardLane]) -> _ShardLane:
     counts = [way.lane.items() for way in ways]
     return random.choice([way for way, count in zip(ways, counts, strict=True) if count == min(counts)])
 

@@ -11,14 +11,14 @@ from txmsg.message import Message, TransactionState
 
 if TYPE_CHECKING:
     from txmsg.tracing import Tracing
-    from txmsg.tracing.sending import Sending, Unsampled
+    from txmsg.tracing.sending import SendSpan, Unsampled
 
 NOT_TRACED = nullcontext()
 
 
 def sending(
     tracing: Tracing | None, operation: Literal["send", "half"], messages: Sequence[Message], group: str
-) -> AbstractContextManager[Sending | Unsampled | None]:
+) -> AbstractContextManager[SendSpan | Unsampled | None]:
     """A call that stores messages. What it gives says how the messages are sent."""
     return NOT_TRACED if tracing is None else tracing.sending(operation, messages, group)
 
@@ -28,7 +28,7 @@ def transaction(tracing: Tracing | None) -> AbstractContextManager[Any]:
     return NOT_TRACED if tracing is None else tracing.transaction()
 
 
-def local_transaction(trace: Sending | Unsampled | None) -> AbstractContextManager[Any]:
+def local_transaction(trace: SendSpan | Unsampled | None) -> AbstractContextManager[Any]:
     """The local transaction of half messages that were sent with this trace."""
     return NOT_TRACED if trace is None else trace.local_transaction()
 

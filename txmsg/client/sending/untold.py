@@ -33,7 +33,7 @@ def wait_no_more(test: object) -> None:
     _tests.discard(test)
 
 
-class Untold:
+class UnreportedOutcomes:
     """The outcomes of one producer that are under way. Any thread may add one; the loop settles them.
 
     count_max: with so many under way, callers wait for the reply.
@@ -59,7 +59,7 @@ class Untold:
 
     def add(self, half: Half, state: TransactionState) -> EndEntry:
         """The entry to send for it. Raises MisuseError if the state is no TransactionState."""
-        entry = EndEntry(half.id_bytes, state, _Noting(self, half, state))
+        entry = EndEntry(half.id_bytes, state, _OutcomeWaiter(self, half, state))
         self._entries[half.id_bytes] = (half, state)
         return entry
 
@@ -78,12 +78,12 @@ class Untold:
             log_untold(half.id_bytes, state, error)
 
 
-class _Noting:
+class _OutcomeWaiter:
     """Takes the place of a caller that waits."""
 
     __slots__ = ("_error", "_half", "_is_done", "_state", "_untold")
 
-    def __init__(self, untold: Untold, half: Half, state: TransactionState) -> None:
+    def __init__(self, untold: UnreportedOutcomes, half: Half, state: TransactionState) -> None:
         self._untold = untold
         self._half = half
         self._state = state

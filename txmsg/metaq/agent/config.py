@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from txmsg.errors import MisuseError, TxmsgError, shown
 from txmsg.message import NAME_SIZE_MAX, QUEUES_MAX, check_name, check_tag
 from txmsg.metaq.agent.names import COMPRESSED, is_compressed
-from txmsg.metaq.agent.records import Cutter
+from txmsg.metaq.agent.records import RecordSplitter
 from txmsg.metaq.spool import SIZE_BYTES_MAX, SIZE_BYTES_MIN
 from txmsg.runtime.owners import refusal_text
 from txmsg.settings.catalogue import COUNT_MAX, REQUIRED, Kind, Setting, check_settings, required, setting, settings_of
@@ -126,9 +126,9 @@ class SourceConfig:
             )
         self.cutter()
 
-    def cutter(self) -> Cutter:
+    def cutter(self) -> RecordSplitter:
         """What cuts its files."""
-        return Cutter(
+        return RecordSplitter(
             record_start=self.record_start,
             record_size_bytes_max=self.record_size_bytes_max,
             encoding="" if self.encoding == _NO_ENCODING else self.encoding,

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from txmsg.metaq.agent.names import files_between, rotated_files
-from txmsg.metaq.agent.records import Cutter, Records
-from txmsg.metaq.agent.stream import Stream, Truncated, head_of, open_to_read
+from txmsg.metaq.agent.records import Records, RecordSplitter
+from txmsg.metaq.agent.stream import FollowedFile, Truncated, head_of, open_to_read
 from txmsg.runtime.logs import EventLog
 from txmsg.runtime.owners import refusal_text
 
@@ -33,10 +33,10 @@ _PAUSE_S_MAX: Final = 30.0
 _COPY_END_SIZE_BYTES: Final = 65_536
 
 
-class Block(NamedTuple):
+class RecordBlock(NamedTuple):
     """Records that were read from a file, and not handed on yet."""
 
-    stream: Stream
+    stream: FollowedFile
     base: int
     records: Records
     data: bytes
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 
 @dataclass(slots=True)
-class Trouble:
+class RetriedFailure:
     """Why something cannot be done now, and when it is tried again."""
 
     text: str = ""
@@ -78,10 +78,10 @@ class Trouble:
 
 
 @dataclass(slots=True)
-class Reading:
+class FileReadOptions:
     """How the files of a source are read."""
 
-    cutter: Cutter
+    cutter: RecordSplitter
     block_size_bytes: int
     """What the cutter needs at least. May change between two reads."""
     rest_s: float
@@ -90,7 +90,7 @@ class Reading:
     """After so long without growth a file is closed that was deleted, or renamed twice."""
 
 
-class Lane:
+class PathFollower:
     """See the module. One thread uses it.
 
     knows: whether a file is read already, by this lane or another. is_found: whether the source's patterns find it.
@@ -100,16 +100,16 @@ class Lane:
     def __init__(
         self,
         path: Path,
-        reading: Reading,
+        reading: FileReadOptions,
         *,
         knows: Callable[[FileId], bool],
         is_found: Callable[[FileId], bool],
         at_end: bool = False,
     ) -> None:
         self.path = path
-        self.streams: list[Stream] = []
+        self.streams: list[FollowedFile] = []
         """The oldest first. All but the last are moved."""
-        self.saved: list[Stream] = []
+        self.saved: list[FollowedFile] = []
         """Files that were read before and are not open yet, the oldest first. Nothing is read before they are."""
         self.truncations = 0
         self.lost_bytes = 0
@@ -121,9 +121,9 @@ class Lane:
         self._target = path
         """What the path last led to."""
         self._missed_since_ns: int | None = None
-        self._unseen, self._unread = Trouble(), Trouble()
+        self._unseen, self._unread = RetriedFailure(), RetriedFailure()
 
-    def known(self) -> list[Stream]:
+    def known(self) -> list[FollowedFile]:
         """All its files, open or not, the oldest first."""
         return [*self.streams, *self.saved]
 
@@ -162,7 +162,7 @@ class Lane:
                 self._missed_since_ns = None  # what was between this one and those before it was known as well
             del self.saved[0]
 
-    def _opened_again(self, stream: Stream) -> tuple[Path, int] | None:
+    def _opened_again(self, stream: FollowedFile) -> tuple[Path, int] | None:
         """Where a file is that was read before, and its descriptor. None: it is gone. Raises OSError if it may be one
         that cannot be read now.
         """
@@ -225,7 +225,7 @@ class Lane:
         has_missed = self._add_missed(now, is_cut=is_cut)
         if self._knows((stat.st_dev, stat.st_ino)):
             return
-        stream: Stream | None = None
+        stream: FollowedFile | None = None
         try:
             stream = self._opened_at_path(stat, now)
         finally:
@@ -234,11 +234,11 @@ class Lane:
         if stream is not None:
             self.streams.append(stream)
 
-    def _opened_at_path(self, stat: os.stat_result, now: float) -> Stream | None:
+    def _opened_at_path(self, stat: os.stat_result, now: float) -> FollowedFile | None:
         """The file that was at the path just now. None: it is there no longer. Raises OSError."""
         target = Path(os.path.realpath(self.path))
         try:
-            stream = Stream.opened(self.path, self.path, now=now)
+            stream = FollowedFile.opened(self.path, self.path, now=now)
         except GONE:
             return None
         if not stream.is_file(stat):  # rotated just now: the one that was there is found beside it at the next look
@@ -266,7 +266,7 @@ class Lane:
         if since_ns is None:
             return False
         copied: int | None = None
-        found: dict[FileId, Stream] = {}
+        found: dict[FileId, FollowedFile] = {}
         between = files_between(self._target, Path(os.path.realpath(self.path)))
         try:
             copied = _opened(self.path) if at_path is not None or is_cut else None
@@ -276,7 +276,7 @@ class Lane:
                     file = stat.st_dev, stat.st_ino
                     if stat.st_mtime_ns < since_ns or file in found or self._knows(file):
                         continue
-                    stream = Stream.opened(path, self.path, now=now)
+                    stream = FollowedFile.opened(path, self.path, now=now)
                 except GONE:
                     continue
                 except OSError as exc:
@@ -298,7 +298,7 @@ class Lane:
         self.streams[place:place] = sorted(found.values(), key=lambda stream: stream.mtime_ns)
         return bool(found)
 
-    def _truncated(self, stream: Stream, now: float) -> None:
+    def _truncated(self, stream: FollowedFile, now: float) -> None:
         """Goes on in the copy of a file that was truncated; what is at its path is another file from now on."""
         was_at_path = not stream.is_moved
         fd = self._copy_of(stream)
@@ -312,7 +312,7 @@ class Lane:
         if was_at_path:
             self._look(now, is_cut=True)
 
-    def _copy_of(self, stream: Stream) -> int | None:
+    def _copy_of(self, stream: FollowedFile) -> int | None:
         """The file that has what this one had, and was written to since this one was: others may begin alike.
 
         The oldest of several: later ones are copies of what came after the truncation. One of which nothing was read
@@ -341,7 +341,7 @@ class Lane:
                 return fd
         return None
 
-    def _lose(self, stream: Stream, what: str) -> None:
+    def _lose(self, stream: FollowedFile, what: str) -> None:
         if stream.unread_bytes:
             self.lost_bytes += stream.unread_bytes
             _log.error(
@@ -355,7 +355,7 @@ class Lane:
 
     # ---- reading
 
-    def read(self, now: float, count_max: int) -> Block | None:
+    def read(self, now: float, count_max: int) -> RecordBlock | None:
         """The next records of the oldest file that has any. None: there are none now."""
         if self.saved or now < self._unread.retry_at:
             return None
@@ -377,7 +377,7 @@ class Lane:
         self._unread.clear(self.path)
         return None
 
-    def _read(self, stream: Stream, now: float, count_max: int) -> tuple[Block | None, bool]:
+    def _read(self, stream: FollowedFile, now: float, count_max: int) -> tuple[RecordBlock | None, bool]:
         """The next records of a file, and whether later files have to wait. Raises OSError."""
         size, mtime_ns = stream.size, stream.mtime_ns
         try:
@@ -405,7 +405,7 @@ class Lane:
             self.streams.remove(stream)
         return None, False
 
-    def _reopen(self, stream: Stream) -> None:
+    def _reopen(self, stream: FollowedFile) -> None:
         """After a failed read: the mount may be another one by now, for which an old descriptor is of no use."""
         try:
             found = self._opened_again(stream)
@@ -414,15 +414,15 @@ class Lane:
         if found is not None:
             stream.reopen(found[1])
 
-    def _cut(self, stream: Stream, now: float, count_max: int) -> Block | None:
+    def _cut(self, stream: FollowedFile, now: float, count_max: int) -> RecordBlock | None:
         size_bytes = self._reading.block_size_bytes
         data = stream.read(size_bytes)
         is_all = len(data) < size_bytes
         is_quiet = now - stream.grown_at >= self._reading.rest_s
         records = self._reading.cutter.cut(data, is_end=is_all and is_quiet).first(count_max)
-        return Block(stream, stream.position, records, data) if records else None
+        return RecordBlock(stream, stream.position, records, data) if records else None
 
-    def _is_over(self, stream: Stream, now: float) -> bool:
+    def _is_over(self, stream: FollowedFile, now: float) -> bool:
         """Whether it may be forgotten: read to its end, not written to any more, and never found as a new one."""
         if not stream.is_moved or now - stream.grown_at < self._reading.closed_s:
             return False
@@ -447,7 +447,7 @@ def _is_copy(fd: int, of: int) -> bool:
     return head_of(of).startswith(head) and os.pread(of, len(end), begin) == end
 
 
-def _is_deleted(stream: Stream) -> bool:
+def _is_deleted(stream: FollowedFile) -> bool:
     try:
         return stream.is_deleted
     except OSError:

@@ -11,7 +11,7 @@ from txmsg.metaq.spool import Spool
 from txmsg.metaq.store.log import Append
 
 
-class Outlet:
+class LogOutput:
     """One thread opens it, and hands on to it.
 
     The spool is used only while the log does not answer: else each line would be written to this machine's disk twice.

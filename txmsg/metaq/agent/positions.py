@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from txmsg.errors import StorageError
-from txmsg.metaq.agent.stream import Stream
+from txmsg.metaq.agent.stream import FollowedFile
 from txmsg.metaq.store.state import read_checked, write_checked
 
 _VERSION = 1
 
 
-def read_positions(path: Path) -> list[Stream] | None:
+def read_positions(path: Path) -> list[FollowedFile] | None:
     """The files, without being opened, or None when the source has not run. Raises StorageError for a damaged one."""
     try:
         told = read_checked(path)
         if told["version"] != _VERSION:
             raise ValueError(f"it is of version {told['version']}")
-        return [Stream.of(each) for each in told["files"]]
+        return [FollowedFile.of(each) for each in told["files"]]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as exc:
@@ -28,7 +28,7 @@ def read_positions(path: Path) -> list[Stream] | None:
         ) from exc
 
 
-def write_positions(path: Path, streams: Iterable[Stream]) -> None:
+def write_positions(path: Path, streams: Iterable[FollowedFile]) -> None:
     """On disk on return. Raises StorageError."""
     streams = list(streams)
     write_checked(path, {"version": _VERSION, "files": [stream.told() for stream in streams]})

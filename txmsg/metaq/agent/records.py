@@ -39,7 +39,7 @@ class Records:
         return self if count >= len(self.bodies) else Records(self.bodies[:count], self.ends[:count])
 
 
-class Cutter:
+class RecordSplitter:
     """Cuts bytes into records. A record has no line end.
 
     record_start: what the first line of a record begins with, a regular expression; empty: each line is a record.

@@ -23,12 +23,12 @@ from google_crc32c import value as crc32c
 from txmsg.errors import CorruptLog, Overloaded, TxmsgError
 from txmsg.message import KEY_SIZE_BYTES_MAX, now_us
 from txmsg.metaq.agent.config import LIVE, SourceConfig
-from txmsg.metaq.agent.lane import GONE, Block, FileId, Lane, Reading, Trouble
+from txmsg.metaq.agent.lane import GONE, FileId, FileReadOptions, PathFollower, RecordBlock, RetriedFailure
 from txmsg.metaq.agent.names import bases_of, is_compressed
-from txmsg.metaq.agent.outlet import Outlet
+from txmsg.metaq.agent.outlet import LogOutput
 from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.agent.records import ids_of
-from txmsg.metaq.agent.stream import Stream
+from txmsg.metaq.agent.stream import FollowedFile
 from txmsg.metaq.format.frame import Columns, Compression, encode
 from txmsg.metaq.relay import Appendable
 from txmsg.metaq.store.log import Append
@@ -78,23 +78,23 @@ class Source:
         self.counts = SourceCounts()
         self.failure = ""
         """Why nothing is read now; empty when all is well."""
-        self.lanes: dict[Path, Lane] = {}
+        self.lanes: dict[Path, PathFollower] = {}
         self.stepped_at = clock()
         """When the last round began."""
         self._agent = agent
         self._clock = clock
         self._save_s = save_s
         self._positions = state_dir / f"{name}.positions"
-        self.outlet = Outlet(log, state_dir / f"{name}.spool", spool_size_bytes_max=config.spool_size_bytes_max)
+        self.outlet = LogOutput(log, state_dir / f"{name}.spool", spool_size_bytes_max=config.spool_size_bytes_max)
         self._compression = Compression[config.compression.upper()]
         self._cutter = config.cutter()
-        self._reading = Reading(self._cutter, self._block_size_bytes(), config.rest_s, config.closed_s)
+        self._reading = FileReadOptions(self._cutter, self._block_size_bytes(), config.rest_s, config.closed_s)
         self._found: set[FileId] = set()
         self._find_at = self._save_at = clock()
         self._changed = False
         self._is_restored = False
         self._is_first = True
-        self._unlisted: dict[str, Trouble] = {}
+        self._unlisted: dict[str, RetriedFailure] = {}
         self._bucket = TokenBucket(config.lines_per_s, clock()) if config.lines_per_s else None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"txmsg-agent-{name}", daemon=True)
@@ -198,7 +198,7 @@ class Source:
         return 0.0 if unread_bytes >= self.config.batch_size_bytes and not self.config.paused else self.config.linger_s
 
     def _read(self, now: float) -> None:
-        blocks: list[Block] = []
+        blocks: list[RecordBlock] = []
         size = 0
         room = self._room(now)
         for lane in list(self.lanes.values()):
@@ -217,7 +217,7 @@ class Source:
     def _room(self, now: float) -> int:
         return _RECORDS_MAX if self._bucket is None else min(_RECORDS_MAX, self._bucket.room(now))
 
-    def _hand_on(self, blocks: list[Block]) -> None:
+    def _hand_on(self, blocks: list[RecordBlock]) -> None:
         if new := [block for block in blocks if not (block.stream.is_saved and block.stream.head.size)]:
             for block in new:
                 block.stream.begin(block.data)
@@ -231,7 +231,7 @@ class Source:
             self.counts.bytes += block.records.size_bytes
         self._changed = True
 
-    def _append_of(self, block: Block) -> Append:
+    def _append_of(self, block: RecordBlock) -> Append:
         count = len(block.records)
         key = self._ordering_key(block.stream.path)
         columns = Columns(
@@ -288,7 +288,7 @@ class Source:
     def _look_at_place(self, pattern: str, now: float) -> None:
         """Tells of a pattern whose directory, or whose only file, cannot be looked at: `glob` finds nothing there."""
         place = _place_of(pattern)
-        trouble = self._unlisted.setdefault(pattern, Trouble())
+        trouble = self._unlisted.setdefault(pattern, RetriedFailure())
         try:
             if place == pattern:
                 os.stat(place)
@@ -301,8 +301,8 @@ class Source:
             return
         trouble.clear(Path(place))
 
-    def _new_lane(self, path: Path, *, at_end: bool = False) -> Lane:
-        lane = self.lanes[path] = Lane(
+    def _new_lane(self, path: Path, *, at_end: bool = False) -> PathFollower:
+        lane = self.lanes[path] = PathFollower(
             path, self._reading, knows=self._knows, is_found=self._found.__contains__, at_end=at_end
         )
         return lane
@@ -313,7 +313,7 @@ class Source:
     def _knows(self, file: FileId) -> bool:
         return any((stream.device, stream.inode) == file for stream in self._streams())
 
-    def _streams(self) -> Iterator[Stream]:
+    def _streams(self) -> Iterator[FollowedFile]:
         for lane in list(self.lanes.values()):
             yield from lane.known()
 

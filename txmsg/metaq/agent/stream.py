@@ -43,7 +43,7 @@ class Fingerprint:
 
 
 @dataclass(slots=True)
-class Stream:
+class FollowedFile:
     """A file that is read. `fd` is open as long as it may have something that was not read."""
 
     id: bytes
@@ -71,7 +71,7 @@ class Stream:
     """The file that its path led to when it was opened: after a link leads elsewhere, it is found there."""
 
     @classmethod
-    def opened(cls, path: Path, name: Path, *, now: float) -> Stream:
+    def opened(cls, path: Path, name: Path, *, now: float) -> FollowedFile:
         """A file that was not read before. name: the path that it belongs to. Raises OSError."""
         fd = open_to_read(path)
         stat = os.fstat(fd)
@@ -192,7 +192,7 @@ class Stream:
         }  # fmt: skip
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Stream:
+    def of(cls, told: dict[str, Any]) -> FollowedFile:
         """The inverse of `told`, without its file. Raises KeyError, ValueError, TypeError for anything else.
 
         target: an earlier release wrote none.

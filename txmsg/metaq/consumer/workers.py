@@ -11,7 +11,7 @@ from typing import Final
 
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import Failure
-from txmsg.consumer.pace import Pace
+from txmsg.consumer.pace import HandlerRate
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import Run, Workers
 from txmsg.errors import TxmsgError
@@ -150,7 +150,7 @@ class LaneWorkers:
         self.is_stopping = False
         self.is_group_stopped = False
         """An operator has stopped the group: nothing begins."""
-        self.pace: Pace | None = None
+        self.pace: HandlerRate | None = None
         """Of the rate that an operator has set for the group; every message that begins takes its part."""
         self._settings = LogGroupSettings()
         self._paced: dict[Lane, None] = {}
@@ -170,7 +170,7 @@ class LaneWorkers:
                 lists = share.concurrency // self._list_counts[share]
                 slots.resize(most if most < lists else share.concurrency)
         if settings.rate_per_s != self._settings.rate_per_s:
-            self.pace = None if settings.rate_per_s is None else Pace(settings.rate_per_s)
+            self.pace = None if settings.rate_per_s is None else HandlerRate(settings.rate_per_s)
             self._paced.clear()
             if self._timer is not None:
                 self._timer.cancel()

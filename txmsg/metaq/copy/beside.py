@@ -71,7 +71,7 @@ def _add_group(told: pb.StoredLogGroup, directory: Path, logs: GroupLogs) -> Non
             told.logs.add(topic=prefix + told.group, log_id=identity.log_id, end=end)
 
 
-class Beside:
+class CopyState:
     """The copy's current state, so that only changes are written."""
 
     def __init__(self, log: LocalLog) -> None:

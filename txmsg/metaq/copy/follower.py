@@ -24,7 +24,7 @@ from txmsg.errors import (
     Unauthenticated,
 )
 from txmsg.metaq.copy.beginning import begin_copy
-from txmsg.metaq.copy.beside import Beside
+from txmsg.metaq.copy.beside import CopyState
 from txmsg.metaq.copy.copier import BeginAgain, Copier
 from txmsg.metaq.group.logs import CONFIG, GroupLogs
 from txmsg.metaq.local import LocalLog
@@ -89,7 +89,7 @@ class Follower:
         self._copy = copy_of(log.root)
         copy_id = self._copy.id if self._copy else _new_copy(server.address).id
         self._copier = Copier(server, log.writer, copy_id=copy_id, name=name)
-        self._beside = Beside(log)
+        self._beside = CopyState(log)
         self._closed = threading.Event()
         self.failure: TxmsgError | None = None
         """Why it cannot go on, once it has ended by itself."""
@@ -216,7 +216,7 @@ class Follower:
         self._closed.wait(max(_BESIDE_S, _BESIDE_SHARE * (time.monotonic() - begun_at)))
 
 
-def take_beside(server: Server, log: LocalLog, beside: Beside, *, name: str) -> None:
+def take_beside(server: Server, log: LocalLog, beside: CopyState, *, name: str) -> None:
     """Takes what the leader has beside its frames, and copies the logs of groups."""
     state = server.channel.call(MetaQCopies.state, pb.LogStateRequest(), timeout_s=_ANSWER_S)
     beside.take(state, lambda told: _copy_group_log(server, log.root, told, name))

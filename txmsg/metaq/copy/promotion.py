@@ -17,7 +17,7 @@ from txmsg.errors import (
     OutcomeUnknown,
     StorageError,
 )
-from txmsg.metaq.copy.beside import Beside
+from txmsg.metaq.copy.beside import CopyState
 from txmsg.metaq.copy.copier import BeginAgain, Copier
 from txmsg.metaq.copy.follower import take_beside
 from txmsg.metaq.local import LocalLog
@@ -80,7 +80,7 @@ def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
         ).end
         while copier.tail.position < end:
             copier.run_once()
-        take_beside(server, log, Beside(log), name="promotion")
+        take_beside(server, log, CopyState(log), name="promotion")
     except (BrokerUnavailable, OutcomeUnknown) as exc:
         raise BrokerUnavailable(
             f"the leader {leader} gave no answer, and the copy was not promoted ({exc}): try again; if the leader is "

@@ -49,7 +49,7 @@ def _place_of(record: Message) -> Partition:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _PartitionBuffer:
     """A partition that is being read. `records` have arrived and were not returned yet."""
 
     queue: LogQueue
@@ -79,8 +79,8 @@ class Reader:
             enable_partition_eof=True,
             fetch_queue_backoff_ms=_BACKOFF_MS,
         )
-        self._lanes: dict[LogQueue, _Lane] = {}
-        self._by_place: dict[Partition, _Lane] = {}
+        self._lanes: dict[LogQueue, _PartitionBuffer] = {}
+        self._by_place: dict[Partition, _PartitionBuffer] = {}
         self._came_at = time.monotonic()  # anything of any partition
 
     def close(self) -> None:
@@ -149,12 +149,12 @@ class Reader:
             return False, errors
         self._drop([queue for queue in new if queue in self._lanes])
         places = self._positions.find(new)
-        lanes: list[tuple[Partition, _Lane]] = []
+        lanes: list[tuple[Partition, _PartitionBuffer]] = []
         for queue, place in places.items():
             if isinstance(place, OffsetOutOfRange):
                 errors[queue] = place
             else:
-                lanes.append((self._positions.partition_of(queue), _Lane(queue, new[queue], place, now)))
+                lanes.append((self._positions.partition_of(queue), _PartitionBuffer(queue, new[queue], place, now)))
         if lanes:
             starts = [partition.at(lane.at) for partition, lane in lanes]
             with self._clients.translated("reading a topic"):
@@ -263,7 +263,7 @@ class Reader:
                 found.append(fetched)
         return found
 
-    def _fetched(self, lane: _Lane, size_bytes_max: int) -> Fetched:
+    def _fetched(self, lane: _PartitionBuffer, size_bytes_max: int) -> Fetched:
         if not lane.records:
             return Fetched(lane.queue, error=lane.error)
         records = lane.records

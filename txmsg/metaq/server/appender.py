@@ -40,7 +40,7 @@ class AppendCounts:
         self.seconds = Histogram(SECONDS)
 
 
-class _Lane:
+class _AppendQueue:
     """Calls that are carried out one after the other, as many as wait at once."""
 
     def __init__(self, placer: Placer) -> None:
@@ -86,7 +86,7 @@ class Appender:
         """When the log last said so."""
         self._is_said = False
         """Whether the last that it said is that."""
-        self._lanes = {kind: _Lane(new_placer()) for kind in WaitsFor}
+        self._lanes = {kind: _AppendQueue(new_placer()) for kind in WaitsFor}
         self._threads = threads
         self._size_bytes_max = size_bytes_max
         self._on_appended = on_appended
@@ -151,13 +151,13 @@ class Appender:
         while self._under_way:
             await asyncio.wait(self._under_way.values())
 
-    def _go_on(self, lane: _Lane) -> None:
+    def _go_on(self, lane: _AppendQueue) -> None:
         """Hands what waits to a thread: a future and a task for each turn would cost as much as the append."""
         lane.is_busy = bool(lane.waiting)
         if lane.is_busy:
             self._threads.submit(self._place, lane, lane.gathered(), asyncio.get_running_loop())
 
-    def _place(self, lane: _Lane, calls: list[Call], loop: asyncio.AbstractEventLoop) -> None:
+    def _place(self, lane: _AppendQueue, calls: list[Call], loop: asyncio.AbstractEventLoop) -> None:
         """On a thread."""
         begun_at = loop.time()
         try:
@@ -168,7 +168,7 @@ class Appender:
             outcomes = [told] * len(calls)
         loop.call_soon_threadsafe(self._placed, lane, calls, outcomes, loop.time() - begun_at)
 
-    def _placed(self, lane: _Lane, calls: list[Call], outcomes: list[Outcome], seconds: float) -> None:
+    def _placed(self, lane: _AppendQueue, calls: list[Call], outcomes: list[Outcome], seconds: float) -> None:
         self.counts.calls.observe(len(calls))
         self.counts.seconds.observe(seconds)
         self._go_on(lane)

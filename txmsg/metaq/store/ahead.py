@@ -30,7 +30,7 @@ _OF_LEADER: Final = "leader"
 """In the place of the id of a boot: never that of this one."""
 
 
-class Ahead:
+class AheadFile:
     """The file `ahead` of an open log: one line per queue, written before its first early message."""
 
     def __init__(self, root: Path) -> None:

@@ -24,7 +24,7 @@ from txmsg.metaq.format.frame import (
     hole_end_of,
     pack,
 )
-from txmsg.metaq.store.ahead import AHEAD_MAX, Ahead, forget_doubt, queues_in_doubt
+from txmsg.metaq.store.ahead import AHEAD_MAX, AheadFile, forget_doubt, queues_in_doubt
 from txmsg.metaq.store.cells import Cell
 from txmsg.metaq.store.commit_log import CommitLogWriter, unwritten
 from txmsg.metaq.store.queues import QueueEnd, Queues
@@ -80,7 +80,7 @@ class LogEnd:
         """What was appended to, but for what is mirrored."""
         self.is_closed = False
         self._syncing = threading.Lock()  # one fdatasync at a time, for all that wait; taken before `lock`
-        self._ahead = Ahead(root)
+        self._ahead = AheadFile(root)
         self._unseen: OSError | None = None  # why cells of what was appended are not written yet
         self._on_rolled = on_rolled
         self.writer = CommitLogWriter(

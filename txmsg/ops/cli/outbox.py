@@ -140,7 +140,7 @@ def delete(*, seqs: tuple[int, ...], is_all: bool, database: str, yes: bool, as_
     click.echo(json_text({"deleted": deleted}) if as_json else f"rows deleted: {deleted}")
 
 
-def _shown(row: rows.Listed) -> dict[str, object]:
+def _shown(row: rows.ListedOutboxRow) -> dict[str, object]:
     refused = row.refused
     try:
         messages, _ = unpacked(row.messages, now_us())

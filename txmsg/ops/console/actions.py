@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from txmsg.errors import PermissionDenied
 from txmsg.ops.console.identity import Identity
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import Operation
 from txmsg.wire.access.permissions import denied, missing_before
 
@@ -56,9 +56,9 @@ class Action:
     """Below the database, with parameters: /brokers/{broker}/drain."""
     method: str
     """What it calls in the end, by the name on the wire: who may not call that is not asked. "": nothing of brokers."""
-    confirm: Callable[[Look], Awaitable[Confirmation]]
+    confirm: Callable[[PageContext], Awaitable[Confirmation]]
     """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
-    perform: Callable[[Look], Awaitable[str | Operation]]
+    perform: Callable[[PageContext], Awaitable[str | Operation]]
     """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""
 
     def refusal(self, who: Identity | None, names: Mapping[str, str]) -> PermissionDenied | None:
@@ -67,7 +67,7 @@ class Action:
         return None if lacking is None or who is None else denied(who.name, *lacking)
 
 
-def deletion(look: Look, section: str, name: str, says: Sequence[str]) -> Confirmation:
+def deletion(look: PageContext, section: str, name: str, says: Sequence[str]) -> Confirmation:
     """What is asked before a topic or a group is deleted: its texts are SECTION.delete_title, .delete and .force."""
     return Confirmation(
         title=look.t(f"{section}.delete_title", name=name),
@@ -78,7 +78,7 @@ def deletion(look: Look, section: str, name: str, says: Sequence[str]) -> Confir
     )
 
 
-def final_act(look: Look, act: str, hidden: str, **values: str) -> Confirmation:
+def final_act(look: PageContext, act: str, hidden: str, **values: str) -> Confirmation:
     """What is asked before something is done to one message for good: its texts are ACT_title, _says, _says_rest, ACT.
 
     hidden: which of the values the dialog sends back.

@@ -20,19 +20,19 @@ from starlette.types import ASGIApp
 
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.ops.console.actions import Action
-from txmsg.ops.console.desks import Desk, Desks
+from txmsg.ops.console.desks import UserDatabase, UserDatabases
 from txmsg.ops.console.logs import Log
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.offers import offer_of
 from txmsg.ops.console.operations import Operation, Operations
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.ops.console.pages.databases import DATABASES
 from txmsg.ops.console.render import Renderer
 from txmsg.ops.console.sections import SECTIONS
-from txmsg.ops.console.views import Live, Reading, View, read
+from txmsg.ops.console.views import LiveParts, View, ViewResult, read
 from txmsg.ops.page.guard import Guard
 from txmsg.ops.page.language import LANGUAGES, language_of
-from txmsg.ops.page.login import Entrance, Gate, asked_for, form_of, local_path, visit_of
+from txmsg.ops.page.login import LoginForm, LoginMiddleware, asked_for, form_of, local_path, visit_of
 from txmsg.ops.page.page import ASSETS as PAGE_ASSETS
 from txmsg.ops.page.sessions import Sessions
 
@@ -47,12 +47,12 @@ _COOKIE_S: Final = 365 * 86_400
 class Console:
     """Shared by all requests."""
 
-    desks: Desks
-    sessions: Sessions[Desk]
+    desks: UserDatabases
+    sessions: Sessions[UserDatabase]
     logs: Mapping[str, Mapping[str, Log]]
     """By database and name: a log gets the tokens of visitors of its own database only."""
     operations: Operations
-    live: Live
+    live: LiveParts
     renderers: Mapping[str, Renderer]
     is_local: bool = True
     """Whether only this machine reaches it, and calls it so."""
@@ -78,7 +78,7 @@ def new_app(console: Console) -> ASGIApp:
     ]
     routes += [Route("/{database}" + view.path, api.showing(view)) for view in VIEWS]
     app = Starlette(routes=routes, exception_handlers={HTTPStatus.NOT_FOUND.value: api.not_found})
-    entrance = Entrance(
+    entrance = LoginForm(
         title="txmsg",
         places=list(console.desks.open),
         sign_in=console.desks.sign_in,
@@ -89,7 +89,7 @@ def new_app(console: Console) -> ASGIApp:
         theme=theme_of,
     )
     # Not as its middleware: that does not see the answer to what fails unexpectedly.
-    return Guard(Gate(app, entrance, console.sessions), files=_FILES, only_loopback=console.is_local)
+    return Guard(LoginMiddleware(app, entrance, console.sessions), files=_FILES, only_loopback=console.is_local)
 
 
 Handler = Callable[[Request], Any]
@@ -121,8 +121,8 @@ class _Api:
     async def not_found(self, request: Request, _: Exception) -> Response:
         return self._missing(request)
 
-    async def _show(self, view: View, request: Request, look: Look) -> Response:
-        def render_part(reading: Reading) -> str:
+    async def _show(self, view: View, request: Request, look: PageContext) -> Response:
+        def render_part(reading: ViewResult) -> str:
             template = view.template if reading.error is None else "trouble.html"
             return look.renderer.block(template, "live", self._values(request, look, view.section, reading))
 
@@ -152,10 +152,10 @@ class _Api:
 
     def _missing(self, request: Request) -> Response:
         look = self._look(request, next(iter(self._console.desks.open)), {})
-        values = self._values(request, look, "", Reading({}))
+        values = self._values(request, look, "", ViewResult({}))
         return HTMLResponse(look.renderer.page("missing.html", values), HTTPStatus.NOT_FOUND)
 
-    def _values(self, request: Request, look: Look, section: str, reading: Reading) -> dict[str, Any]:
+    def _values(self, request: Request, look: PageContext, section: str, reading: ViewResult) -> dict[str, Any]:
         return {
             "look": look,
             "url": look.url,
@@ -197,7 +197,7 @@ class _Api:
 
         return act
 
-    def _done(self, look: Look, result: str | Operation) -> Response:
+    def _done(self, look: PageContext, result: str | Operation) -> Response:
         if isinstance(result, Operation):
             return HTMLResponse(look.renderer.page("operation.html", {"operation": result}))
         return _nothing({"txmsg:done": {"text": result}})
@@ -246,16 +246,16 @@ class _Api:
         accepted = language_of(request.headers.get("accept-language", ""))
         return self._console.renderers[chosen if chosen in LANGUAGES else accepted]
 
-    def _named(self, request: Request, values: Mapping[str, str]) -> Look | None:
+    def _named(self, request: Request, values: Mapping[str, str]) -> PageContext | None:
         name = request.path_params["database"]
         return self._look(request, name, values) if name in self._console.desks.open else None
 
-    def _look(self, request: Request, database: str, values: Mapping[str, str]) -> Look:
+    def _look(self, request: Request, database: str, values: Mapping[str, str]) -> PageContext:
         console = self._console
         session = visit_of(request).session
         desks = {**console.desks.open, **({} if session is None else session.at)}
         desk = desks[database]
-        return Look(
+        return PageContext(
             desk=desk,
             desks=desks,
             operations=console.operations,

@@ -24,7 +24,7 @@ NO_LOGIN: Final = "log in first"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Desk:
+class UserDatabase:
     """One Notify database, for one visitor."""
 
     watch: Watch
@@ -59,7 +59,7 @@ class Desk:
         return f"{self.watch.name}/{'' if self.who is None else self.who.name}"
 
 
-class Desks:
+class UserDatabases:
     """The shared desks, and those of each login. Belongs to one loop; `tasks` are the parents of all polling."""
 
     def __init__(
@@ -75,8 +75,8 @@ class Desks:
         self._who_am_i = who_am_i
         self._always = always
         self._closing: set[asyncio.Task[None]] = set()
-        self._signed_in: set[Desk] = set()
-        self.open: Mapping[str, Desk] = {name: self._opened(name) for name in databases}
+        self._signed_in: set[UserDatabase] = set()
+        self.open: Mapping[str, UserDatabase] = {name: self._opened(name) for name in databases}
         """Of who has not logged in, by the name of the database."""
 
     async def is_needed(self, place: str) -> bool:
@@ -87,7 +87,7 @@ class Desks:
                 await desk.watch.polled(_FIRST_POLL_S)
         return all(desk.is_refused for desk in asked)
 
-    async def sign_in(self, place: str, token: str) -> Desk:
+    async def sign_in(self, place: str, token: str) -> UserDatabase:
         """A desk with the rights of this token. Raises Unauthenticated, and what else a call raises."""
         database = Database(place, self._databases[place], token=token)
         try:
@@ -101,21 +101,21 @@ class Desks:
             await database.close()
             raise
         watch = Watch(database, who)
-        desk = Desk(watch, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
+        desk = UserDatabase(watch, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
         self._signed_in.add(desk)
         return desk
 
-    def new_sessions(self, clock: Callable[[], float]) -> Sessions[Desk]:
+    def new_sessions(self, clock: Callable[[], float]) -> Sessions[UserDatabase]:
         """Of browsers, whose logins give desks. clock: monotonic."""
         return Sessions(clock, self.leave, user_of=lambda desk: desk.owner, is_admin=lambda desk: desk.is_of_admin)
 
-    def leave(self, desk: Desk) -> None:
+    def leave(self, desk: UserDatabase) -> None:
         """Closes the desk of a login that has ended, when its operations are over."""
         closing = asyncio.create_task(self._leave(desk))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def _leave(self, desk: Desk) -> None:
+    async def _leave(self, desk: UserDatabase) -> None:
         if desk.polling is not None:
             desk.polling.cancel()
         if desk.running:
@@ -131,15 +131,15 @@ class Desks:
         for desk in (*self.open.values(), *self._signed_in):
             await _close(desk)
 
-    def _opened(self, name: str) -> Desk:
+    def _opened(self, name: str) -> UserDatabase:
         watch = Watch(Database(name, self._databases[name], token=""))
         if self._always:
             watch.is_refused, watch.trouble = True, NO_LOGIN
-            return Desk(watch, None)
-        return Desk(watch, self._tasks.create_task(watch.run(), name=f"watch {name}"))
+            return UserDatabase(watch, None)
+        return UserDatabase(watch, self._tasks.create_task(watch.run(), name=f"watch {name}"))
 
 
-async def _close(desk: Desk) -> None:
+async def _close(desk: UserDatabase) -> None:
     if desk.polling is not None:
         desk.polling.cancel()
     await desk.watch.database.close()

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from txmsg.errors import MisuseError, shown
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.runtime.durations import seconds_in, time_in
 
 
@@ -16,7 +16,7 @@ def names(of: type[Any]) -> list[str]:
     return [field.name for field in fields(of)]
 
 
-def int_of(look: Look, name: str) -> int | None:
+def int_of(look: PageContext, name: str) -> int | None:
     """A whole number; None if nothing is typed."""
     number = float_of(look, name)
     if number is not None and not number.is_integer():
@@ -24,7 +24,7 @@ def int_of(look: Look, name: str) -> int | None:
     return None if number is None else int(number)
 
 
-def float_of(look: Look, name: str) -> float | None:
+def float_of(look: PageContext, name: str) -> float | None:
     """A number; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     try:
@@ -36,7 +36,7 @@ def float_of(look: Look, name: str) -> float | None:
     return number
 
 
-def duration_of(look: Look, name: str) -> float | None:
+def duration_of(look: PageContext, name: str) -> float | None:
     """A length of time in seconds; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     if not text:
@@ -52,7 +52,7 @@ def as_of_now(text: str) -> str:
     return text if seconds_in(text) is None or (time := time_in(text)) is None else time.isoformat()
 
 
-def time_of(look: Look, name: str) -> datetime | None:
+def time_of(look: PageContext, name: str) -> datetime | None:
     """A time, or how long ago it was; None if nothing is typed."""
     text = look.values.get(name, "").strip()
     if not text:

@@ -10,21 +10,21 @@ from txmsg.administration.interface import Administration
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Confirmation, Field, deletion
 from txmsg.ops.console.forms import as_of_now, int_of
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.wire.start import Start
 
 T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Calls the administration of groups: `Look.notify`, or that of a log."""
+    """Calls the administration of groups: `PageContext.notify`, or that of a log."""
 
     async def __call__(self, work: Callable[[Administration], T], /) -> T:
         """What `work` returns."""
         ...
 
 
-async def confirm_seek(look: Look, ask: Ask, *, has_generations: bool) -> Confirmation:
+async def confirm_seek(look: PageContext, ask: Ask, *, has_generations: bool) -> Confirmation:
     """Where to, and what that skips and repeats. has_generations: messages may come as new ones."""
     group = look.path["group"]
     found = await ask(lambda groups: groups.show_group(group))
@@ -84,14 +84,14 @@ async def confirm_seek(look: Look, ask: Ask, *, has_generations: bool) -> Confir
     )
 
 
-async def seek(look: Look, ask: Ask) -> str:
+async def seek(look: PageContext, ask: Ask) -> str:
     """Has the group go on there."""
     seek = _seek(look, look.values.get("to", "").strip())
     sought = await ask(lambda groups: groups.seek(seek))
     return look.t("groups.sought", group=seek.group, queues=len(sought.queues))
 
 
-def _seek(look: Look, to: str, *, dry_run: bool = False) -> Seek:
+def _seek(look: PageContext, to: str, *, dry_run: bool = False) -> Seek:
     """As the form says it."""
     return Seek(
         group=look.path["group"],
@@ -103,7 +103,7 @@ def _seek(look: Look, to: str, *, dry_run: bool = False) -> Seek:
     )
 
 
-async def confirm_delete(look: Look, ask: Ask) -> Confirmation:
+async def confirm_delete(look: PageContext, ask: Ask) -> Confirmation:
     """What goes with the group."""
     group = look.path["group"]
     found = await ask(lambda groups: groups.show_group(group))
@@ -112,7 +112,7 @@ async def confirm_delete(look: Look, ask: Ask) -> Confirmation:
     return deletion(look, "groups", group, says)
 
 
-async def delete(look: Look, ask: Ask) -> str:
+async def delete(look: PageContext, ask: Ask) -> str:
     """Deletes the group."""
     deletion = GroupDeletion(group=look.path["group"], force=bool(look.values.get("force")))
     await ask(lambda groups: groups.delete_group(deletion))

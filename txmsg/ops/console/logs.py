@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.ops.console.calls import Calls
-from txmsg.ops.console.desks import NO_LOGIN, Desk
+from txmsg.ops.console.desks import NO_LOGIN, UserDatabase
 
 if TYPE_CHECKING:
     from txmsg.metaq.interface import LogAccess
@@ -26,14 +26,14 @@ class Log:
         self.where = where
         self._calls = Calls(f"the log {name}", _THREADS)
 
-    async def run(self, desk: Desk, work: Callable[[LogAccess], T]) -> T:
+    async def run(self, desk: UserDatabase, work: Callable[[LogAccess], T]) -> T:
         """What `work` makes of the log, which is opened for it alone: it may have been replaced since.
 
         A server decides by the visitor's token. Raises the errors of errors.py.
         """
         return await self._calls.run(lambda: self._with_log(desk, work))
 
-    def _with_log(self, desk: Desk, work: Callable[[LogAccess], T]) -> T:
+    def _with_log(self, desk: UserDatabase, work: Callable[[LogAccess], T]) -> T:
         from txmsg.metaq.local import LocalLog  # with txmsg[metaq] only
         from txmsg.metaq.location import open_log
 
@@ -42,7 +42,7 @@ class Log:
                 self._check_may_open(desk)
             return work(access)
 
-    def _check_may_open(self, desk: Desk) -> None:
+    def _check_may_open(self, desk: UserDatabase) -> None:
         """A directory knows no users: where others need a token, it is the console that decides."""
         if desk.who is not None and not desk.who.is_admin:
             raise PermissionDenied(

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from txmsg.administration.ask import Ask
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
-from txmsg.ops.console.desks import Desk
+from txmsg.ops.console.desks import UserDatabase
 from txmsg.ops.console.identity import Identity
 from txmsg.ops.console.logs import Log
 from txmsg.ops.console.operations import Operation, Operations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class PageContext:
     """The argument of the functions of pages and actions. Calls to brokers have timeouts, and raise the errors of
     errors.py.
     """
 
-    desk: Desk
+    desk: UserDatabase
     """Of the database that the path names."""
-    desks: Mapping[str, Desk]
+    desks: Mapping[str, UserDatabase]
     """Of all databases, by name."""
     operations: Operations
     logs: Mapping[str, Log] = field(default_factory=dict)

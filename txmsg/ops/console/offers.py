@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.pages import ACTIONS
 
 _ACTIONS: Final = {action.path: action for action in ACTIONS}
@@ -14,18 +14,18 @@ _PARAMETER: Final = re.compile(r"\{(\w+)(?::int)?\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ActionLink:
     """The address of an action. refusal: why this visitor may not use it; "" if it may."""
 
     url: str
     refusal: str
 
 
-def offer_of(look: Look, path: str, /, **values: object) -> Offer:
+def offer_of(look: PageContext, path: str, /, **values: object) -> ActionLink:
     """Of the action with this path, as ACTIONS have it. values: its parameters, and the query for its dialog."""
     action = _ACTIONS[path]
     names = {name: str(value) for name, value in values.items()}
     refusal = action.refusal(look.who, names)
     query = {name: value for name, value in names.items() if name not in _PARAMETER.findall(path)}
     url = look.url(_PARAMETER.sub(lambda parameter: names[parameter[1]], path), **query)
-    return Offer(url, "" if refusal is None else str(refusal))
+    return ActionLink(url, "" if refusal is None else str(refusal))

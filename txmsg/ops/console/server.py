@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from txmsg.ops.console.app import Console, all_renderers, new_app
-from txmsg.ops.console.desks import Desks
+from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.logs import Log
 from txmsg.ops.console.operations import Operations
-from txmsg.ops.console.views import Live
+from txmsg.ops.console.views import LiveParts
 from txmsg.ops.page.listening import Server, listening
 from txmsg.ops.page.login import sweep
 from txmsg.settings.common import TlsConfig
@@ -65,13 +65,13 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
         for log in chain.from_iterable(each.values() for each in logs.values()):
             stack.callback(log.close)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        desks = Desks(config.databases, tasks, always=config.asks_everybody)
+        desks = UserDatabases(config.databases, tasks, always=config.asks_everybody)
         console = Console(
             desks=desks,
             sessions=desks.new_sessions(time.monotonic),
             logs=logs,
             operations=Operations(),
-            live=Live(),
+            live=LiveParts(),
             renderers=all_renderers(),
             is_local=is_local(config.listen),
         )

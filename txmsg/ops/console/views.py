@@ -23,7 +23,7 @@ from txmsg.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 
 STREAMS_MAX: Final = 200
 STREAMS_OF_USER_MAX: Final = 50
@@ -49,14 +49,14 @@ class View:
     """The key of its entry in the navigation."""
     template: str
     """It extends layout.html, and has a block `live`; what must not be refreshed stands in the block `still`."""
-    read: Callable[[Look], Awaitable[Mapping[str, Any]]]
+    read: Callable[[PageContext], Awaitable[Mapping[str, Any]]]
     """What the template shows. Raises the errors of errors.py, which the page then shows instead."""
     every_s: float | None = None
     """Between two readings for a live page. None: at each poll of the database, for what only shows its snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ViewResult:
     """The result of a view's function: values for its template, or why there are none."""
 
     values: Mapping[str, Any]
@@ -80,18 +80,18 @@ class Reading:
                 return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-async def read(view: View, look: Look) -> Reading:
+async def read(view: View, look: PageContext) -> ViewResult:
     """What a view shows now."""
     look.watch.look()
     if look.watch.snapshot is None and not (look.watch.trouble or look.watch.denied):
         await look.watch.polled(_TICK_S_MAX)  # the first one, just after the start
     try:
-        return Reading(await view.read(look))
+        return ViewResult(await view.read(look))
     except TxmsgError as exc:
-        return Reading({}, exc)
+        return ViewResult({}, exc)
 
 
-class Live:
+class LiveParts:
     """The live parts of all pages that are being looked at."""
 
     def __init__(self) -> None:
@@ -118,8 +118,8 @@ class Live:
         self,
         key: Key,
         view: View,
-        look: Look,
-        render: Callable[[Reading], str],
+        look: PageContext,
+        render: Callable[[ViewResult], str],
         goes_on: Callable[[], bool],
         user: str = "",
     ) -> AsyncIterator[bytes]:
@@ -147,7 +147,9 @@ class Live:
         finally:
             self.count(user, -1)
 
-    def _shared(self, key: Key, view: View, look: Look, render: Callable[[Reading], str]) -> asyncio.Task[str]:
+    def _shared(
+        self, key: Key, view: View, look: PageContext, render: Callable[[ViewResult], str]
+    ) -> asyncio.Task[str]:
         now = time.monotonic()
         found = self._rendered.get(key)
         if found is None or now - found[0] >= (view.every_s or _TICK_S_MAX / 3) / 2:

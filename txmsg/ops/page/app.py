@@ -24,10 +24,10 @@ from starlette.types import ASGIApp
 from txmsg.ops.page.feed import Feed
 from txmsg.ops.page.guard import Guard
 from txmsg.ops.page.language import language_of
-from txmsg.ops.page.login import VISIT, Entrance, Gate
+from txmsg.ops.page.login import VISIT, LoginForm, LoginMiddleware
 from txmsg.ops.page.page import ASSETS, Page
 from txmsg.ops.page.sessions import Session, Sessions
-from txmsg.ops.page.visitors import Visitor, Visitors
+from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers
 
 BROWSERS_MAX: Final = 1000
 """Maximum browsers at a time; more are told to retry."""
@@ -37,7 +37,7 @@ _RETRY_MS: Final = 1000
 _FILES: Final = ("/assets/", "/page/")
 
 
-def new_app(page: Page, feed: Feed, visitors: Visitors | None, sessions: Sessions[Visitor]) -> ASGIApp:
+def new_app(page: Page, feed: Feed, visitors: LoggedInUsers | None, sessions: Sessions[LoggedInUser]) -> ASGIApp:
     """The application, to be served. visitors: None is everybody."""
     api = _Api(page, feed)
     app: ASGIApp = Starlette(
@@ -50,7 +50,7 @@ def new_app(page: Page, feed: Feed, visitors: Visitors | None, sessions: Session
         ],
     )
     if visitors is not None:
-        entrance = Entrance(
+        entrance = LoginForm(
             title=page.words["title"].en,
             sign_in=visitors.sign_in,
             is_needed=_always,
@@ -58,12 +58,12 @@ def new_app(page: Page, feed: Feed, visitors: Visitors | None, sessions: Session
             open_paths=("/assets/",),
             language=lambda request: language_of(request.headers.get("accept-language", "")),
         )
-        app = Gate(app, entrance, sessions)
+        app = LoginMiddleware(app, entrance, sessions)
     # Any Host: a page for many has names that it does not know; with a login, the cookie is of one of them.
     return Guard(app, files=_FILES, only_loopback=False)
 
 
-def _is_over(session: Session[Visitor]) -> bool:
+def _is_over(session: Session[LoggedInUser]) -> bool:
     return not session.is_open or any(each.is_over for each in session.at.values())
 
 
@@ -100,7 +100,7 @@ class _Api:
             self._events(session, user), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
 
-    async def _events(self, session: Session[Visitor] | None, user: str) -> AsyncIterator[bytes]:
+    async def _events(self, session: Session[LoggedInUser] | None, user: str) -> AsyncIterator[bytes]:
         self._feed.readers += 1
         self._of_users[user] += 1
         try:

@@ -68,7 +68,7 @@ _WORDS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrance(Generic[T]):
+class LoginForm(Generic[T]):
     """Where one logs in, and what that takes."""
 
     title: str
@@ -86,10 +86,10 @@ class Entrance(Generic[T]):
     theme: Callable[[Request], str] = lambda _: "system"
 
 
-class Gate(Generic[T]):
+class LoginMiddleware(Generic[T]):
     """Lets requests pass to the application if nothing asks for a login, or the browser has a session."""
 
-    def __init__(self, app: ASGIApp, entrance: Entrance[T], sessions: Sessions[T]) -> None:
+    def __init__(self, app: ASGIApp, entrance: LoginForm[T], sessions: Sessions[T]) -> None:
         self._app = app
         self._entrance = entrance
         self._sessions = sessions
@@ -107,7 +107,7 @@ class Gate(Generic[T]):
         path = scope["path"]
         is_stream = "text/event-stream" in request.headers.get("accept", "")
         session = self._sessions.find(request.cookies.get(cookie_name(scope), ""), is_use=not is_stream)
-        scope[VISIT] = Visit(session, self._csrf if session is None else session.csrf)
+        scope[VISIT] = BrowserVisit(session, self._csrf if session is None else session.csrf)
         answer: ASGIApp | Response = self._app
         is_open = path.startswith(("/login", *self._entrance.open_paths))
         if session is None and is_open:
@@ -254,7 +254,7 @@ class Gate(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class BrowserVisit:
     """Who asks: the session, if there is one, and what forms must send back."""
 
     session: Session[Any] | None
@@ -273,10 +273,10 @@ def _stay_stranger(scope: Scope) -> None:
         stay()
 
 
-def visit_of(request: Request) -> Visit:
+def visit_of(request: Request) -> BrowserVisit:
     """The visit of a request that has passed a gate."""
     visit = request.scope[VISIT]
-    assert isinstance(visit, Visit)
+    assert isinstance(visit, BrowserVisit)
     return visit
 
 

@@ -22,7 +22,7 @@ from txmsg.ops.page.listening import Server, listening
 from txmsg.ops.page.login import sweep
 from txmsg.ops.page.page import Page
 from txmsg.ops.page.sessions import Sessions
-from txmsg.ops.page.visitors import Visitor, Visitors, asking
+from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers, asking
 from txmsg.ops.page.watch import Read, Watch
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach
@@ -117,10 +117,10 @@ async def serve(
                 serving(config.http_listen, Probes(figures=figures, unready=unready), tls, config.http_token_file),
                 asyncio.TaskGroup() as tasks,
             ):
-                visitors = Visitors(asking(config.login), tasks) if config.login else None
-                sessions = Sessions[Visitor](
+                visitors = LoggedInUsers(asking(config.login), tasks) if config.login else None
+                sessions = Sessions[LoggedInUser](
                     time.monotonic,
-                    Visitors.leave,
+                    LoggedInUsers.leave,
                     user_of=lambda visitor: visitor.name,
                     is_admin=lambda visitor: visitor.is_admin,
                 )

@@ -29,7 +29,7 @@ Ask = Callable[[str], Awaitable[Identity]]
 
 
 @dataclass(slots=True, eq=False)
-class Visitor:
+class LoggedInUser:
     """Somebody who has logged in."""
 
     name: str = ""
@@ -39,7 +39,7 @@ class Visitor:
     checking: asyncio.Task[None] | None = None
 
 
-class Visitors:
+class LoggedInUsers:
     """Lets visitors in, and looks after their tokens. Belongs to one loop; `tasks` are the parents of that."""
 
     def __init__(self, ask: Ask, tasks: asyncio.TaskGroup, *, check_s: float = CHECK_S) -> None:
@@ -47,23 +47,23 @@ class Visitors:
         self._tasks = tasks
         self._check_s = check_s
 
-    async def sign_in(self, _: str, token: str) -> Visitor:
+    async def sign_in(self, _: str, token: str) -> LoggedInUser:
         """A visitor with this token. Raises Unauthenticated, and what else a call raises."""
         who = await self._ask(token)
         if not who.authentication:
             raise MisuseError("these brokers ask for no token: name brokers with --auth, or leave out --login")
-        visitor = Visitor(name=who.name, is_admin=ADMIN in who.roles)
+        visitor = LoggedInUser(name=who.name, is_admin=ADMIN in who.roles)
         visitor.checking = self._tasks.create_task(self._check(visitor, token), name="visitor")
         return visitor
 
     @staticmethod
-    def leave(visitor: Visitor) -> None:
+    def leave(visitor: LoggedInUser) -> None:
         """The visitor has logged out."""
         visitor.is_over = True
         if visitor.checking is not None:
             visitor.checking.cancel()
 
-    async def _check(self, visitor: Visitor, token: str) -> None:
+    async def _check(self, visitor: LoggedInUser, token: str) -> None:
         while not visitor.is_over:
             await asyncio.sleep(self._check_s)
             try:

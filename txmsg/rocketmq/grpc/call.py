@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
-from txmsg.rocketmq.grpc.framing import Arriving, ClientGone, Code, Failed, framed, timeout_s
+from txmsg.rocketmq.grpc.framing import ClientGone, Code, Failed, IncomingMessages, framed, timeout_s
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -51,7 +51,7 @@ class Call:
     def __init__(self, stream: Stream, headers: Mapping[str, str], *, size_bytes_max: int) -> None:
         self.headers = headers
         self._stream = stream
-        self._arriving = Arriving(size_bytes_max)
+        self._arriving = IncomingMessages(size_bytes_max)
         self._unread_bytes = 0
         """Of the stream, that the client is to be allowed again."""
         self._kept_bytes = 0

@@ -59,7 +59,7 @@ def quoted(text: str) -> bytes:
     return quote(text, safe=_AS_IT_IS, errors="replace").encode()
 
 
-class Arriving:
+class IncomingMessages:
     """Assembles the messages of a stream. size_bytes_max: of one message."""
 
     def __init__(self, size_bytes_max: int) -> None:

@@ -31,7 +31,7 @@ REFUSED: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class SupervisorOrders:
     """What the supervisor tells a process."""
 
     name: str
@@ -46,14 +46,14 @@ class Orders:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_argument(cls, text: str) -> Orders:
+    def of_argument(cls, text: str) -> SupervisorOrders:
         values = json.loads(text)
         return cls(**values | {"groups": tuple(values["groups"])})
 
 
 def main() -> None:
     """Runs what the first argument orders."""
-    orders = Orders.of_argument(sys.argv[1])
+    orders = SupervisorOrders.of_argument(sys.argv[1])
     signals.take_repeats_as_one()
     when_parent_is_gone(_end_alone)
     with _reports_on_stdout() as reports:

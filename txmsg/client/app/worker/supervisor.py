@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from txmsg.checks.brokers import WORKER_PROCESSES
 from txmsg.client.app.worker.changes import Changes
-from txmsg.client.app.worker.process import Orders
+from txmsg.client.app.worker.process import SupervisorOrders
 from txmsg.client.app.worker.reports import Series, counters_in, put_all, together
 from txmsg.errors import MisuseError
 from txmsg.metrics.catalogue import Process
@@ -164,7 +164,7 @@ class Supervisor:
 
     def _started(self, place: _Place, now: float) -> _Worker:
         plan = self._plan
-        orders = Orders(
+        orders = SupervisorOrders(
             name=place.name,
             app=plan.app,
             groups=plan.groups,
@@ -266,7 +266,7 @@ class Supervisor:
 class _Worker:
     """One process, and what it has reported."""
 
-    def __init__(self, orders: Orders, now: float, log: Callable[[str, str], object]) -> None:
+    def __init__(self, orders: SupervisorOrders, now: float, log: Callable[[str, str], object]) -> None:
         self.name = orders.name
         self._log = log
         self.started_at = now

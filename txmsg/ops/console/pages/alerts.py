@@ -20,7 +20,7 @@ from txmsg.administration.ask import Nothing, changer
 from txmsg.broker.alerts.states import RULE, check_matchers, fits
 from txmsg.errors import MisuseError, shown
 from txmsg.ops.console.actions import Action, Confirmation, Field
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import seconds_in
 
@@ -29,7 +29,7 @@ _HISTORY: Final = 50
 _SILENCE_FOR: Final = "2h"
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     found = await look.ask(Alerts.list, Nothing())
     over = await look.ask(Alerts.history, AlertHistoryQuery(limit=_HISTORY))
     return {
@@ -58,11 +58,11 @@ def _matchers_of(alert: ActiveAlert) -> list[str]:
     ]
 
 
-def _given_matchers(look: Look) -> list[str]:
+def _given_matchers(look: PageContext) -> list[str]:
     return [line.strip() for line in look.values.get("matchers", "").splitlines() if line.strip()]
 
 
-async def _confirm_silence(look: Look) -> Confirmation:
+async def _confirm_silence(look: PageContext) -> Confirmation:
     given = _given_matchers(look)
     says = [look.t("alerts.silence_says")]
     if given:
@@ -109,7 +109,7 @@ def _count_fitting(found: AlertList, matchers: Sequence[str]) -> int:
     return sum(fits(matchers, each.rule, each.labels) for each in found.alerts)
 
 
-async def _silence(look: Look) -> str:
+async def _silence(look: PageContext) -> str:
     matchers, reason, text = _given_matchers(look), look.values.get("reason", "").strip(), look.values.get("for", "")
     seconds = seconds_in(text.strip())
     if seconds is None:
@@ -119,7 +119,7 @@ async def _silence(look: Look) -> str:
     return look.t("alerts.was_silenced", id=made.id, for_=text.strip())
 
 
-async def _held(look: Look) -> tuple[Silence, AlertList]:
+async def _held(look: PageContext) -> tuple[Silence, AlertList]:
     number = int(look.path["silence"])
     found = await look.ask(Alerts.list, Nothing())
     silence = next((each for each in found.silences if each.id == number), None)
@@ -128,7 +128,7 @@ async def _held(look: Look) -> tuple[Silence, AlertList]:
     return silence, found
 
 
-async def _confirm_unsilence(look: Look) -> Confirmation:
+async def _confirm_unsilence(look: PageContext) -> Confirmation:
     silence, found = await _held(look)
     others = sum(list(each.silences) == [silence.id] and each.state is AlertState.FIRING for each in found.alerts)
     return Confirmation(
@@ -141,7 +141,7 @@ async def _confirm_unsilence(look: Look) -> Confirmation:
     )
 
 
-async def _unsilence(look: Look) -> str:
+async def _unsilence(look: PageContext) -> str:
     number = int(look.path["silence"])
     if not (await look.ask(Alerts.unsilence, EndOfSilence(id=number))).held:
         raise MisuseError(look.t("alerts.no_silence", id=number))

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from txmsg.administration.audit import Audit, AuditEntry, AuditQuery
 from txmsg.administration.settings import SettingHistoryQuery, Settings
 from txmsg.ops.console.forms import int_of, time_of
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 
 PAGE_MAX: Final = 50
@@ -24,7 +24,7 @@ class _Change(NamedTuple):
     new: str | None
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     given = {name: value for name in _FILTER if (value := look.values.get(name, "").strip())}
     before_id = int_of(look, "before")
     words = {name: value for name, value in given.items() if name != "since"}

@@ -8,19 +8,19 @@ from typing import Any, Final
 from txmsg.administration.cluster import BrokerId, BrokerSummary, Cluster, ShowCluster
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Action, Confirmation
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.pages.overview import broker_row
 from txmsg.ops.console.views import View
 
 _LEASES_MAX: Final = 500
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     snapshot = look.snapshot
     return {"snapshot": snapshot, "brokers": [broker_row(snapshot, each.id) for each in snapshot.cluster.brokers]}
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     broker = _broker(look)
     state = await look.ask(Cluster.show, ShowCluster(with_queues=True))
     leases = [each for each in state.leases or () if broker.id in {each.broker, each.wanted_by}]
@@ -36,14 +36,14 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
-def _broker(look: Look) -> BrokerSummary:
+def _broker(look: PageContext) -> BrokerSummary:
     found = look.snapshot.broker(look.path["broker"])
     if found is None:
         raise MisuseError(look.t("brokers.unknown", broker=look.path["broker"]))
     return found
 
 
-async def _confirm_drain(look: Look) -> Confirmation:
+async def _confirm_drain(look: PageContext) -> Confirmation:
     broker = _broker(look)
     others = [each for each in look.snapshot.cluster.brokers if each.state == "active" and each.id != broker.id]
     return Confirmation(
@@ -56,13 +56,13 @@ async def _confirm_drain(look: Look) -> Confirmation:
     )
 
 
-async def _drain(look: Look) -> str:
+async def _drain(look: PageContext) -> str:
     broker = look.path["broker"]
     left = (await look.ask(Cluster.drain, BrokerId(broker=broker))).queues
     return look.t("brokers.drained", broker=broker, queues=left)
 
 
-async def _confirm_resume(look: Look) -> Confirmation:
+async def _confirm_resume(look: PageContext) -> Confirmation:
     broker = _broker(look)
     return Confirmation(
         title=look.t("brokers.resume_title", broker=broker.id),
@@ -71,13 +71,13 @@ async def _confirm_resume(look: Look) -> Confirmation:
     )
 
 
-async def _resume(look: Look) -> str:
+async def _resume(look: PageContext) -> str:
     broker = look.path["broker"]
     await look.ask(Cluster.resume, BrokerId(broker=broker))
     return look.t("brokers.resumed", broker=broker)
 
 
-async def _confirm_forget(look: Look) -> Confirmation:
+async def _confirm_forget(look: PageContext) -> Confirmation:
     broker = _broker(look)
     return Confirmation(
         title=look.t("brokers.forget_title", broker=broker.id),
@@ -86,7 +86,7 @@ async def _confirm_forget(look: Look) -> Confirmation:
     )
 
 
-async def _forget(look: Look) -> str:
+async def _forget(look: PageContext) -> str:
     broker = look.path["broker"]
     await look.ask(Cluster.forget, BrokerId(broker=broker))
     return look.t("brokers.forgotten", broker=broker)

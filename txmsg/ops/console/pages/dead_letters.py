@@ -10,7 +10,7 @@ from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Action, Confirmation, Field
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.forms import float_of, names, time_of
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import Operation
 from txmsg.ops.console.views import View
 
@@ -18,18 +18,18 @@ PAGE_MAX: Final = 50
 _FILTER: Final = tuple(names(DeadLetterFilter))
 
 
-def _which(look: Look) -> DeadLetterFilter:
+def _which(look: PageContext) -> DeadLetterFilter:
     """What the form says. Raises MisuseError for what is no time."""
     given: dict[str, Any] = {name: look.values.get(name, "").strip() for name in _FILTER}
     return DeadLetterFilter(**given | {"since": time_of(look, "since"), "until": time_of(look, "until")})
 
 
-def _given(look: Look) -> dict[str, str]:
+def _given(look: PageContext) -> dict[str, str]:
     """The filter as it was typed."""
     return {name: value for name in _FILTER if (value := look.values.get(name, "").strip())}
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     which, page = _which(look), look.values.get("page", "")
     found = await look.ask(DeadLetters.list, DeadLetterQuery(which=which, limit=PAGE_MAX, after=page))
     given = _given(look)
@@ -37,7 +37,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     return {"letters": found.letters, "next": found.next, "given": given, "of_all": of_all}
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     group, id_ = look.path["group"], look.path["id"]
     which = DeadLetterFilter(group=group, id=id_)
     found = await look.ask(DeadLetters.list, DeadLetterQuery(which=which, limit=1, whole=True))
@@ -50,25 +50,25 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
 # ---- redrive and purge: by the filter of the page
 
 
-async def _select(look: Look) -> Selection:
+async def _select(look: PageContext) -> Selection:
     which = _which(look)
     if which == DeadLetterFilter():
         raise MisuseError(look.t("dead_letters.which_one"))
     return await look.ask(DeadLetters.count, which)
 
 
-def _filter_fields(look: Look, selection: Selection) -> list[Field]:
+def _filter_fields(look: PageContext, selection: Selection) -> list[Field]:
     """The filter, up to now: those that die until the button is pressed are not meant."""
     assert selection.which.until is not None
     times = {name: time.isoformat() for name in ("since", "until") if (time := getattr(selection.which, name))}
     return [Field(name=name, kind="hidden", value=value) for name, value in (_given(look) | times).items()]
 
 
-def _named(look: Look) -> str:
+def _named(look: PageContext) -> str:
     return ", ".join(f"{look.t(f'dead_letters.{name}')}: {value}" for name, value in _given(look).items())
 
 
-async def _confirm_redrive(look: Look) -> Confirmation:
+async def _confirm_redrive(look: PageContext) -> Confirmation:
     selection = await _select(look)
     return Confirmation(
         title=look.t("dead_letters.redrive_title", count=f"{selection.count:,}"),
@@ -87,7 +87,7 @@ async def _confirm_redrive(look: Look) -> Confirmation:
     )
 
 
-async def _redrive(look: Look) -> Operation:
+async def _redrive(look: PageContext) -> Operation:
     selection, rate = await _select(look), float_of(look, "rate")
     if rate is not None and rate < 0.1:
         raise MisuseError(look.t("dead_letters.rate_too_low"))
@@ -95,7 +95,7 @@ async def _redrive(look: Look) -> Operation:
     return look.start(title, selection.count, lambda notify: notify.redrive(selection, rate=rate))
 
 
-async def _confirm_purge(look: Look) -> Confirmation:
+async def _confirm_purge(look: PageContext) -> Confirmation:
     selection = await _select(look)
     return Confirmation(
         title=look.t("dead_letters.purge_title", count=f"{selection.count:,}"),
@@ -106,7 +106,7 @@ async def _confirm_purge(look: Look) -> Confirmation:
     )
 
 
-async def _purge(look: Look) -> Operation:
+async def _purge(look: PageContext) -> Operation:
     selection = await _select(look)
     title = look.t("dead_letters.purging", which=_named(look))
     return look.start(title, selection.count, lambda notify: notify.purge(selection))

@@ -20,7 +20,7 @@ from txmsg.message import parse_id
 from txmsg.ops.console import group_actions
 from txmsg.ops.console.actions import Action, Confirmation, Field, final_act
 from txmsg.ops.console.forms import float_of, int_of
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import Operation
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import seconds_in, shown_duration
@@ -31,13 +31,13 @@ _MEMBERS_MAX: Final = 200
 _QUEUES_MAX: Final = 500
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
     found = await look.ask(Groups.list, GroupQuery(limit=PAGE_MAX, after=after, contains=search))
     return {"groups": found.groups, "producers": found.producer_groups, "next": found.next, "search": search}
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     group, page = look.path["group"], look.values.get("retries", "")
     found = await _shown(look)
     retries = await look.ask(Groups.list_retries, RetryQuery(group=group, limit=_RETRIES_MAX, after=page))
@@ -53,22 +53,22 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
-async def _shown(look: Look) -> GroupDetails:
+async def _shown(look: PageContext) -> GroupDetails:
     return await look.ask(Groups.show, GroupName(group=look.path["group"]))
 
 
 # ---- stop, start, settings
 
 
-async def _confirm_stop(look: Look) -> Confirmation:
+async def _confirm_stop(look: PageContext) -> Confirmation:
     return await _confirm(look, "stop")
 
 
-async def _confirm_start(look: Look) -> Confirmation:
+async def _confirm_start(look: PageContext) -> Confirmation:
     return await _confirm(look, "start")
 
 
-async def _confirm(look: Look, what: str) -> Confirmation:
+async def _confirm(look: PageContext, what: str) -> Confirmation:
     found = await _shown(look)
     return Confirmation(
         title=look.t(f"groups.{what}_title", group=look.path["group"]),
@@ -77,21 +77,21 @@ async def _confirm(look: Look, what: str) -> Confirmation:
     )
 
 
-async def _stop(look: Look) -> str:
+async def _stop(look: PageContext) -> str:
     return await _set_stopped(look, stopped=True)
 
 
-async def _start(look: Look) -> str:
+async def _start(look: PageContext) -> str:
     return await _set_stopped(look, stopped=False)
 
 
-async def _set_stopped(look: Look, *, stopped: bool) -> str:
+async def _set_stopped(look: PageContext, *, stopped: bool) -> str:
     group = look.path["group"]
     await look.ask(Groups.alter, GroupChange(group=group, stopped=stopped))
     return look.t("groups.is_stopped" if stopped else "groups.is_started", group=group)
 
 
-async def _confirm_alter(look: Look) -> Confirmation:
+async def _confirm_alter(look: PageContext) -> Confirmation:
     settings = (await _shown(look)).settings
     delays = " ".join(shown_duration(delay) for delay in settings.retry_delays_s or ())
     rate, retries = settings.deliver_rate_max, settings.retries_max
@@ -138,7 +138,7 @@ async def _confirm_alter(look: Look) -> Confirmation:
     )
 
 
-async def _alter(look: Look) -> str:
+async def _alter(look: PageContext) -> str:
     group = look.path["group"]
     change = GroupChange(
         group=group,
@@ -153,7 +153,7 @@ async def _alter(look: Look) -> str:
     return look.t("groups.altered", group=group)
 
 
-def _delays(look: Look) -> Sequence[float]:
+def _delays(look: PageContext) -> Sequence[float]:
     delays: list[float] = []
     for text in look.values.get("delays", "").replace(",", " ").split():
         seconds = seconds_in(text)
@@ -166,26 +166,26 @@ def _delays(look: Look) -> Sequence[float]:
 # ---- seek and delete
 
 
-async def _confirm_seek(look: Look) -> Confirmation:
+async def _confirm_seek(look: PageContext) -> Confirmation:
     return await group_actions.confirm_seek(look, look.notify, has_generations=True)
 
 
-async def _seek(look: Look) -> str:
+async def _seek(look: PageContext) -> str:
     return await group_actions.seek(look, look.notify)
 
 
-async def _confirm_delete(look: Look) -> Confirmation:
+async def _confirm_delete(look: PageContext) -> Confirmation:
     return await group_actions.confirm_delete(look, look.notify)
 
 
-async def _delete(look: Look) -> str:
+async def _delete(look: PageContext) -> str:
     return await group_actions.delete(look, look.notify)
 
 
 # ---- retries
 
 
-async def _confirm_retry(look: Look) -> Confirmation:
+async def _confirm_retry(look: PageContext) -> Confirmation:
     group, id_ = look.path["group"], look.values.get("id", "")
     found = await _shown(look)
     says = look.t("groups.retry_one_says", id=id_) if id_ else look.t("groups.retry_says", count=f"{found.retrying:,}")
@@ -197,7 +197,7 @@ async def _confirm_retry(look: Look) -> Confirmation:
     )
 
 
-async def _retry(look: Look) -> str | Operation:
+async def _retry(look: PageContext) -> str | Operation:
     group, id_ = look.path["group"], look.values.get("id", "")
     if id_:
         count = await look.notify(lambda notify: sum(notify.retry_now(group, id_)))
@@ -206,13 +206,13 @@ async def _retry(look: Look) -> str | Operation:
     return look.start(look.t("groups.retrying_all", group=group), total, lambda notify: notify.retry_now(group))
 
 
-async def _confirm_skip(look: Look) -> Confirmation:
+async def _confirm_skip(look: PageContext) -> Confirmation:
     group, id_ = look.path["group"], look.values.get("id", "")
     parse_id(id_)
     return final_act(look, "groups.skip", "id", id=id_, group=group)
 
 
-async def _skip(look: Look) -> str:
+async def _skip(look: PageContext) -> str:
     group, id_ = look.path["group"], look.values.get("id", "")
     found = await look.ask(Groups.skip_retry, RetrySkip(group=group, id=id_))
     return look.t("groups.skipped", count=found.skipped)

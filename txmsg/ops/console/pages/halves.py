@@ -20,7 +20,7 @@ from txmsg.administration.halves import (
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Action, Confirmation, Field
 from txmsg.ops.console.body import shown_body
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -28,7 +28,7 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 PAGE_MAX: Final = 50
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     group, parked = look.values.get("group", "").strip(), bool(look.values.get("parked"))
     page = look.values.get("page", "")
     query = HalfQuery(group=group, parked_only=parked, limit=PAGE_MAX, after=page or None)
@@ -36,7 +36,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     return {"halves": found.halves, "next": found.next, "group": group, "parked": parked, "now": datetime.now(UTC)}
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     found = await _found(look, with_bodies=True)
     form = look.values.get("form", "")
     return {
@@ -47,24 +47,24 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
-def _transaction(look: Look) -> UUID:
+def _transaction(look: PageContext) -> UUID:
     try:
         return UUID(look.path["transaction"])
     except ValueError as exc:
         raise MisuseError(look.t("halves.no_id", id=look.path["transaction"])) from exc
 
 
-async def _found(look: Look, *, with_bodies: bool = False) -> HalfPage:
+async def _found(look: PageContext, *, with_bodies: bool = False) -> HalfPage:
     transaction_id = _transaction(look)
     query = of_transaction(transaction_id, with_bodies=with_bodies)
     return found_of(transaction_id, await look.ask(Admin.list_halves, query))
 
 
-async def _halves(look: Look) -> Sequence[HalfMessage]:
+async def _halves(look: PageContext) -> Sequence[HalfMessage]:
     return (await _found(look)).halves
 
 
-async def _confirm_check(look: Look) -> Confirmation:
+async def _confirm_check(look: PageContext) -> Confirmation:
     first, *_ = await _halves(look)
     return Confirmation(
         title=look.t("halves.check_title"),
@@ -76,7 +76,7 @@ async def _confirm_check(look: Look) -> Confirmation:
     )
 
 
-async def _check(look: Look) -> str:
+async def _check(look: PageContext) -> str:
     transaction_id = _transaction(look)
     found = await look.ask(Admin.resume_halves, ResumeHalves(transaction_id=transaction_id))
     if not found.resumed:  # it is not parked: then its client's "unknown" has it checked soon
@@ -88,7 +88,7 @@ async def _check(look: Look) -> str:
 def _deciding(outcome: str) -> Action:
     """Commit or rollback."""
 
-    async def confirm(look: Look) -> Confirmation:
+    async def confirm(look: PageContext) -> Confirmation:
         found = await _halves(look)
         topics = ", ".join(sorted({half.topic for half in found}))
         return Confirmation(
@@ -110,7 +110,7 @@ def _deciding(outcome: str) -> Action:
             ],
         )
 
-    async def perform(look: Look) -> str:
+    async def perform(look: PageContext) -> str:
         transaction_id, reason = _transaction(look), look.values.get("reason", "").strip()
         if not reason:
             raise MisuseError(look.t("halves.no_reason"))

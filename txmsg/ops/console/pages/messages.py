@@ -13,7 +13,7 @@ from txmsg.message import parse_id
 from txmsg.ops.console.actions import Action, Confirmation, final_act
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.forms import int_of
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 from txmsg.wire.start import Start
 
@@ -21,7 +21,7 @@ _FOUND_MAX: Final = 50
 _EVENTS_MAX: Final = 500
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     which, topic, begin = (look.values.get(name, "").strip() for name in ("q", "topic", "from"))
     found, missing = MessageLives(lives=[], more=False), ""
     try:
@@ -36,7 +36,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     return {"found": found, "missing": missing, "is_by_place": bool(topic) and not which}
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     id_ = look.path["id"]
     found = await look.asking(lambda ask: message_life(ask, id_, limit=1))
     life = found.lives[0]
@@ -50,7 +50,7 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
-async def _is_erasable(look: Look, topic: str | None) -> bool:
+async def _is_erasable(look: PageContext, topic: str | None) -> bool:
     if topic is None:
         return False
     try:
@@ -60,13 +60,13 @@ async def _is_erasable(look: Look, topic: str | None) -> bool:
     return found.erasable_s is not None
 
 
-async def _confirm_erase(look: Look) -> Confirmation:
+async def _confirm_erase(look: PageContext) -> Confirmation:
     id_, topic = look.path["id"], look.values.get("topic", "")
     parse_id(id_)
     return final_act(look, "messages.erase", "topic", id=id_, topic=topic)
 
 
-async def _erase(look: Look) -> str:
+async def _erase(look: PageContext) -> str:
     id_, topic = look.path["id"], look.values.get("topic", "")
     (result,) = (await look.ask(Messages.erase, Erasure(topic=topic, ids=[id_]))).results
     if not result.found:

@@ -13,9 +13,9 @@ from txmsg.administration.groups import GroupQuery
 from txmsg.errors import TxmsgError
 from txmsg.ops.console import group_actions
 from txmsg.ops.console.actions import Action, Confirmation
-from txmsg.ops.console.desks import Desk
+from txmsg.ops.console.desks import UserDatabase
 from txmsg.ops.console.logs import Log
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class _Row:
     error: str = ""
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     mirrors: Sequence[Mirror] = ()
     error = ""
     rows = asyncio.gather(*(_row(look.desk, log) for log in look.logs.values()))
@@ -53,7 +53,7 @@ def _without_own(excluded: Sequence[str]) -> list[str]:
     return [each for each in excluded if not each.startswith("%")]
 
 
-async def _row(desk: Desk, log: Log) -> _Row:
+async def _row(desk: UserDatabase, log: Log) -> _Row:
     from txmsg.administration.log_contents import log_state  # with txmsg[metaq] only
 
     try:
@@ -62,7 +62,7 @@ async def _row(desk: Desk, log: Log) -> _Row:
         return _Row(log=log, state=None, error=str(exc))
 
 
-async def _read_log(look: Look) -> Mapping[str, Any]:
+async def _read_log(look: PageContext) -> Mapping[str, Any]:
     from txmsg.administration.log_contents import log_state, log_topics
 
     search = look.values.get("q", "")
@@ -83,12 +83,12 @@ async def _read_log(look: Look) -> Mapping[str, Any]:
     }
 
 
-async def _read_group(look: Look) -> Mapping[str, Any]:
+async def _read_group(look: PageContext) -> Mapping[str, Any]:
     found = await _groups(look)(lambda groups: groups.show_group(look.path["group"]))
     return {"group": found, "queues": found.queues[:_QUEUES_MAX]}
 
 
-def _groups(look: Look) -> group_actions.Ask:
+def _groups(look: PageContext) -> group_actions.Ask:
     """The administration of the groups of the log that the path names."""
 
     async def ask(work: Callable[[LogAdministration], T]) -> T:
@@ -99,19 +99,19 @@ def _groups(look: Look) -> group_actions.Ask:
     return ask
 
 
-async def _confirm_seek(look: Look) -> Confirmation:
+async def _confirm_seek(look: PageContext) -> Confirmation:
     return await group_actions.confirm_seek(look, _groups(look), has_generations=False)
 
 
-async def _seek(look: Look) -> str:
+async def _seek(look: PageContext) -> str:
     return await group_actions.seek(look, _groups(look))
 
 
-async def _confirm_delete(look: Look) -> Confirmation:
+async def _confirm_delete(look: PageContext) -> Confirmation:
     return await group_actions.confirm_delete(look, _groups(look))
 
 
-async def _delete(look: Look) -> str:
+async def _delete(look: PageContext) -> str:
     return await group_actions.delete(look, _groups(look))
 
 

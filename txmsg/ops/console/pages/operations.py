@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     return {"operations": look.operations.of(look.owners)}
 
 

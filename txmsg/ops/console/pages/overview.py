@@ -27,7 +27,7 @@ from txmsg.checks.messages import (
     TRANSACTIONS_PARKED,
 )
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Scope
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 from txmsg.ops.console.watch import Snapshot, Watch
 
@@ -48,7 +48,7 @@ _PAGES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class OverviewFigure:
     """A figure with its timeline. name: `overview.NAME` is its text."""
 
     name: str
@@ -66,7 +66,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class OverviewFinding:
     """The worst finding of a check, how many more there are, and the page that says more."""
 
     finding: Finding
@@ -79,7 +79,7 @@ class Shown:
         return self.finding.severity is CRITICAL
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     snapshot = look.snapshot
     lags = snapshot.each("txmsg_group_lag_messages")
     seconds = snapshot.each("txmsg_group_lag_seconds")
@@ -138,15 +138,17 @@ def broker_row(snapshot: Snapshot, broker: str) -> dict[str, Any]:
     }
 
 
-def lines(watch: Watch) -> Sequence[Line]:
+def lines(watch: Watch) -> Sequence[OverviewFigure]:
     """The figures on top. Of a watch that has a snapshot."""
     snapshot = watch.snapshot
     assert snapshot is not None
     now = watch.history[-1].values
 
-    def line(name: str, path: str, *, is_rate: bool = False, is_bad: bool = False, note: float | None = None) -> Line:
+    def line(
+        name: str, path: str, *, is_rate: bool = False, is_bad: bool = False, note: float | None = None
+    ) -> OverviewFigure:
         starts_at, points = _points(watch, name)
-        return Line(
+        return OverviewFigure(
             name=name,
             is_rate=is_rate,
             value=now.get(name),
@@ -180,13 +182,13 @@ def _points(watch: Watch, name: str) -> tuple[int, str]:
     return first * _STEP_S, ",".join(points)
 
 
-def findings(snapshot: Snapshot) -> Sequence[Shown]:
+def findings(snapshot: Snapshot) -> Sequence[OverviewFinding]:
     """What needs an operator, the worst first: of each check one finding."""
     by_check: dict[Check, list[Finding]] = {}
     for found in (*_of_brokers(snapshot), *_in_figures(snapshot)):
         by_check.setdefault(found.check, []).append(found)
     shown = [
-        Shown(finding=found[0], more=len(found) - 1, path=_PAGES.get(check, "/brokers"))
+        OverviewFinding(finding=found[0], more=len(found) - 1, path=_PAGES.get(check, "/brokers"))
         for check, found in by_check.items()
     ]
     return sorted(shown, key=lambda each: list(Severity).index(each.finding.severity))

@@ -16,14 +16,14 @@ from txmsg.administration.settings import (
 from txmsg.broker.config import BrokerConfig
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Action, Confirmation, Field
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 from txmsg.settings.catalogue import Setting, settings_of
 
 _CATALOGUE: Final[Mapping[str, Setting]] = {each.full_name: each for each in settings_of(BrokerConfig, "broker")}
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     found = await look.ask(Settings.show, Nothing())
     stored = {each.name: each for each in found.stored}
     used = {each.name: each for each in found.used}
@@ -44,7 +44,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     }
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     name = look.path["name"]
     found, changes = await look.ask(Settings.show, Nothing()), await _history(look, name)
     return {
@@ -56,7 +56,7 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
-async def _history(look: Look, name: str) -> Sequence[SettingChange]:
+async def _history(look: PageContext, name: str) -> Sequence[SettingChange]:
     return (await look.ask(Settings.history, SettingHistoryQuery(name=name))).changes
 
 
@@ -64,14 +64,14 @@ def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
     return next((each for each in found.stored if each.name == name), None)
 
 
-async def _version(look: Look) -> tuple[SettingsInUse, str]:
+async def _version(look: PageContext) -> tuple[SettingsInUse, str]:
     """What holds, and the version that a change is made for: that of when its dialog was opened."""
     name = look.path["name"]
     found, changes = await look.ask(Settings.show, Nothing()), await _history(look, name)
     return found, look.values.get("version") or str(changes[0].version if changes else 0)
 
 
-def _given_version(look: Look) -> int:
+def _given_version(look: PageContext) -> int:
     try:
         return int(look.values.get("version", ""))
     except ValueError:
@@ -84,7 +84,7 @@ def _loses(name: str) -> list[str]:
     return [setting.loses] if setting is not None and setting.loses else []
 
 
-async def _confirm_set(look: Look) -> Confirmation:
+async def _confirm_set(look: PageContext) -> Confirmation:
     name = look.path["name"]
     found, version = await _version(look)
     setting = _CATALOGUE.get(name.partition("@")[0])
@@ -113,14 +113,14 @@ async def _confirm_set(look: Look) -> Confirmation:
     )
 
 
-async def _set(look: Look) -> str:
+async def _set(look: PageContext) -> str:
     name, value, version = look.path["name"], look.values.get("value", ""), _given_version(look)
     change = ChangeSetting(name=name, value=value, version=version, changed_by=changer())
     changed = await look.ask(Settings.change, change)
     return look.t("settings.was_set", name=name, value=str(changed.value), version=changed.version)
 
 
-async def _confirm_unset(look: Look) -> Confirmation:
+async def _confirm_unset(look: PageContext) -> Confirmation:
     name = look.path["name"]
     found, version = await _version(look)
     stored = _stored(found, name)
@@ -133,13 +133,13 @@ async def _confirm_unset(look: Look) -> Confirmation:
     )
 
 
-async def _unset(look: Look) -> str:
+async def _unset(look: PageContext) -> str:
     name, version = look.path["name"], _given_version(look)
     await look.ask(Settings.change, ChangeSetting(name=name, version=version, changed_by=changer()))
     return look.t("settings.was_unset", name=name)
 
 
-async def _confirm_rollback(look: Look) -> Confirmation:
+async def _confirm_rollback(look: PageContext) -> Confirmation:
     name, as_of = look.path["name"], int(look.path["as_of"])
     changes = await _history(look, name)
     then = next((each for each in changes if each.version == as_of), None)
@@ -159,7 +159,7 @@ async def _confirm_rollback(look: Look) -> Confirmation:
     )
 
 
-async def _rollback(look: Look) -> str:
+async def _rollback(look: PageContext) -> str:
     name, as_of, version = look.path["name"], int(look.path["as_of"]), _given_version(look)
     change = ChangeSetting(name=name, as_of=as_of, version=version, changed_by=changer())
     changed = await look.ask(Settings.change, change)

@@ -20,7 +20,7 @@ from txmsg.administration.topics import (
 )
 from txmsg.ops.console.actions import Action, Confirmation, Field, deletion
 from txmsg.ops.console.forms import duration_of, float_of, int_of
-from txmsg.ops.console.look import Look
+from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.shown import duration, number
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import shown_duration
@@ -32,7 +32,7 @@ _GROUPS_MAX: Final = 100
 """How many groups a topic is shown with, those furthest behind; a topic may have 10,000."""
 
 
-async def _read(look: Look) -> Mapping[str, Any]:
+async def _read(look: PageContext) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
     found = await look.ask(Topics.list, TopicQuery(limit=PAGE_MAX, after=after, contains=search))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
@@ -44,7 +44,7 @@ async def _read(look: Look) -> Mapping[str, Any]:
     }
 
 
-async def _read_one(look: Look) -> Mapping[str, Any]:
+async def _read_one(look: PageContext) -> Mapping[str, Any]:
     topic = look.path["topic"]
     found = await look.ask(Topics.show, TopicName(topic=topic))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
@@ -60,7 +60,7 @@ async def _read_one(look: Look) -> Mapping[str, Any]:
     }
 
 
-def _facts(look: Look, settings: TopicSettings) -> Iterator[tuple[str, str]]:
+def _facts(look: PageContext, settings: TopicSettings) -> Iterator[tuple[str, str]]:
     """Settings with their titles. Numbers of queues are left out where they are those of all queues."""
     for name, each in _SETTINGS.items():
         value = _now(settings, name)
@@ -69,7 +69,7 @@ def _facts(look: Look, settings: TopicSettings) -> Iterator[tuple[str, str]]:
             yield look.t(f"topics.{name}"), _fact(look, each, value)
 
 
-def _fact(look: Look, setting: Setting, value: Any) -> str:
+def _fact(look: PageContext, setting: Setting, value: Any) -> str:
     if setting.choices:
         return look.renderer.word(f"topics.{setting.name}_", value)
     if not value:
@@ -82,7 +82,7 @@ def _fact(look: Look, setting: Setting, value: Any) -> str:
 # ---- create, change, delete
 
 
-async def _confirm_create(look: Look) -> Confirmation:
+async def _confirm_create(look: PageContext) -> Confirmation:
     return Confirmation(
         title=look.t("topics.create_title"),
         says=[look.t("topics.create_says")],
@@ -106,14 +106,14 @@ async def _confirm_create(look: Look) -> Confirmation:
     )
 
 
-async def _create(look: Look) -> str:
+async def _create(look: PageContext) -> str:
     given: Any = {name: _typed(look, _SETTINGS[name]) for name in ("queues", "message_type", "erasable_s")}
     created = await look.ask(Topics.create, CreateTopic(topic=look.values.get("topic", "").strip(), **given))
     text = "topics.created" if created.created else "topics.existed"
     return look.t(text, topic=created.topic, queues=created.queues)
 
 
-async def _confirm_alter(look: Look) -> Confirmation:
+async def _confirm_alter(look: PageContext) -> Confirmation:
     topic = look.path["topic"]
     settings = await look.ask(Topics.settings, TopicName(topic=topic))
     change = _change(look, settings)
@@ -135,7 +135,7 @@ async def _confirm_alter(look: Look) -> Confirmation:
     )
 
 
-def _field(look: Look, settings: TopicSettings, setting: Setting) -> Field:
+def _field(look: PageContext, settings: TopicSettings, setting: Setting) -> Field:
     name, choices = setting.name, _choices(look, setting)
     return Field(
         name=name,
@@ -148,12 +148,12 @@ def _field(look: Look, settings: TopicSettings, setting: Setting) -> Field:
     )
 
 
-def _choices(look: Look, setting: Setting) -> Sequence[tuple[str, str]]:
+def _choices(look: PageContext, setting: Setting) -> Sequence[tuple[str, str]]:
     choices = _SWITCH if setting.kind is bool else setting.choices
     return [(each, look.t(f"topics.{setting.name}_{each}")) for each in choices]
 
 
-async def _alter(look: Look) -> str:
+async def _alter(look: PageContext) -> str:
     topic = look.path["topic"]
     settings = await look.ask(Topics.settings, TopicName(topic=topic))
     change = _change(look, settings)
@@ -163,7 +163,7 @@ async def _alter(look: Look) -> str:
     return look.t("topics.altered", topic=topic)
 
 
-def _change(look: Look, settings: TopicSettings) -> TopicChange:
+def _change(look: PageContext, settings: TopicSettings) -> TopicChange:
     """What the form says and the topic has not."""
     if "permission" not in look.values:
         return TopicChange()
@@ -172,7 +172,7 @@ def _change(look: Look, settings: TopicSettings) -> TopicChange:
     return TopicChange(**{name: new for name, new in wanted.items() if new != _now(settings, name)})
 
 
-def _typed(look: Look, setting: Setting) -> Any:
+def _typed(look: PageContext, setting: Setting) -> Any:
     """What the form says of a setting; None for nothing."""
     if setting.kind is bool:
         return look.values[setting.name] == "on" if setting.name in look.values else None
@@ -190,7 +190,7 @@ def _now(settings: TopicSettings, name: str) -> Any:
     return settings.send_rate_max or 0.0 if name == "send_rate_max" else getattr(settings, name)
 
 
-def _given(look: Look, settings: TopicSettings, name: str) -> str:
+def _given(look: PageContext, settings: TopicSettings, name: str) -> str:
     if name == "erasable_s":
         return look.values.get(name, "" if settings.erasable_s is None else shown_duration(settings.erasable_s))
     return look.values.get(name, _text(_now(settings, name)))
@@ -205,7 +205,7 @@ def _text(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
-def _shown(look: Look, name: str, value: Any) -> str:
+def _shown(look: PageContext, name: str, value: Any) -> str:
     """As a sentence has it."""
     if name == "send_rate_max" and not value:
         return look.t("lists.unlimited")
@@ -214,7 +214,7 @@ def _shown(look: Look, name: str, value: Any) -> str:
     return look.t(f"topics.journal_{_text(value)}") if name == "journal" else _text(value) or "–"
 
 
-async def _confirm_delete(look: Look) -> Confirmation:
+async def _confirm_delete(look: PageContext) -> Confirmation:
     topic = look.path["topic"]
     found = await look.ask(Topics.show, TopicName(topic=topic))
     unread, dead = sum(each.waiting for each in found.groups), sum(each.dead for each in found.groups)
@@ -227,7 +227,7 @@ async def _confirm_delete(look: Look) -> Confirmation:
     return deletion(look, "topics", topic, says)
 
 
-async def _delete(look: Look) -> str:
+async def _delete(look: PageContext) -> str:
     topic, force = look.path["topic"], bool(look.values.get("force"))
     await look.ask(Topics.delete, DeleteTopic(topic=topic, force=force))
     return look.t("topics.deleted", topic=topic)

@@ -14,7 +14,7 @@ from txmsg.wire.listening import loopback, loopback_end, stop_listening
 _PIECE_BYTES: Final = 65_536
 
 
-class Line:
+class CuttableLink:
     """Owns a thread with a loop. Other methods are for any other thread."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from txmsg.ops.demo.data_centres.line import Line
+from txmsg.ops.demo.data_centres.line import CuttableLink
 from txmsg.ops.demo.stage import Processes
 from txmsg.runtime.child import Child
 from txmsg.wire.listening import loopback
@@ -26,7 +26,7 @@ def other(site: str) -> str:
 class DataCentres(Processes):
     """The logs and their copies, and who adds up; not who writes."""
 
-    def __init__(self, directory: Path, line: Line) -> None:
+    def __init__(self, directory: Path, line: CuttableLink) -> None:
         super().__init__(directory)
         self.line = line
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from txmsg.ops.demo.data_centres.line import Line
+from txmsg.ops.demo.data_centres.line import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres, other
 from txmsg.ops.demo.examples.data_centres.orders import cents_of
 from txmsg.ops.demo.stage import Audience
@@ -76,8 +76,8 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed."""
     began_at = time.monotonic()
     public.phase("starting all processes", 1)
-    with Line() as line, DataCentres(directory, line) as stage:
-        played = _Run(plan, stage, public)
+    with CuttableLink() as line, DataCentres(directory, line) as stage:
+        played = _CopyRun(plan, stage, public)
         played.write()
         caught_up_s = played.catch_up()
         findings = played.findings()
@@ -97,7 +97,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
     )
 
 
-class _Run:
+class _CopyRun:
     """What is written, and what is known of it where."""
 
     def __init__(self, plan: Plan, stage: DataCentres, public: Audience) -> None:

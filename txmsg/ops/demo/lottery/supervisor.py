@@ -102,7 +102,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
         public.say(f"the page is at {page}")
         if plan.with_console:
             public.say(f"the console is at {stage.start_console()}")
-        night = _Night(plan, stage, public, stack)
+        night = _LotteryRun(plan, stage, public, stack)
         night.enter()
         night.print_all()
         if plan.picture is not None:
@@ -120,7 +120,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
     )
 
 
-class _Night:
+class _LotteryRun:
     """The burst and the printing, and what is done meanwhile."""
 
     def __init__(self, plan: Plan, stage: LotteryStage, public: Audience, stack: ExitStack) -> None:

@@ -99,7 +99,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
             public.say(f"the page is at http://{stage.children['page'].address}/")
         if plan.with_console:
             public.say(f"the console is at {stage.start_console('--log', stage.log)}")
-        day = _Day(plan, stage, health, watch, public)
+        day = _TradingRun(plan, stage, health, watch, public)
         day.trade()
         day.settle()
         verdict = stage.verdict("trade_dashboard", stage.url("postgres"), stage.log)
@@ -112,7 +112,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
     )
 
 
-class _Day:
+class _TradingRun:
     """The load while it is carried out, and what is done meanwhile."""
 
     def __init__(
