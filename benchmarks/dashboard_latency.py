@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.surroundings import parser_of, progress_of
 from txmsg.ops.demo.trades.load import Load
-from txmsg.ops.demo.trades.supervisor import Plan, Result, run
+from txmsg.ops.demo.trades.supervisor import TradesPlan, TradesResult, run
 
 RATES_PER_S = (100, 1_000, 5_000)
 
@@ -33,14 +33,14 @@ class Nobody:
     def say(self, text: str) -> None: ...
 
 
-def measure(rate_per_s: float, seconds: float) -> Result:
+def measure(rate_per_s: float, seconds: float) -> TradesResult:
     """One day."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as name:
-        plan = Plan(load=Load(rate=rate_per_s, seconds=seconds), with_browser=False)
+        plan = TradesPlan(load=Load(rate=rate_per_s, seconds=seconds), with_browser=False)
         return run(plan, Path(name), Nobody())
 
 
-def figures_of(result: Result) -> dict[str, float | None]:
+def figures_of(result: TradesResult) -> dict[str, float | None]:
     """For JSON."""
     assert result.latency_ms is not None
     assert result.spark_batch_ms is not None
@@ -63,7 +63,7 @@ def main() -> int:
     options = parser.parse_args()
     rates = tuple(map(int, options.rates.split(","))) if options.rates else RATES_PER_S
     seconds = options.seconds or (10.0 if options.quick else 60.0)
-    results: dict[int, Result] = {}
+    results: dict[int, TradesResult] = {}
     with progress_of("dashboard_latency", len(rates)) as step:
         for rate_per_s in rates:
             results[rate_per_s] = measure(rate_per_s, seconds)

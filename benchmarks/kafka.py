@@ -41,7 +41,7 @@ from txmsg.metaq import (
     to_arrow,
 )
 from txmsg.metaq.format.batch import LogBatch
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.store.log import Append
 
 CALL_COUNT = 1000
@@ -123,7 +123,7 @@ def rate_of(work: Callable[[], Work], expected: int) -> float:
 
 def append(log: LogAccess, count: int) -> Work:
     """Batches that are encoded already."""
-    columns = Columns([_BODY] * CALL_COUNT, [time.time_ns() // 1000], bytes(16 * CALL_COUNT), key=_KEYS)
+    columns = FrameColumns([_BODY] * CALL_COUNT, [time.time_ns() // 1000], bytes(16 * CALL_COUNT), key=_KEYS)
     batch = Append("appended", 0, encode(columns))
     for _ in range(count // CALL_COUNT):
         log.append([batch])

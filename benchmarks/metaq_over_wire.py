@@ -25,7 +25,7 @@ from benchmarks.surroundings import metaq_process, parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import to_arrow
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.log import Append
@@ -34,7 +34,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings
 COUNT = 100
 FETCH_SIZE_BYTES = 1024 * 1024
 WAIT_S = 60.0
-PAYLOAD = encode(Columns([b"b" * 100] * COUNT, [1_700_000_000_000_000]))
+PAYLOAD = encode(FrameColumns([b"b" * 100] * COUNT, [1_700_000_000_000_000]))
 
 
 class Mismatch(Exception):

@@ -14,7 +14,7 @@ from typing import Final
 import redis
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
@@ -43,7 +43,7 @@ class Case:
         return APPENDS_PER_SYNC if self.flush is Flush.SYNC else 1
 
 
-def columns_of(case: Case) -> Columns:
+def columns_of(case: Case) -> FrameColumns:
     """One batch. Its bodies compress about as well as an application's."""
     bodies = []
     for number in range(case.count):
@@ -55,7 +55,7 @@ def columns_of(case: Case) -> Columns:
                 31 * number,
             )
         bodies.append(body[: case.size_bytes])
-    return Columns(bodies, [_STORED_AT_US])
+    return FrameColumns(bodies, [_STORED_AT_US])
 
 
 def targets(case: Case) -> list[tuple[str, int]]:

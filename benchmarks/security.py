@@ -23,8 +23,8 @@ from pathlib import Path
 from benchmarks.load import Arrivals, consume, run, send, send_transactions
 from benchmarks.surroundings import broker_process, fresh_database, parser_of, private_server, progress_of
 from benchmarks.turns import Compared, by_turns
-from txmsg.administration.access import Access, NewUser
-from txmsg.administration.rules import Rules
+from txmsg.administration.access import AccessService, NewUser
+from txmsg.administration.rules import RulesService
 from txmsg.ops.cli.access import asker_of_storage
 from txmsg.wire.access.rules import parse_rule
 from txmsg.wire.credential import TOKEN_VARIABLE
@@ -75,10 +75,10 @@ class Turns:
 def new_token(url: str) -> str:
     """The token of a new user of this database, with the rights that the work needs."""
     ask = asker_of_storage(url)
-    token = ask(Access.create_user, NewUser(name=USER)).token
+    token = ask(AccessService.create_user, NewUser(name=USER)).token
     assert token is not None
     for right in RIGHTS:
-        ask(Rules.allow, parse_rule(USER, *right.split(" ")))
+        ask(RulesService.allow, parse_rule(USER, *right.split(" ")))
     return token
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.surroundings import parser_of, progress_of
 from benchmarks.turns import Compared, by_turns
 from txmsg.message import new_transaction_id_bytes
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.spark import session
@@ -42,7 +42,7 @@ def fill(root: Path, count: int) -> None:
         for number in range(count // BATCH):
             base, queue = number // QUEUES * BATCH, number % QUEUES
             stored_at_us = [FIRST_STORED_AT_US + (number * BATCH + each) * 1000 for each in range(BATCH)]
-            columns = Columns(
+            columns = FrameColumns(
                 body=[b"%0*d" % (BODY_SIZE_BYTES, base + each) for each in range(BATCH)],
                 stored_at_us=stored_at_us,
                 born_at_us=stored_at_us,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from txmsg.client.channel import Broker, Brokers
+from txmsg.client.channel import Brokers, KnownBroker
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method
 
@@ -35,7 +35,7 @@ class AnsweredBrokers(Brokers):
         """The reply of the broker at this address, or what a call raises."""
         raise NotImplementedError
 
-    def _new_broker(self, address: str, *, is_given: bool) -> Broker:
+    def _new_broker(self, address: str, *, is_given: bool) -> KnownBroker:
         broker = super()._new_broker(address, is_given=is_given)
         broker.channel = AnsweredChannel(address, self.answer)
         return broker

@@ -12,7 +12,7 @@ from txmsg.errors import TxmsgError
 from txmsg.wire.address import UNIX
 from txmsg.wire.connection import greeting, read_greeting
 from txmsg.wire.failures import error_of_told
-from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, parts_of
+from txmsg.wire.frames import LAST, MORE, FrameReader, WireFrame, WireFrameKind, call_head, parts_of
 from txmsg.wire.v1.wire_pb2 import CallError
 
 WAIT_S = 60.0
@@ -73,7 +73,7 @@ class RawClient:
         """Begins a call; its number. Without LAST in the flags, `push` sends more."""
         self._next_call += 1
         self.answers[self._next_call] = Answer()
-        self._send(Kind.CALL, flags, self._next_call, call_head(method.encode("ascii"), timeout_ms) + request)
+        self._send(WireFrameKind.CALL, flags, self._next_call, call_head(method.encode("ascii"), timeout_ms) + request)
         return self._next_call
 
     def begin_with_all(self, method: str, requests: list[bytes]) -> int:
@@ -86,11 +86,11 @@ class RawClient:
 
     def push(self, call: int, message: bytes, *, flags: int = 0) -> None:
         """Sends another message of a call."""
-        self._send(Kind.PUSH, flags, call, message)
+        self._send(WireFrameKind.PUSH, flags, call, message)
 
     def cancel(self, call: int) -> None:
         """Wants no more of a call."""
-        self._send(Kind.CANCEL, 0, call, b"")
+        self._send(WireFrameKind.CANCEL, 0, call, b"")
         self.answers.pop(call, None)
 
     def answer(self, call: int, *, within_s: float = WAIT_S) -> Answer:
@@ -116,10 +116,10 @@ class RawClient:
         for frame in self._reader.feed(data):
             self._take(frame)
 
-    def _send(self, kind: Kind, flags: int, call: int, message: bytes) -> None:
+    def _send(self, kind: WireFrameKind, flags: int, call: int, message: bytes) -> None:
         self.socket.sendall(b"".join(parts_of(kind, flags, call, message)))
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: WireFrame) -> None:
         kind, flags, call, payload = frame
         if not self._has_greeted:
             read_greeting(frame)
@@ -130,17 +130,17 @@ class RawClient:
         if flags & MORE:
             return
         message = b"".join(self._parts.pop((kind, call)))
-        if kind == Kind.GOAWAY:
+        if kind == WireFrameKind.GOAWAY:
             self.gone = CallError.FromString(message)
             return
         answer = self.answers.get(call)
         if answer is None:
             return
         assert not answer.is_whole, f"the server sent a frame of kind {kind} behind the end of call {call}"
-        if kind == Kind.PUSH:
+        if kind == WireFrameKind.PUSH:
             answer.pushed.append(message)
-        elif kind == Kind.REPLY:
+        elif kind == WireFrameKind.REPLY:
             answer.reply = message
         else:
-            assert kind == Kind.ERROR, f"a server sends no frames of kind {kind}"
+            assert kind == WireFrameKind.ERROR, f"a server sends no frames of kind {kind}"
             answer.told = CallError.FromString(message)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from txmsg.checks.catalogue import BUILT_IN, CHECKS, RULES
 from txmsg.checks.check import Check, words_of
-from txmsg.checks.conditions import Level, Share, scope_of
+from txmsg.checks.conditions import LevelCondition, ShareCondition, scope_of
 from txmsg.checks.texts import documented, sentence
 from txmsg.metrics.catalogue import Scope
 
@@ -206,6 +206,6 @@ class _Asked:
 
 def _setting_of(check: Check) -> str:
     asked = _Asked()
-    if isinstance(check.condition, Level | Share) and callable(check.condition.threshold):
+    if isinstance(check.condition, LevelCondition | ShareCondition) and callable(check.condition.threshold):
         check.condition.threshold(asked)  # type: ignore[arg-type]
     return f"`broker.alerts.{asked.name}`" if asked.name else ""

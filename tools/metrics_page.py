@@ -6,7 +6,7 @@ from itertools import groupby
 
 from txmsg.checks.catalogue import RULES
 from txmsg.checks.check import Check
-from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, Metric, Process, Scope
+from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, ExportingProcess, Metric, Scope
 
 _HEAD = """# Metrics
 
@@ -28,14 +28,14 @@ of one Notify database have one job, whose name begins with `txmsg`; those of an
 |---|---|---|---|---|
 """
 _NAMES = {
-    Process.BROKER: "broker",
-    Process.METAQ: "MetaQ server",
-    Process.TAILER: "tailer",
-    Process.AGENT: "agent",
-    Process.ROCKETMQ: "gateway for RocketMQ's clients",
-    Process.PAGE: "page server",
-    Process.APPLICATION: "application, by `txmsg.metrics.ClientCollector`",
-    Process.WORKER: "worker of an application",
+    ExportingProcess.BROKER: "broker",
+    ExportingProcess.METAQ: "MetaQ server",
+    ExportingProcess.TAILER: "tailer",
+    ExportingProcess.AGENT: "agent",
+    ExportingProcess.ROCKETMQ: "gateway for RocketMQ's clients",
+    ExportingProcess.PAGE: "page server",
+    ExportingProcess.APPLICATION: "application, by `txmsg.metrics.ClientCollector`",
+    ExportingProcess.WORKER: "worker of an application",
 }
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from txmsg.checks.catalogue import RULES
-from txmsg.metrics.catalogue import CATALOGUE, Kind, Metric, Scope
+from txmsg.metrics.catalogue import CATALOGUE, Metric, MetricKind, Scope
 
 _WIDTH, _HEIGHT, _PER_ROW = 8, 7, 3
 _UNITS = {"seconds": "s", "bytes": "bytes", "1": "percentunit"}
@@ -75,19 +75,19 @@ def expressions_of(metric: Metric) -> dict[str, str]:
     legend = " ".join(f"{{{{{label}}}}}" for label in labels.split(", "))
     selector = '{job=~"$job", instance=~"$instance"}'
     aggregate = "max" if metric.scope is Scope.DATABASE else "sum"
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         rate = f"rate({metric.name}_bucket{selector}[$__rate_interval])"
         return {
             f"p{quantile} {legend}": f"histogram_quantile(0.{quantile}, sum by ({labels}, le) ({rate}))"
             for quantile in (50, 99)
         }
-    if metric.kind is Kind.COUNTER:
+    if metric.kind is MetricKind.COUNTER:
         return {legend: f"{aggregate} by ({labels}) (rate({metric.name}{selector}[$__rate_interval]))"}
     return {legend: f"{aggregate} by ({labels}) ({metric.name}{selector})"}
 
 
 def _panel(metric: Metric, place: dict[str, int]) -> dict[str, Any]:
-    is_rate = metric.kind is Kind.COUNTER
+    is_rate = metric.kind is MetricKind.COUNTER
     unit = (
         _UNITS.get(metric.unit, "short")
         if not is_rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from txmsg.wire.access.permissions import PERMISSIONS, Need
-from txmsg.wire.access.rules import RIGHTS, Action, Kind
+from txmsg.wire.access.rules import RIGHTS, Action, ResourceKind
 
 _HEAD = """# Permissions
 
@@ -48,7 +48,7 @@ def permissions_page() -> str:
     """The text of docs/permissions.md."""
     lines = [_HEAD]
     for action in Action:
-        cells = ["yes" if (action, kind) in RIGHTS else "" for kind in Kind]
+        cells = ["yes" if (action, kind) in RIGHTS else "" for kind in ResourceKind]
         lines.append(f"| `{action}` | {' | '.join(cells)} | {_MEANINGS[action]} |\n")
     lines.append(_METHODS)
     for service, methods in groupby(sorted(PERMISSIONS), key=lambda name: name.partition("/")[0]):
@@ -60,12 +60,12 @@ def permissions_page() -> str:
 
 
 def _needed(need: Need) -> str:
-    text = f"`{need.right.action}` on the {need.right.kind}" if need.right.kind is Kind.CLUSTER else ""
+    text = f"`{need.right.action}` on the {need.right.kind}" if need.right.kind is ResourceKind.CLUSTER else ""
     if not text:
         fields = f"[`{need.path}`]" if need.path and need.found else f"`{need.path}`" if need.path else "*found*"
         text = f"`{need.right.action}` on {need.right.kind} {fields}"
     if need.each:
         text += ", *each*"
     if need.optional:
-        return f"*{'figures' if need.right.kind is Kind.CLUSTER else 'bodies'}*: {text}"
+        return f"*{'figures' if need.right.kind is ResourceKind.CLUSTER else 'bodies'}*: {text}"
     return f"{text}, with `{need.when}`" if need.when else text

@@ -20,8 +20,8 @@ import click
 import psycopg
 
 from txmsg.errors import TxmsgError
-from txmsg.ops.page.board import Snapshot
-from txmsg.ops.page.page import Page, Words
+from txmsg.ops.page.board import BoardSnapshot
+from txmsg.ops.page.page import BilingualText, Page
 from txmsg.ops.page.server import PageConfig, serve
 from txmsg.runtime.signals import stop_on_signals
 
@@ -31,36 +31,36 @@ from .figures import Moment
 PAGE: Final = Page(
     directory=Path(__file__).parent / "web",
     words={
-        "title": Words("12.12 lottery", "双十二抽奖"),
-        "entered": Words("Entered", "已参与"),
-        "printed": Words("Tickets", "已出票"),
-        "waiting_tickets": Words("Waiting for a ticket", "待出票"),
-        "backlog_max": Words("most", "峰值"),
-        "response": Words("Response time p99", "响应时间 p99"),
-        "per_second": Words("Per second", "每秒"),
-        "entered_line": Words("entered", "参与"),
-        "printed_line": Words("tickets", "出票"),
-        "response_line": Words("Response time, ms", "响应时间（毫秒）"),
-        "p99": Words("p99", "p99"),
-        "p50": Words("p50", "p50"),
-        "backlog": Words("waiting", "待出票"),
-        "part_activity_1": Words("Page 1", "活动页 1"),
-        "part_activity_2": Words("Page 2", "活动页 2"),
-        "part_broker": Words("Broker", "消息服务器"),
-        "part_printer_1": Words("Printer 1", "出票机 1"),
-        "part_printer_2": Words("Printer 2", "出票机 2"),
-        "part_printer_3": Words("Printer 3", "出票机 3"),
-        "part_printer_4": Words("Printer 4", "出票机 4"),
+        "title": BilingualText("12.12 lottery", "双十二抽奖"),
+        "entered": BilingualText("Entered", "已参与"),
+        "printed": BilingualText("Tickets", "已出票"),
+        "waiting_tickets": BilingualText("Waiting for a ticket", "待出票"),
+        "backlog_max": BilingualText("most", "峰值"),
+        "response": BilingualText("Response time p99", "响应时间 p99"),
+        "per_second": BilingualText("Per second", "每秒"),
+        "entered_line": BilingualText("entered", "参与"),
+        "printed_line": BilingualText("tickets", "出票"),
+        "response_line": BilingualText("Response time, ms", "响应时间（毫秒）"),
+        "p99": BilingualText("p99", "p99"),
+        "p50": BilingualText("p50", "p50"),
+        "backlog": BilingualText("waiting", "待出票"),
+        "part_activity_1": BilingualText("Page 1", "活动页 1"),
+        "part_activity_2": BilingualText("Page 2", "活动页 2"),
+        "part_broker": BilingualText("Broker", "消息服务器"),
+        "part_printer_1": BilingualText("Printer 1", "出票机 1"),
+        "part_printer_2": BilingualText("Printer 2", "出票机 2"),
+        "part_printer_3": BilingualText("Printer 3", "出票机 3"),
+        "part_printer_4": BilingualText("Printer 4", "出票机 4"),
     },
 )
 """The files of the page, and what it says. `part_NAME` names what `--health` may tell of."""
 
 
-def read(connection: psycopg.Connection[Any]) -> Snapshot:
+def read(connection: psycopg.Connection[Any]) -> BoardSnapshot:
     """What the page shows, in one snapshot. The connection is in no transaction, before and after."""
     moments = figures.read(connection)
     at = moments[-1].at if moments else None
-    return Snapshot(figures=shown(moments), written_at=at, through_at=at)
+    return BoardSnapshot(figures=shown(moments), written_at=at, through_at=at)
 
 
 def shown(moments: Sequence[Moment]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import LiteralString, NamedTuple
 
 import psycopg
 
-from txmsg.ops.demo.stage import Stage
+from txmsg.ops.demo.stage import DemoStage
 from txmsg.runtime.child import Child, spawn_program
 from txmsg.wire.ports import own_port
 
@@ -43,7 +43,7 @@ class Total(NamedTuple):
     """Deliveries of orders that were counted before."""
 
 
-class Shop(Stage):
+class Shop(DemoStage):
     """Of each kind one process: those that can be killed are in `killable`, in the order in which they start."""
 
     def __init__(self, directory: Path, built: Built, orders: int) -> None:

@@ -21,9 +21,9 @@ import click
 import psycopg
 
 from txmsg.errors import TxmsgError
-from txmsg.ops.page.board import Snapshot
+from txmsg.ops.page.board import BoardSnapshot
 from txmsg.ops.page.options import web_tls_options
-from txmsg.ops.page.page import Page, Words
+from txmsg.ops.page.page import BilingualText, Page
 from txmsg.ops.page.server import PageConfig, serve
 from txmsg.runtime.signals import stop_on_signals
 from txmsg.settings.common import TlsConfig
@@ -36,39 +36,39 @@ from .names import CATEGORIES, PROVINCES, Name, seller_name
 PAGE: Final = Page(
     directory=Path(__file__).parent / "web",
     words={
-        "title": Words("Live trades", "交易实况"),
-        "turnover": Words("Turnover", "成交额"),
-        "orders": Words("Orders", "订单"),
-        "orders_now": Words("Orders per second", "每秒订单"),
-        "conversion": Words("Paid conversion", "支付转化率"),
-        "refunded": Words("Refunds", "退款"),
-        "orders_per_second": Words("Per second, up to 10 minutes", "每秒走势，至多 10 分钟"),
-        "orders_line": Words("ordered", "下单"),
-        "paid_line": Words("paid", "支付"),
-        "provinces": Words("Provinces", "省份"),
-        "categories": Words("Categories", "品类"),
-        "sellers": Words("Top sellers", "热销店铺"),
-        "by_turnover": Words("by turnover", "按成交额"),
-        "part_trade_service": Words("Trade service", "交易服务"),
-        "part_broker": Words("Broker", "消息服务器"),
-        "part_tailer": Words("Tailer", "日志同步"),
-        "part_metaq": Words("MetaQ", "MetaQ"),
-        "part_stock": Words("Stock", "库存"),
-        "part_spark": Words("Spark", "Spark"),
-        "part_postgres": Words("PostgreSQL", "PostgreSQL"),
-        "paid": Words("paid", "已支付"),
-        "shipped": Words("shipped", "已发货"),
-        "in_doubt": Words("in doubt", "待定"),
-        "waiting_messages": Words("waiting", "待投递"),
-        "behind": Words("behind", "延迟"),
-        "rows": Words("messages", "积压消息"),
-        "batch_time": Words("batch time", "批次耗时"),
-        "batch_messages": Words("in it", "批次消息"),
-        "late": Words("late events", "迟到事件"),
-        "bad": Words("bad messages", "坏消息"),
-        "latency": Words("Commit to figure", "提交到统计"),
-        "latency_now": Words("now (p50)", "当前 (p50)"),
-        "latency_p99": Words("p99, 1 min", "p99，1 分钟"),
+        "title": BilingualText("Live trades", "交易实况"),
+        "turnover": BilingualText("Turnover", "成交额"),
+        "orders": BilingualText("Orders", "订单"),
+        "orders_now": BilingualText("Orders per second", "每秒订单"),
+        "conversion": BilingualText("Paid conversion", "支付转化率"),
+        "refunded": BilingualText("Refunds", "退款"),
+        "orders_per_second": BilingualText("Per second, up to 10 minutes", "每秒走势，至多 10 分钟"),
+        "orders_line": BilingualText("ordered", "下单"),
+        "paid_line": BilingualText("paid", "支付"),
+        "provinces": BilingualText("Provinces", "省份"),
+        "categories": BilingualText("Categories", "品类"),
+        "sellers": BilingualText("Top sellers", "热销店铺"),
+        "by_turnover": BilingualText("by turnover", "按成交额"),
+        "part_trade_service": BilingualText("Trade service", "交易服务"),
+        "part_broker": BilingualText("Broker", "消息服务器"),
+        "part_tailer": BilingualText("Tailer", "日志同步"),
+        "part_metaq": BilingualText("MetaQ", "MetaQ"),
+        "part_stock": BilingualText("Stock", "库存"),
+        "part_spark": BilingualText("Spark", "Spark"),
+        "part_postgres": BilingualText("PostgreSQL", "PostgreSQL"),
+        "paid": BilingualText("paid", "已支付"),
+        "shipped": BilingualText("shipped", "已发货"),
+        "in_doubt": BilingualText("in doubt", "待定"),
+        "waiting_messages": BilingualText("waiting", "待投递"),
+        "behind": BilingualText("behind", "延迟"),
+        "rows": BilingualText("messages", "积压消息"),
+        "batch_time": BilingualText("batch time", "批次耗时"),
+        "batch_messages": BilingualText("in it", "批次消息"),
+        "late": BilingualText("late events", "迟到事件"),
+        "bad": BilingualText("bad messages", "坏消息"),
+        "latency": BilingualText("Commit to figure", "提交到统计"),
+        "latency_now": BilingualText("now (p50)", "当前 (p50)"),
+        "latency_p99": BilingualText("p99, 1 min", "p99，1 分钟"),
     },
 )
 """The files of the page, and what it says. `part_NAME` names what `--health` may tell of."""
@@ -76,10 +76,10 @@ PAGE: Final = Page(
 _RATE_OVER_S: Final = 5
 
 
-def read(connection: psycopg.Connection[Any]) -> Snapshot:
+def read(connection: psycopg.Connection[Any]) -> BoardSnapshot:
     """What the page shows, in one snapshot. The connection is in no transaction, before and after."""
     found = figures.read(connection)
-    return Snapshot(figures=shown(found), written_at=found.total.written_at, through_at=found.total.through_at)
+    return BoardSnapshot(figures=shown(found), written_at=found.total.written_at, through_at=found.total.through_at)
 
 
 def shown(found: Figures) -> dict[str, Any]:

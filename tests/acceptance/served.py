@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from tests.in_thread import served_in_thread
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import serve
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 
 def served(config: BrokerConfig) -> AbstractContextManager[str]:
     """Runs the broker in a thread; its address. At the end it stops in order, or this fails."""
-    return served_in_thread(lambda on_ready, stop: serve(Given(config), on_ready, stop), thread_name="broker")
+    return served_in_thread(lambda on_ready, stop: serve(GivenSettings(config), on_ready, stop), thread_name="broker")

@@ -31,9 +31,9 @@ from txmsg.message import Message
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
-from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, Kind, call_head, frame_of, header_of
+from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, PREFACE, WireFrameKind, call_head, frame_of, header_of
 from txmsg.wire.method import Method
-from txmsg.wire.shared import Limits
+from txmsg.wire.shared import ConnectionLimits
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 from txmsg.wire.v1.wire_pb2 import Greeting
@@ -55,21 +55,22 @@ STRANGE = {
     "half of the first bytes": PREFACE[:4],
     "another framing": PREFACE.replace(b"\1", b"\2") + greeting()[len(PREFACE) :],
     "half a greeting": greeting()[:-1],
-    "a greeting that cannot be read": PREFACE + frame_of(Kind.HELLO, payload=b"\xff\xff"),
-    "a greeting of a later version": PREFACE + frame_of(Kind.HELLO, payload=Greeting(versions=[9]).SerializeToString()),
-    "a call in the place of a greeting": PREFACE + frame_of(Kind.CALL, LAST, 1, ROUTE),
+    "a greeting that cannot be read": PREFACE + frame_of(WireFrameKind.HELLO, payload=b"\xff\xff"),
+    "a greeting of a later version": PREFACE
+    + frame_of(WireFrameKind.HELLO, payload=Greeting(versions=[9]).SerializeToString()),
+    "a call in the place of a greeting": PREFACE + frame_of(WireFrameKind.CALL, LAST, 1, ROUTE),
     "a greeting, then nothing": greeting(),
     "a greeting, then HTTP/1.1": greeting() + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a greeting, then another one": greeting() + greeting(),
-    "a greeting, then half a header": greeting() + header_of(Kind.CALL, LAST, 1, 100)[:7],
-    "a greeting, then half a frame": greeting() + frame_of(Kind.CALL, LAST, 1, ROUTE)[:-5],
-    "a greeting, then half a request": greeting() + frame_of(Kind.CALL, LAST | MORE, 1, ROUTE),
-    "a frame of one byte too many": greeting() + frame_of(Kind.CALL, LAST, 1, ROUTE + bytes(PART_SIZE_BYTES)),
-    "a frame of 4 GiB": greeting() + header_of(Kind.CALL, LAST, 1, 2**32 - 1) + bytes(100_000),
+    "a greeting, then half a header": greeting() + header_of(WireFrameKind.CALL, LAST, 1, 100)[:7],
+    "a greeting, then half a frame": greeting() + frame_of(WireFrameKind.CALL, LAST, 1, ROUTE)[:-5],
+    "a greeting, then half a request": greeting() + frame_of(WireFrameKind.CALL, LAST | MORE, 1, ROUTE),
+    "a frame of one byte too many": greeting() + frame_of(WireFrameKind.CALL, LAST, 1, ROUTE + bytes(PART_SIZE_BYTES)),
+    "a frame of 4 GiB": greeting() + header_of(WireFrameKind.CALL, LAST, 1, 2**32 - 1) + bytes(100_000),
     "a frame of no kind": greeting() + frame_of(99, 0, 1, RANDOM.randbytes(100)),
-    "a frame of a server": greeting() + frame_of(Kind.REPLY, 0, 1, RANDOM.randbytes(100)),
-    "a call that is too short": greeting() + frame_of(Kind.CALL, LAST, 1, b"\x05"),
-    "a call without a method": greeting() + frame_of(Kind.CALL, LAST, 1, RANDOM.randbytes(1024)),
+    "a frame of a server": greeting() + frame_of(WireFrameKind.REPLY, 0, 1, RANDOM.randbytes(100)),
+    "a call that is too short": greeting() + frame_of(WireFrameKind.CALL, LAST, 1, b"\x05"),
+    "a call without a method": greeting() + frame_of(WireFrameKind.CALL, LAST, 1, RANDOM.randbytes(1024)),
 }
 
 
@@ -169,7 +170,7 @@ def test_requests_that_swell_side_by_side_are_cut_off_before_they_take_the_memor
             for place in range(size_bytes // PART_SIZE_BYTES):
                 for call in range(1, count + 1):
                     data = part if place else call_head(Notify.send.wire_name, 0)
-                    client.socket.sendall(frame_of(Kind.CALL, LAST | MORE, call, data))
+                    client.socket.sendall(frame_of(WireFrameKind.CALL, LAST | MORE, call, data))
             while True:
                 client.read()
 
@@ -199,7 +200,7 @@ def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_
             while True:
                 if not rest:
                     calls += 1
-                    rest = frame_of(Kind.CALL, LAST, calls, call_head(Notify.send.wire_name, 0) + request)
+                    rest = frame_of(WireFrameKind.CALL, LAST, calls, call_head(Notify.send.wire_name, 0) + request)
                 _, writable, _ = select.select([], [client.socket], [], 0.1)
                 peak = max(peak, process.memory_info().rss - before)
                 if writable:
@@ -208,7 +209,7 @@ def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_
                     break
         good.goes_on()
     assert calls * len(first) > 8 * 1024**2, "more than the kernel keeps for both"
-    assert peak < 2 * Limits().calls * (len(request) + len(first)), "calls under way, and little more"
+    assert peak < 2 * ConnectionLimits().calls * (len(request) + len(first)), "calls under way, and little more"
     assert good.errors == []
     assert "Traceback" not in broker.log.read_text()
 

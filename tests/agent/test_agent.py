@@ -25,7 +25,7 @@ from tests.waiting import until
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, open_log
 from txmsg.metaq.interface import LogAccess
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.ops.cli.main import main
 
 needs_logrotate = pytest.mark.skipif(shutil.which("logrotate") is None, reason=HOW_TO_INSTALL_LOGROTATE)
@@ -130,7 +130,7 @@ def test_an_agent_tells_how_it_does(agent: AgentProcess, log: LogAccess) -> None
     assert told["runs"]
     assert told["sources"]["app"] | {"lines": 2, "unread_bytes": 0, "held": "", "log": ""} == told["sources"]["app"]
     found = scrape(agent.metrics)
-    require_catalogued(found, Process.AGENT)
+    require_catalogued(found, ExportingProcess.AGENT)
     assert found.value("txmsg_agent_lines_total", source="app") == 2
     assert got(agent.metrics, "/readyz") == (200, "ok\n")
     assert got(agent.metrics, "/livez") == (200, "ok\n")
@@ -159,7 +159,7 @@ def test_a_source_with_a_damaged_spool_stops_no_other(agent: AgentProcess, log: 
     agent.start()
     until(lambda: _in_effect(log, agent.topic) == ["one"])
     found = until(lambda: found if (found := scrape(agent.metrics)).value("txmsg_agent_held", source="other") else None)
-    require_catalogued(found, Process.AGENT)
+    require_catalogued(found, ExportingProcess.AGENT)
     assert found.value("txmsg_agent_held", source="app") == 0
     assert got(agent.metrics, "/livez") == (200, "ok\n")
     held = until(lambda: _status(agent, "other")["held"])

@@ -13,29 +13,29 @@ from txmsg.errors import BrokerUnavailable, MisuseError, StorageError
 from txmsg.message import Message
 from txmsg.metaq import LogProducer, LogQueue, open_log
 from txmsg.metaq.agent.config import SourceConfig
-from txmsg.metaq.agent.control import Change, Control, applied, change_settings, without_overruled
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.agent.control import SourceChange, SourceControl, applied, change_settings, without_overruled
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import Fetched
 from txmsg.metaq.store.log import Append
 
 _FILE = SourceConfig(paths=("/a",), topic="t", lines_per_s=7.0)
 
 
-def _of(*changes: Change, agent: str = "web-1", source: str = "app") -> SourceConfig:
+def _of(*changes: SourceChange, agent: str = "web-1", source: str = "app") -> SourceConfig:
     return applied(_FILE, changes, agent=agent, source=source)
 
 
 def test_the_last_change_that_matches_holds() -> None:
-    changes = [Change("*", "*", "lines_per_s", 100.0), Change("web-*", "app", "lines_per_s", 50.0)]
+    changes = [SourceChange("*", "*", "lines_per_s", 100.0), SourceChange("web-*", "app", "lines_per_s", 50.0)]
     assert _of(*changes).lines_per_s == 50.0
     assert _of(*changes, agent="db-1").lines_per_s == 100.0
     assert _of(*changes, source="other").lines_per_s == 100.0
-    assert _of(*changes, Change("web-1", "*", "lines_per_s", None)).lines_per_s == 7.0
-    assert _of(Change("web-1", "*", "paused", True)).paused
+    assert _of(*changes, SourceChange("web-1", "*", "lines_per_s", None)).lines_per_s == 7.0
+    assert _of(SourceChange("web-1", "*", "paused", True)).paused
 
 
 def test_changes_that_do_not_fit_the_file_leave_it_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    assert _of(Change("*", "*", "linger_s", 30.0)) == _FILE
+    assert _of(SourceChange("*", "*", "linger_s", 30.0)) == _FILE
     assert "source app keeps its settings: rest_s=5 is less than linger_s=30" in caplog.text
 
 
@@ -48,76 +48,78 @@ def test_changes_that_do_not_fit_the_file_leave_it_as_it_is(caplog: pytest.LogCa
 )
 def test_what_cannot_be_set_is_refused(setting: str, value: str, error: str) -> None:
     with pytest.raises(MisuseError, match=error):
-        Change("*", "*", setting, value).checked()
+        SourceChange("*", "*", setting, value).checked()
 
 
 def test_overruled_changes_are_forgotten() -> None:
-    changes = [Change("*", "*", "lines_per_s", float(n)) for n in range(5)] + [Change("a", "*", "lines_per_s", 1.0)]
+    changes = [SourceChange("*", "*", "lines_per_s", float(n)) for n in range(5)] + [
+        SourceChange("a", "*", "lines_per_s", 1.0)
+    ]
     assert without_overruled(changes) == changes[-2:]
 
 
 def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
     told: list[int] = []
     with open_log(tmp_path / "log", append=True) as log:
-        control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
+        control = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(1))
         control.look()
         assert (control.changes, told) == ([], [])
-        change_settings(log, "settings", [Change("*", "*", "lines_per_s", "20")])
+        change_settings(log, "settings", [SourceChange("*", "*", "lines_per_s", "20")])
         LogProducer(log, queues=1).send(Message("settings", b"strange"), queue=0)
         control.look()
         control.look()
-        assert control.changes == [Change("*", "*", "lines_per_s", 20.0)]
+        assert control.changes == [SourceChange("*", "*", "lines_per_s", 20.0)]
         assert told == [1]
-        again = Control(log, "settings", tmp_path / "kept", lambda: told.append(2))
+        again = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(2))
         assert again.changes == control.changes  # before the log was asked: it may be away
         again.look()
         assert told == [1]
         with pytest.raises(MisuseError):
-            change_settings(log, "settings", [Change("*", "*", "topic", "x")])
+            change_settings(log, "settings", [SourceChange("*", "*", "topic", "x")])
     with open_log(tmp_path / "other", append=True) as other:  # another log: its changes are read from the beginning
-        change_settings(other, "settings", [Change("*", "*", "paused", "true")])
-        moved = Control(other, "settings", tmp_path / "kept", lambda: told.append(3))
+        change_settings(other, "settings", [SourceChange("*", "*", "paused", "true")])
+        moved = SourceControl(other, "settings", tmp_path / "kept", lambda: told.append(3))
         moved.look()
-        assert moved.changes[-1] == Change("*", "*", "paused", True)
+        assert moved.changes[-1] == SourceChange("*", "*", "paused", True)
     (tmp_path / "kept").write_text("{}")
     with open_log(tmp_path / "log") as log, pytest.raises(StorageError, match="delete it"):
-        Control(log, "settings", tmp_path / "kept", lambda: None)
+        SourceControl(log, "settings", tmp_path / "kept", lambda: None)
 
 
 def test_settings_are_kept_before_they_take_effect(tmp_path: Path) -> None:
     """Otherwise an agent that is killed a moment later would send what it had been told to hold back."""
-    kept: list[list[Change]] = []
+    kept: list[list[SourceChange]] = []
     with open_log(tmp_path / "log", append=True) as log:
 
         def look_into_file() -> None:
-            kept.append(Control(log, "settings", tmp_path / "kept", lambda: None).changes)
+            kept.append(SourceControl(log, "settings", tmp_path / "kept", lambda: None).changes)
 
-        control = Control(log, "settings", tmp_path / "kept", look_into_file)
-        change_settings(log, "settings", [Change("*", "*", "paused", True)])
+        control = SourceControl(log, "settings", tmp_path / "kept", look_into_file)
+        change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
         control.look()
-    assert kept == [[Change("*", "*", "paused", True)]]
+    assert kept == [[SourceChange("*", "*", "paused", True)]]
 
 
 def test_changes_behind_a_hole_are_read(tmp_path: Path) -> None:
     with open_log(tmp_path / "log", append=True) as log:
-        control = Control(log, "settings", tmp_path / "kept", lambda: None)
-        change_settings(log, "settings", [Change("*", "*", "paused", True)])
+        control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
+        change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
         log.append([Append("settings", 0, hole(1000, 1))])
-        change_settings(log, "settings", [Change("*", "*", "paused", False)])
+        change_settings(log, "settings", [SourceChange("*", "*", "paused", False)])
         control.look()
-        assert control.changes == [Change("*", "*", "paused", False)]
+        assert control.changes == [SourceChange("*", "*", "paused", False)]
 
 
 def test_an_answer_without_anything_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_log(tmp_path / "log", append=True) as log:
-        change_settings(log, "settings", [Change("*", "*", "paused", True)])
-        control = Control(log, "settings", tmp_path / "kept", lambda: None)
+        change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
+        control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
         with monkeypatch.context() as patched:
             patched.setattr(log, "fetch", lambda _: [])
             control.look()
         assert control.changes == []
         control.look()
-        assert control.changes == [Change("*", "*", "paused", True)]
+        assert control.changes == [SourceChange("*", "*", "paused", True)]
 
 
 @pytest.mark.parametrize("failure", [StorageError("no space left"), RuntimeError("unforeseen")])
@@ -128,16 +130,16 @@ def test_settings_that_cannot_be_kept_hold_and_are_kept_later(
     told: list[int] = []
     monkeypatch.setattr("txmsg.metaq.agent.control._LOOK_S", 0.01)
     with open_log(tmp_path / "log", append=True) as log:
-        control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
-        change_settings(log, "settings", [Change("*", "*", "lines_per_s", 2.0)])
+        control = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(1))
+        change_settings(log, "settings", [SourceChange("*", "*", "lines_per_s", 2.0)])
         with monkeypatch.context() as patched:
             patched.setattr("txmsg.metaq.agent.control.write_checked", Mock(side_effect=failure))
             control.start()
             until(lambda: str(failure) in caplog.text)
         until((tmp_path / "kept").exists)
         control.close()
-        assert Control(log, "settings", tmp_path / "kept", lambda: None).changes == control.changes
-    assert control.changes == [Change("*", "*", "lines_per_s", 2.0)]
+        assert SourceControl(log, "settings", tmp_path / "kept", lambda: None).changes == control.changes
+    assert control.changes == [SourceChange("*", "*", "lines_per_s", 2.0)]
     assert told == [1]
 
 
@@ -145,12 +147,12 @@ def test_changes_behind_a_message_that_cannot_be_read_are_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_log(tmp_path / "log", append=True) as log:
-        control = Control(log, "settings", tmp_path / "kept", lambda: None)
-        change_settings(log, "settings", [Change("*", "*", "paused", True)])
-        log.append([Append("settings", 0, encode(Columns([b"strange"], [1], headers=[b"\xff"])))])
-        change_settings(log, "settings", [Change("*", "*", "paused", False)])
+        control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
+        change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
+        log.append([Append("settings", 0, encode(FrameColumns([b"strange"], [1], headers=[b"\xff"])))])
+        change_settings(log, "settings", [SourceChange("*", "*", "paused", False)])
         control.look()
-        assert control.changes == [Change("*", "*", "paused", False)]
+        assert control.changes == [SourceChange("*", "*", "paused", False)]
         assert "left out: offset 1 of topic settings queue 0 cannot be read" in caplog.text
 
 
@@ -159,8 +161,8 @@ def test_changes_that_were_read_before_an_error_hold_and_are_kept(
 ) -> None:
     told: list[int] = []
     with open_log(tmp_path / "log", append=True) as log:
-        control = Control(log, "settings", tmp_path / "kept", lambda: told.append(1))
-        first, second = Change("*", "*", "paused", True), Change("*", "*", "lines_per_s", 2.0)
+        control = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(1))
+        first, second = SourceChange("*", "*", "paused", True), SourceChange("*", "*", "lines_per_s", 2.0)
         change_settings(log, "settings", [first])
         change_settings(log, "settings", [second])
         fetch = log.fetch
@@ -175,6 +177,6 @@ def test_changes_that_were_read_before_an_error_hold_and_are_kept(
             with pytest.raises(BrokerUnavailable):
                 control.look()
         assert (control.changes, told) == ([first], [1])
-        assert Control(log, "settings", tmp_path / "kept", lambda: None).changes == [first]
+        assert SourceControl(log, "settings", tmp_path / "kept", lambda: None).changes == [first]
         control.look()
         assert (control.changes, told) == ([first, second], [1, 1])

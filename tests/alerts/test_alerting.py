@@ -25,7 +25,7 @@ from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.checks.catalogue import BUILT_IN
 from txmsg.checks.check import Severity
 from txmsg.checks.conditions import scope_of
-from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
+from txmsg.metrics.catalogue import GROUP, TOPIC, ExportingProcess, Scope
 from txmsg.metrics.figures import Figures
 
 
@@ -43,7 +43,7 @@ class World:
         return Alerting(BrokerConfig(storage=self.url, broker_id=name, alerts=alerts), self.pool, self.read)
 
     async def read(self) -> Figures:
-        figures = Figures(Process.BROKER)
+        figures = Figures(ExportingProcess.BROKER)
         figures.put("txmsg_database_figures_age_seconds", self.age_s)
         if self.has_read:
             figures.put("txmsg_brokers_dead", 0)

@@ -8,10 +8,19 @@ import pytest
 
 from txmsg.broker.alerts.config import AlertsConfig, built_in_rules
 from txmsg.checks.catalogue import BUILT_IN, BY_ALERT
-from txmsg.checks.conditions import NO_HISTORY, History, Level, PromQL, Rise, holding, samples_of, scope_of
+from txmsg.checks.conditions import (
+    NO_HISTORY,
+    History,
+    LevelCondition,
+    PromQL,
+    RiseCondition,
+    holding,
+    samples_of,
+    scope_of,
+)
 from txmsg.checks.texts import filled, for_prometheus, told
 from txmsg.errors import MisuseError
-from txmsg.metrics.catalogue import GROUP, TOPIC, Process, Scope
+from txmsg.metrics.catalogue import GROUP, TOPIC, ExportingProcess, Scope
 from txmsg.metrics.figures import Figures
 
 
@@ -32,7 +41,7 @@ def test_a_level_looks_only_at_its_series_and_takes_the_greatest() -> None:
     halves = {labels(state="parked"): 2.0, labels(state="new"): 9.0}
     assert found("TxmsgTransactionsParked", {"txmsg_halves": halves}) == {labels(): 2.0}
     two = {labels(a="1", b="x"): 1.0, labels(a="1", b="y"): 3.0}
-    assert holding(Level("m", ">", 0, by=("a",)), {"m": two}, NO_HISTORY) == {labels(a="1"): 3.0}
+    assert holding(LevelCondition("m", ">", 0, by=("a",)), {"m": two}, NO_HISTORY) == {labels(a="1"): 3.0}
 
 
 def test_mirrors_and_brokers_stay_apart() -> None:
@@ -62,7 +71,7 @@ def test_a_share_of_no_limit_never_holds() -> None:
 
 
 def test_segments_are_compared_with_the_limit_of_the_broker_that_looks() -> None:
-    figures = Figures(Process.BROKER)
+    figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_segments_bytes", 126)
     figures.put("txmsg_retention_limit_bytes", 100)
     assert found("TxmsgSegmentsTooLarge", samples_of(figures, instance="a")) == {labels(): 1.26}
@@ -84,7 +93,7 @@ def test_a_counter_rises_within_its_window_only() -> None:
 
 
 def test_a_history_keeps_no_more_than_its_window() -> None:
-    rise = Rise("txmsg_unread_dropped_messages_total", 60)
+    rise = RiseCondition("txmsg_unread_dropped_messages_total", 60)
     history = History([BY_ALERT["TxmsgServerErrors"].condition])
     for moment in range(100_000):
         history.add(moment, {})
@@ -93,7 +102,7 @@ def test_a_history_keeps_no_more_than_its_window() -> None:
 
 
 def test_samples_are_told_apart_by_broker_unless_they_are_of_the_database() -> None:
-    figures = Figures(Process.BROKER)
+    figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_halves", 1, state="parked")
     figures.put("txmsg_delivery_paused_groups", 2)
     samples = samples_of(figures, instance="b1")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.broker.alerts.file import Command, Email, Webhook, read_alert_file
+from txmsg.broker.alerts.file import CommandReceiver, EmailReceiver, WebhookReceiver, read_alert_file
 from txmsg.checks.check import Severity
 from txmsg.errors import MisuseError
 
@@ -22,12 +22,12 @@ def test_the_file_of_the_page_is_read_and_its_secrets_are_not_shown(tmp_path: Pa
     file.write_text(re.sub(r"^    ", "", example, flags=re.MULTILINE).replace("/run/secrets/smtp", str(password)))
     found = read_alert_file(file, ENVIRONMENT)
     oncall, team, chat = (found.receivers[name].target for name in ("oncall", "team", "chat"))
-    assert isinstance(oncall, Webhook)
+    assert isinstance(oncall, WebhookReceiver)
     assert oncall.url.reveal() == ENVIRONMENT["ONCALL_URL"]
-    assert isinstance(team, Email)
+    assert isinstance(team, EmailReceiver)
     assert team.password is not None
     assert (team.host, team.port, team.tls, team.password.reveal()) == ("smtp.example.org", 587, "starttls", "PASSW0RT")
-    assert isinstance(chat, Command)
+    assert isinstance(chat, CommandReceiver)
     assert found.receivers["oncall"].severity is Severity.CRITICAL
     [rule] = found.rules
     assert (rule.name, rule.above, rule.for_s, rule.severity) == ("OrdersWait", 10.0, 300.0, Severity.CRITICAL)

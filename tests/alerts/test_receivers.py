@@ -21,7 +21,7 @@ import uvloop
 from tests.alerts.receiving import receiving
 from tests.ports import own_port
 from txmsg.broker.alerts import receivers
-from txmsg.broker.alerts.file import Command, Email, Receiver, Secret, Webhook
+from txmsg.broker.alerts.file import CommandReceiver, EmailReceiver, Receiver, Secret, WebhookReceiver
 from txmsg.broker.alerts.receivers import Messenger, ReceiverFailed, subject, text
 from txmsg.checks.check import Severity
 
@@ -40,7 +40,7 @@ CONTENT: dict[str, Any] = {
 }
 
 
-async def tell(target: Webhook | Email | Command, content: dict[str, Any] = CONTENT) -> None:
+async def tell(target: WebhookReceiver | EmailReceiver | CommandReceiver, content: dict[str, Any] = CONTENT) -> None:
     messenger = Messenger(Receiver(name="r", target=target, severity=Severity.WARNING))
     try:
         await messenger.tell(7, content, attempts=1)
@@ -53,7 +53,7 @@ async def tell(target: Webhook | Email | Command, content: dict[str, Any] = CONT
 
 async def test_a_webhook_gets_the_content() -> None:
     with receiving() as webhook:
-        await tell(Webhook(url=Secret(webhook.url)))
+        await tell(WebhookReceiver(url=Secret(webhook.url)))
         assert webhook.received == [CONTENT]
 
 
@@ -62,13 +62,13 @@ async def test_a_webhook_that_does_not_take_it_is_told_without_its_url(status: i
     with receiving() as webhook:
         webhook.status, webhook.headers = status, {"Location": "/elsewhere"}
         with pytest.raises(ReceiverFailed, match=words) as told:
-            await tell(Webhook(url=Secret(webhook.url)))
+            await tell(WebhookReceiver(url=Secret(webhook.url)))
         assert "T0KEN" not in str(told.value)
 
 
 async def test_a_webhook_that_is_not_there_is_told_without_its_url() -> None:
     with pytest.raises(ReceiverFailed, match="cannot be reached: Connection refused") as told:
-        await tell(Webhook(url=Secret(f"http://127.0.0.1:{own_port()}/T0KEN")))
+        await tell(WebhookReceiver(url=Secret(f"http://127.0.0.1:{own_port()}/T0KEN")))
     assert "T0KEN" not in str(told.value)
 
 
@@ -77,13 +77,13 @@ async def test_a_webhook_that_says_nothing_is_given_up(monkeypatch: pytest.Monke
     with receiving() as webhook:
         webhook.go_on.clear()
         with pytest.raises(ReceiverFailed, match=r"within 0.2 s|did not answer"):
-            await tell(Webhook(url=Secret(webhook.url)))
+            await tell(WebhookReceiver(url=Secret(webhook.url)))
 
 
 async def test_a_webhook_whose_body_does_not_end_has_taken_it() -> None:
     with receiving() as webhook:
         webhook.ends_body.clear()
-        await tell(Webhook(url=Secret(webhook.url)))
+        await tell(WebhookReceiver(url=Secret(webhook.url)))
         assert webhook.received == [CONTENT]
 
 
@@ -91,7 +91,9 @@ async def test_what_fails_is_tried_again_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(receivers, "PAUSE_S_MAX", 0.5)
     with receiving() as webhook:
         webhook.status = 503
-        messenger = Messenger(Receiver(name="r", target=Webhook(url=Secret(webhook.url)), severity=Severity.WARNING))
+        messenger = Messenger(
+            Receiver(name="r", target=WebhookReceiver(url=Secret(webhook.url)), severity=Severity.WARNING)
+        )
         telling = asyncio.create_task(messenger.tell(7, CONTENT))
         await asyncio.to_thread(webhook.asked.acquire)
         webhook.status = 200
@@ -125,21 +127,23 @@ def dripping(begin: bytes) -> Iterator[tuple[int, threading.Event]]:
             thread.join()
 
 
-def mailbox(port: int, tls: str = "none") -> Email:
+def mailbox(port: int, tls: str = "none") -> EmailReceiver:
     to = ["a@example.org", "b@example.org"]
-    return Email(to=to, sender="txmsg@example.org", host="127.0.0.1", port=port, tls=tls, user="", password=None)
+    return EmailReceiver(
+        to=to, sender="txmsg@example.org", host="127.0.0.1", port=port, tls=tls, user="", password=None
+    )
 
 
 @pytest.mark.parametrize(
     ("begin", "target"),
     [
-        (b"HTTP/1.1 200 OK\r\nX: ", lambda port: Webhook(url=Secret(f"http://127.0.0.1:{port}/"))),
+        (b"HTTP/1.1 200 OK\r\nX: ", lambda port: WebhookReceiver(url=Secret(f"http://127.0.0.1:{port}/"))),
         (b"220-", mailbox),
     ],
     ids=["webhook", "mail"],
 )
 async def test_an_answer_that_drips_holds_no_thread(
-    begin: bytes, target: Callable[[int], Webhook | Email], monkeypatch: pytest.MonkeyPatch
+    begin: bytes, target: Callable[[int], WebhookReceiver | EmailReceiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.3)
     with dripping(begin) as (port, gone):
@@ -163,17 +167,17 @@ async def test_a_proxy_that_drips_holds_no_thread(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("no_proxy", "")
         with pytest.raises(ReceiverFailed, match=r"within 0.3 s"):
-            await tell(Webhook(url=Secret("https://alerts.example/")))
+            await tell(WebhookReceiver(url=Secret("https://alerts.example/")))
         assert await asyncio.to_thread(gone.wait, 20)
 
 
 # ---- command
 
 
-def program(tmp_path: Path, body: str) -> Command:
+def program(tmp_path: Path, body: str) -> CommandReceiver:
     path = tmp_path / "program.py"
     path.write_text(f"import json, os, sys\n{body}\n")
-    return Command(argv=[sys.executable, str(path), str(tmp_path / "out")])
+    return CommandReceiver(argv=[sys.executable, str(path), str(tmp_path / "out")])
 
 
 async def test_a_command_gets_the_content_and_a_line(tmp_path: Path) -> None:
@@ -210,16 +214,16 @@ def test_a_command_that_ends_without_reading_has_taken_it(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", ended)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop of brokers
-        runner.run(tell(Command(argv=["/bin/true"])))
+        runner.run(tell(CommandReceiver(argv=["/bin/true"])))
         with pytest.raises(ReceiverFailed, match="status 1"):
-            runner.run(tell(Command(argv=["/bin/false"])))
+            runner.run(tell(CommandReceiver(argv=["/bin/false"])))
 
 
 async def test_a_command_that_fails_or_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ReceiverFailed, match="the command ended with status 3"):
         await tell(program(tmp_path, "sys.exit(3)"))
     with pytest.raises(ReceiverFailed, match="cannot be run: No such file"):
-        await tell(Command(argv=["/not/there"]))
+        await tell(CommandReceiver(argv=["/not/there"]))
 
 
 async def test_a_command_that_hangs_is_killed_with_what_it_has_started(
@@ -288,7 +292,7 @@ def mail_server(answer: str = "250 ok") -> Iterator[Any]:
             thread.join()
 
 
-def email(server: Any, tls: str = "none") -> Email:
+def email(server: Any, tls: str = "none") -> EmailReceiver:
     return mailbox(server.server_address[1], tls)
 
 

@@ -14,8 +14,8 @@ import psycopg
 from tests.waiting import until
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.mirror import open_sink
-from txmsg.binlog.sink import Sink
-from txmsg.binlog.tailer import State, Tailer
+from txmsg.binlog.sink import MirrorSink
+from txmsg.binlog.tailer import Tailer, TailerState
 from txmsg.errors import OffsetsMissing
 from txmsg.metaq.store.reader import LogReader
 
@@ -149,9 +149,9 @@ def logged(root: Path, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
 class Running:
     """A tailer in a thread. `error` is what ended it."""
 
-    def __init__(self, url: str, root: Path, *, sink: Callable[[], Sink] | None = None, **settings: Any) -> None:
+    def __init__(self, url: str, root: Path, *, sink: Callable[[], MirrorSink] | None = None, **settings: Any) -> None:
         settings = {"position_s": 0.1, "compare_s": 0.3, "wait_s_max": 0.2, **settings}
-        self.states: list[State] = []
+        self.states: list[TailerState] = []
         self.error: BaseException | None = None
         self.root = root
         self.tailer = Tailer(
@@ -170,15 +170,15 @@ class Running:
     def start(self, *, ready: bool = True) -> None:
         self._thread.start()
         if ready:
-            self.await_state(State.TAILING)
+            self.await_state(TailerState.TAILING)
 
-    def await_state(self, state: State) -> None:
+    def await_state(self, state: TailerState) -> None:
         until(lambda: state in self.states or not self._thread.is_alive())
         if self.error is not None:
             raise self.error
 
     def await_tailing(self) -> None:
-        self.await_state(State.TAILING)
+        self.await_state(TailerState.TAILING)
 
     def await_log(self, condition: Callable[[], bool]) -> None:
         """Returns when the log is as it should be; raises what has ended the tailer."""

@@ -14,8 +14,8 @@ from tests.postgres_proxy import PostgresProxy
 from tests.waiting import until
 from txmsg.binlog.figures import figures_of, unready
 from txmsg.binlog.mirror.log_sink import LogSink
-from txmsg.binlog.rows import Batch
-from txmsg.binlog.tailer import State
+from txmsg.binlog.rows import RowBatch
+from txmsg.binlog.tailer import TailerState
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.location import open_log
 from txmsg.metrics.counts import Histogram
@@ -36,7 +36,7 @@ class Log:
         sink = LogSink(open_log(self._root, append=True), str(self._root))
         append = sink.append
 
-        def appending(batches: Sequence[Batch]) -> None:
+        def appending(batches: Sequence[RowBatch]) -> None:
             if self.is_away or self.is_full:
                 raise BrokerUnavailable("the log takes nothing")
             self.goes_on.wait()
@@ -84,7 +84,7 @@ def await_mirrored(running: Running, table: Table, root: Path) -> None:
 @contextmanager
 def interrupted(running: Running) -> Iterator[None]:
     """Checks what a tailer tells during an outage; the block runs before its end."""
-    until(lambda: running.tailer.state is State.INTERRUPTED)
+    until(lambda: running.tailer.state is TailerState.INTERRUPTED)
     assert "it tries again" in unready(running.tailer)
     assert told(running, "tailing") == 0
     assert told(running, "lag_messages") is None
@@ -117,9 +117,9 @@ def test_the_lag_grows_over_all_attempts_at_a_log_that_opens_and_takes_nothing(
         await_mirrored(running, table, tmp_path)
         log.is_full = True
         table.add("t", 5)
-        until(lambda: State.INTERRUPTED in running.states)
+        until(lambda: TailerState.INTERRUPTED in running.states)
         await_growing_lag(running, until_s=1.5)
-        assert running.states.count(State.INTERRUPTED) > 2
+        assert running.states.count(TailerState.INTERRUPTED) > 2
         log.is_full = False
         await_mirrored(running, table, tmp_path)
 
@@ -156,7 +156,7 @@ def test_a_tailer_that_takes_over_while_the_log_is_away_is_not_ready_and_its_lag
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path, sink=log.open)
         second.start(ready=False)
-        second.await_state(State.STANDING_BY)
+        second.await_state(TailerState.STANDING_BY)
         log.is_away = True
         first.stop()
         with interrupted(second):
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_when_it_takes_over_is_waited_for(table: Table, tmp_
     opened: list[Exception] = [OSError(28, "No space left on device")]
 
     def open_sink() -> LogSink:
-        if opened and second.tailer.state is not State.STANDING_BY:
+        if opened and second.tailer.state is not TailerState.STANDING_BY:
             raise opened.pop()
         return LogSink(open_log(tmp_path, append=True), str(tmp_path))
 
@@ -178,9 +178,9 @@ def test_a_disk_that_is_full_when_it_takes_over_is_waited_for(table: Table, tmp_
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path, sink=open_sink)
         second.start(ready=False)
-        second.await_state(State.STANDING_BY)
+        second.await_state(TailerState.STANDING_BY)
         first.stop()
-        second.await_state(State.TAILING)
+        second.await_state(TailerState.TAILING)
         assert not opened
         await_mirrored(second, table, tmp_path)
         second.stop()
@@ -190,9 +190,9 @@ def test_a_tailer_on_standby_has_no_series_of_lag(table: Table, tmp_path: Path) 
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path)
         second.start(ready=False)
-        second.await_state(State.STANDING_BY)
+        second.await_state(TailerState.STANDING_BY)
         assert (told(second, "tailing"), told(second, "lag_seconds"), unready(second.tailer)) == (0, None, "")
         first.stop()
-        second.await_state(State.TAILING)
+        second.await_state(TailerState.TAILING)
         until(lambda: lag_s(second) == 0.0)
         second.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txmsg.binlog.resume import QueueComparison, ResumePoint, first_difference, verdict
-from txmsg.binlog.rows import Row
+from txmsg.binlog.rows import TableRow
 from txmsg.binlog.sink import MessageFingerprint, OffsetRange, content_crc
 
 HERE, OTHER = MessageFingerprint(9, b"i" * 16, 0, 1), MessageFingerprint(9, b"j" * 16, 0, 1)
@@ -74,9 +74,9 @@ def test_the_checksum_of_a_message_sees_every_part_and_where_it_ends() -> None:
     def crc(
         key: bytes = b"k", tag: bytes = b"t", headers: bytes = b"h", body: bytes = b"b", ordering_key: bytes = b"o"
     ) -> int:
-        return content_crc(Row(b"i" * 16, 0, key, tag, headers, body, 0, 0, ordering_key))
+        return content_crc(TableRow(b"i" * 16, 0, key, tag, headers, body, 0, 0, ordering_key))
 
     x = b"x"
     seen = {crc(), crc(key=x), crc(tag=x), crc(headers=x), crc(body=x), crc(ordering_key=x), crc(key=b"kt", tag=b"")}
     assert len(seen) == 7
-    assert content_crc(Row(b"other id", 3, b"k", b"t", b"h", b"b", 5, 6, b"o")) == crc()
+    assert content_crc(TableRow(b"other id", 3, b"k", b"t", b"h", b"b", 5, 6, b"o")) == crc()

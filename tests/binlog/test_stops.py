@@ -16,8 +16,8 @@ from tests.integration.cli_harness import said
 from tests.waiting import until
 from txmsg.binlog.database import connect
 from txmsg.binlog.mirror.log_sink import LogSink
-from txmsg.binlog.mirrors import Mirrors
-from txmsg.binlog.rows import Batch
+from txmsg.binlog.mirrors import TailerMirror
+from txmsg.binlog.rows import RowBatch
 from txmsg.errors import CorruptLog, InvalidName, PermissionDenied
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.reader import LogReader
@@ -100,7 +100,7 @@ def test_a_queue_whose_table_has_changed_stops_alone(
 def test_positions_in_topics_that_were_deleted_from_the_log_are_forgotten(table: Table) -> None:
     table.topic("bad", 2)
     with closing(connect(table.url)) as session:
-        mirrors = Mirrors(session, "m")
+        mirrors = TailerMirror(session, "m")
         mirrors.settle(None, None)
         ids = [table.id_of("bad"), table.id_of("bad", 1), table.id_of("t")]
         mirrors.write(dict.fromkeys(ids, 3), log="kafka://h:1", log_id=1, generation=1)
@@ -166,7 +166,7 @@ class Refusing(LogSink):
 
     error: Exception
 
-    def append(self, batches: list[Batch]) -> None:  # type: ignore[override]
+    def append(self, batches: list[RowBatch]) -> None:  # type: ignore[override]
         if any(batch.topic == "bad" for batch in batches):
             raise self.error
         super().append(batches)
@@ -179,7 +179,7 @@ def test_a_queue_that_stopped_for_want_of_a_right_goes_on_once_it_is_there(
         denied = 0
         is_allowed = False
 
-        def append(self, batches: list[Batch]) -> None:  # type: ignore[override]
+        def append(self, batches: list[RowBatch]) -> None:  # type: ignore[override]
             if not self.is_allowed and any(batch.topic == "bad" for batch in batches):
                 Denying.denied += 1
                 raise PermissionDenied("user tailer may not send topic:bad")

@@ -22,8 +22,8 @@ from txmsg.binlog import reading
 from txmsg.binlog.mirror import open_sink
 from txmsg.binlog.mirror.log_sink import LogSink
 from txmsg.binlog.replication import ReplicationStream
-from txmsg.binlog.rows import Batch
-from txmsg.binlog.tailer import State
+from txmsg.binlog.rows import RowBatch
+from txmsg.binlog.tailer import TailerState
 from txmsg.errors import NotLeader, OutcomeUnknown, StorageError, TxmsgError, Unauthenticated
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
@@ -73,11 +73,11 @@ def test_a_second_tailer_stands_by_and_goes_on_when_the_first_dies(table: Table,
     first, second = Running(table.url, tmp_path), Running(table.url, tmp_path)
     first.start()
     second.start(ready=False)
-    second.await_state(State.STANDING_BY)
+    second.await_state(TailerState.STANDING_BY)
     table.add("t", 10)
     await_equal(table, tmp_path, "t")
     first.stop()
-    second.await_state(State.TAILING)
+    second.await_state(TailerState.TAILING)
     table.add("t", 10)
     await_equal(table, tmp_path, "t")
     until(lambda: second.tailer.progress.messages == 10)  # counted when they are on disk
@@ -88,8 +88,8 @@ def test_one_log_has_one_writer_among_tailers_of_two_mirrors(table: Table, tmp_p
     with tailing(table.url, tmp_path):
         other = Running(table.url, tmp_path, mirror="other")
         other.start(ready=False)
-        other.await_state(State.STANDING_BY)
-    other.await_state(State.TAILING)
+        other.await_state(TailerState.STANDING_BY)
+    other.await_state(TailerState.TAILING)
     other.stop()
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(table: Table, tmp_path: Pa
     on_disk, waits = threading.Event(), threading.Event()
 
     class Slow(LogSink):
-        def append(self, batches: Sequence[Batch]) -> None:
+        def append(self, batches: Sequence[RowBatch]) -> None:
             waits.set()
             assert on_disk.wait(WITHIN_S)
             super().append(batches)
@@ -194,7 +194,7 @@ def test_a_large_transaction_is_appended_by_pieces_in_bounded_memory_and_gone_on
     sizes: list[int] = []
 
     class Failing(LogSink):
-        def append(self, batches: Sequence[Batch]) -> None:
+        def append(self, batches: Sequence[RowBatch]) -> None:
             if len(sizes) == 1:
                 sizes.append(0)
                 raise StorageError("the disk is full")
@@ -213,7 +213,7 @@ def test_what_is_read_from_the_table_is_appended_by_pieces(table: Table, tmp_pat
     sizes: list[int] = []
 
     class Counting(LogSink):
-        def append(self, batches: Sequence[Batch]) -> None:
+        def append(self, batches: Sequence[RowBatch]) -> None:
             super().append(batches)
             sizes.append(sum(len(batch.rows) for batch in batches))
 
@@ -296,7 +296,7 @@ def test_a_slot_that_waits_for_an_old_transaction_says_whose_it_is(
         running.start(ready=False)
         until(lambda: f"in process {old.info.backend_pid} (user" in caplog.text)
         assert ", a report, since " in caplog.text
-    running.await_state(State.TAILING)
+    running.await_state(TailerState.TAILING)
     running.stop()
 
 
@@ -360,7 +360,7 @@ class Killed(BaseException):
 class Killing(LogSink):
     """A log whose tailer is killed when it has appended for the first time."""
 
-    def append(self, batches: Sequence[Batch]) -> None:
+    def append(self, batches: Sequence[RowBatch]) -> None:
         super().append(batches)
         raise Killed
 
@@ -387,7 +387,7 @@ class Refusing(LogSink):
 
     error: ClassVar[TxmsgError | None] = None
 
-    def append(self, batches: Sequence[Batch]) -> None:
+    def append(self, batches: Sequence[RowBatch]) -> None:
         if self.error is not None:
             raise self.error
         super().append(batches)

@@ -22,7 +22,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.server import serve
 from txmsg.runtime.backoff import Backoff
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 STORAGE_WAIT_S = 60.0
 """A broker that starts while its database is away waits for it."""
@@ -86,7 +86,7 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     step_clock(told.clock_step_s)
     with planted(told.plant):
-        await serve(Given(config_of(told)), lambda address: print(READY, address, flush=True), stop)
+        await serve(GivenSettings(config_of(told)), lambda address: print(READY, address, flush=True), stop)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from tests.chaos.plant import planted
 from txmsg.rocketmq import api, receivers
 from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.server import serve
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 SILENT_S = 15.0
 """Of a push consumer, until nothing is renewed for it any more: it calls at least every 10 s."""
@@ -47,7 +47,7 @@ async def main() -> None:
         stack.enter_context(patch.object(receivers, "SILENT_S", SILENT_S))
         stack.enter_context(planted(told.plant))
         config = GatewayConfig(broker=",".join(told.brokers), listen=told.listen)
-        await serve(Given(config), lambda address: print(READY, address, flush=True), stop)
+        await serve(GivenSettings(config), lambda address: print(READY, address, flush=True), stop)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.chaos.history import (
 )
 from tests.maven import are_at_hand, jars
 from tests.rocketmq import programs
-from txmsg.runtime.child import Process, Spawn, spawn_program
+from txmsg.runtime.child import ChildProcess, Spawn, spawn_program
 
 PROGRAMS: Mapping[str, str] = {"guest_producer": "GuestProducer", "guest_consumer": "GuestConsumer"}
 """By the one for Python."""
@@ -62,7 +62,7 @@ def class_path() -> str:
 def spawned(class_path: str, home: Path) -> Spawn:
     """Starts a program in Java, whose client logs below `home`."""
 
-    def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+    def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
         java = shutil.which("java")
         assert java is not None
         return spawn_program([java, *_OPTIONS, f"-Duser.home={home}", "-cp", class_path, *command], environment, stderr)

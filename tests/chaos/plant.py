@@ -22,8 +22,8 @@ from tests.chaos.judge import CHAIN, LIVE
 from tests.model import plant as model
 from tests.model.model import Defect
 from txmsg.broker.cluster.clock import Heartbeats
-from txmsg.broker.delivery.keys import Keys
-from txmsg.broker.delivery.window import Progress, Window
+from txmsg.broker.delivery.keys import OrderingKeys
+from txmsg.broker.delivery.window import InFlightWindow, WindowProgress
 from txmsg.broker.store import batch, retries
 from txmsg.broker.store.rows import Generations
 from txmsg.broker.waits import Waits
@@ -35,15 +35,15 @@ from txmsg.client.flows.flow_async import AsyncLocalTransaction
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.client.flows.late import LateTransaction
 from txmsg.client.flows.late_async import AsyncLateTransaction
-from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.sent import SentMessages
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.gate import CircuitBreaker
 from txmsg.client.receiving import inbox, sending_handler, sending_handler_async
-from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.batch import RequestEntry
 from txmsg.client.sending.sender import RequestLane
-from txmsg.client.sending.thread_lane import Failed
+from txmsg.client.sending.thread_lane import FailedRequest
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
-from txmsg.rocketmq.receivers import Member, Received, Receivers
+from txmsg.rocketmq.receivers import ClientSubscription, Received, Receivers
 from txmsg.rocketmq.senders import Senders
 
 _AFTER_COMMIT_S = 0.02
@@ -81,17 +81,17 @@ class Plant:
 def _cursor_of_what_was_given() -> Iterator[None]:
     """Only a takeover shows it."""
 
-    def progress(self: Window) -> Progress:
-        return Progress(self.position, (), original(self).version)
+    def progress(self: InFlightWindow) -> WindowProgress:
+        return WindowProgress(self.position, (), original(self).version)
 
-    original = Window.progress
-    with patch.object(Window, "progress", progress):
+    original = InFlightWindow.progress
+    with patch.object(InFlightWindow, "progress", progress):
         yield
 
 
 @contextmanager
 def _keys_all_at_once() -> Iterator[None]:
-    with patch.object(Keys, "admit", lambda self, rows: (list(rows), [])):
+    with patch.object(OrderingKeys, "admit", lambda self, rows: (list(rows), [])):
         yield
 
 
@@ -122,7 +122,9 @@ def _generation_of_the_cursor() -> Iterator[None]:
 def _threads_take_silence_for_stored() -> Iterator[None]:
     """In producers that threads call: a request without an answer is not left to the loop, which would repeat it."""
 
-    def attempt(self: RequestLane[Entry], entries: list[Entry], until: float) -> Failed[Entry] | None:
+    def attempt(
+        self: RequestLane[RequestEntry], entries: list[RequestEntry], until: float
+    ) -> FailedRequest[RequestEntry] | None:
         failed = original(self, entries, until)
         if failed is None or self._errand.name == "half":
             return failed
@@ -172,7 +174,7 @@ def _ends_are_answered_first() -> Iterator[None]:
 def _acknowledged_when_given() -> Iterator[None]:
     """A gateway acknowledges what it gives to a client, who has not begun with it."""
 
-    async def receive(self: Receivers, member: Member, broker: str, *args: Any, **options: Any) -> Received:
+    async def receive(self: Receivers, member: ClientSubscription, broker: str, *args: Any, **options: Any) -> Received:
         received = await original(self, member, broker, *args, **options)
         await self.acknowledge(member, [handle for _, handle in received.messages])
         return received
@@ -232,14 +234,14 @@ def _sent_after_the_commit() -> Iterator[None]:
     """What a transaction sends is sent when it has committed, and other things have been done."""
 
     def commit(self: LateTransaction) -> None:
-        messages, self._sent = self._sent.messages(), Sent()
+        messages, self._sent = self._sent.messages(), SentMessages()
         original(self)
         time.sleep(_AFTER_COMMIT_S)
         for message in messages:
             self._producer.send(message)  # type: ignore[attr-defined]  # it is a Producer
 
     async def commit_async(self: AsyncLateTransaction) -> None:
-        messages, self._sent = self._sent.messages(), Sent()
+        messages, self._sent = self._sent.messages(), SentMessages()
         await original_async(self)
         await asyncio.sleep(_AFTER_COMMIT_S)
         for message in messages:

@@ -22,7 +22,16 @@ from txmsg.checks import database as of_database
 from txmsg.checks.brokers import CUT, NOBODY_DELIVERS
 from txmsg.checks.catalogue import BUILT_IN, CHECKS, RULES, findings_in
 from txmsg.checks.check import Check
-from txmsg.checks.conditions import INSTANCE, History, Labels, Level, Rise, Share, holding, scope_of
+from txmsg.checks.conditions import (
+    INSTANCE,
+    History,
+    Labels,
+    LevelCondition,
+    RiseCondition,
+    ShareCondition,
+    holding,
+    scope_of,
+)
 from txmsg.checks.texts import fields_in
 from txmsg.checks.thresholds import Thresholds
 from txmsg.metrics.catalogue import CATALOGUE, Scope
@@ -108,7 +117,7 @@ def unread(thresholds: type[Thresholds]) -> set[str]:
     """Settings that no condition reads."""
     asked = Asked()
     for check in RULES:
-        if isinstance(check.condition, Level | Share) and callable(check.condition.threshold):
+        if isinstance(check.condition, LevelCondition | ShareCondition) and callable(check.condition.threshold):
             check.condition.threshold(cast("Any", asked))
     return {each.name for each in settings_of(thresholds)} - asked.names
 
@@ -169,7 +178,9 @@ def test_an_alert_of_brokers_fires_and_is_resolved(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [check for check in RULES if isinstance(check.condition, Level | Share)], ids=lambda check: check.name
+    "check",
+    [check for check in RULES if isinstance(check.condition, LevelCondition | ShareCondition)],
+    ids=lambda check: check.name,
 )
 def test_doctor_and_the_overview_find_what_figures_show(check: Check) -> None:
     _, fires, quiet = FIRES[check.alert]
@@ -191,14 +202,14 @@ def test_doctor_and_the_overview_find_what_figures_show(check: Check) -> None:
 
 
 def test_counters_are_not_compared_with_before_by_who_looks_once() -> None:
-    for check in (each for each in RULES if isinstance(each.condition, Rise)):
+    for check in (each for each in RULES if isinstance(each.condition, RiseCondition)):
         assert list(findings_in(samples(check, FIRES[check.alert][1], History()))) == []
 
 
 # ---- probes of the database fire and clear: with rows as statements return them; test_database.py has real ones
 
 
-class Rows(database.Database):
+class Rows(database.ProbedDatabase):
     """Answers every statement with these rows."""
 
     found: tuple[object, ...]
@@ -224,14 +235,14 @@ _SLOT = {
     "is_unlimited": False,
 }
 _COUNTS = {"used": 9, "own": 1, "others": 1, "brokers": 1, "allowed": 100}
-WELL: dict[Probe[database.Database], list[object]] = {
+WELL: dict[Probe[database.ProbedDatabase], list[object]] = {
     database.live_broker: [row()],
     database.connections: [row(**_COUNTS)],
     database.replication_slots: [row(**_SLOT)],
     database.transaction_ids: [row(age=5)],
 }
 """What statements return where nothing is wrong, if not nothing."""
-WRONG: list[tuple[Check, Probe[database.Database], list[object]]] = [
+WRONG: list[tuple[Check, Probe[database.ProbedDatabase], list[object]]] = [
     (NOBODY_DELIVERS, database.live_broker, []),
     (of_database.FULL_PAGE_WRITES, database.durability, [row(name="full_page_writes")]),
     (of_database.DATA_CHECKSUMS, database.durability, [row(name="data_checksums")]),
@@ -256,7 +267,7 @@ WRONG: list[tuple[Check, Probe[database.Database], list[object]]] = [
 
 @pytest.mark.parametrize(("check", "probe", "rows"), WRONG, ids=lambda value: getattr(value, "name", ""))
 def test_a_probe_of_the_database_finds_its_check_and_nothing_where_all_is_well(
-    check: Check, probe: Probe[database.Database], rows: list[object]
+    check: Check, probe: Probe[database.ProbedDatabase], rows: list[object]
 ) -> None:
     found = list(probe(Rows(*rows)))
     assert check in {each.check for each in found}

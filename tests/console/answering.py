@@ -19,12 +19,12 @@ import pytest
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, asked_console
 from tests.methods import Part, made, parts_of
-from txmsg.administration.dead_letters import DeadLetters
-from txmsg.administration.groups import Groups
+from txmsg.administration.dead_letters import DeadLettersService
+from txmsg.administration.groups import GroupsService
 from txmsg.message import datetime_of_us
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.ops.console.desks import UserDatabases
-from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.method import Method
@@ -74,21 +74,21 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any] = ho
     """Has all brokers answer like this. The names of the methods that they are asked for, as they are."""
     asked: list[str] = []
 
-    async def ask(_: Database, method: Method[Any, Any], __: Any) -> Any:
+    async def ask(_: DatabaseBrokers, method: Method[Any, Any], __: Any) -> Any:
         asked.append(method.name)
         reply = answer(method.reply)
         ends: dict[object, dict[str, Any]] = {  # what goes on until nothing is left
-            Groups.retry_now: {"next": None},
-            DeadLetters.redrive: {"count": 0},
-            DeadLetters.purge: {"count": 0},
+            GroupsService.retry_now: {"next": None},
+            DeadLettersService.redrive: {"count": 0},
+            DeadLettersService.purge: {"count": 0},
         }
         return replace(reply, **ends[method]) if method in ends else reply
 
-    async def ask_at(database: Database, _: str, method: Method[Any, Any], request: Any) -> Any:
+    async def ask_at(database: DatabaseBrokers, _: str, method: Method[Any, Any], request: Any) -> Any:
         return await ask(database, method, request)
 
-    monkeypatch.setattr(Database, "ask", ask)
-    monkeypatch.setattr(Database, "ask_at", ask_at)
+    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask_at", ask_at)
     return asked
 
 
@@ -126,7 +126,7 @@ def address(path: str) -> str:
 
 
 @asynccontextmanager
-async def answered_console(who: Identity | None = None) -> AsyncIterator[Asked]:
+async def answered_console(who: UserIdentity | None = None) -> AsyncIterator[Asked]:
     """A console, of a visitor with this identity if there is one. At its end operations are over."""
     async with asked_console(UserDatabases({"notify": ["127.0.0.1:1"]}, IDLE)) as found:
         watch = found.desks.open["notify"].watch

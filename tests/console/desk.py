@@ -9,13 +9,13 @@ from uuid import UUID
 
 from tests.methods import made
 from txmsg.administration.cluster import ClusterState, Series
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.ops.console.desks import UserDatabase
-from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.look import PageContext
-from txmsg.ops.console.operations import Operations
+from txmsg.ops.console.operations import ConsoleOperations
 from txmsg.ops.console.render import Renderer
-from txmsg.ops.console.watch import Snapshot, Watch
+from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
 from txmsg.wire.method import Method
 
 _NO_BROKERS = ClusterState(
@@ -23,17 +23,17 @@ _NO_BROKERS = ClusterState(
 )
 
 
-class EmptyDatabase(Database):
+class EmptyDatabase(DatabaseBrokers):
     """Its brokers answer with empty replies."""
 
     async def ask(self, method: Method[Any, Any], request: Any) -> Any:
         return made(method.reply)
 
 
-def snapshot_of(rates: Series) -> Snapshot:
+def snapshot_of(rates: Series) -> DatabaseSnapshot:
     """One in which counters of the database have these rates."""
     now = time.monotonic()
-    return Snapshot(
+    return DatabaseSnapshot(
         taken_at=now,
         at=time.time(),
         cluster=_NO_BROKERS,
@@ -46,9 +46,9 @@ def snapshot_of(rates: Series) -> Snapshot:
     )
 
 
-def desk_of(who: Identity | None = None, *, token: str = "", rates: Series | None = None) -> UserDatabase:
+def desk_of(who: UserIdentity | None = None, *, token: str = "", rates: Series | None = None) -> UserDatabase:
     """The desk of this visitor. rates: those of its snapshot; None: no broker has answered yet."""
-    watch = Watch(EmptyDatabase("notify", ["127.0.0.1:1"], token=token), who)
+    watch = DatabasePoller(EmptyDatabase("notify", ["127.0.0.1:1"], token=token), who)
     watch.snapshot = None if rates is None else snapshot_of(rates)
     return UserDatabase(watch, None)
 
@@ -56,5 +56,5 @@ def desk_of(who: Identity | None = None, *, token: str = "", rates: Series | Non
 def look_at(desk: UserDatabase, path: Mapping[str, str] = {}) -> PageContext:
     """What the function of a page gets."""
     return PageContext(
-        desk=desk, desks={"notify": desk}, operations=Operations(), renderer=Renderer("en"), path=path, values={}
+        desk=desk, desks={"notify": desk}, operations=ConsoleOperations(), renderer=Renderer("en"), path=path, values={}
     )

@@ -12,10 +12,10 @@ import httpx2
 
 from txmsg.ops.console.app import Console, all_renderers, new_app
 from txmsg.ops.console.desks import UserDatabase, UserDatabases
-from txmsg.ops.console.logs import Log
-from txmsg.ops.console.operations import Operations
+from txmsg.ops.console.logs import NamedLog
+from txmsg.ops.console.operations import ConsoleOperations
 from txmsg.ops.console.views import LiveParts
-from txmsg.ops.page.sessions import Sessions
+from txmsg.ops.page.sessions import LoginSessions
 
 
 class _Idle(asyncio.TaskGroup):
@@ -45,7 +45,7 @@ class Asked:
 
     client: httpx2.AsyncClient
     desks: UserDatabases
-    sessions: Sessions[UserDatabase]
+    sessions: LoginSessions[UserDatabase]
     console: Console
 
 
@@ -56,14 +56,14 @@ async def asked_console(
     clock: Clock | None = None,
     origin: str = "http://127.0.0.1:7790",
     is_local: bool = True,
-    logs: Mapping[str, Mapping[str, Log]] | None = None,
+    logs: Mapping[str, Mapping[str, NamedLog]] | None = None,
 ) -> AsyncIterator[Asked]:
     sessions = desks.new_sessions(clock or Clock())
     console = Console(
         desks=desks,
         sessions=sessions,
         logs=logs or {},
-        operations=Operations(),
+        operations=ConsoleOperations(),
         live=LiveParts(),
         renderers=all_renderers(),
         is_local=is_local,

@@ -27,7 +27,7 @@ from txmsg.ops.cli.console import console
 from txmsg.ops.console import app as console_app
 from txmsg.ops.console.actions import Confirmation, Field
 from txmsg.ops.console.app import all_renderers
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.ops.console.sections import SECTIONS
@@ -279,7 +279,7 @@ async def test_also_an_answer_to_an_unexpected_failure_has_the_headers(
     def fail(*_: object) -> None:
         raise RuntimeError("a fault of the console")
 
-    monkeypatch.setattr(console_app._Api, "_missing", fail)
+    monkeypatch.setattr(console_app._ConsoleApi, "_missing", fail)
     assert isinstance(client._transport, httpx2.ASGITransport)
     client._transport.raise_app_exceptions = False
     answer = await client.get("/nowhere")
@@ -293,7 +293,7 @@ async def test_an_action_of_unknown_outcome_is_not_said_to_be_undone(
     async def ask(*_: object) -> None:
         raise OutcomeUnknown("no answer came")
 
-    monkeypatch.setattr(Database, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
     answer = await client.post("/notify/groups/g/stop", headers={"Sec-Fetch-Site": "same-origin"})
     assert "no answer came" in answer.text
     assert "It is not known whether this was done" in answer.text

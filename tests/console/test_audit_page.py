@@ -9,9 +9,9 @@ import pytest
 
 from tests.console.answering import answered_console, answering, hostile
 from tests.methods import made
-from txmsg.administration.audit import Audit, AuditEntry, AuditPage
+from txmsg.administration.audit import AuditEntry, AuditPage, AuditService
 from txmsg.administration.settings import SettingHistory
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.wire.method import Method, checked
 
 _ENTRY = AuditEntry(
@@ -46,17 +46,17 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
     answering(monkeypatch, answer)
     async with answered_console() as found:
 
-        async def ask(_: Database, method: Method[Any, Any], request: Any) -> Any:
+        async def ask(_: DatabaseBrokers, method: Method[Any, Any], request: Any) -> Any:
             requests.append((method, request))
             checked(request)
             return answer(method.reply)
 
-        monkeypatch.setattr(Database, "ask", ask)
+        monkeypatch.setattr(DatabaseBrokers, "ask", ask)
         query = {"who": " ada ", "action": "topic", "target": "orders", "since": "2026-05-01T10:00:00Z", "before": "9"}
         text = (await found.client.get("/notify/audit", params=query)).text
         wrong = await found.client.get("/notify/audit", params={"before": "-1"})
     (method, request), *_ = requests
-    assert method is Audit.list
+    assert method is AuditService.list
     assert (request.who, request.action, request.target, request.before_id) == ("ada", "topic", "orders", 9)
     assert request.since == datetime(2026, 5, 1, 10, tzinfo=UTC)
     assert 'id="settings"' not in text  # their history is not filtered

@@ -12,29 +12,29 @@ import pytest
 
 from tests.wire.certificates import Authority
 from tests.wire.services import Echo, ask, serving
-from txmsg.administration.cluster import Cluster, ShowCluster
+from txmsg.administration.cluster import ClusterService, ShowCluster
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Unauthenticated
 from txmsg.ops.console import calls as console_calls
 from txmsg.ops.console import database as console_database
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.permissions import PERMISSIONS
-from txmsg.wire.access.rules import ADMIN, Rules
+from txmsg.wire.access.rules import ADMIN, RuleSet
 from txmsg.wire.access.snapshot import AccessSnapshot, User
 from txmsg.wire.channel import Channel as WireChannel
 from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 
 @pytest.fixture
-async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DatabaseBrokers]:
     monkeypatch.setattr(console_database, "_THREADS", 1)
-    made = Database("notify", ["127.0.0.1:1"])
+    made = DatabaseBrokers("notify", ["127.0.0.1:1"])
     yield made
     await made.close()
 
 
 async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_not_done(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: DatabaseBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console_calls, "CALL_S_MAX", 0.05)
     may_end, done = threading.Event(), []
@@ -54,7 +54,7 @@ async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_
 
 
 async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: DatabaseBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(*_: Any) -> None:
         await asyncio.Event().wait()
@@ -62,11 +62,11 @@ async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
     monkeypatch.setattr(database, "ask", ask)
     monkeypatch.setattr(console_database, "CALL_S_MAX", -0.95)  # a thread waits 1 s longer
     with pytest.raises(OutcomeUnknown, match="it may have been carried out"):
-        await asyncio.to_thread(database.ask_from_thread, Cluster.show, ShowCluster())
+        await asyncio.to_thread(database.ask_from_thread, ClusterService.show, ShowCluster())
 
 
 async def test_channels_are_bounded_and_those_used_last_are_kept(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: DatabaseBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_open: list[str] = []
 
@@ -87,7 +87,7 @@ async def test_channels_are_bounded_and_those_used_last_are_kept(
     monkeypatch.setattr(console_database, "Channel", Channel)
     monkeypatch.setattr(console_database, "_CHANNELS_MAX", 2)
     for addresses in ("ab", "a", "cc"):
-        await asyncio.gather(*(database.ask_at(each, Cluster.show, ShowCluster()) for each in addresses))
+        await asyncio.gather(*(database.ask_at(each, ClusterService.show, ShowCluster()) for each in addresses))
     assert sorted(is_open) == ["a", "c"]
 
 
@@ -102,14 +102,14 @@ async def test_the_certificate_of_the_console_is_no_user_for_who_has_not_logged_
     monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
     guard = Guard()
     ops = User(name="ops", roles=frozenset({ADMIN}), certificate="ops")
-    guard.use(AccessSnapshot(users={"ops": ops}, credentials={}, rules=Rules(())))
+    guard.use(AccessSnapshot(users={"ops": ops}, credentials={}, rules=RuleSet(())))
     async with serving(tls=tls, guard=guard) as (asks, _, _), serving(tls=tls) as (open_to_all, _, _):
         async with WireChannel(asks, token="") as of_ops:
             assert (await of_ops.call(Echo.back, ask(b"x"), timeout_s=60)).held == b"x"
-        nobody = Database("notify", [asks])
+        nobody = DatabaseBrokers("notify", [asks])
         with pytest.raises(Unauthenticated):
             await nobody.ask(Echo.back, ask(b"x"))
         await nobody.close()
-        anybody = Database("notify", [open_to_all])
+        anybody = DatabaseBrokers("notify", [open_to_all])
         assert (await anybody.ask(Echo.back, ask(b"x"))).held == b"x"  # where authentication is off
         await anybody.close()

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from tests.console.answering import VIEW_PATHS, address, answered_console, answering
 from tests.console.conftest import WAIT_MS
 from txmsg.ops.console.app import new_app
-from txmsg.ops.page.listening import Server, listening
+from txmsg.ops.page.listening import PageServer, listening
 
 pytestmark = pytest.mark.long
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.long
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A console on a thread of its own: the browser's has a loop."""
     answering(monkeypatch)
-    ready: Queue[tuple[str, Server]] = Queue()
+    ready: Queue[tuple[str, PageServer]] = Queue()
 
     async def serve() -> None:
         async with answered_console() as found:
             with listening("127.0.0.1:0") as (listener, where):
-                server = Server(new_app(found.console))
+                server = PageServer(new_app(found.console))
                 ready.put((where, server))
                 await server.serve(sockets=[listener])
                 found.console.live.closing.set()

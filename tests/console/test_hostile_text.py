@@ -20,7 +20,7 @@ from tests.console.answering import (
 from tests.console.served import Asked
 from txmsg.administration.messages import Erased, ErasedMessages
 from txmsg.errors import MisuseError, printable
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 
 _SAYS_NOTHING_OF_BROKERS = {"/operations"}
 
@@ -87,7 +87,7 @@ async def test_an_error_is_text(asked: Asked, path: str, monkeypatch: pytest.Mon
     async def ask(*_: object) -> None:
         raise MisuseError(HOSTILE)
 
-    monkeypatch.setattr(Database, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
     answer = await asked.client.get(address(path), params=FORM)
     assert answer.status_code in {200, 400}
     check(answer.text)
@@ -101,6 +101,6 @@ async def test_a_body_is_erased_or_the_page_says_why_not(asked: Asked, monkeypat
         async def ask(*_: object, result: ErasedMessages = result) -> Erased:
             return Erased(results=[result])
 
-        monkeypatch.setattr(Database, "ask", ask)
+        monkeypatch.setattr(DatabaseBrokers, "ask", ask)
         answer = await asked.client.post(path, data=form)
         assert says in answer.headers.get("hx-trigger", "") + answer.text

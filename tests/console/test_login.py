@@ -15,15 +15,15 @@ from starlette.requests import Request
 from tests.console.conftest import csrf_in
 from tests.console.served import IDLE, Asked, Clock, asked_console
 from tests.waiting import until_async
-from txmsg.administration.cluster import Cluster, ShowCluster
+from txmsg.administration.cluster import ClusterService, ShowCluster
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, Unauthenticated
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.ops.console.desks import UserDatabases
-from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.pages import ACTIONS
-from txmsg.ops.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, Sessions
+from txmsg.ops.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, LoginSessions
 from txmsg.wire.access import failures
 from txmsg.wire.table import network_of
 
@@ -32,10 +32,10 @@ BOB = "txmsg_a_token_of_bob"
 AWAY = "txmsg_while_all_are_away"
 NOBODY_ASKS = "txmsg_where_nobody_asks"
 OWN = {"Sec-Fetch-Site": "same-origin"}
-_WHO = {ANN: Identity(name="ann", roles=frozenset({"admin"})), BOB: Identity(name="<b>bob"), NOBODY_ASKS: None}
+_WHO = {ANN: UserIdentity(name="ann", roles=frozenset({"admin"})), BOB: UserIdentity(name="<b>bob"), NOBODY_ASKS: None}
 
 
-async def who_am_i(database: Database) -> Identity | None:
+async def who_am_i(database: DatabaseBrokers) -> UserIdentity | None:
     if database.token == AWAY:
         raise BrokerUnavailable("no <i>broker</i> answers")
     if database.token not in _WHO:
@@ -112,9 +112,9 @@ async def test_what_a_visitor_does_is_asked_with_its_own_token(asked: Asked) -> 
 
 async def test_a_token_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_TOKEN", "txmsg_of_the_console_itself")
-    database = Database("notify", ["127.0.0.1:1"])
+    database = DatabaseBrokers("notify", ["127.0.0.1:1"])
     with pytest.raises(BrokerUnavailable):
-        await database.ask(Cluster.show, ShowCluster())
+        await database.ask(ClusterService.show, ShowCluster())
     (channel,) = database._channels.values()
     assert not channel._token
     await database.close()
@@ -252,7 +252,7 @@ async def test_a_user_who_logs_in_often_ends_its_own_sessions_only(asked: Asked,
 
 def test_sessions_are_bounded_and_those_of_administrators_end_last() -> None:
     now = 0.0
-    sessions = Sessions[str](lambda: now, user_of=str, is_admin=lambda user: user == "ops")
+    sessions = LoginSessions[str](lambda: now, user_of=str, is_admin=lambda user: user == "ops")
     first = [sessions.begin("", user, None) for user in ("ops", "ann", "ann")]
     for number in range(SESSIONS_MAX):
         now += 1

@@ -15,13 +15,13 @@ from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.ops.cli.console import _logs
 from txmsg.ops.console.desks import UserDatabase, UserDatabases
-from txmsg.ops.console.identity import Identity
-from txmsg.ops.console.logs import Log
+from txmsg.ops.console.identity import UserIdentity
+from txmsg.ops.console.logs import NamedLog
 
-_ADMIN, _BOB = Identity(name="ann", roles=frozenset({"admin"})), Identity(name="bob")
+_ADMIN, _BOB = UserIdentity(name="ann", roles=frozenset({"admin"})), UserIdentity(name="bob")
 
 
-def desk(who: Identity | None, *, is_refused: bool = False, has_answered: bool = True) -> UserDatabase:
+def desk(who: UserIdentity | None, *, is_refused: bool = False, has_answered: bool = True) -> UserDatabase:
     made = desk_of(who, token="of-ann", rates={} if has_answered else None)
     made.watch.is_refused = is_refused
     return made
@@ -33,7 +33,7 @@ def topics(log: LogAccess) -> int:
 
 async def test_a_log_in_a_directory_is_for_everybody_or_for_admins(tmp_path: Path) -> None:
     LocalLog(tmp_path / "log", append=True).close()
-    log = Log("trades", str(tmp_path / "log"))
+    log = NamedLog("trades", str(tmp_path / "log"))
     assert await log.run(desk(None), topics) == 0  # brokers ask nobody for a token
     assert await log.run(desk(_ADMIN), topics) == 0
     with pytest.raises(PermissionDenied, match="user bob may not see the log trades"):
@@ -53,7 +53,7 @@ async def test_a_server_is_shown_the_token_of_the_visitor(monkeypatch: pytest.Mo
         return LocalLog(tmp_path)
 
     monkeypatch.setattr(location, "open_log", open_log)
-    log = Log("trades", "127.0.0.1:7720")
+    log = NamedLog("trades", "127.0.0.1:7720")
     await log.run(desk(_ADMIN), topics)
     assert (given["where"], given["token"]) == ("127.0.0.1:7720", "of-ann")
     log.close()
@@ -76,7 +76,7 @@ async def test_users_of_another_database_reach_no_log_of_this_one(monkeypatch: p
     tokens: list[str] = []
     monkeypatch.setattr(location, "open_log", open_log)
     desks = UserDatabases({"orders": ["127.0.0.1:1"], "trades": ["127.0.0.1:1"]}, IDLE)
-    logs = {"trades": {"metaq": Log("metaq", "127.0.0.1:7720")}}
+    logs = {"trades": {"metaq": NamedLog("metaq", "127.0.0.1:7720")}}
     async with asked_console(desks, logs=logs) as asked:
         for name, desk in desks.open.items():
             desk.watch.trouble, desk.watch.database.token = "no broker answers", f"of {name}"

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from tests.console.answering import ACTION_PATHS, FORM, PARAMETERS, address, answered_console, answering, hostile
-from txmsg.administration.access import Identity as Told
+from txmsg.administration.access import ConnectionIdentity as Told
 from txmsg.administration.dead_letters import DeadLetterPage
 from txmsg.administration.halves import HalfPage
 from txmsg.administration.messages import MessagePage
 from txmsg.errors import PermissionDenied
-from txmsg.ops.console.actions import Action as ConsoleAction
-from txmsg.ops.console.database import Database
-from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.actions import ConsoleAction
+from txmsg.ops.console.database import DatabaseBrokers
+from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.pages import ACTIONS
-from txmsg.ops.console.watch import Snapshot, Watch
+from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
 from txmsg.wire.access.permissions import PERMISSIONS, allows
-from txmsg.wire.access.rules import ADMIN_RULES, Action, Kind, Right, Rights, Rule
+from txmsg.wire.access.rules import ADMIN_RULES, Action, ResourceKind, Right, Rights, Rule
 from txmsg.wire.access.tokens import new_token
 
 WAIT_S = 60.0
@@ -30,12 +30,12 @@ _WITH_BODIES: dict[type, str] = {
     DeadLetterPage: "letters",
     HalfPage: "halves",
 }
-_LOOKS = [Rule("ann", Action.DESCRIBE, kind, "*") for kind in Kind]
+_LOOKS = [Rule("ann", Action.DESCRIBE, kind, "*") for kind in ResourceKind]
 _OF_BROKERS = [action for action in ACTIONS if action.method]
 
 
-def ann(*rules: Rule) -> Identity:
-    return Identity(name="ann", rights=Rights([*_LOOKS, *rules]))
+def ann(*rules: Rule) -> UserIdentity:
+    return UserIdentity(name="ann", rights=Rights([*_LOOKS, *rules]))
 
 
 def offers(html: str) -> list[str]:
@@ -69,7 +69,7 @@ async def test_a_page_offers_to_each_what_it_may_do(path: str, monkeypatch: pyte
         "settings": "/settings/{name}",
         "alerts": "/alerts",
     }
-    admin = Identity(name="root", roles=frozenset({"admin"}), rights=Rights(ADMIN_RULES))
+    admin = UserIdentity(name="root", roles=frozenset({"admin"}), rights=Rights(ADMIN_RULES))
     seen = {}
     for who in (None, admin, ann()):
         async with answered_console(who) as found:
@@ -88,12 +88,12 @@ async def test_a_dialog_asks_nobody_who_may_not(action: ConsoleAction, monkeypat
     (need,) = (need for need in PERMISSIONS[action.method] if not (need.optional or need.when))
     name = PARAMETERS.get(need.right.kind, "")
     of_another = Rule("ann", need.right.action, need.right.kind, "another")
-    right = Rule("ann", need.right.action, need.right.kind, "*" if need.right.kind is Kind.CLUSTER else name)
+    right = Rule("ann", need.right.action, need.right.kind, "*" if need.right.kind is ResourceKind.CLUSTER else name)
     async with answered_console(ann()) as found:
         text = (await found.client.get(address(action.path), params=FORM)).text
         assert f"user ann may not {need.right.action} {need.right.kind}" in text
         assert "<form hx-post" not in text
-    if need.right.kind is not Kind.CLUSTER:
+    if need.right.kind is not ResourceKind.CLUSTER:
         async with answered_console(ann(of_another)) as found:
             assert "user ann may not" in (await found.client.get(address(action.path), params=FORM)).text
     async with answered_console(ann(right)) as found:
@@ -102,31 +102,31 @@ async def test_a_dialog_asks_nobody_who_may_not(action: ConsoleAction, monkeypat
 
 async def test_whoever_may_make_some_topics_is_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch)
-    some = Rule("ann", Action.ADMINISTER, Kind.TOPIC, "ann.*")
+    some = Rule("ann", Action.ADMINISTER, ResourceKind.TOPIC, "ann.*")
     for who, offered in ((ann(), []), (ann(some), ["/notify/new/topic"])):
         async with answered_console(who) as found:
             assert offers((await found.client.get("/notify/topics")).text) == offered
 
 
 async def test_rights_are_those_of_the_last_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = Rule("ann", Action.ADMINISTER, Kind.TOPIC, "orders")
+    rule = Rule("ann", Action.ADMINISTER, ResourceKind.TOPIC, "orders")
 
     async def ask(*_: object) -> Told:
         return Told(name="ann", authentication=True, rules=[rule])
 
-    async def poll(_: Watch) -> Snapshot:
+    async def poll(_: DatabasePoller) -> DatabaseSnapshot:
         raise PermissionDenied("user ann may not describe cluster")
 
-    monkeypatch.setattr(Database, "ask", ask)
-    monkeypatch.setattr(Watch, "_poll", poll)
-    database = Database("notify", ["127.0.0.1:1"], token=new_token().text)
-    watch = Watch(database, ann())
+    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+    monkeypatch.setattr(DatabasePoller, "_poll", poll)
+    database = DatabaseBrokers("notify", ["127.0.0.1:1"], token=new_token().text)
+    watch = DatabasePoller(database, ann())
     running = asyncio.create_task(watch.run())
     await watch.polled(WAIT_S)
     running.cancel()
     assert watch.who is not None
     assert watch.denied
-    assert allows(watch.who.rights, Right(Action.ADMINISTER, Kind.TOPIC), "orders")
+    assert allows(watch.who.rights, Right(Action.ADMINISTER, ResourceKind.TOPIC), "orders")
 
 
 @pytest.mark.parametrize("path", ["/messages/{id}", "/dead-letters/{group}/{id}", "/halves/{transaction}"])

@@ -12,18 +12,18 @@ import pytest
 
 from tests.console.desk import desk_of, look_at, snapshot_of
 from tests.methods import made
-from txmsg.administration.cluster import BrokerFigures, BrokerSummary, ClusterState, Figure, Series
+from txmsg.administration.cluster import BrokerSummary, ClusterState, ExportedFigures, Figure, Series
 from txmsg.checks.brokers import FIGURES_MISSING
 from txmsg.metrics.catalogue import OTHER
 from txmsg.ops.console import watch as console_watch
-from txmsg.ops.console.database import ATTEMPT_S_MAX, Database
+from txmsg.ops.console.database import ATTEMPT_S_MAX, DatabaseBrokers
 from txmsg.ops.console.pages import overview
 from txmsg.ops.console.pages.overview import findings, lines
-from txmsg.ops.console.watch import Watch
+from txmsg.ops.console.watch import DatabasePoller
 from txmsg.wire.method import Method
 
 
-class _Brokers(Database):
+class _Brokers(DatabaseBrokers):
     """One broker, which tells how many messages are in topic t, as it has read it `age_s` ago."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Brokers(Database):
         figures: list[tuple[str, list[str], float]] = [("txmsg_database_figures_age_seconds", [], self.age_s)]
         if self.has_read:
             figures += [("txmsg_halves", ["parked"], 0.0), ("txmsg_topic_messages_total", ["t"], self.total)]
-        return BrokerFigures(
+        return ExportedFigures(
             broker="one",
             now=datetime.now(UTC),
             figures=[Figure(name=name, labels=labels, value=value) for name, labels, value in figures],
@@ -52,7 +52,7 @@ async def test_figures_that_a_busy_broker_tells_again_are_no_rate_of_0(monkeypat
     at = 1000.0
     monkeypatch.setattr(console_watch, "time", SimpleNamespace(monotonic=lambda: at, time=time.time))
     brokers = _Brokers()
-    watch = Watch(brokers)
+    watch = DatabasePoller(brokers)
     rates: list[Any] = []
     for passed_s, brokers.total, brokers.age_s in ((0, 100, 0), (5, 100, 5), (5, 200, 0), (5, 200, 5), (5, 300, 0)):
         at += passed_s
@@ -64,7 +64,7 @@ async def test_figures_that_a_busy_broker_tells_again_are_no_rate_of_0(monkeypat
 
 async def test_what_no_broker_has_read_yet_is_not_shown_as_0() -> None:
     brokers = _Brokers()
-    watch = Watch(brokers)
+    watch = DatabasePoller(brokers)
     brokers.has_read = False
     watch.snapshot = await watch._poll()
     watch._remember(watch.snapshot)
@@ -76,7 +76,7 @@ async def test_what_no_broker_has_read_yet_is_not_shown_as_0() -> None:
 async def test_brokers_beyond_those_whose_figures_are_asked_for_are_counted() -> None:
     brokers = _Brokers()
     brokers.count = 60
-    watch = Watch(brokers)
+    watch = DatabasePoller(brokers)
     [found] = [each.finding for each in findings(await watch._poll()) if each.finding.check is FIGURES_MISSING]
     assert found.fields["value"] == 10
     await brokers.close()

@@ -21,7 +21,7 @@ from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.consumer.retries import tried_of
 from txmsg.metaq.interface import DEAD_LETTERS, LogQueue
 from txmsg.metaq.location import open_log
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.testing import Broker
 
@@ -131,7 +131,7 @@ def of_kind(kind: str, handle: Callable[[ReceivedMessage], object]) -> Callable[
 
 def figures_of(app: Txmsg) -> dict[str, dict[tuple[str, ...], object]]:
     """Its figures since its last start, by name and labels."""
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     app._put_figures(figures)
     return {metric.name: dict(values) for metric, values in figures.series()}
 

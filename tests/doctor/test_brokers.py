@@ -19,14 +19,13 @@ from tests.conftest import PostgresServer
 from tests.integration.cli_harness import said, store_half
 from tests.waiting import until
 from txmsg import Message, Producer
-from txmsg.administration.cluster import ClientQuery, Figure
-from txmsg.administration.cluster import Cluster as ClusterService
+from txmsg.administration.cluster import ClientQuery, ClusterService, Figure
 from txmsg.checks.check import CRITICAL, Finding
 from txmsg.metrics.catalogue import CATALOGUE, OTHER
 from txmsg.ops.cli.connections import asker
 from txmsg.ops.cli.main import main
 from txmsg.ops.doctor import brokers
-from txmsg.ops.doctor.brokers import PROBES, Answer, Cluster
+from txmsg.ops.doctor.brokers import PROBES, BrokerAnswer, ProbedCluster
 from txmsg.ops.doctor.probe import Probe, examine
 
 
@@ -45,7 +44,7 @@ def broker(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 
 
 @pytest.fixture(scope="module")
-def cluster(broker: BrokerProcess) -> Cluster:
+def cluster(broker: BrokerProcess) -> ProbedCluster:
     """What a set says that is well."""
     with Producer(broker.address, group="shop") as producer:
         producer.send(Message("paid", b"1"))
@@ -61,12 +60,12 @@ def session(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
 Session = psycopg.Connection[tuple[object, ...]]
 
 
-def found_by(check: Probe[Cluster], cluster: Cluster) -> list[Finding]:
+def found_by(check: Probe[ProbedCluster], cluster: ProbedCluster) -> list[Finding]:
     assert check in PROBES
     return list(check(cluster))
 
 
-def with_broker(cluster: Cluster, **changes: str) -> Cluster:
+def with_broker(cluster: ProbedCluster, **changes: str) -> ProbedCluster:
     """The set with another broker, that differs from the one that is there."""
     [answer] = cluster.answers
     other = dataclasses.replace(answer.broker, **{"id": "other", **changes})  # type: ignore[arg-type]
@@ -75,7 +74,7 @@ def with_broker(cluster: Cluster, **changes: str) -> Cluster:
     return dataclasses.replace(cluster, state=state, answers=answers)
 
 
-def with_figures(cluster: Cluster, metric: str, *labels: str, value: float) -> Cluster:
+def with_figures(cluster: ProbedCluster, metric: str, *labels: str, value: float) -> ProbedCluster:
     """The set, of which a figure has another value."""
     assert metric in CATALOGUE
     figures = dataclasses.replace(cluster.figures, figures=[Figure(name=metric, labels=labels, value=value)])
@@ -83,7 +82,7 @@ def with_figures(cluster: Cluster, metric: str, *labels: str, value: float) -> C
     return dataclasses.replace(cluster, figures=figures, answers=answers)
 
 
-def test_a_set_that_is_well_has_no_findings(broker: BrokerProcess, cluster: Cluster) -> None:
+def test_a_set_that_is_well_has_no_findings(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     assert cluster.answers[0].figures is not None
     assert list(brokers.look(asker, broker.address)) == []
 
@@ -94,7 +93,7 @@ def test_a_broker_that_is_not_there_is_the_only_finding() -> None:
 
 
 def test_a_broker_that_does_not_answer_at_its_address_is_found(
-    broker: BrokerProcess, session: Session, cluster: Cluster
+    broker: BrokerProcess, session: Session, cluster: ProbedCluster
 ) -> None:
     session.execute(
         "insert into txmsg.broker (id, address, state, release, schema_revision, expires_at) "
@@ -108,12 +107,12 @@ def test_a_broker_that_does_not_answer_at_its_address_is_found(
     assert found_by(brokers.broker_addresses, cluster) == []
 
 
-def test_two_brokers_at_one_address_are_found(cluster: Cluster) -> None:
+def test_two_brokers_at_one_address_are_found(cluster: ProbedCluster) -> None:
     [found] = found_by(brokers.broker_addresses, with_broker(cluster))
     assert found.what == f"well answers at {cluster.answers[0].broker.address}, the address of broker other"
 
 
-def test_brokers_of_two_releases_are_found(cluster: Cluster) -> None:
+def test_brokers_of_two_releases_are_found(cluster: ProbedCluster) -> None:
     assert found_by(brokers.releases, cluster) == []
     [found] = found_by(brokers.releases, with_broker(cluster, release="9.9"))
     assert "9.9: other" in found.what
@@ -123,7 +122,7 @@ def test_brokers_of_two_releases_are_found(cluster: Cluster) -> None:
     assert found.what.endswith("the brokers of 9.9")
 
 
-def test_clients_of_another_release_than_the_brokers_are_found(broker: BrokerProcess, cluster: Cluster) -> None:
+def test_clients_of_another_release_than_the_brokers_are_found(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     [answer] = cluster.answers
     newer = dataclasses.replace(answer, broker=dataclasses.replace(answer.broker, release="9.9"))
     with Producer(broker.address, group="old-shop"):
@@ -135,17 +134,17 @@ def test_clients_of_another_release_than_the_brokers_are_found(broker: BrokerPro
     )
 
 
-def test_a_broker_whose_clock_is_off_is_found(cluster: Cluster) -> None:
+def test_a_broker_whose_clock_is_off_is_found(cluster: ProbedCluster) -> None:
     assert found_by(brokers.broker_clocks, cluster) == []
     [answer] = cluster.answers
     assert answer.figures is not None
     late = dataclasses.replace(answer.figures, now=answer.figures.now - timedelta(seconds=90))
-    off: Answer = dataclasses.replace(answer, figures=late)
+    off: BrokerAnswer = dataclasses.replace(answer, figures=late)
     [found] = found_by(brokers.broker_clocks, dataclasses.replace(cluster, answers=[off]))
     assert "s behind that of this machine" in found.what
 
 
-def test_drained_and_dead_brokers_are_found(cluster: Cluster) -> None:
+def test_drained_and_dead_brokers_are_found(cluster: ProbedCluster) -> None:
     assert found_by(brokers.drained_brokers, cluster) == []
     [found] = found_by(brokers.drained_brokers, with_broker(cluster, state="draining"))
     assert "txmsg cluster resume other" in found.fix
@@ -155,7 +154,7 @@ def test_drained_and_dead_brokers_are_found(cluster: Cluster) -> None:
     assert found.what == "1 brokers have died and are not replaced"
 
 
-def test_queues_that_stay_without_a_broker_are_found(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_that_stay_without_a_broker_are_found(cluster: ProbedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_by(brokers.undelivered_queues, cluster) == []
     state = dataclasses.replace(cluster.state, queues_unassigned=2)
     in_between = dataclasses.replace(cluster, state=state)
@@ -182,7 +181,7 @@ def test_queues_that_stay_without_a_broker_are_found(cluster: Cluster, monkeypat
     ],
 )  # fmt: skip
 def test_what_alerts_see_in_figures_is_found(
-    metric: str, labels: list[str], values: tuple[float, float], what: str, cluster: Cluster
+    metric: str, labels: list[str], values: tuple[float, float], what: str, cluster: ProbedCluster
 ) -> None:
     wrong, quiet = values
     assert found_by(brokers.figures, cluster) == []
@@ -192,7 +191,7 @@ def test_what_alerts_see_in_figures_is_found(
     assert found_by(brokers.figures, with_figures(cluster, metric, *labels, value=quiet)) == []
 
 
-def test_thresholds_are_those_that_the_brokers_use(broker: BrokerProcess, cluster: Cluster) -> None:
+def test_thresholds_are_those_that_the_brokers_use(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     behind = with_figures(cluster, "txmsg_group_lag_seconds", "sms", "paid", value=400)
     assert len(found_by(brokers.figures, behind)) == 1
     said("config", "set", "broker.alerts.group_behind_s", "7m", "--broker", broker.address)
@@ -203,7 +202,7 @@ def test_thresholds_are_those_that_the_brokers_use(broker: BrokerProcess, cluste
 
 
 def test_transactions_of_a_group_without_a_client_are_found(
-    broker: BrokerProcess, session: Session, cluster: Cluster
+    broker: BrokerProcess, session: Session, cluster: ProbedCluster
 ) -> None:
     assert found_by(brokers.figures, cluster) == []
     half = store_half(broker, group="billing")
@@ -217,7 +216,7 @@ def test_transactions_of_a_group_without_a_client_are_found(
 
 
 def test_a_group_without_a_consumer_and_its_dead_letters_are_found(
-    broker: BrokerProcess, session: Session, cluster: Cluster
+    broker: BrokerProcess, session: Session, cluster: ProbedCluster
 ) -> None:
     assert found_by(brokers.unread_groups, cluster) == []
     session.execute("insert into txmsg.consumer_group (name) values ('sms')")
@@ -239,7 +238,9 @@ def test_a_group_without_a_consumer_and_its_dead_letters_are_found(
     assert dead.what == "group sms in topic paid has 1 dead letters"
 
 
-def test_a_topic_to_which_nobody_sends_is_found(broker: BrokerProcess, session: Session, cluster: Cluster) -> None:
+def test_a_topic_to_which_nobody_sends_is_found(
+    broker: BrokerProcess, session: Session, cluster: ProbedCluster
+) -> None:
     assert found_by(brokers.unused_topics, cluster) == []
     said = CliRunner().invoke(main, ["topic", "create", "payed", "--broker", broker.address])
     assert said.exit_code == 0, said.output
@@ -260,7 +261,9 @@ def test_a_topic_to_which_nobody_sends_is_found(broker: BrokerProcess, session: 
 # ---- the command
 
 
-def test_the_command_asks_a_broker_that_the_database_knows(broker: BrokerProcess, url: str, cluster: Cluster) -> None:
+def test_the_command_asks_a_broker_that_the_database_knows(
+    broker: BrokerProcess, url: str, cluster: ProbedCluster
+) -> None:
     assert cluster.state.brokers
     done = CliRunner().invoke(main, ["doctor", "--storage", url, "--json"])
     found = json.loads(done.stdout)["findings"]
@@ -289,7 +292,7 @@ def test_the_command_says_what_to_do_and_ends_with_1_on_a_problem(tmp_path: Path
     assert done.stdout.endswith("problems: 2, warnings: 0\n")
 
 
-def test_the_command_says_when_nothing_is_wrong(broker: BrokerProcess, cluster: Cluster) -> None:
+def test_the_command_says_when_nothing_is_wrong(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     assert cluster.state.brokers
     done = CliRunner().invoke(main, ["doctor", "--broker", broker.address])
     assert (done.stdout, done.exit_code) == ("nothing is wrong\n", 0)

@@ -21,7 +21,7 @@ from txmsg.ops.doctor import database, machine
 from txmsg.ops.doctor.probe import Probe, examine
 
 
-def found_by(check: Probe[database.Database], url: str) -> list[Finding]:
+def found_by(check: Probe[database.ProbedDatabase], url: str) -> list[Finding]:
     return list(examine((check,), lambda: database._session(url)))
 
 
@@ -114,7 +114,7 @@ def server_setting(session: Session, name: str, value: str) -> Iterator[None]:
     ("setting", "check"), [("full_page_writes", database.durability), ("autovacuum", database.autovacuum)]
 )
 def test_a_dangerous_setting_of_the_server_is_found(
-    setting: str, check: Probe[database.Database], notify_url: str, session: Session
+    setting: str, check: Probe[database.ProbedDatabase], notify_url: str, session: Session
 ) -> None:
     expected = f"{setting} is off"
     assert expected not in {each.what for each in found_by(check, notify_url)}

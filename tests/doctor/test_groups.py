@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from txmsg.administration.cluster import BrokerFigures, ClusterState
+from txmsg.administration.cluster import ClusterState, ExportedFigures
 from txmsg.administration.groups import GroupList, GroupQuery, GroupSummary, TopicLag
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.topics import TopicPage, Topics, TopicSettings, TopicSummary
+from txmsg.administration.topics import TopicPage, TopicsService, TopicSummary, TopicWithSettings
 from txmsg.ops.doctor import brokers, groups
-from txmsg.ops.doctor.brokers import Cluster
+from txmsg.ops.doctor.brokers import ProbedCluster
 from txmsg.wire.method import Method
 
 
@@ -24,8 +24,8 @@ def _group(name: str, waiting: int = 0, dead: int = 0, topic: str = "t") -> Grou
     )
 
 
-def _all(found: list[GroupSummary], *, is_whole: bool = True) -> groups.Groups:
-    return groups.Groups(found=found, is_whole=is_whole)
+def _all(found: list[GroupSummary], *, is_whole: bool = True) -> groups.ProbedGroups:
+    return groups.ProbedGroups(found=found, is_whole=is_whole)
 
 
 def test_a_forgotten_group_is_found_behind_many_busy_ones() -> None:
@@ -79,11 +79,11 @@ def test_a_list_of_groups_that_was_cut_is_said_to_be(monkeypatch: pytest.MonkeyP
 
 
 def _topics(names: list[str], next: str | None) -> TopicPage:
-    values: dict[str, Any] = dict.fromkeys(TopicSettings.__dataclass_fields__)
+    values: dict[str, Any] = dict.fromkeys(TopicWithSettings.__dataclass_fields__)
     return TopicPage(
         topics=[
             TopicSummary(
-                settings=TopicSettings(**values | {"topic": name, "created_at": datetime(2020, 1, 1, tzinfo=UTC)}),
+                settings=TopicWithSettings(**values | {"topic": name, "created_at": datetime(2020, 1, 1, tzinfo=UTC)}),
                 kept=0,
                 entered=0,
             )
@@ -93,10 +93,10 @@ def _topics(names: list[str], next: str | None) -> TopicPage:
     )
 
 
-class Reading(Cluster):
+class Reading(ProbedCluster):
     """A cluster with 30 groups, each of which reads a topic of its own."""
 
-    def groups(self) -> groups.Groups:
+    def groups(self) -> groups.ProbedGroups:
         return _all([_group("g", topic=f"t{number}") for number in range(30)])
 
 
@@ -105,12 +105,12 @@ _STATE = ClusterState(shard=UUID(int=0), schema_revision="", brokers=(), queues=
 
 def test_unused_topics_are_found_on_all_pages() -> None:
     def asked(method: Method[Any, Any], query: Any) -> Any:
-        assert method is Topics.list
+        assert method is TopicsService.list
         return by_page[query.after]
 
     ask: Any = asked
 
-    figures = BrokerFigures(broker="one", now=datetime.now(UTC), figures=[])
+    figures = ExportedFigures(broker="one", now=datetime.now(UTC), figures=[])
     cluster = Reading(ask_at=lambda _: _unasked, ask=ask, state=_STATE, answers=(), figures=figures)
     by_page = {"": _topics(["used"], "2"), "2": _topics(["t1"], None)}
     [found] = brokers.unused_topics(cluster)

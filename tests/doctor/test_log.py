@@ -13,10 +13,10 @@ from txmsg.ops.doctor import log
 from txmsg.ops.doctor.probe import Probe
 
 
-def found_by(check: Probe[log.Opened], where: str) -> list[Finding]:
+def found_by(check: Probe[log.ProbedLog], where: str) -> list[Finding]:
     assert check in log.PROBES
     with open_log(where) as access:
-        return list(check(log.Opened(where, access)))
+        return list(check(log.ProbedLog(where, access)))
 
 
 def test_a_log_that_is_well_has_no_findings(tmp_path: Path) -> None:

@@ -47,16 +47,16 @@ from txmsg.wire.frames import (
     PART_SIZE_BYTES,
     PREFACE,
     CallHead,
-    Frame,
     FrameReader,
-    Kind,
+    WireFrame,
+    WireFrameKind,
     call_head,
     frame_of,
     parts_of,
     read_call_head,
 )
 from txmsg.wire.method import methods_of
-from txmsg.wire.shared import Limits
+from txmsg.wire.shared import ConnectionLimits
 from txmsg.wire.tls import client_context
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError, Greeting
@@ -90,12 +90,12 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def test_frames_come_the_same_however_their_stream_is_cut(fuzz: Fuzz) -> None:
-    frames = st.lists(st.builds(Frame, _UINT8, _UINT8, _UINT32, _PAYLOADS), max_size=6)
+    frames = st.lists(st.builds(WireFrame, _UINT8, _UINT8, _UINT32, _PAYLOADS), max_size=6)
 
     @_SETTINGS
     @given(frames, _CUTS)
-    def streams(sent: list[Frame], places: list[int]) -> None:
-        sent = [Frame(Kind.HELLO, 0, 0, b""), *sent]
+    def streams(sent: list[WireFrame], places: list[int]) -> None:
+        sent = [WireFrame(WireFrameKind.HELLO, 0, 0, b""), *sent]
         data = PREFACE + b"".join(frame_of(*frame) for frame in sent)
         reader = FrameReader()
         assert [frame for piece in cut(data, places) for frame in reader.feed(piece)] == sent
@@ -133,7 +133,7 @@ def test_garbage_is_frames_or_a_protocol_error_whatever_way_it_is_cut(fuzz: Fuzz
     fuzz(garbage)
 
 
-def read_all(pieces: list[bytes]) -> tuple[list[Frame], ProtocolError | None]:
+def read_all(pieces: list[bytes]) -> tuple[list[WireFrame], ProtocolError | None]:
     """The frames in a stream, and what is wrong with what follows them."""
     reader, frames = FrameReader(), []
     for piece in pieces:
@@ -153,7 +153,7 @@ def test_parts_are_joined_to_the_message_that_they_were(fuzz: Fuzz) -> None:
     @given(_UINT8, st.sampled_from([0, LAST]), _UINT32, sizes)
     def messages(kind: int, flags: int, call: int, size: int) -> None:
         message = (bytes(range(251)) * (size // 251 + 1))[:size]
-        [_, *frames], error = read_all([PREFACE + frame_of(Kind.HELLO), *parts_of(kind, flags, call, message)])
+        [_, *frames], error = read_all([PREFACE + frame_of(WireFrameKind.HELLO), *parts_of(kind, flags, call, message)])
         assert error is None
         assert b"".join(frame.payload for frame in frames) == message
         assert {(frame.kind, frame.call) for frame in frames} == {(kind, call)}
@@ -170,15 +170,15 @@ def test_heads_and_greetings_are_read_or_refused(fuzz: Fuzz) -> None:
 
     @_SETTINGS
     @given(heads | heads.flatmap(damaged) | st.binary(), greetings | greetings.flatmap(damaged) | st.binary(), _UINT8)
-    @example(call_head(b"", 0), b"", Kind.HELLO)
+    @example(call_head(b"", 0), b"", WireFrameKind.HELLO)
     def openings(head: bytes, hello: bytes, kind: int) -> None:
         with suppress(ProtocolError):
             read: CallHead = read_call_head(head)
             assert read.method.isascii()
             assert call_head(read.method.encode("ascii"), read.timeout_ms) == head[: read.size_bytes]
         with suppress(ProtocolError):
-            assert 1 in read_greeting(Frame(kind, 0, 0, hello)).versions
-            assert kind == Kind.HELLO
+            assert 1 in read_greeting(WireFrame(kind, 0, 0, hello)).versions
+            assert kind == WireFrameKind.HELLO
 
     fuzz(openings)
 
@@ -189,10 +189,22 @@ def test_heads_and_greetings_are_read_or_refused(fuzz: Fuzz) -> None:
 @st.composite
 def _of_a_client(draw: DrawFn) -> bytes:
     """A frame as clients send it, or one with a strange kind, call or payload."""
-    kind = draw(st.sampled_from([Kind.CALL, Kind.CALL, Kind.CALL, Kind.PUSH, Kind.PUSH, *Kind]) | _UINT8)
+    kind = draw(
+        st.sampled_from(
+            [
+                WireFrameKind.CALL,
+                WireFrameKind.CALL,
+                WireFrameKind.CALL,
+                WireFrameKind.PUSH,
+                WireFrameKind.PUSH,
+                *WireFrameKind,
+            ]
+        )
+        | _UINT8
+    )
     flags, call = draw(_FLAGS), draw(_CALLS)
     request = draw(st.builds(HeldRequest, transaction_ids=_PAYLOADS)).SerializeToString()
-    if kind == Kind.CALL and draw(st.integers(0, 9)):
+    if kind == WireFrameKind.CALL and draw(st.integers(0, 9)):
         names = st.sampled_from([method.wire_name for method in _METHODS]) | st.binary(max_size=20)
         request = call_head(draw(names), draw(st.sampled_from([0, 0, 1, 60_000, 2**32 - 1]))) + request
     elif draw(st.booleans()):
@@ -248,10 +260,10 @@ def test_wild_bytes_harm_neither_a_server_nor_its_neighbours(fuzz: Fuzz, caplog:
         @_SETTINGS
         @given(_streams(_of_a_client()).map(b"".join) | st.binary(max_size=100), _CUTS)
         @example(b"GET / HTTP/1.1\r\n\r\n", [])
-        @example(greeting() + b"".join(frame_of(Kind.CALL, MORE, call, b"x") for call in range(2000)), [])
-        @example(greeting() + frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\x0a\x05x"), [])
-        @example(greeting() + frame_of(Kind.CALL, LAST, 1, b"\x09"), [])
-        @example(greeting() + frame_of(Kind.CALL, LAST, 1, b"\x09\0\0\0\0Echo"), [])
+        @example(greeting() + b"".join(frame_of(WireFrameKind.CALL, MORE, call, b"x") for call in range(2000)), [])
+        @example(greeting() + frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\x0a\x05x"), [])
+        @example(greeting() + frame_of(WireFrameKind.CALL, LAST, 1, b"\x09"), [])
+        @example(greeting() + frame_of(WireFrameKind.CALL, LAST, 1, b"\x09\0\0\0\0Echo"), [])
         def streams(data: bytes, places: list[int]) -> None:
             loop.run(send(data, places))
 
@@ -274,15 +286,15 @@ async def _outcome(address: str, data: bytes, places: list[int]) -> str:
                 await writer.drain()
         is_whole = wrong is None and data.startswith(PREFACE) and _is_between_frames(data)
         came, is_answered = FrameReader(), False
-        answers: list[Frame] = []
+        answers: list[WireFrame] = []
         with suppress(ConnectionError):
             if is_whole:
-                writer.write(frame_of(Kind.PING, 0, 0, _MARK))
+                writer.write(frame_of(WireFrameKind.PING, 0, 0, _MARK))
             elif wrong is None:
                 writer.write_eof()
             while not is_answered and (more := await reader.read(65536)):
                 answers += came.feed(more)
-                is_answered = any(frame.kind == Kind.PING and frame.payload == _MARK for frame in answers)
+                is_answered = any(frame.kind == WireFrameKind.PING and frame.payload == _MARK for frame in answers)
         assert is_whole or not is_answered
         _check(answers)
         if is_answered:
@@ -314,7 +326,7 @@ def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authent
     guard.use(AccessSnapshot(users={"anna": User(name="anna")}, credentials={token.id: known}))
     context = client_context(str(authority.file))
     assert context is not None
-    limits = Limits(greeting_s=0.5, look_s=0.02)
+    limits = ConnectionLimits(greeting_s=0.5, look_s=0.02)
     process = psutil.Process()
     with _loop(caplog) as loop:
         stack = AsyncExitStack()
@@ -334,9 +346,15 @@ def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authent
         @_SETTINGS
         @given(_of_a_stranger() | st.binary(max_size=100), _CUTS, st.integers(0, 4).map(bool))
         @example(greeting(), [], True)
-        @example(greeting(token=new_token().text) + frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0)), [], True)
         @example(
-            greeting() + b"".join(parts_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + bytes(2**21))), [], True
+            greeting(token=new_token().text) + frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0)),
+            [],
+            True,
+        )
+        @example(
+            greeting() + b"".join(parts_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + bytes(2**21))),
+            [],
+            True,
         )
         @example(PREFACE + bytes([255] * 200), [], True)
         @example(b"", [], True)
@@ -368,12 +386,12 @@ async def _refusal(address: str, data: bytes, places: list[int], context: ssl.SS
         return "closed"
     try:
         said = FrameReader()
-        came: list[Frame] = []
+        came: list[WireFrame] = []
         with suppress(ConnectionError, ssl.SSLError):
             for piece in cut(data, places):
                 writer.write(piece)
                 await writer.drain()
-            while not any(frame.kind == Kind.GOAWAY for frame in came) and (more := await reader.read(65536)):
+            while not any(frame.kind == WireFrameKind.GOAWAY for frame in came) and (more := await reader.read(65536)):
                 if context is None:
                     assert more[0] == _TLS_ALERT, "a server with TLS says nothing without it"
                 else:
@@ -381,8 +399,8 @@ async def _refusal(address: str, data: bytes, places: list[int], context: ssl.SS
         if not came:
             return "closed"
         read_greeting(came[0])
-        assert {frame.kind for frame in came[1:]} <= {Kind.GOAWAY, Kind.PING}
-        told = [CallError.FromString(frame.payload) for frame in came[1:] if frame.kind == Kind.GOAWAY]
+        assert {frame.kind for frame in came[1:]} <= {WireFrameKind.GOAWAY, WireFrameKind.PING}
+        told = [CallError.FromString(frame.payload) for frame in came[1:] if frame.kind == WireFrameKind.GOAWAY]
         assert {each.code for each in told} <= {Unauthenticated.code, BrokerUnavailable.code}
         return "refused" if told else "closed"
     finally:
@@ -395,19 +413,19 @@ def _is_between_frames(data: bytes) -> bool:
     return reader.is_between_frames
 
 
-def _check(answers: list[Frame]) -> None:
+def _check(answers: list[WireFrame]) -> None:
     """What a server says is a greeting first, then what docs/protocol.md lets it say."""
     if not answers:
         return  # it was reset before anything was read
     read_greeting(answers[0])
     in_parts = {(kind, call) for kind, flags, call, _ in answers if flags & MORE}
     for kind, _, call, payload in answers[1:]:
-        assert kind in {Kind.REPLY, Kind.ERROR, Kind.PUSH, Kind.PING}
-        if kind == Kind.ERROR:
+        assert kind in {WireFrameKind.REPLY, WireFrameKind.ERROR, WireFrameKind.PUSH, WireFrameKind.PING}
+        if kind == WireFrameKind.ERROR:
             told = CallError.FromString(payload)
             assert type(error_of_code(told.code, "")) is not TxmsgError, f"call {call} is refused by {told.code!r}"
             assert 0 < len(told.text) <= _TEXT_SIZE_MAX
-        elif kind != Kind.PING and (kind, call) not in in_parts:
+        elif kind != WireFrameKind.PING and (kind, call) not in in_parts:
             HeldReply.FromString(payload)
 
 
@@ -417,15 +435,27 @@ def _check(answers: list[Frame]) -> None:
 @st.composite
 def _of_a_server(draw: DrawFn) -> bytes:
     """A frame as servers send it to a client's first call, or a strange one."""
-    kind = draw(st.sampled_from([Kind.REPLY, Kind.ERROR, Kind.PUSH, Kind.PING, Kind.GOAWAY, *Kind]) | _UINT8)
+    kind = draw(
+        st.sampled_from(
+            [
+                WireFrameKind.REPLY,
+                WireFrameKind.ERROR,
+                WireFrameKind.PUSH,
+                WireFrameKind.PING,
+                WireFrameKind.GOAWAY,
+                *WireFrameKind,
+            ]
+        )
+        | _UINT8
+    )
     flags, call = draw(st.sampled_from([0, 0, 0, MORE, LAST, 255])), draw(_CALLS)
     payloads: dict[int, SearchStrategy[Any]] = {
-        Kind.ERROR: st.builds(
+        WireFrameKind.ERROR: st.builds(
             CallError, code=st.sampled_from(["", "overloaded", "unknown_topic", "?"]), text=st.just("t")
         ),
-        Kind.REPLY: st.builds(HeldReply, held=_PAYLOADS),
+        WireFrameKind.REPLY: st.builds(HeldReply, held=_PAYLOADS),
     }
-    message = draw(payloads.get(kind, payloads[Kind.REPLY])).SerializeToString()
+    message = draw(payloads.get(kind, payloads[WireFrameKind.REPLY])).SerializeToString()
     return b"".join(parts_of(kind, flags, call, message if draw(st.integers(0, 4)) else draw(_PAYLOADS)))
 
 
@@ -438,15 +468,21 @@ def test_wild_servers_are_told_to_clients_as_errors_of_ours(fuzz: Fuzz, caplog: 
         @given(_streams(_of_a_server()), _CUTS, st.booleans())
         @example((b"HTTP/1.1 400 Bad Request\r\n\r\n", b""), [], False)
         @example((greeting(), b""), [], True)
-        @example((greeting(), frame_of(Kind.REPLY, 0, 1, HeldReply(held=b"x").SerializeToString())), [], True)
+        @example((greeting(), frame_of(WireFrameKind.REPLY, 0, 1, HeldReply(held=b"x").SerializeToString())), [], True)
         @example(
-            (greeting(), frame_of(Kind.ERROR, 0, 1, CallError(code="unknown_topic").SerializeToString())), [], True
+            (greeting(), frame_of(WireFrameKind.ERROR, 0, 1, CallError(code="unknown_topic").SerializeToString())),
+            [],
+            True,
         )
-        @example((greeting(), frame_of(Kind.REPLY, 0, 1, b"\x0a\x05x")), [], True)
-        @example((greeting(), frame_of(Kind.PUSH, 0, 1, b"\x0a\x05x")), [], True)
-        @example((greeting(), frame_of(Kind.PUSH, 0, 1, b"") + 2 * frame_of(Kind.REPLY, 0, 1, b"")), [], True)
-        @example((greeting(), frame_of(Kind.ERROR, 0, 1, b"\xff")), [], True)
-        @example((greeting(), frame_of(Kind.GOAWAY, 0, 0, b"")), [], True)
+        @example((greeting(), frame_of(WireFrameKind.REPLY, 0, 1, b"\x0a\x05x")), [], True)
+        @example((greeting(), frame_of(WireFrameKind.PUSH, 0, 1, b"\x0a\x05x")), [], True)
+        @example(
+            (greeting(), frame_of(WireFrameKind.PUSH, 0, 1, b"") + 2 * frame_of(WireFrameKind.REPLY, 0, 1, b"")),
+            [],
+            True,
+        )
+        @example((greeting(), frame_of(WireFrameKind.ERROR, 0, 1, b"\xff")), [], True)
+        @example((greeting(), frame_of(WireFrameKind.GOAWAY, 0, 0, b"")), [], True)
         def servers(said: tuple[bytes, bytes], places: list[int], waits: bool) -> None:
             outcomes.update(loop.run(_ask_wild(*said, places, waits=waits)))
 
@@ -461,7 +497,7 @@ class _WildServer:
         frames, error = read_all([first])
         self.calls = 0
         """That have come."""
-        self.says_that_it_goes = any(frame.kind == Kind.GOAWAY for frame in read_all([first, *rest])[0])
+        self.says_that_it_goes = any(frame.kind == WireFrameKind.GOAWAY for frame in read_all([first, *rest])[0])
         self._first = first
         self._rest = rest
         self._waits = waits and error is None and first.startswith(greeting()[: len(PREFACE) + 4]) and len(frames) == 1
@@ -472,7 +508,7 @@ class _WildServer:
             writer.write(self._first)
             before = self.calls
             while self._waits and self.calls == before and (more := await reader.read(65536)):
-                self.calls += any(frame.kind == Kind.CALL for frame in came.feed(more))
+                self.calls += any(frame.kind == WireFrameKind.CALL for frame in came.feed(more))
             for piece in self._rest:
                 writer.write(piece)
                 await writer.drain()

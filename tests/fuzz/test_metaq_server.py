@@ -29,7 +29,7 @@ from txmsg.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import batch_of_append
@@ -75,7 +75,7 @@ _VALUES: dict[str, SearchStrategy[Any]] = {
 def _batches(draw: DrawFn) -> tuple[pb.AppendBatch, bytes]:
     """A good batch and its payload, or with one thing changed, or damaged under a checksum that fits."""
     count = draw(st.integers(1, 4))
-    columns = Columns(
+    columns = FrameColumns(
         draw(st.lists(st.binary(max_size=30), min_size=count, max_size=count)),
         draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
         key=["k", "", "ü", "k"][:count],
@@ -185,7 +185,7 @@ def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
                 if not target.answers[_APPENDED]:
                     calls()
         print(*sorted(target.answers.items()), sep="\n")
-        good.append([Append("good", 0, encode(Columns([b"good"], [1])))])
+        good.append([Append("good", 0, encode(FrameColumns([b"good"], [1])))])
         assert good.fetch({LogQueue("good", 0): 0})[0].batches[0].to_arrow()["body"].to_pylist() == [b"good"]
         until(lambda: good.describe().appending_bytes == 0)  # also of calls whose time was over
     assert target.answers[_APPENDED] > 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Applied, Batch, apply
+from txmsg.broker.store.batch import AppliedBatch, WriteBatch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.broker.store.topics import TopicRegistry
@@ -53,7 +53,7 @@ class Notify:
             [self.queues[transaction_id[-1] % 4] for transaction_id in ids], ids=ids, producer=self.producer
         )
 
-    async def apply(self, batch: Batch, *, segment: int = 1, previous: int = 0) -> Applied:
+    async def apply(self, batch: WriteBatch, *, segment: int = 1, previous: int = 0) -> AppliedBatch:
         return await apply(self.connection, batch, segment=segment, previous=previous, first_check_s=6)
 
     async def assert_dense(self) -> None:

@@ -18,7 +18,7 @@ from txmsg.administration.topics import TopicChange
 from txmsg.broker.cluster import Leases, Membership
 from txmsg.broker.delivery import Delivery, DeliveryConfig
 from txmsg.broker.delivery.offsets import Expiry
-from txmsg.broker.delivery.values import MessageBatch, PollSequenceStep, Receipt, Receive, Subscription
+from txmsg.broker.delivery.values import MemberSubscription, MessageBatch, PollSequenceStep, Receipt, Receive
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.topic_settings import TopicAdministration
@@ -221,7 +221,7 @@ def each_of(handouts: Sequence[MessageBatch]) -> list[Delivered]:
 def poll(  # noqa: PLR0917 - a value that nearly each test writes in one line
     group: str,
     client_id: str,
-    subscriptions: Sequence[Subscription | tuple[str, str]],
+    subscriptions: Sequence[MemberSubscription | tuple[str, str]],
     count_max: int,
     wait_s: float,
     visibility_timeout_s: float,

@@ -32,7 +32,7 @@ from tests.integration.client_harness import WAIT_S
 from tests.ports import own_port
 from tests.waiting import until, until_told
 from txmsg import AsyncProducer, Consumer, Message, Producer
-from txmsg.administration.access import Access
+from txmsg.administration.access import AccessService
 from txmsg.administration.ask import Nothing
 from txmsg.client.settings import Settings
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError, Unauthenticated
@@ -107,7 +107,7 @@ def no_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def who(address: str, token: str) -> str:
     """Whom a broker takes the holder of this token for."""
     with BlockingChannel(address, token=token) as channel:
-        return channel.call(Access.who_am_i, Nothing(), timeout_s=WAIT_S).name
+        return channel.call(AccessService.who_am_i, Nothing(), timeout_s=WAIT_S).name
 
 
 def is_refused(address: str, token: str) -> bool:
@@ -153,13 +153,13 @@ def test_commands_on_users_work_on_the_database_that_the_environment_names(
 def test_an_expired_token_is_refused_and_ends_its_connections(secured: Secured) -> None:
     name, token = secured.new("--expires", "2s")
     with BlockingChannel(secured.first.address, token=token) as channel:
-        assert channel.call(Access.who_am_i, Nothing(), timeout_s=WAIT_S).name == name
+        assert channel.call(AccessService.who_am_i, Nothing(), timeout_s=WAIT_S).name == name
         until(lambda: _fails(channel, Unauthenticated))
 
 
 def _fails(channel: BlockingChannel, error: type[TxmsgError]) -> bool:
     try:
-        channel.call(Access.who_am_i, Nothing(), timeout_s=WAIT_S)
+        channel.call(AccessService.who_am_i, Nothing(), timeout_s=WAIT_S)
     except error:
         return True
     except TxmsgError:
@@ -170,7 +170,7 @@ def _fails(channel: BlockingChannel, error: type[TxmsgError]) -> bool:
 def test_a_token_revoked_at_one_broker_ends_connections_of_another(secured: Secured) -> None:
     name, token = secured.new()
     with BlockingChannel(secured.second.address, token=token) as channel:
-        assert channel.call(Access.who_am_i, Nothing(), timeout_s=WAIT_S).name == name
+        assert channel.call(AccessService.who_am_i, Nothing(), timeout_s=WAIT_S).name == name
         secured.user("revoke", name)
         assert is_refused(secured.first.address, token)  # at once: it answers when it refuses
         until(lambda: _fails(channel, Unauthenticated))

@@ -25,7 +25,7 @@ from tests.errors_page import is_documented
 from tests.integration.client_harness import WAIT_S, collecting, half_count, nothing_comes, waited_for
 from tests.waiting import until
 from txmsg.administration.ask import Nothing
-from txmsg.administration.halves import Admin
+from txmsg.administration.halves import AdminService
 from txmsg.client import Consumer, Producer, idempotent
 from txmsg.errors import StorageError
 from txmsg.message import Message, ReceivedMessage, TransactionState
@@ -264,7 +264,7 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
             return taken
 
         def waiting(group: str) -> int:
-            stats = channel.call(Admin.stats, Nothing(), timeout_s=WAIT_S)
+            stats = channel.call(AdminService.stats, Nothing(), timeout_s=WAIT_S)
             return sum(each.waiting for each in stats.groups if each.group == group)
 
         producer.send_many([Message("receipts", b"%d" % n) for n in range(3)])

@@ -11,16 +11,16 @@ import pytest
 from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify
-from txmsg.broker.store.batch import STALE_SEGMENT, Batch, DecidedBy, apply
+from txmsg.broker.store.batch import STALE_SEGMENT, DecidedBy, WriteBatch, apply
 from txmsg.broker.store.connect import connect_writer
 from txmsg.message import new_transaction_id
 
 
 async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
     half = db.columns(3)
-    assert (await db.apply(Batch(half=half))).ends == {}
+    assert (await db.apply(WriteBatch(half=half))).ends == {}
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
-    applied = await db.apply(Batch(commit=half.transaction_id[:2], rollback=half.transaction_id[2:]))
+    applied = await db.apply(WriteBatch(commit=half.transaction_id[:2], rollback=half.transaction_id[2:]))
     assert applied.problems == {}
     assert sum(applied.ends.values()) == 2
     assert {row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")} == set(
@@ -31,25 +31,25 @@ async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
 
 async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: Notify) -> None:
     half = db.columns(2)
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     committed, rolled_back = half.transaction_id
     for _ in range(2):
-        assert (await db.apply(Batch(commit=[committed], rollback=[rolled_back]))).problems == {}
-    refused = await db.apply(Batch(commit=[rolled_back], rollback=[committed]))
+        assert (await db.apply(WriteBatch(commit=[committed], rollback=[rolled_back]))).problems == {}
+    refused = await db.apply(WriteBatch(commit=[rolled_back], rollback=[committed]))
     assert refused.problems == {committed: "conflict", rolled_back: "conflict"}
     assert await db.rows("select count(*) from txmsg.message") == [(1,)]
 
 
 async def test_an_unknown_transaction_is_expired_never_guessed(db: Notify) -> None:
     ids = [new_transaction_id().bytes for _ in range(2)]
-    assert (await db.apply(Batch(commit=ids[:1], rollback=ids[1:]))).problems == dict.fromkeys(ids, "expired")
+    assert (await db.apply(WriteBatch(commit=ids[:1], rollback=ids[1:]))).problems == dict.fromkeys(ids, "expired")
 
 
 async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) -> None:
     half = db.columns(3)
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     committed, rolled_back, asked = half.transaction_id
-    ends = Batch(commit=[committed], rollback=[rolled_back], check=[asked])
+    ends = WriteBatch(commit=[committed], rollback=[rolled_back], check=[asked])
     ends.groups = dict.fromkeys(half.transaction_id, "stranger")
     ends.decided_by = decided_by = {committed: DecidedBy.PERSON, rolled_back: DecidedBy.PERSON}
     checks = await db.rows("select transaction_id, next_check_at from txmsg.half_message order by 1")
@@ -61,28 +61,28 @@ async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) 
     # Beside one that is not: each keeps its outcome, and who decided it.
     groups = {committed: "stranger", rolled_back: "shop", asked: "shop"}
     mixed = await db.apply(
-        Batch(commit=[committed], rollback=[rolled_back, asked], groups=groups, decided_by=decided_by)
+        WriteBatch(commit=[committed], rollback=[rolled_back, asked], groups=groups, decided_by=decided_by)
     )
     assert mixed.problems == {committed: "expired"}
     assert await db.rows("select transaction_id from txmsg.half_message") == [(UUID(bytes=committed),)]
     by = await db.rows("select transaction_id, decided_by from txmsg.rolled_back")
     assert sorted(by) == sorted([(UUID(bytes=rolled_back), 3), (UUID(bytes=asked), 1)])
-    own = await db.apply(Batch(commit=[committed], groups={committed: "shop"}))
+    own = await db.apply(WriteBatch(commit=[committed], groups={committed: "shop"}))
     assert own.problems == {}
     assert await db.rows("select transaction_id from txmsg.message") == [(UUID(bytes=committed),)]
 
 
 async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> None:
     half = db.columns(2)
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
-    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.transaction_id, "resolved")
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
+    assert (await db.apply(WriteBatch(half=half))).problems == dict.fromkeys(half.transaction_id, "resolved")
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
 async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(db: Notify) -> None:
     half = db.columns(1)
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     async with await AsyncConnection.connect(db.url) as other:  # a commit that is not visible yet
         await other.execute("delete from txmsg.half_message")
         await other.execute(
@@ -90,7 +90,7 @@ async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(
             "values (1, 1, 0, %s, 0, '', now())",
             (half.transaction_id[0].hex(),),
         )
-        late = asyncio.create_task(db.apply(Batch(half=half)))
+        late = asyncio.create_task(db.apply(WriteBatch(half=half)))
         async with await AsyncConnection.connect(db.url, autocommit=True) as watcher:
             while True:  # until the late copy waits for the deletion
                 cursor = await watcher.execute(
@@ -105,30 +105,30 @@ async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(
 
 async def test_the_same_half_again_is_one_half_and_another_content_is_refused(db: Notify) -> None:
     half = db.columns(2)
-    await db.apply(Batch(half=half))
-    assert (await db.apply(Batch(half=half))).problems == {}
+    await db.apply(WriteBatch(half=half))
+    assert (await db.apply(WriteBatch(half=half))).problems == {}
     other = db.columns(2, ids=half.transaction_id)
     other.body[1] = b"another"
-    assert (await db.apply(Batch(half=other))).problems == {half.transaction_id[1]: "other"}
+    assert (await db.apply(WriteBatch(half=other))).problems == {half.transaction_id[1]: "other"}
     assert await db.rows("select distinct body from txmsg.half_message") == [(b"body",)]
 
 
 async def test_a_repeated_plain_send_is_stored_once(db: Notify) -> None:
     plain = db.columns(3)
-    await db.apply(Batch(plain=plain))
-    assert (await db.apply(Batch(plain=plain))).problems == {}
+    await db.apply(WriteBatch(plain=plain))
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {}
     plain.body[0] = b"another"
-    assert (await db.apply(Batch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
     assert await db.rows("select count(*) from txmsg.message") == [(3,)]
 
 
 async def test_a_plain_message_under_the_id_of_a_transaction_is_refused(db: Notify) -> None:
     half, plain = db.columns(2), db.columns(1)
     undecided, rolled_back = half.transaction_id
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(rollback=[rolled_back]))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(rollback=[rolled_back]))
     plain.extend(half)
-    assert (await db.apply(Batch(plain=plain))).problems == {undecided: "other", rolled_back: "other"}
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {undecided: "other", rolled_back: "other"}
     assert [row[0].bytes for row in await db.rows("select transaction_id from txmsg.message")] == plain.transaction_id[
         :1
     ]
@@ -139,7 +139,7 @@ async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify)
     for columns in (plain, half):
         columns.extend(columns.only({columns.transaction_id[0]}))
         columns.body[2] = b"another"
-    applied = await db.apply(Batch(plain=plain, half=half))
+    applied = await db.apply(WriteBatch(plain=plain, half=half))
     assert applied.problems == {plain.transaction_id[0]: "other", half.transaction_id[0]: "other"}
     assert await db.rows("select body from txmsg.message") == [(b"body",)] * 2
     assert await db.rows("select body from txmsg.half_message") == [(b"body",)] * 2
@@ -147,10 +147,10 @@ async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify)
 
 async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> None:
     first = db.columns(1)
-    await db.apply(Batch(plain=first))
+    await db.apply(WriteBatch(plain=first))
     more = db.columns(2, ids=first.transaction_id * 2)
     more.n[1] = 1
-    assert (await db.apply(Batch(plain=more))).problems == {}
+    assert (await db.apply(WriteBatch(plain=more))).problems == {}
     assert await db.rows("select n from txmsg.message order by n") == [(0,), (1,)]
 
 
@@ -162,26 +162,26 @@ async def test_a_repeat_that_differs_in_anything_is_another_content(db: Notify, 
         "insert into txmsg.queue (topic_id, number) select id, 0 from made returning id"
     )
     plain, half = db.columns(2), db.columns(2)
-    await db.apply(Batch(plain=plain, half=half))
+    await db.apply(WriteBatch(plain=plain, half=half))
     for columns in (plain, half):
         getattr(columns, column)[0] = {"headers": b"h", "queue": elsewhere[0]}.get(column, "other")
-    applied = await db.apply(Batch(plain=plain, half=half))
+    applied = await db.apply(WriteBatch(plain=plain, half=half))
     assert applied.problems == {plain.transaction_id[0]: "other", half.transaction_id[0]: "other"}
 
 
 async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) -> None:
     plain, half = db.columns(4), db.columns(4)
-    await db.apply(Batch(plain=plain, half=half))
+    await db.apply(WriteBatch(plain=plain, half=half))
     for columns in (plain, half):
         columns.queue = [db.queues[(db.queues.index(each) + 1) % 4] for each in columns.queue]
-    assert (await db.apply(Batch(plain=plain, half=half))).problems == {}
+    assert (await db.apply(WriteBatch(plain=plain, half=half))).problems == {}
     assert await db.rows("select count(*) from txmsg.message") == [(4,)]
 
 
 async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
     half, plain = db.columns(9), db.columns(9)
-    await db.apply(Batch(half=half))
-    batch = Batch(plain=plain, commit=half.transaction_id)
+    await db.apply(WriteBatch(half=half))
+    batch = WriteBatch(plain=plain, commit=half.transaction_id)
     ends = (await db.apply(batch)).ends
     assert sum(ends.values()) == 18
     assert (await db.apply(batch)).ends == ends, "a broker whose answer was lost would not deliver them at once"
@@ -190,28 +190,28 @@ async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
 async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
     half = db.columns(2)
     half.queue = [db.queues[0]] * 2
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     await db.connection.execute("update txmsg.half_message set next_check_at = next_check_at + interval '1 h'")
-    await db.apply(Batch(check=half.transaction_id[:1]))
+    await db.apply(WriteBatch(check=half.transaction_id[:1]))
     due = await db.rows("select transaction_id from txmsg.half_message where next_check_at < now() + interval '1 s'")
     assert [row[0].bytes for row in due] == half.transaction_id[:1]
 
 
 async def test_a_segment_that_is_not_open_is_refused_and_nothing_is_stored(db: Notify) -> None:
     with pytest.raises(psycopg.DatabaseError, match="is not open") as caught:
-        await db.apply(Batch(plain=db.columns(1)), segment=2)
+        await db.apply(WriteBatch(plain=db.columns(1)), segment=2)
     assert caught.value.sqlstate == STALE_SEGMENT
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
 
 
 async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
     half = db.columns(8)
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.transaction_id[:4], rollback=half.transaction_id[4:6]))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=half.transaction_id[:4], rollback=half.transaction_id[4:6]))
     assert await db.rows("select txmsg.rotate(1)") == [(2,)]
     assert await db.rows("select txmsg.rotate(1)") == [(2,)], "a second broker that rotates changes nothing"
-    await db.apply(Batch(commit=half.transaction_id[6:]), segment=2, previous=1)
-    again = await db.apply(Batch(half=half, commit=[], rollback=half.transaction_id[:1]), segment=2, previous=1)
+    await db.apply(WriteBatch(commit=half.transaction_id[6:]), segment=2, previous=1)
+    again = await db.apply(WriteBatch(half=half, commit=[], rollback=half.transaction_id[:1]), segment=2, previous=1)
     assert again.problems[half.transaction_id[0]] in ("resolved", "conflict")
     assert len(again.problems) == 8
     await db.assert_dense()
@@ -235,11 +235,11 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
                 rng.shuffle(order)
                 copies = half.only({half.transaction_id[row] for row in order[:100]})
                 ends = [half.transaction_id[row] for row in order[100:150]]
-                outcome = Batch(commit=ends) if turn % 2 else Batch(rollback=ends)
-                await apply(connection, Batch(half=copies), segment=1, previous=0, first_check_s=6)
+                outcome = WriteBatch(commit=ends) if turn % 2 else WriteBatch(rollback=ends)
+                await apply(connection, WriteBatch(half=copies), segment=1, previous=0, first_check_s=6)
                 await apply(connection, outcome, segment=1, previous=0, first_check_s=6)
 
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
         for turn in range(4):
             tasks.create_task(writer(turn))

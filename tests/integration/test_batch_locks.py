@@ -14,7 +14,7 @@ from psycopg import AsyncConnection, sql
 from tests.batch_calls import apply_batch, write_batch
 from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.store.arrays import uuid_array
-from txmsg.broker.store.batch import Batch, apply
+from txmsg.broker.store.batch import WriteBatch, apply
 from txmsg.broker.store.connect import connect_writer
 from txmsg.broker.store.prepared import PreparedConnection
 from txmsg.message import new_transaction_id_bytes
@@ -30,7 +30,7 @@ async def writer_session(url: str) -> AsyncIterator[PreparedConnection]:
         yield connection
 
 
-async def write(connection: PreparedConnection, batch: Batch, *, segment: int = 1) -> None:
+async def write(connection: PreparedConnection, batch: WriteBatch, *, segment: int = 1) -> None:
     applied = await apply(connection, batch, segment=segment, previous=segment - 1, first_check_s=6)
     assert applied.problems == {}
 
@@ -89,11 +89,11 @@ async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: N
     ):
         for _ in range(5):
             forth, back = _crossing(queues, 64)
-            await write(one, Batch(half=forth))
-            await write(two, Batch(half=back))
+            await write(one, WriteBatch(half=forth))
+            await write(two, WriteBatch(half=back))
             await holder.execute(f"select {middle}".encode())
-            up = Batch(plain=columns_of(queues), commit=sorted(set(forth.transaction_id)))
-            down = Batch(plain=columns_of(queues[::-1]), commit=sorted(set(back.transaction_id), reverse=True))
+            up = WriteBatch(plain=columns_of(queues), commit=sorted(set(forth.transaction_id)))
+            down = WriteBatch(plain=columns_of(queues[::-1]), commit=sorted(set(back.transaction_id), reverse=True))
             writing = asyncio.gather(write(one, up), write(two, down))  # a deadlock is an error, 40P01
             await until_rows(
                 db.connection, "select from pg_locks where locktype = 'advisory' and not granted having count(*) = 2"
@@ -109,7 +109,7 @@ async def test_copies_of_halves_in_opposite_orders_do_not_deadlock(db: Notify) -
         for _ in range(30):
             half = columns_of([1] * 500)
             back = columns_of([1] * 500, ids=half.transaction_id[::-1])
-            await asyncio.gather(write(one, Batch(half=half)), write(two, Batch(half=back)))
+            await asyncio.gather(write(one, WriteBatch(half=half)), write(two, WriteBatch(half=back)))
     assert await db.rows("select count(*) from txmsg.half_message") == [(30 * 500,)]
 
 
@@ -129,7 +129,7 @@ async def _topics(db: Notify, count: int) -> list[int]:
 async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(db: Notify) -> None:
     queues = (await _topics(db, 5))[:4096]
     half = columns_of(queues)
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     async with await AsyncConnection.connect(db.url) as other:
         await other.execute(
             f"select count(*) from {apply_batch(commit='%s::uuid[]')}".encode(),
@@ -150,7 +150,7 @@ async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(
     async def broker(share: list[int]) -> None:
         async with writer_session(db.url) as connection:
             for _ in range(3):
-                await write(connection, Batch(plain=columns_of(share)))
+                await write(connection, WriteBatch(plain=columns_of(share)))
 
     async with asyncio.timeout(120):
         await asyncio.gather(*map(broker, shares))  # without room it is 53200, out of shared memory
@@ -163,10 +163,10 @@ async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(
 
 async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_go(db: Notify) -> None:
     for segment in (1, 2):
-        await write(db.connection, Batch(plain=db.columns(8)), segment=segment)
+        await write(db.connection, WriteBatch(plain=db.columns(8)), segment=segment)
         await db.connection.execute(f"select txmsg.rotate({segment})")
         await db.connection.execute("select txmsg.add_segment()")
-    await write(db.connection, Batch(plain=db.columns(8)), segment=3)
+    await write(db.connection, WriteBatch(plain=db.columns(8)), segment=3)
     async with await AsyncConnection.connect(db.url, autocommit=True) as keeper, writer_session(db.url) as sender:
         async with await AsyncConnection.connect(db.url) as reader:
             await reader.execute("select count(*) from txmsg.message")  # and its transaction stays open
@@ -180,14 +180,14 @@ async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_
             )
             for segment in (3, 4):  # senders go on, and so do rotations and new segments
                 half = db.columns(20)
-                await write(sender, Batch(half=half, plain=db.columns(20)), segment=segment)
-                await write(sender, Batch(commit=half.transaction_id), segment=segment)
+                await write(sender, WriteBatch(half=half, plain=db.columns(20)), segment=segment)
+                await write(sender, WriteBatch(commit=half.transaction_id), segment=segment)
                 await db.connection.execute(f"select txmsg.rotate({segment})")
                 await db.connection.execute("select txmsg.add_segment()")
             assert not detaching.done(), "the reader was to be open all the while"
         await detaching
         await keeper.execute(sql.SQL("drop table txmsg.message_1"))
-        await write(sender, Batch(plain=db.columns(20)), segment=5)
+        await write(sender, WriteBatch(plain=db.columns(20)), segment=5)
     gaps = await db.rows(
         "select queue from txmsg.message group by queue having max(queue_offset) - min(queue_offset) <> count(*) - 1"
     )
@@ -201,4 +201,4 @@ async def test_a_rotation_on_an_older_snapshot_is_refused(db: Notify) -> None:
     with pytest.raises(psycopg.DatabaseError, match="needs read committed"):
         await db.connection.execute("select txmsg.rotate(1)")
     with pytest.raises(psycopg.DatabaseError, match="needs read committed"):
-        await db.apply(Batch(plain=db.columns(1)))
+        await db.apply(WriteBatch(plain=db.columns(1)))

@@ -22,7 +22,7 @@ from txmsg.broker.store.arrays import (
     text_array,
     uuid_array,
 )
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import WriteBatch
 from txmsg.broker.store.connect import connect_writer
 from txmsg.message.columns import Columns
 
@@ -118,8 +118,8 @@ async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statist
         for _ in range(_DEAD // _ROWS_MAX + 1):
             half = db.columns(_ROWS_MAX)
             half.ordering_key[::4] = [f"{uuid4()}" for _ in half.transaction_id[::4]]
-            await db.apply(Batch(half=half))
-            await db.apply(Batch(commit=half.transaction_id))
+            await db.apply(WriteBatch(half=half))
+            await db.apply(WriteBatch(commit=half.transaction_id))
         await db.connection.execute("vacuum txmsg.half_message")
         await db.connection.execute("analyze txmsg.half_message")
         (size,) = await db.rows(

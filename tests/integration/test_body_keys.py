@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from txmsg.broker.store.body_keys import BodyKeys, drop_expired, opened
+from txmsg.broker.store.body_keys import BodyKeyStore, drop_expired, opened
 from txmsg.broker.store.connect import open_pool, session, upkeep_session
 from txmsg.message import new_transaction_id
 from txmsg.message.erasable import DAMAGED_HEADER, ERASED_HEADER, new_keys, seal
@@ -33,17 +33,17 @@ def topics(notify_url: str) -> tuple[int, int]:
 
 
 @pytest.fixture
-async def keys(notify_url: str) -> AsyncIterator[BodyKeys]:
+async def keys(notify_url: str) -> AsyncIterator[BodyKeyStore]:
     async with open_pool(notify_url, size_max=2) as pool:
-        yield BodyKeys(pool)
+        yield BodyKeyStore(pool)
 
 
-async def obtained(keys: BodyKeys, topic_id: int, kept_s: float = HOUR_S) -> bytes | None:
+async def obtained(keys: BodyKeyStore, topic_id: int, kept_s: float = HOUR_S) -> bytes | None:
     return (await keys.obtain(topic_id, [ID.bytes], [0], new_keys(1), [kept_s]))[ID.bytes, 0]
 
 
 async def test_one_id_has_a_key_in_each_topic_and_they_are_read_and_erased_apart(
-    keys: BodyKeys, topics: tuple[int, int]
+    keys: BodyKeyStore, topics: tuple[int, int]
 ) -> None:
     in_a, in_b = [await obtained(keys, topic_id) for topic_id in topics]
     assert in_a != in_b
@@ -55,7 +55,7 @@ async def test_one_id_has_a_key_in_each_topic_and_they_are_read_and_erased_apart
 
 
 async def test_a_repeat_has_the_stored_key_which_is_kept_for_as_long_as_the_repeat(
-    keys: BodyKeys, topics: tuple[int, int], notify_url: str
+    keys: BodyKeyStore, topics: tuple[int, int], notify_url: str
 ) -> None:
     def left_s() -> float:
         with psycopg.connect(notify_url, connect_timeout=10) as connection:
@@ -71,14 +71,14 @@ async def test_a_repeat_has_the_stored_key_which_is_kept_for_as_long_as_the_repe
     assert await obtained(keys, topics[0]) is None
 
 
-async def test_one_request_may_name_a_message_twice(keys: BodyKeys, topics: tuple[int, int]) -> None:
+async def test_one_request_may_name_a_message_twice(keys: BodyKeyStore, topics: tuple[int, int]) -> None:
     twice = await keys.obtain(topics[0], [ID.bytes] * 2, [0, 0], new_keys(2), [HOUR_S] * 2)
     assert twice == (await keys.of({"a": [ID.bytes]}))["a"]
     assert len(twice) == 1
 
 
 async def test_keys_of_a_deleted_topic_go_and_those_of_others_stay(
-    keys: BodyKeys, topics: tuple[int, int], notify_url: str
+    keys: BodyKeyStore, topics: tuple[int, int], notify_url: str
 ) -> None:
     await obtained(keys, topics[0])
     in_b = await obtained(keys, topics[1])
@@ -98,7 +98,7 @@ class _Row(NamedTuple):
 
 
 async def test_a_damaged_body_is_shown_as_such_among_the_others(
-    keys: BodyKeys, topics: tuple[int, int], notify_url: str
+    keys: BodyKeyStore, topics: tuple[int, int], notify_url: str
 ) -> None:
     key = await obtained(keys, topics[0])
     assert key is not None

@@ -28,9 +28,9 @@ from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.store import alerts as alerts_store
 from txmsg.broker.store import brokers as brokers_store
 from txmsg.broker.store import consumer_groups as groups_store
-from txmsg.broker.store.batch import Batch, apply
+from txmsg.broker.store.batch import WriteBatch, apply
 from txmsg.broker.store.connect import open_pool, session
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.waits import Waits
 from txmsg.checker.ports import Askable
@@ -86,9 +86,9 @@ async def until_rows(db: Database, statement: str) -> None:
 async def store_halves(db: Database) -> None:
     """One that was not checked yet, and one that was."""
     for first_check_s in (WAIT_S, 0.0):
-        await apply(db.connection, Batch(half=db.columns(1)), segment=1, previous=0, first_check_s=first_check_s)
+        await apply(db.connection, WriteBatch(half=db.columns(1)), segment=1, previous=0, first_check_s=first_check_s)
     async with open_pool(db.url) as pool:
-        claim = await Halves(pool).claim_due(
+        claim = await HalfMessages(pool).claim_due(
             [Askable(group="shop", fence_id=None, interval_s=6.0)], limit=10, since=None
         )
     assert len(claim.halves) == 1
@@ -100,8 +100,8 @@ async def store_delayed(db: Database) -> None:
     delayed.deliver_after_us = [round(WAIT_S * 1_000_000)]
     at_a_time.deliver_at_us = [time.time_ns() // 1000 + round(WAIT_S * 1_000_000)]
     for columns in (delayed, at_a_time):
-        await db.apply(Batch(plain=columns))
-        await db.apply(Batch(half=replace(columns, transaction_id=[new_transaction_id_bytes()])))
+        await db.apply(WriteBatch(plain=columns))
+        await db.apply(WriteBatch(half=replace(columns, transaction_id=[new_transaction_id_bytes()])))
 
 
 DELAYED_IN = (
@@ -176,7 +176,7 @@ async def test_what_waited_before_the_clock_was_touched_is_left_alone(
     server: SteppedServer, db: Database, step: tuple[float, float]
 ) -> None:
     server.set_by(-2 * HOUR_S)
-    await db.apply(Batch(half=db.columns(1)))
+    await db.apply(WriteBatch(half=db.columns(1)))
     server.set_by(step[0])
     server.set_by(step[1])
     due = await db.rows("select next_check_at, stored_at from txmsg.half_message")

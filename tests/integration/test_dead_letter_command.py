@@ -17,7 +17,7 @@ from tests.integration.cli_harness import TIMEOUT_S, asked, json_of, said, txmsg
 from tests.integration.client_harness import WAIT_S, collecting, different, nothing_comes
 from tests.waiting import until
 from txmsg.administration.ask import Nothing
-from txmsg.administration.halves import Admin
+from txmsg.administration.halves import AdminService
 from txmsg.client import Producer
 from txmsg.message import Message, MessageId
 from txmsg.ops.cli.connections import ask_broker
@@ -56,7 +56,7 @@ def processed(broker: BrokerProcess, *messages: Message, group: str = "collector
         sent = [producer.send(message) for message in messages]
     with collecting(broker.address, messages[0].topic, group=group) as got:
         assert different(got, len(sent)) == set(sent)
-    ask_broker(broker.address, Admin.stats, Nothing())  # for which it writes its cursors
+    ask_broker(broker.address, AdminService.stats, Nothing())  # for which it writes its cursors
     return sent
 
 

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify
 from txmsg.broker.scheduler import DueWindow, Released, Scheduler, SchedulerConfig
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import WriteBatch
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.errors import MisuseError
@@ -59,8 +59,8 @@ async def _release(db: Notify, *, rows_max: int = 1000, size_bytes_max: int = 2*
 
 async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(db: Notify) -> None:
     plain, half = _delayed(db, 5), _delayed(db, 5)
-    await db.apply(Batch(half=half))
-    applied = await db.apply(Batch(plain=plain, commit=half.transaction_id))
+    await db.apply(WriteBatch(half=half))
+    applied = await db.apply(WriteBatch(plain=plain, commit=half.transaction_id))
     assert (applied.ends, applied.problems) == ({}, {})
     assert applied.deliver_at_us == min(plain.deliver_at_us)
     assert (await _release(db)).count == 0
@@ -83,12 +83,12 @@ async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Noti
     for columns in (plain, half):
         columns.deliver_after_us = [_HOUR_S * 1_000_000] * 2
         columns.born_at_us = [(time.time_ns() // 1000) - 5 * _HOUR_S * 1_000_000] * 2
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     stored = await db.rows("select deliver_at from txmsg.half_message order by transaction_id")
     half.born_at_us = [time.time_ns() // 1000] * 2
-    assert (await db.apply(Batch(half=half))).problems == {}
+    assert (await db.apply(WriteBatch(half=half))).problems == {}
     assert await db.rows("select deliver_at from txmsg.half_message order by transaction_id") == stored
-    await db.apply(Batch(plain=plain, commit=half.transaction_id))
+    await db.apply(WriteBatch(plain=plain, commit=half.transaction_id))
     in_s = "select extract(epoch from deliver_at - now())::float8 from txmsg.scheduled"
     assert all(_HOUR_S - 300 < row[0] <= _HOUR_S for row in await db.rows(in_s))
     assert len(await db.rows(in_s)) == 4
@@ -97,15 +97,15 @@ async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Noti
     assert (await _release(db)).count == 4
     other = db.columns(1)
     other.deliver_after_us = [_HOUR_S * 1_000_000]
-    await db.apply(Batch(half=other))
+    await db.apply(WriteBatch(half=other))
     other.deliver_after_us = [2 * _HOUR_S * 1_000_000]
-    assert (await db.apply(Batch(half=other))).problems == {other.transaction_id[0]: "other"}
+    assert (await db.apply(WriteBatch(half=other))).problems == {other.transaction_id[0]: "other"}
 
 
 async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: Notify) -> None:
     half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
-    await db.apply(Batch(half=half))
-    applied = await db.apply(Batch(commit=half.transaction_id, plain=plain))
+    await db.apply(WriteBatch(half=half))
+    applied = await db.apply(WriteBatch(commit=half.transaction_id, plain=plain))
     assert (sum(applied.ends.values()), applied.deliver_at_us) == (6, None)
 
 
@@ -114,7 +114,7 @@ async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db:
     plain.queue = [db.queues[0]] * 6
     plain.deliver_at_us.reverse()
     plain.body = [b"x" * 1000] * 6
-    await db.apply(Batch(plain=plain))
+    await db.apply(WriteBatch(plain=plain))
     await _pass(db)
     by_size = await _release(db, size_bytes_max=2500)
     assert (by_size.count, by_size.more) == (2, True)
@@ -129,35 +129,35 @@ async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db:
 
 async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_committed(db: Notify) -> None:
     plain, half = _delayed(db, 2), _delayed(db, 2)
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(plain=plain, commit=half.transaction_id))
-    again = await db.apply(Batch(plain=plain, commit=half.transaction_id))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(plain=plain, commit=half.transaction_id))
+    again = await db.apply(WriteBatch(plain=plain, commit=half.transaction_id))
     assert (again.problems, again.deliver_at_us) == ({}, None)
-    assert (await db.apply(Batch(rollback=half.transaction_id))).problems == dict.fromkeys(
+    assert (await db.apply(WriteBatch(rollback=half.transaction_id))).problems == dict.fromkeys(
         half.transaction_id, "conflict"
     )
-    assert (await db.apply(Batch(half=half))).problems == dict.fromkeys(half.transaction_id, "resolved")
+    assert (await db.apply(WriteBatch(half=half))).problems == dict.fromkeys(half.transaction_id, "resolved")
     plain.body[0] = b"another"
-    assert (await db.apply(Batch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
     assert await db.rows("select count(*) from txmsg.scheduled") == [(4,)]
 
 
 async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: Notify) -> None:
     plain = _delayed(db, 4)
-    await db.apply(Batch(plain=plain))
+    await db.apply(WriteBatch(plain=plain))
     await _pass(db)
     late = [at_us - 2 * _HOUR_S * 1_000_000 for at_us in plain.deliver_at_us]
     plain.deliver_at_us = late  # by the time of this copy it is due
-    assert (await db.apply(Batch(plain=plain))).ends == {}, "it still waits to be moved"
+    assert (await db.apply(WriteBatch(plain=plain))).ends == {}, "it still waits to be moved"
     await _release(db)
-    assert (await db.apply(Batch(plain=plain))).problems == {}
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {}
     assert await db.rows("select count(*) from txmsg.message") == [(4,)]
 
 
 async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -> None:
     plain = _delayed(db, 400)
-    await db.apply(Batch(plain=plain))
+    await db.apply(WriteBatch(plain=plain))
     await _pass(db)
 
     async def broker() -> int:
@@ -176,7 +176,7 @@ async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -
 
 
 async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> None:
-    await db.apply(Batch(plain=_delayed(db, 3)))
+    await db.apply(WriteBatch(plain=_delayed(db, 3)))
     await _pass(db)
     await db.connection.execute("select txmsg.rotate(1)")
     assert (await _release(db)).count == 3
@@ -188,9 +188,9 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
     pair = _delayed(db, 2)
     pair.transaction_id[1], pair.n[1], pair.queue[1] = pair.transaction_id[0], 1, pair.queue[0]
     for columns in (half, undecided, pair):
-        await db.apply(Batch(half=columns))
-    await db.apply(Batch(plain=plain, commit=[half.transaction_id[0], pair.transaction_id[0]]))
-    await db.apply(Batch(plain=due))
+        await db.apply(WriteBatch(half=columns))
+    await db.apply(WriteBatch(plain=plain, commit=[half.transaction_id[0], pair.transaction_id[0]]))
+    await db.apply(WriteBatch(plain=due))
     named = [
         *half.transaction_id,
         *plain.transaction_id,
@@ -209,26 +209,26 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
             assert list(await scheduled.recall(ids, [0, 0, 0, 0, 1, 0])) == said
     await _pass(db)
     assert (await _release(db)).count == 1, "the other message of the pair"
-    assert (await db.apply(Batch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {plain.transaction_id[0]: "other"}
     committed = [half.transaction_id[0], pair.transaction_id[0]]
     for place in (1, 0), (2, 1):
-        late_copy = await db.apply(Batch(half=half), segment=place[0], previous=place[1])
+        late_copy = await db.apply(WriteBatch(half=half), segment=place[0], previous=place[1])
         assert late_copy.problems == {half.transaction_id[0]: "resolved"}
-        again = await db.apply(Batch(commit=committed), segment=place[0], previous=place[1])
+        again = await db.apply(WriteBatch(commit=committed), segment=place[0], previous=place[1])
         assert again.problems == {}, "its outcome stays commit"
-        against = await db.apply(Batch(rollback=committed), segment=place[0], previous=place[1])
+        against = await db.apply(WriteBatch(rollback=committed), segment=place[0], previous=place[1])
         assert against.problems == dict.fromkeys(committed, "conflict")
         await db.connection.execute("select txmsg.rotate((select id from txmsg.segment where state = 'open'))")
         await db.connection.execute("select txmsg.add_segment()")
     assert (
-        await db.apply(Batch(commit=half.transaction_id, rollback=plain.transaction_id), segment=3, previous=2)
+        await db.apply(WriteBatch(commit=half.transaction_id, rollback=plain.transaction_id), segment=3, previous=2)
     ).problems == (dict.fromkeys(half.transaction_id + plain.transaction_id, "expired"))
     assert await db.rows("select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)") == []
 
 
 async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
     plain = _delayed(db, 200)
-    await db.apply(Batch(plain=plain))
+    await db.apply(WriteBatch(plain=plain))
     await _pass(db)
     ids = [row[0] for row in await db.rows("select transaction_id from txmsg.scheduled")]
     async with open_pool(db.url) as pool:
@@ -265,13 +265,13 @@ async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(d
         scheduler = Scheduler(Scheduled(pool, _Segment(db)), window, on_ends=note, look_again=lambda _: None)
         await scheduler.run_once()  # the window begins now
         late = _delayed(db, 2)
-        deliver_at_us = (await db.apply(Batch(plain=late))).deliver_at_us
+        deliver_at_us = (await db.apply(WriteBatch(plain=late))).deliver_at_us
         await _pass(db)  # it became visible after its own due time, and the window has passed that
         assert (await scheduler.run_once()).count == 0
         assert deliver_at_us is not None
         window.note(deliver_at_us - (_HOUR_S + 2) * 1_000_000)
         assert (await scheduler.run_once()).count == 2
-        await db.apply(Batch(plain=_delayed(db, 3)))  # by another broker, of which this one hears nothing
+        await db.apply(WriteBatch(plain=_delayed(db, 3)))  # by another broker, of which this one hears nothing
         await _pass(db)
         assert (await scheduler.run_once()).count == 0
         assert (await scheduler.run_once(sweep=True)).count == 3
@@ -298,12 +298,12 @@ async def test_looking_for_what_is_due_reads_no_more_after_many_were_released_be
         await reader.execute("select count(*) from txmsg.message")
         await db.connection.execute("analyze txmsg.scheduled")
         for _ in range(_DEAD // 4000):
-            await db.apply(Batch(plain=_delayed(db, 4000)))
+            await db.apply(WriteBatch(plain=_delayed(db, 4000)))
         await _pass(db)
         release = "call txmsg.release_due(1, null, 4000, 8388608, null, null, null, null, null)"
         while await db.rows("select from txmsg.scheduled where deliver_at <= now() limit 1"):
             await db.rows(release)
-        await db.apply(Batch(plain=_delayed(db, 4000)))  # and these wait
+        await db.apply(WriteBatch(plain=_delayed(db, 4000)))  # and these wait
         then = await pages(datetime.now(UTC) - timedelta(seconds=1))
         everything = await pages(datetime(2000, 1, 1, tzinfo=UTC))
     assert everything > 100 + start, "the dead rows cost nothing from the beginning, either: this shows nothing"

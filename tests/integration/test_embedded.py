@@ -22,7 +22,7 @@ from tests.waiting import until
 from txmsg.broker.embedded import EmbeddedPostgres, cluster, keeper, place
 from txmsg.broker.embedded.contents import Contents, contents_of
 from txmsg.broker.embedded.place import DataDirectory, default_data_dir, is_locked
-from txmsg.broker.embedded.watch import Watch
+from txmsg.broker.embedded.watch import ServerWatch
 from txmsg.errors import MisuseError, StorageError
 
 USER = """
@@ -253,7 +253,7 @@ def test_watched_server_that_was_killed_is_started_again_with_back_off(
 ) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         insert(postgres.create_database(), 1)
-        watch = Watch(postgres, 0.0)
+        watch = ServerWatch(postgres, 0.0)
         for now, delay_s in ((10.0, 0.5), (20.0, 1.0)):
             watch.step(now)
             assert not caplog.messages
@@ -273,7 +273,7 @@ def test_watched_server_that_cannot_start_is_tried_again_and_the_reason_is_logge
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
-        watch = Watch(postgres, 0.0)
+        watch = ServerWatch(postgres, 0.0)
         conf = data_dir / "cluster" / "postgresql.conf"
         good = conf.read_text()
         conf.write_text(f"{good}no_such_setting = 1\n")
@@ -294,7 +294,7 @@ def test_watched_server_whose_keeper_was_killed_gets_another_one(
 ) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         server = server_of(data_dir)
-        watch = Watch(postgres, 0.0)
+        watch = ServerWatch(postgres, 0.0)
         keeper_of(data_dir).kill()
         await_server_end(data_dir)
         watch.step(1.0)

@@ -184,7 +184,7 @@ def test_a_group_with_more_than_one_statement_resumes_is_resumed_whole(
 
     async def resume() -> int:
         async with open_pool(notify_url) as pool:
-            return await halves.Halves(pool).resume(group="shop")
+            return await halves.HalfMessages(pool).resume(group="shop")
 
     assert asyncio.run(resume()) == 3
     assert listed(broker, "--parked") == []

@@ -19,7 +19,7 @@ from tests.broker_process import BrokerProcess
 from tests.conftest import PostgresServer
 from txmsg import Message, Producer, TransactionId, TransactionState
 from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.checker.policy import TRANSITIONS, HalfEvent, HalfState, ParkReason
 from txmsg.checker.ports import Askable
 from txmsg.client import Half
@@ -74,7 +74,7 @@ class Lives:
         return True
 
     def claim(self, half: Half) -> bool:
-        async def claimed(halves: Halves) -> bool:
+        async def claimed(halves: HalfMessages) -> bool:
             asked = [Askable(group=self._producer.group, fence_id=None, interval_s=_ANSWERS_S)]
             found = await halves.claim_due(asked, limit=100, since=None)
             return half.transaction_id in {each.transaction_id for each in found.halves}
@@ -92,14 +92,14 @@ class Lives:
         return self.state_of(half) is not S.STORED or self._is_claimed(half)
 
     def park(self, half: Half) -> bool:
-        async def parked(halves: Halves) -> bool:
+        async def parked(halves: HalfMessages) -> bool:
             await halves.park([TransactionId(half.transaction_id)], ParkReason.CHECKS_USED_UP)
             return True
 
         return self._run(parked) and self.state_of(half) is S.PARKED
 
     def resume(self, half: Half) -> bool:
-        async def resumed(halves: Halves) -> bool:
+        async def resumed(halves: HalfMessages) -> bool:
             return await halves.resume(transaction_id=half.transaction_id) == 1
 
         return self._run(resumed)
@@ -111,10 +111,10 @@ class Lives:
             ).fetchone()
         return row is not None and bool(row[0])
 
-    def _run(self, work: Callable[[Halves], object]) -> bool:
+    def _run(self, work: Callable[[HalfMessages], object]) -> bool:
         async def on_pool() -> bool:
             async with open_pool(self._url) as pool:
-                return bool(await work(Halves(pool)))  # type: ignore[misc]
+                return bool(await work(HalfMessages(pool)))  # type: ignore[misc]
 
         return asyncio.run(on_pool())
 

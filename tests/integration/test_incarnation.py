@@ -25,9 +25,9 @@ from tests.integration.delivery_harness import (
 )
 from tests.postgres_proxy import PostgresProxy
 from txmsg.broker.delivery import Delivery
-from txmsg.broker.journal import Event, Journal, JournalWriter
+from txmsg.broker.journal import JournalBuffer, JournalEvent, JournalWriter
 from txmsg.broker.store import connect
-from txmsg.broker.store.batch import Batch, apply
+from txmsg.broker.store.batch import WriteBatch, apply
 from txmsg.broker.store.connect import OTHER_INCARNATION, UNKNOWN_ID
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable
@@ -144,31 +144,31 @@ async def test_an_incarnation_is_over_when_its_row_is(db: Notify, change: str) -
     await db.connection.execute("update txmsg.lease_epoch set epoch = 7")
     await db.connection.execute(CHANGES[change].encode())
     with pytest.raises(psycopg.DatabaseError) as refused:
-        await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=first)
+        await apply(db.connection, WriteBatch(), segment=1, previous=0, first_check_s=6, incarnation=first)
     assert (refused.value.sqlstate, refused.value.diag.message_detail) == (OTHER_INCARNATION, str(first))
     ((second,),) = await db.rows("select txmsg.begin_incarnation()")
     assert second != first
-    await apply(db.connection, Batch(), segment=1, previous=0, first_check_s=6, incarnation=second)
+    await apply(db.connection, WriteBatch(), segment=1, previous=0, first_check_s=6, incarnation=second)
     ((epoch, now_ms),) = await db.rows("select epoch, extract(epoch from now()) * 1000 from txmsg.lease_epoch")
     assert 0 <= now_ms - epoch < 120_000
 
 
 async def test_the_journal_of_an_earlier_incarnation_is_not_written(db: Notify) -> None:
-    journal = Journal()
+    journal = JournalBuffer()
     async with connect.open_pool(db.url) as pool:
         writing = JournalWriter(pool, journal)
         await db.connection.execute("update txmsg.topic set journal_since = now()")
         await writing.look_once()
         assert journal.queues == frozenset(db.queues)
-        journal.note(Event.DELIVERED, db.queues[0], [1], "mail")
+        journal.note(JournalEvent.DELIVERED, db.queues[0], [1], "mail")
         await writing.write_once()
-        journal.note(Event.DELIVERED, db.queues[0], [2], "mail")
+        journal.note(JournalEvent.DELIVERED, db.queues[0], [2], "mail")
         await db.connection.execute("delete from txmsg.incarnation")
         with pytest.raises(BrokerUnavailable):
             await writing.write_once()
         assert (journal.waiting, journal.lost, journal.queues) == (0, 1, frozenset())
         await writing.look_once()
-        journal.note(Event.DELIVERED, db.queues[0], [3], "mail")
+        journal.note(JournalEvent.DELIVERED, db.queues[0], [3], "mail")
         await writing.write_once()
     rows = await db.rows("select event, first_offset, entries from txmsg.journal order by seq")
     assert rows == [("delivered", 1, None), ("delivered", 3, None), ("lost", None, 1)]
@@ -177,7 +177,7 @@ async def test_the_journal_of_an_earlier_incarnation_is_not_written(db: Notify) 
 async def test_a_batch_that_names_a_queue_or_a_producer_that_is_not_there_is_refused(db: Notify) -> None:
     unknown_queue = columns_of([db.queues[0], 4711], producer=db.producer)
     unknown_producer = columns_of([db.queues[0]], producer=4711)
-    for batch in (Batch(plain=unknown_queue), Batch(half=unknown_queue), Batch(half=unknown_producer)):
+    for batch in (WriteBatch(plain=unknown_queue), WriteBatch(half=unknown_queue), WriteBatch(half=unknown_producer)):
         with pytest.raises(psycopg.DatabaseError) as refused:
             await db.apply(batch)
         assert refused.value.sqlstate == UNKNOWN_ID

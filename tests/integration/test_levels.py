@@ -12,7 +12,7 @@ from tests.batch_calls import apply_batch
 from tests.integration.batch_harness import Notify, columns_of
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Batch, Unreplicated
+from txmsg.broker.store.batch import Unreplicated, WriteBatch
 from txmsg.broker.store.connect import open_pool
 
 _WAITING = "select 1 from pg_locks where locktype = 'advisory' and not granted"
@@ -47,7 +47,7 @@ async def level_of(db: Notify, *, commit: list[bytes], rollback: list[bytes] | N
 async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -> None:
     fast = await topic_of(db, "async")
     half = columns_of([fast, fast, db.queues[0]])
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     assert await level_of(db, commit=half.transaction_id[:2]) == "off"
     assert await level_of(db, commit=[], rollback=half.transaction_id[:1]) == "off"
     assert await level_of(db, commit=half.transaction_id[1:]) == "local"
@@ -57,12 +57,12 @@ async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -
 
 async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db: Notify) -> None:
     half = columns_of([db.queues[0]])
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     safe = await topic_of(db, "replicated")
     for batch in (
-        Batch(plain=columns_of([safe])),
-        Batch(half=columns_of([safe, db.queues[0]])),
-        Batch(plain=columns_of([safe]), commit=half.transaction_id),
+        WriteBatch(plain=columns_of([safe])),
+        WriteBatch(half=columns_of([safe, db.queues[0]])),
+        WriteBatch(plain=columns_of([safe]), commit=half.transaction_id),
     ):
         with pytest.raises(Unreplicated, match="no synchronous standby is attached"):
             await db.apply(batch)
@@ -73,8 +73,8 @@ async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db
 async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify) -> None:
     """Of its transaction there is no half any more; its first answer may have been that nobody knows."""
     half = columns_of([db.queues[0], db.queues[1]])
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.transaction_id))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=half.transaction_id))
     await db.connection.execute("update txmsg.topic set durability = 'replicated'")
     for ids in (half.transaction_id[:1], half.transaction_id[1:]):
         with pytest.raises(psycopg.DatabaseError) as refused:
@@ -82,7 +82,7 @@ async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify
         assert refused.value.sqlstate == "TX004"
     plain = columns_of([db.queues[0]], ids=half.transaction_id[:1])
     with pytest.raises(Unreplicated):
-        await db.apply(Batch(plain=plain))
+        await db.apply(WriteBatch(plain=plain))
 
 
 async def test_senders_do_not_wait_for_long_behind_a_rotation_that_waits_for_a_standby(db: Notify) -> None:
@@ -101,7 +101,7 @@ async def test_senders_do_not_wait_for_long_behind_a_rotation_that_waits_for_a_s
         async with asyncio.timeout(60):
             while not await (await watcher.execute(_WAITING)).fetchall():
                 pass
-        await db.apply(Batch(plain=db.columns(8)))  # behind the rotation, until that gives up
+        await db.apply(WriteBatch(plain=db.columns(8)))  # behind the rotation, until that gives up
         assert not await rotating
         assert segments.open == 1
         await unconfirmed.commit()

@@ -13,8 +13,8 @@ from tests.conftest import PostgresServer
 from tests.integration.client_harness import WAIT_S
 from tests.raw_client import RawClient
 from tests.waiting import until
-from txmsg.administration.groups import GroupName, Groups
-from txmsg.administration.topics import CreateTopic, Topics
+from txmsg.administration.groups import GroupName, GroupsService
+from txmsg.administration.topics import CreateTopic, TopicsService
 from txmsg.client import Producer
 from txmsg.errors import UnknownGroup
 from txmsg.message import Message
@@ -65,7 +65,7 @@ def received(channel: BlockingChannel, request: pb.ReceiveRequest, count: int) -
 def members_of(channel: BlockingChannel) -> list[str]:
     """Those that have asked for messages."""
     try:
-        shown = channel.call(Groups.show, GroupName(group="large"), timeout_s=WAIT_S)
+        shown = channel.call(GroupsService.show, GroupName(group="large"), timeout_s=WAIT_S)
     except UnknownGroup:
         return []
     return [member.id for member in shown.members]
@@ -86,7 +86,7 @@ def test_a_reply_that_the_connection_lost_comes_again_when_the_client_says_so(br
 def test_what_a_slow_reader_leaves_in_the_broker_goes_to_others_when_it_is_gone(broker: BrokerProcess) -> None:
     bodies = [bytes(SIZE_BYTES) + b"%d" % n for n in range(COUNT)]
     with Producer(broker.address, group="p") as producer, BlockingChannel(broker.address) as channel:
-        channel.call(Topics.create, CreateTopic(topic="large", queues=1), timeout_s=WAIT_S)
+        channel.call(TopicsService.create, CreateTopic(topic="large", queues=1), timeout_s=WAIT_S)
         for body in bodies:
             producer.send(Message("large", body))
         with RawClient(broker.address) as client:  # one connection that reads nothing

@@ -34,7 +34,7 @@ from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.values import Refusal
 from txmsg.broker.retention import Retention
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import WriteBatch
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.topic_settings import TopicAdministration
@@ -97,28 +97,28 @@ async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as
     both = columns_of([queue, db.queues[0]])
     both.transaction_id[1], both.n[1] = both.transaction_id[0], 1
     gone, plain = columns_of([queue]), columns_of([queue, queue])
-    await db.apply(Batch(half=both))
-    await db.apply(Batch(half=gone))
-    assert (await db.apply(Batch(commit=both.transaction_id[:1], rollback=gone.transaction_id, plain=plain))).ends[
+    await db.apply(WriteBatch(half=both))
+    await db.apply(WriteBatch(half=gone))
+    assert (await db.apply(WriteBatch(commit=both.transaction_id[:1], rollback=gone.transaction_id, plain=plain))).ends[
         queue
     ] == 3
     assert await offsets_of(db, queue) == [(-1, 0), (-1, 1), (-1, 2)]
     assert await offsets_of(db, db.queues[0]) == [(1, 0)]
     for segment, previous in ((1, 0), (2, 1)):
 
-        async def repeated(batch: Batch, segment: int = segment, previous: int = previous) -> set[object]:
+        async def repeated(batch: WriteBatch, segment: int = segment, previous: int = previous) -> set[object]:
             return set((await db.apply(batch, segment=segment, previous=previous)).problems.values())
 
-        assert await repeated(Batch(commit=both.transaction_id[:1], plain=plain)) == set()
-        assert await repeated(Batch(commit=gone.transaction_id, rollback=both.transaction_id[:1])) == {"conflict"}
-        assert await repeated(Batch(half=both)) == {"resolved"}
+        assert await repeated(WriteBatch(commit=both.transaction_id[:1], plain=plain)) == set()
+        assert await repeated(WriteBatch(commit=gone.transaction_id, rollback=both.transaction_id[:1])) == {"conflict"}
+        assert await repeated(WriteBatch(half=both)) == {"resolved"}
         other = columns_of([queue, queue], ids=plain.transaction_id)
         other.body = [b"other", b"other"]
-        assert await repeated(Batch(plain=other)) == {"other"}
+        assert await repeated(WriteBatch(plain=other)) == {"other"}
         assert len(await offsets_of(db, queue)) == 3
         if segment == 1:
             await rotate(db)
-    await db.apply(Batch(plain=columns_of([queue])), segment=2, previous=1)
+    await db.apply(WriteBatch(plain=columns_of([queue])), segment=2, previous=1)
     assert (await offsets_of(db, queue))[3:] == [(-2, 3)]
     assert await db.rows("select from pg_class where relname ~ '^memory_[0-9]+$' and relpersistence <> 'u'") == []
 
@@ -127,7 +127,7 @@ async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_the
     (queue,) = await memory_topic(db.url)
     later = columns_of([queue])
     later.deliver_at_us = [time.time_ns() // 1000 + 3_600_000_000]
-    await db.apply(Batch(plain=later))
+    await db.apply(WriteBatch(plain=later))
     release = "call txmsg.release_due(1, null, 10, 1000, null, null, null, null, null)"
     await db.rows(release)
     assert await offsets_of(db, queue) == []
@@ -135,24 +135,24 @@ async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_the
     await run(db, "update txmsg.scheduled set deliver_at = deliver_at - interval '1 h'")
     await db.rows(release)
     assert await offsets_of(db, queue) == [(-1, LIFE)]
-    assert set((await db.apply(Batch(plain=later))).problems.values()) == set()
+    assert set((await db.apply(WriteBatch(plain=later))).problems.values()) == set()
     assert len(await offsets_of(db, queue)) == 1
 
 
 async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(db: Notify) -> None:
     queue, idle = await memory_topic(db.url, queues=2)
     for life in range(1, 3):
-        await db.apply(Batch(plain=columns_of([queue] * 5)))
+        await db.apply(WriteBatch(plain=columns_of([queue] * 5)))
         crash(db.url)
-        assert (await db.apply(Batch(plain=columns_of([queue] * 2)))).ends == {queue: life * LIFE + 2}
+        assert (await db.apply(WriteBatch(plain=columns_of([queue] * 2)))).ends == {queue: life * LIFE + 2}
         assert await offsets_of(db, queue) == [(-1, life * LIFE), (-1, life * LIFE + 1)]
     crash(db.url)
     await rotate(db)
-    assert (await db.apply(Batch(plain=columns_of([queue, idle])), segment=2, previous=1)).ends == {
+    assert (await db.apply(WriteBatch(plain=columns_of([queue, idle])), segment=2, previous=1)).ends == {
         queue: 3 * LIFE + 1,
         idle: LIFE + 1,  # nobody has looked after it before
     }
-    await db.apply(Batch(plain=columns_of([db.queues[0]] * 2)), segment=2, previous=1)
+    await db.apply(WriteBatch(plain=columns_of([db.queues[0]] * 2)), segment=2, previous=1)
     assert [each for _, each in await offsets_of(db, db.queues[0])] == [0, 1]
 
 
@@ -162,11 +162,13 @@ async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_r
     both.transaction_id[1], both.n[1] = both.transaction_id[0], 1
     waiting = columns_of([queue])
     for half in (memory_only, gone, both, waiting):
-        await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=[memory_only.transaction_id[0], both.transaction_id[0]], rollback=gone.transaction_id))
+        await db.apply(WriteBatch(half=half))
+    await db.apply(
+        WriteBatch(commit=[memory_only.transaction_id[0], both.transaction_id[0]], rollback=gone.transaction_id)
+    )
     crash(db.url)
     again = await db.apply(
-        Batch(
+        WriteBatch(
             commit=[
                 memory_only.transaction_id[0],
                 both.transaction_id[0],
@@ -182,7 +184,7 @@ async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_r
 async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None:
     async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen, retry_poll_s=0.02) as here:
         (queue,) = await memory_topic(notify_url, "t")
-        here.wake((await db.apply(Batch(plain=columns_of([queue] * 8)))).ends)
+        here.wake((await db.apply(WriteBatch(plain=columns_of([queue] * 8)))).ends)
         first = await receive(here, 4)
         await here.settle("g", "c", receipts(first[1:3]), [Refusal(first[0].receipt, "boom", 0.0)])
         (retried,) = await receive(here, 1, group="absent")
@@ -192,7 +194,7 @@ async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -
         await run(db, f"insert into txmsg.cursor select max(id), {queue}, 5, '{{}}', 0 from txmsg.consumer_group")
         crash(notify_url)
         await until_noticed(here)
-        here.wake((await db.apply(Batch(plain=columns_of([queue] * 3)))).ends)
+        here.wake((await db.apply(WriteBatch(plain=columns_of([queue] * 3)))).ends)
         new = [LIFE, LIFE + 1, LIFE + 2]
         must = {(0, 2), *((offset, 1) for offset in new)}
         got = await receive_until(here, lambda got: must <= {(message.offset, message.attempt) for message in got})
@@ -210,11 +212,11 @@ async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -
 async def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it_goes_on(notify_url: str) -> None:
     async with notify(notify_url) as db, notify_at(notify_url, queues=2) as seen:
         old, new = await memory_topic(notify_url, "t", queues=2)
-        await db.apply(Batch(plain=columns_of([old, new])))
+        await db.apply(WriteBatch(plain=columns_of([old, new])))
         await run(db, "insert into txmsg.consumer_group (name) values ('g')")
         await run(db, f"insert into txmsg.cursor select id, {old}, 1, '{{}}', 0 from txmsg.consumer_group")
         crash(notify_url)
-        await db.apply(Batch(plain=columns_of([new] * 3)))
+        await db.apply(WriteBatch(plain=columns_of([new] * 3)))
         async with delivering(seen) as delivery:
             (lag,) = await seen.lag(delivery)
             assert (lag.group, lag.waiting) == ("g", 3)
@@ -226,7 +228,7 @@ async def test_what_is_gone_is_given_up_although_nothing_new_comes(
 ) -> None:
     async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
         (queue,) = await memory_topic(notify_url, "t")
-        await db.apply(Batch(plain=columns_of([queue] * 8)))
+        await db.apply(WriteBatch(plain=columns_of([queue] * 8)))
         await rotate(db)
         assert len(await receive(here, 2, visibility_timeout_s=60)) == 2
         crash(notify_url)
@@ -248,7 +250,7 @@ async def test_what_is_gone_is_given_up_although_nothing_new_comes(
 
 async def db_apply(url: str, queue: int, *, segment: int, previous: int) -> dict[int, int]:
     async with notify(url) as db:
-        return (await db.apply(Batch(plain=columns_of([queue])), segment=segment, previous=previous)).ends
+        return (await db.apply(WriteBatch(plain=columns_of([queue])), segment=segment, previous=previous)).ends
 
 
 async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(notify_url: str) -> None:
@@ -256,11 +258,11 @@ async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(no
         (queue,) = await memory_topic(notify_url, "t")
         old, new = columns_of([queue] * 3), columns_of([queue] * 2)
         old.key = ["k"] * 3
-        await db.apply(Batch(plain=old))
+        await db.apply(WriteBatch(plain=old))
         await rotate(db)
         ((middle_us,),) = await db.rows("select extract(epoch from now()) * 1000000")
         await run(db, "update txmsg.message set stored_at = stored_at - interval '1 h'")
-        await db.apply(Batch(plain=new), segment=2, previous=1)
+        await db.apply(WriteBatch(plain=new), segment=2, previous=1)
         assert offsets(await receive(here, 5)) == [0, 1, 2, 3, 4]
         for group, start, wanted in (("late", Start.latest(), []), ("middle", Start("time", int(middle_us)), [3, 4])):
             given = await here.receive(poll(group, "c", delivery_harness.T, 9, 30 if wanted else 0.5, 60.0, start))
@@ -275,10 +277,10 @@ async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(no
 
 async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
-    await db.apply(Batch(plain=columns_of([queue] * 3)))
+    await db.apply(WriteBatch(plain=columns_of([queue] * 3)))
     for segment in (2, 3):
         await rotate(db)
-        await db.apply(Batch(plain=columns_of([queue])), segment=segment, previous=segment - 1)
+        await db.apply(WriteBatch(plain=columns_of([queue])), segment=segment, previous=segment - 1)
     await run(db, "update txmsg.segment set closed_at = closed_at - interval '60 d' where state = 'closed'")
     await run(db, "insert into txmsg.consumer_group (name) values ('slow')")
     await run(db, f"insert into txmsg.cursor (group_id, queue_id, next_offset, epoch) values (1, {queue}, 2, 0)")
@@ -298,7 +300,7 @@ async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> 
         await settings.alter("orders", TopicChange(durability="async", queues=5))
         await settings.alter("orders", TopicChange(durability="memory", queues=6))
         queues = (await TopicRegistry(pool, auto_create=False, queues=1).ensure("orders")).queue_ids
-        await db.apply(Batch(plain=columns_of(queues)))
+        await db.apply(WriteBatch(plain=columns_of(queues)))
         assert [await offsets_of(db, queue) for queue in queues] == [[(-1, 0)]] * 6
         for lost in (False, True):
             if lost:
@@ -308,10 +310,10 @@ async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> 
             assert is_documented(refused.value)
         await TopicRegistry(pool, auto_create=True, queues=1).ensure("safe")
         ((safe,),) = await db.rows("select max(id) from txmsg.queue")
-        await db.apply(Batch(plain=columns_of([safe])))
+        await db.apply(WriteBatch(plain=columns_of([safe])))
         with pytest.raises(MisuseError, match="has had messages"):
             await settings.alter("safe", TopicChange(durability="memory"))
         await settings.alter("orders", TopicChange(queues=7))
         ((newest,),) = await db.rows("select max(id) from txmsg.queue")
-        await db.apply(Batch(plain=columns_of([newest])))
+        await db.apply(WriteBatch(plain=columns_of([newest])))
         assert await offsets_of(db, newest) == [(-1, 0)], "it has lost nothing"

@@ -17,7 +17,7 @@ from tests.integration.cli_harness import json_of, said, store_half
 from tests.waiting import until
 from txmsg.administration.life import MessageLife, message_life
 from txmsg.broker.store.connect import open_pool
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.checker.policy import ParkReason
 from txmsg.client import AsyncProducer, Consumer, Producer
@@ -64,7 +64,7 @@ async def park(notify_url: str, transaction_id: str) -> None:
     """As a check loop does."""
     pool = open_pool(notify_url)
     async with pool:
-        await Halves(pool).park([TransactionId(UUID(transaction_id))], ParkReason.CHECKS_USED_UP)
+        await HalfMessages(pool).park([TransactionId(UUID(transaction_id))], ParkReason.CHECKS_USED_UP)
 
 
 def switch_on(broker: BrokerProcess, notify_url: str) -> None:

@@ -8,7 +8,7 @@ from tests.integration.batch_harness import Notify, columns_of
 from tests.integration.test_memory import memory_topic
 from tests.model.model import Defect
 from tests.model.plant import Plant
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import WriteBatch
 
 _CLOCK = "clock_timestamp()"
 _SET_CLOCK = "(clock_timestamp() + (select c.ahead from public.clock c))"
@@ -42,14 +42,14 @@ async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: No
             case 4:
                 columns = columns_of([at.choice(queues)], producer=db.producer)
                 columns.deliver_at_us = [columns.born_at_us[0] + 100 * 3_600_000_000]
-                await db.apply(Batch(plain=columns), segment=segment, previous=segment - 1)
+                await db.apply(WriteBatch(plain=columns), segment=segment, previous=segment - 1)
                 await db.connection.execute("update txmsg.scheduled set deliver_at = now() - interval '9 days'")
                 await db.connection.execute(
                     f"call txmsg.release_due({segment}, null, 10, 1000, null, null, null, null, null)".encode()
                 )
             case _:
                 columns = columns_of(at.choices(queues, k=at.randint(1, 9)), producer=db.producer)
-                await db.apply(Batch(plain=columns), segment=segment, previous=segment - 1)
+                await db.apply(WriteBatch(plain=columns), segment=segment, previous=segment - 1)
     stored = [row[0] for row in await db.rows("select distinct stored_at from txmsg.message")]
     for queue in queues:
         for time in at.sample(stored, min(TIMES, len(stored))):

@@ -11,10 +11,10 @@ from psycopg import AsyncConnection
 
 from tests.integration.batch_harness import Notify, columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.store.batch import Batch, DecidedBy, apply
+from txmsg.broker.store.batch import DecidedBy, WriteBatch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool
 from txmsg.broker.store.scheduled import Scheduled
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.message import QueueId
 from txmsg.message.columns import Columns
 
@@ -45,12 +45,12 @@ async def held_back(db: Notify) -> set[bytes]:
 async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "b", "")
     first, second, third, other_key, without_key = half.transaction_id
-    await db.apply(Batch(half=half))
-    applied = await db.apply(Batch(commit=[third, second, other_key, without_key]))
+    await db.apply(WriteBatch(half=half))
+    applied = await db.apply(WriteBatch(commit=[third, second, other_key, without_key]))
     assert applied.problems == {}
     assert set(await in_queues(db)) == {other_key, without_key}
     assert await held_back(db) == {second, third}
-    await db.apply(Batch(commit=[first]))
+    await db.apply(WriteBatch(commit=[first]))
     assert [each for each in await in_queues(db) if each in half.transaction_id[:3]] == [first, second, third]
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
     await db.assert_dense()
@@ -58,29 +58,29 @@ async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notif
 
 async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "a")
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.transaction_id[1:2]))
-    await db.apply(Batch(commit=half.transaction_id[3:]))
-    applied = await db.apply(Batch(rollback=half.transaction_id[:1]))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=half.transaction_id[1:2]))
+    await db.apply(WriteBatch(commit=half.transaction_id[3:]))
+    applied = await db.apply(WriteBatch(rollback=half.transaction_id[:1]))
     assert sum(applied.ends.values()) == 1, "its broker is not told that a queue has grown"
     assert await in_queues(db) == half.transaction_id[1:2]
     assert await held_back(db) == {half.transaction_id[3]}
-    await db.apply(Batch(rollback=half.transaction_id[2:3]))
+    await db.apply(WriteBatch(rollback=half.transaction_id[2:3]))
     assert await in_queues(db) == [half.transaction_id[1], half.transaction_id[3]]
 
 
 async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(db: Notify) -> None:
     half = ordered(db, *["a"] * 6)
     half.transaction_id.sort(reverse=True)  # the order of ids is not theirs
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     await db.apply(
-        Batch(
+        WriteBatch(
             commit=[half.transaction_id[5], half.transaction_id[3], half.transaction_id[2]],
             rollback=[half.transaction_id[0], half.transaction_id[4]],
         )
     )
     assert await in_queues(db) == []
-    await db.apply(Batch(commit=[half.transaction_id[1]]))
+    await db.apply(WriteBatch(commit=[half.transaction_id[1]]))
     assert await in_queues(db) == [
         half.transaction_id[1],
         half.transaction_id[2],
@@ -92,8 +92,8 @@ async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(
 async def test_halves_of_several_batches_keep_the_order_in_which_they_were_stored(db: Notify) -> None:
     halves = [ordered(db, "a") for _ in range(5)]
     for half in reversed(halves):
-        await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=[half.transaction_id[0] for half in halves]))
+        await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=[half.transaction_id[0] for half in halves]))
     assert await in_queues(db) == [half.transaction_id[0] for half in reversed(halves)]
 
 
@@ -105,40 +105,40 @@ async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(d
         twice = half
         for _ in range(copies - 1):
             twice = joined(twice, half)
-        await db.apply(Batch(half=twice))
-        await db.apply(Batch(commit=half.transaction_id[:1]))
+        await db.apply(WriteBatch(half=twice))
+        await db.apply(WriteBatch(commit=half.transaction_id[:1]))
     rows = await db.rows("select n from txmsg.message order by queue_offset")
     assert [n for (n,) in rows] == [*range(5)] * 6
 
 
 async def test_a_commit_that_waits_is_final(db: Notify) -> None:
     half = ordered(db, "a", "a")
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     waits = half.transaction_id[1]
     for _ in range(2):
-        assert (await db.apply(Batch(commit=[waits]))).problems == {}
-    assert (await db.apply(Batch(rollback=[waits]))).problems == {waits: "conflict"}
-    assert (await db.apply(Batch(half=half))).problems == {waits: "resolved"}
+        assert (await db.apply(WriteBatch(commit=[waits]))).problems == {}
+    assert (await db.apply(WriteBatch(rollback=[waits]))).problems == {waits: "conflict"}
+    assert (await db.apply(WriteBatch(half=half))).problems == {waits: "resolved"}
     assert await held_back(db) == {waits}
-    await db.apply(Batch(check=[waits]))
+    await db.apply(WriteBatch(check=[waits]))
     checked = await db.rows("select transaction_id from txmsg.half_message where next_check_at is not null")
     assert [row[0].bytes for row in checked] == half.transaction_id[:1], "what is decided is not asked about any more"
 
 
 async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify) -> None:
     half, plain, other = ordered(db, "a", "a"), ordered(db, "a", "a"), ordered(db, "b")
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(plain=plain))
-    await db.apply(Batch(plain=other))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(plain=plain))
+    await db.apply(WriteBatch(plain=other))
     assert await in_queues(db) == other.transaction_id
-    assert (await db.apply(Batch(plain=plain))).problems == {}
+    assert (await db.apply(WriteBatch(plain=plain))).problems == {}
     changed = plain.only({plain.transaction_id[0]})
     changed.body = [b"another"]
-    assert (await db.apply(Batch(plain=changed))).problems == {plain.transaction_id[0]: "other"}
+    assert (await db.apply(WriteBatch(plain=changed))).problems == {plain.transaction_id[0]: "other"}
     late = ordered(db, "a")
-    await db.apply(Batch(commit=half.transaction_id[:1], plain=late))
+    await db.apply(WriteBatch(commit=half.transaction_id[:1], plain=late))
     assert [each for each in await in_queues(db) if each not in other.transaction_id] == half.transaction_id[:1]
-    await db.apply(Batch(rollback=half.transaction_id[1:]))
+    await db.apply(WriteBatch(rollback=half.transaction_id[1:]))
     assert [each for each in await in_queues(db) if each not in other.transaction_id] == [
         half.transaction_id[0],
         *plain.transaction_id,
@@ -153,29 +153,31 @@ async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify
 async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify) -> None:
     first, both = ordered(db, "a"), ordered(db, "b", "a", "")
     both.transaction_id, both.n = [both.transaction_id[0]] * 3, [0, 1, 2]
-    await db.apply(Batch(half=first))
-    await db.apply(Batch(half=both))
-    assert (await db.apply(Batch(commit=both.transaction_id[:1]))).problems == {}
+    await db.apply(WriteBatch(half=first))
+    await db.apply(WriteBatch(half=both))
+    assert (await db.apply(WriteBatch(commit=both.transaction_id[:1]))).problems == {}
     assert await db.rows("select n from txmsg.message order by n") == [(0,), (2,)]
     # A late copy finds some of its rows gone and one waiting: it removes what it has stored, not that.
-    assert (await db.apply(Batch(half=both))).problems == {both.transaction_id[0]: "resolved"}
+    assert (await db.apply(WriteBatch(half=both))).problems == {both.transaction_id[0]: "resolved"}
     assert await db.rows("select n from txmsg.half_message where decided") == [(1,)]
-    assert (await db.apply(Batch(rollback=both.transaction_id[:1]))).problems == {both.transaction_id[0]: "conflict"}
-    await db.apply(Batch(rollback=first.transaction_id))
+    assert (await db.apply(WriteBatch(rollback=both.transaction_id[:1]))).problems == {
+        both.transaction_id[0]: "conflict"
+    }
+    await db.apply(WriteBatch(rollback=first.transaction_id))
     assert await db.rows("select n from txmsg.message order by n") == [(0,), (1,), (2,)]
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
 async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
     half = ordered(db, "a", "a", "", "")
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     by_check, by_person, by_client = half.transaction_id[1], half.transaction_id[2], half.transaction_id[3]
     await db.apply(
-        Batch(
+        WriteBatch(
             commit=[by_check, by_person, by_client], decided_by={by_check: DecidedBy.CHECK, by_person: DecidedBy.PERSON}
         )
     )
-    await db.apply(Batch(commit=half.transaction_id[:1]))
+    await db.apply(WriteBatch(commit=half.transaction_id[:1]))
     stored = await db.rows("select transaction_id, decided_by from txmsg.message")
     assert {row[0].bytes: row[1] for row in stored} == {
         half.transaction_id[0]: 1,
@@ -191,25 +193,25 @@ async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
 async def _waiting(db: Notify, count: int) -> tuple[bytes, list[bytes]]:
     """The half that holds back `count` others of its key, and these."""
     head = ordered(db, "a")
-    await db.apply(Batch(half=head))
+    await db.apply(WriteBatch(half=head))
     waiting: list[bytes] = []
     for _ in range(count // 4000):
         half = ordered(db, *["a"] * 4000)
-        await db.apply(Batch(half=half))
-        await db.apply(Batch(commit=half.transaction_id))
+        await db.apply(WriteBatch(half=half))
+        await db.apply(WriteBatch(commit=half.transaction_id))
         waiting += half.transaction_id
     return head.transaction_id[0], waiting
 
 
 async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> None:
     head, waiting = await _waiting(db, 12_000)
-    applied = await db.apply(Batch(commit=[head]))
+    applied = await db.apply(WriteBatch(commit=[head]))
     moved = len(await in_queues(db))
     assert 1 < moved < 12_000
     assert applied.more == [waiting[moved - 1]]
     late = ordered(db, "a")
-    await db.apply(Batch(half=late))
-    assert (await db.apply(Batch(commit=late.transaction_id, check=applied.more))).more == []
+    await db.apply(WriteBatch(half=late))
+    assert (await db.apply(WriteBatch(commit=late.transaction_id, check=applied.more))).more == []
     assert await in_queues(db) == [head, *waiting, *late.transaction_id], (
         "the last one overtook those that waited still"
     )
@@ -218,7 +220,7 @@ async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> No
 async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> None:
     head, waiting = await _waiting(db, 20_000)
     async with running_writer(BrokerConfig(storage=db.url)) as (writer, _, _):
-        assert await writer.write(Batch(commit=[head]), 40) == {}
+        assert await writer.write(WriteBatch(commit=[head]), 40) == {}
         async with asyncio.timeout(60):
             while await db.rows("select count(*) from txmsg.message") != [(20_001,)]:
                 pass
@@ -228,8 +230,8 @@ async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> 
 async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify) -> None:
     head, _ = await _waiting(db, 12_000)
     held = ordered(db, "b", "b", "c")
-    await db.apply(Batch(half=held))
-    await db.apply(Batch(commit=held.transaction_id[1:]))
+    await db.apply(WriteBatch(half=held))
+    await db.apply(WriteBatch(commit=held.transaction_id[1:]))
 
     class Segment:
         open, previous = 1, 0
@@ -240,7 +242,7 @@ async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify
     async with open_pool(db.url) as pool:
         scheduled = Scheduled(pool, Segment())
         assert await scheduled.left_behind(10) == []
-        more = (await db.apply(Batch(commit=[head]))).more
+        more = (await db.apply(WriteBatch(commit=[head]))).more
         left = await scheduled.left_behind(10)
         assert [each.bytes for each in left] == more, "and the key that is held back is not among them"
 
@@ -268,7 +270,7 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
     async def writer(turn: int) -> None:
         async with await connect_writer(db.url, lock_timeout_s=120, transaction_timeout_s=240) as connection:
 
-            async def write(batch: Batch) -> None:
+            async def write(batch: WriteBatch) -> None:
                 await apply(connection, batch, segment=1, previous=0, first_check_s=6)
 
             for _ in range(25):
@@ -276,15 +278,15 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
                 for row in range(1, len(half.transaction_id)):
                     if rng.random() < 0.3:  # several messages of one transaction
                         half.transaction_id[row], half.n[row] = half.transaction_id[row - 1], half.n[row - 1] + 1
-                await write(Batch(half=half))
+                await write(WriteBatch(half=half))
                 if rng.random() < 0.2:
-                    await write(Batch(half=half))
+                    await write(WriteBatch(half=half))
                 left.extend(dict.fromkeys(half.transaction_id))
                 rng.shuffle(left)
                 ends = [left.pop() for _ in range(min(len(left), rng.randint(0, 9)))]
                 rollback = [end for end in ends if rng.random() < 0.2]
                 rolled_back.update(rollback)
-                outcomes = Batch(
+                outcomes = WriteBatch(
                     commit=[end for end in ends if end not in rollback],
                     rollback=rollback,
                     plain=ordered(db, *rng.choices(keys, k=rng.randint(0, 2))),
@@ -299,7 +301,7 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
         for turn in range(4):
             tasks.create_task(writer(turn))
     assert {row[0].bytes for row in await db.rows("select transaction_id from txmsg.half_message")} >= set(left)
-    await db.apply(Batch(commit=left))
+    await db.apply(WriteBatch(commit=left))
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)], "all are decided, and some wait still"
     rows = await db.rows(
         "select m.queue, m.ordering_key, min(s.order_seq) "
@@ -325,7 +327,7 @@ async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queu
     first, second = ordered(db, "a"), ordered(db, "a")
     async with await AsyncConnection.connect(db.url) as other:  # a batch of the queue that is not visible yet
         await other.execute("select pg_advisory_xact_lock(7705, %s)", (first.queue[0] % 1024,))
-        storing = asyncio.create_task(db.apply(Batch(half=second)))
+        storing = asyncio.create_task(db.apply(WriteBatch(half=second)))
         async with await AsyncConnection.connect(db.url, autocommit=True) as watcher:
             async with asyncio.timeout(60):
                 while True:
@@ -341,7 +343,7 @@ async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queu
 
 def test_every_message_of_a_key_names_the_same_queue_of_its_topic() -> None:
     """The number is on disk in all databases: it must never change."""
-    topic = Topic(
+    topic = StoredTopic(
         "orders",
         tuple(map(QueueId, (11, 12, 13, 14))),
         write_queues=2,

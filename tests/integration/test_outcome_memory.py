@@ -16,7 +16,7 @@ from tests.integration.client_harness import collecting, half_count, message_cou
 from tests.postgres_proxy import CUT_AFTER, FORWARD, PostgresProxy, Request, Verdict
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import WriteBatch
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.client import AsyncProducer
@@ -139,9 +139,9 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
     undecided.ordering_key = held_back.ordering_key = ["k"]
     scheduled.deliver_at_us = [2 * scheduled.born_at_us[0]]
     for half in (undecided, held_back, scheduled):
-        await db.apply(Batch(half=half))
+        await db.apply(WriteBatch(half=half))
     committed = [*held_back.transaction_id, *scheduled.transaction_id]
-    assert (await db.apply(Batch(commit=committed))).problems == {}
+    assert (await db.apply(WriteBatch(commit=committed))).problems == {}
     await db.connection.execute("update txmsg.topic set permission = 0, write_changed_at = now() - interval '1 h'")
     async with open_pool(db.url) as pool:
         topics = TopicAdministration(pool)
@@ -152,8 +152,8 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
         await topics.delete("orders", force=True)
     for table in ("half_message", "scheduled", "queue"):
         assert await db.rows(f"select count(*) from txmsg.{table}") == [(0,)]
-    assert (await db.apply(Batch(commit=committed, rollback=undecided.transaction_id))).problems == {}
-    against = await db.apply(Batch(commit=undecided.transaction_id, rollback=committed))
+    assert (await db.apply(WriteBatch(commit=committed, rollback=undecided.transaction_id))).problems == {}
+    against = await db.apply(WriteBatch(commit=undecided.transaction_id, rollback=committed))
     assert against.problems == dict.fromkeys([*undecided.transaction_id, *committed], "conflict")
 
 
@@ -163,8 +163,8 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
 async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcomes_are_remembered(db: Notify) -> None:
     config = BrokerConfig(storage=db.url, segment_size_bytes=1, outcome_memory_s=600)
     half = db.columns(2)
-    await db.apply(Batch(half=half))
-    await db.apply(Batch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
+    await db.apply(WriteBatch(half=half))
+    await db.apply(WriteBatch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
     async with open_pool(db.url) as pool:
         clock = [1000.0]
         brokers = [Segments(pool, config, lambda: clock[0]) for _ in range(3)]
@@ -191,10 +191,10 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         await opened(300)
         assert await look() == 2
         remembered = await db.apply(
-            Batch(commit=half.transaction_id[1:], rollback=half.transaction_id[:1]), segment=2, previous=1
+            WriteBatch(commit=half.transaction_id[1:], rollback=half.transaction_id[:1]), segment=2, previous=1
         )
         assert remembered.problems == dict.fromkeys(half.transaction_id, "conflict")
-        await db.apply(Batch(plain=db.columns(1)), segment=2, previous=1)
+        await db.apply(WriteBatch(plain=db.columns(1)), segment=2, previous=1)
         assert await look() == 2
         await opened(601)
         assert await look() == 2
@@ -205,7 +205,7 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
 async def test_a_segment_is_as_young_as_the_last_batch_it_waited_for(db: Notify) -> None:
     """A rotation may wait; what is written meanwhile is to be remembered as long as everything else."""
     half = columns_of(db.queues)
-    await db.apply(Batch(half=half))
+    await db.apply(WriteBatch(half=half))
     async with (
         await AsyncConnection.connect(db.url) as batch,
         await AsyncConnection.connect(db.url, autocommit=True) as keeper,

@@ -29,7 +29,7 @@ from tests.methods import made, parts_of
 from tests.unit.test_permissions import METHODS
 from tests.waiting import until
 from tests.wire.certificates import Authority
-from txmsg.administration.access import Access, AlterUser, LimitUser, NewUser, Revoke
+from txmsg.administration.access import AccessService, AlterUser, LimitUser, NewUser, Revoke
 from txmsg.administration.alerts import NewSilence
 from txmsg.administration.ask import Nothing
 from txmsg.administration.audit import AuditQuery
@@ -46,7 +46,7 @@ from txmsg.message import Message, new_transaction_id, now_us
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.ops.cli.main import main
 from txmsg.wire.access.permissions import PERMISSIONS
-from txmsg.wire.access.rules import RIGHTS, Kind, Rule, parse_rule
+from txmsg.wire.access.rules import RIGHTS, ResourceKind, Rule, parse_rule
 from txmsg.wire.access.tokens import new_token
 from txmsg.wire.address import host_and_port
 from txmsg.wire.blocking import BlockingChannel
@@ -54,7 +54,7 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
 from txmsg.wire.frames import LAST, FrameReader, call_head, frame_of
-from txmsg.wire.frames import Kind as FrameKind
+from txmsg.wire.frames import WireFrameKind as FrameKind
 from txmsg.wire.method import packed
 from txmsg.wire.tls import client_context
 from txmsg.wire.users import AccessWatch, WatchAccess
@@ -64,7 +64,7 @@ from txmsg.wire.v1 import (
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 MINE, OTHER = "mine", "other"
-ALL_RIGHTS = [(right.action, right.kind) for right in RIGHTS if right.kind is not Kind.CLUSTER]
+ALL_RIGHTS = [(right.action, right.kind) for right in RIGHTS if right.kind is not ResourceKind.CLUSTER]
 
 
 class Place:
@@ -265,7 +265,7 @@ def test_a_user_without_a_rule_may_call_only_what_needs_none(codes: Codes) -> No
 def test_a_right_on_another_name_is_none_on_this_one(codes: Codes) -> None:
     def is_named(method: str) -> bool:
         needs = PERMISSIONS[method]
-        return any(not need.optional and (bool(need.path) or need.right.kind is Kind.CLUSTER) for need in needs)
+        return any(not need.optional and (bool(need.path) or need.right.kind is ResourceKind.CLUSTER) for need in needs)
 
     refused = {method for method, code in codes[OTHER].items() if code == "permission_denied"}
     assert refused == {method for method in METHODS if is_named(method)}
@@ -455,7 +455,7 @@ async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(plac
         known = await channel.call(AccessWatch.watch, WatchAccess(), timeout_s=TIMEOUT_S)
         request = WatchAccess(version=known.version, wait_ms=60_000)
         watching = asyncio.create_task(channel.call(AccessWatch.watch, request, timeout_s=TIMEOUT_S))
-        await channel.call(Access.who_am_i, Nothing(), timeout_s=TIMEOUT_S)  # the broker has both
+        await channel.call(AccessService.who_am_i, Nothing(), timeout_s=TIMEOUT_S)  # the broker has both
         rule = rule_of("follower", "read cluster")
         await asyncio.to_thread(place.call, "ops", "Rules/Deny", rule)
         with pytest.raises(PermissionDenied, match="follower may not read cluster"):

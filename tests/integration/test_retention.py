@@ -14,7 +14,7 @@ from txmsg.administration.groups import Seek
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.retention import Retention
 from txmsg.broker.store import segments as store
-from txmsg.broker.store.batch import Batch, apply
+from txmsg.broker.store.batch import WriteBatch, apply
 from txmsg.broker.store.connect import connect_writer, open_pool, upkeep_session
 from txmsg.broker.store.group_administration import GroupAdministration
 from txmsg.broker.store.prepared import PreparedConnection
@@ -327,7 +327,7 @@ async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_a
             body=[b"x"],
             born_at_us=[1],
         )
-        applied = await apply(sender, Batch(plain=plain), segment=segment, previous=segment - 1, first_check_s=6)
+        applied = await apply(sender, WriteBatch(plain=plain), segment=segment, previous=segment - 1, first_check_s=6)
         assert applied.problems == {}
         sent += 1
         delivery.wake(applied.ends)

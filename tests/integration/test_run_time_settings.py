@@ -16,15 +16,15 @@ from tests.waiting import until
 from txmsg.administration.settings import SettingChange, UsedSetting
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.server import Broker
+from txmsg.broker.server import BrokerServer
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.connect import Pool, open_pool
 from txmsg.broker.store.settings import SettingStore
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, MessageTooLarge, MisuseError, UnknownTopic
 from txmsg.message import Message
-from txmsg.settings.catalogue import Kind, settings_of
-from txmsg.settings.live import Given, replaced, value_in
+from txmsg.settings.catalogue import SettingKind, settings_of
+from txmsg.settings.live import GivenSettings, replaced, value_in
 from txmsg.wire.access.limits import UserLimits
 
 LIVE = {each.name: each for each in settings_of(BrokerConfig, "broker") if each.live}
@@ -96,7 +96,7 @@ def test_the_log_level_changes_while_a_broker_runs(start_broker: StartBroker) ->
 
 async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str) -> None:
     pool, given = open_pool(notify_url), BrokerConfig(storage=notify_url, authentication=True)
-    broker = Broker(Given(given), pool, pool, Segments(pool, given), asyncio.Event())
+    broker = BrokerServer(GivenSettings(given), pool, pool, Segments(pool, given), asyncio.Event())
     storage, sending, checking = broker.parts.storage, broker.parts.sending, broker.parts.checking
     delivery, admitting = broker.parts.delivering.delivery, broker.parts.admitting
     assert admitting.access is not None
@@ -168,7 +168,7 @@ def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
     """The settings as a broker of its own knows them."""
     store = SettingStore(pool)
     given = BrokerConfig(storage=url, **config)  # type: ignore[arg-type]
-    return RunTimeSettings(Given(given), store, store)
+    return RunTimeSettings(GivenSettings(given), store, store)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,11 @@ async def test_what_is_no_setting_any_more_can_be_unset(notify_url: str) -> None
 
 
 def test_every_live_number_has_bounds() -> None:
-    numbers = {name for name, each in LIVE.items() if each.kind in {Kind.DURATION, Kind.COUNT, Kind.SIZE, Kind.NUMBER}}
+    numbers = {
+        name
+        for name, each in LIVE.items()
+        if each.kind in {SettingKind.DURATION, SettingKind.COUNT, SettingKind.SIZE, SettingKind.NUMBER}
+    }
     assert numbers
     assert {name for name in numbers if LIVE[name].least is None or LIVE[name].most is None} == set()
 
@@ -305,7 +309,7 @@ class HeldStore(SettingStore):
 async def test_a_look_under_way_when_the_database_goes_back_unsets_nothing(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store, seen = HeldStore(pool), list[BrokerConfig]()
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
+        settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
         settings.on_change(seen.append)
         await store.change("broker.topic_queues", "9", expected=None, changed_by="ann")
         store.may_return.set()
@@ -351,7 +355,7 @@ async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_data
     async with open_pool(notify_url) as pool:
         store, seen = SettingStore(pool), list[BrokerConfig]()
         given = BrokerConfig(storage=notify_url)
-        settings = RunTimeSettings(Given(given), store, store)
+        settings = RunTimeSettings(GivenSettings(given), store, store)
         settings.on_change(seen.append)
         await settings.refresh_once()
         assert seen == []
@@ -372,7 +376,7 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
     async with open_pool(notify_url) as pool:
         store, seen = SettingStore(pool), list[BrokerConfig]()
         strict = BrokerConfig(storage=notify_url, retention_s=86_400.0, retention_max_s=86_400.0)
-        settings = RunTimeSettings(Given(strict), store, store)
+        settings = RunTimeSettings(GivenSettings(strict), store, store)
         settings.on_change(seen.append)
         await store.change("broker.retention_s", "2d", expected=None, changed_by="ann")
         await settings.refresh_once()
@@ -394,7 +398,7 @@ async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(no
 async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
+        settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
         watching = asyncio.create_task(settings.changed_from(0, 60))
         await store.change("app.a", "1", expected=None, changed_by="ann")
         await settings.refresh_once()
@@ -411,7 +415,7 @@ async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: s
 async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_back(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
+        settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
         await settings.refresh_once()
         watching = asyncio.create_task(settings.changed_from(settings.version, 0.01))
         await asyncio.sleep(0)
@@ -423,7 +427,7 @@ async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_bac
 async def test_a_name_that_only_looks_like_one_is_refused_before_the_database_is_asked(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
-        settings = RunTimeSettings(Given(BrokerConfig(storage=notify_url)), store, store)
+        settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
         for name in ("", "app", "app.a b", "app.a@", "x" * 400):
             with pytest.raises(MisuseError):
                 await settings.change(name, "1", expected=None, changed_by="ann")

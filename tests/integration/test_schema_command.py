@@ -21,7 +21,7 @@ from tests.errors_page import is_documented
 from tests.integration.cli_harness import TIMEOUT_S, asked, json_of, said
 from tests.integration.test_topic_command import settle
 from txmsg import AsyncProducer, InvalidMessage, MisuseError, Producer, Topic, Txmsg
-from txmsg.administration.schemas import RegisterSchema, SchemaQuery, Schemas, register_schema, schemas_of
+from txmsg.administration.schemas import RegisterSchema, SchemaQuery, SchemasService, register_schema, schemas_of
 from txmsg.broker.api.schemas import SchemasApi
 from txmsg.errors import InvalidName, ProtocolError, UnknownTopic
 from txmsg.ops.cli.connections import asker
@@ -194,10 +194,10 @@ def test_of_many_that_register_at_once_one_adds_each_version(broker: BrokerProce
     assert [each.schema for each in schemas_of(ask, "t")] == [each.schema() for each in versions]
     register_schema(ask, topic(("id", str), name="u"))
     with BlockingChannel(broker.address) as channel:
-        page = channel.call(Schemas.list, SchemaQuery(limit=2), timeout_s=TIMEOUT_S)
+        page = channel.call(SchemasService.list, SchemaQuery(limit=2), timeout_s=TIMEOUT_S)
         assert ([each.version for each in page.schemas], page.more) == ([1, 2], True)
         after = SchemaQuery(limit=2, after_topic="t", after_version=2)
-        page = channel.call(Schemas.list, after, timeout_s=TIMEOUT_S)
+        page = channel.call(SchemasService.list, after, timeout_s=TIMEOUT_S)
         assert ([(each.topic, each.version) for each in page.schemas], page.more) == ([("t", 3), ("u", 1)], False)
 
 

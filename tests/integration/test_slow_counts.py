@@ -10,7 +10,7 @@ import psycopg
 from tests.broker_process import BrokerProcess
 from tests.integration.client_harness import WAIT_S, collecting
 from txmsg.administration.ask import Nothing
-from txmsg.administration.halves import Admin
+from txmsg.administration.halves import AdminService
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Message
@@ -28,7 +28,7 @@ def test_counts_that_take_too_long_are_given_up_and_stop_the_delivery_of_no_grou
         assert got.get(timeout=WAIT_S).body == b"before"
         with psycopg.connect(notify_url, connect_timeout=10) as other, ThreadPoolExecutor(AT_ONCE) as threads:
             other.execute("lock table txmsg.dead_letter in access exclusive mode")
-            asked = [threads.submit(ask_broker, broker.address, Admin.stats, Nothing()) for _ in range(AT_ONCE)]
+            asked = [threads.submit(ask_broker, broker.address, AdminService.stats, Nothing()) for _ in range(AT_ONCE)]
             sent = 0
             while wait_for(asked, timeout=0.2).not_done:
                 producer.send(Message("t", b"%d" % sent))
@@ -39,5 +39,5 @@ def test_counts_that_take_too_long_are_given_up_and_stop_the_delivery_of_no_grou
             other.rollback()
         producer.send(Message("t", b"after"))
         assert got.get(timeout=WAIT_S).body == b"after"
-        assert ask_broker(broker.address, Admin.stats, Nothing()).groups
+        assert ask_broker(broker.address, AdminService.stats, Nothing()).groups
     assert "delivery stops" not in broker.log.read_text()

@@ -14,7 +14,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.errors_page import is_documented
 from tests.integration.cli_harness import said
-from txmsg.administration.topics import Topics
+from txmsg.administration.topics import TopicsService
 from txmsg.client import Producer
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown, ProtocolError, TxmsgError
 from txmsg.message import Message
@@ -22,9 +22,9 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import bytes_of_error
-from txmsg.wire.frames import LAST, PREFACE, Kind, call_head, frame_of
+from txmsg.wire.frames import LAST, PREFACE, WireFrameKind, call_head, frame_of
 from txmsg.wire.handlers import Handlers
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.shared import Shared
 from txmsg.wire.v1 import txmsg_pb2
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -38,10 +38,11 @@ SAYS = {
     "SSH": b"SSH-2.0-OpenSSH_9.9\r\n",
     "PostgreSQL": b"E\x00\x00\x00\x3eSFATAL\x00C08P01\x00Munsupported frontend protocol\x00\x00",
     "half a greeting": greeting()[:-1],
-    "a protocol of later": PREFACE + frame_of(Kind.HELLO, payload=Greeting(versions=[2, 3]).SerializeToString()),
+    "a protocol of later": PREFACE
+    + frame_of(WireFrameKind.HELLO, payload=Greeting(versions=[2, 3]).SerializeToString()),
     "another framing": PREFACE.replace(b"\1", b"\2") + bytes(100),
-    "a frame before its greeting": PREFACE + frame_of(Kind.PING),
-    "a greeting that cannot be read": PREFACE + frame_of(Kind.HELLO, payload=b"\xff\xff"),
+    "a frame before its greeting": PREFACE + frame_of(WireFrameKind.PING),
+    "a greeting that cannot be read": PREFACE + frame_of(WireFrameKind.HELLO, payload=b"\xff\xff"),
 }
 
 
@@ -57,21 +58,24 @@ class Nasty(TxmsgError):
 
 def nasty_greeting(*versions: int) -> bytes:
     hello = Greeting(versions=versions, release=NASTY.decode(), features=[NASTY.decode()])
-    return PREFACE + frame_of(Kind.HELLO, payload=hello.SerializeToString())
+    return PREFACE + frame_of(WireFrameKind.HELLO, payload=hello.SerializeToString())
 
 
-NASTY_GOAWAY = frame_of(Kind.GOAWAY, payload=bytes_of_error(Nasty(NASTY.decode())))
-NASTY_ERROR = frame_of(Kind.ERROR, 0, 1, bytes_of_error(Nasty(NASTY.decode())))
+NASTY_GOAWAY = frame_of(WireFrameKind.GOAWAY, payload=bytes_of_error(Nasty(NASTY.decode())))
+NASTY_ERROR = frame_of(WireFrameKind.ERROR, 0, 1, bytes_of_error(Nasty(NASTY.decode())))
 NASTY_SAYS: dict[str, tuple[list[bytes], type[TxmsgError]]] = {
     "at once": ([NASTY], BrokerUnavailable),
     "behind its greeting": ([nasty_greeting(1) + NASTY], BrokerUnavailable),
     "in the greeting of another version": ([nasty_greeting(2)], BrokerUnavailable),
     "when it goes": ([greeting() + NASTY_GOAWAY], BrokerUnavailable),
-    "in the place of its reason to go": ([greeting() + frame_of(Kind.GOAWAY, payload=NASTY)], BrokerUnavailable),
+    "in the place of its reason to go": (
+        [greeting() + frame_of(WireFrameKind.GOAWAY, payload=NASTY)],
+        BrokerUnavailable,
+    ),
     "when it has heard the call": ([greeting(), NASTY], OutcomeUnknown),
     "in answer to the call": ([greeting(), NASTY_ERROR], TxmsgError),
-    "in the place of a reason": ([greeting(), frame_of(Kind.ERROR, 0, 1, NASTY)], ProtocolError),
-    "in the place of a reply": ([greeting(), frame_of(Kind.REPLY, 0, 1, NASTY)], ProtocolError),
+    "in the place of a reason": ([greeting(), frame_of(WireFrameKind.ERROR, 0, 1, NASTY)], ProtocolError),
+    "in the place of a reply": ([greeting(), frame_of(WireFrameKind.REPLY, 0, 1, NASTY)], ProtocolError),
     "in a frame of no kind": ([greeting(), frame_of(99, 0, 1, NASTY)], OutcomeUnknown),
 }
 """One thing after the other, each as soon as it has heard something; and the error of a send."""
@@ -168,7 +172,7 @@ def test_what_a_strange_server_says_is_shown_without_its_control_characters(
 
 
 def call_of(method: bytes) -> bytes:
-    return frame_of(Kind.CALL, LAST, 1, call_head(method, 0) + txmsg_pb2.RouteRequest().SerializeToString())
+    return frame_of(WireFrameKind.CALL, LAST, 1, call_head(method, 0) + txmsg_pb2.RouteRequest().SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,7 @@ def call_of(method: bytes) -> bytes:
         nasty_greeting(1) + call_of(NASTY),
         nasty_greeting(1) + call_of(NASTY[:9]),
         nasty_greeting(1) + NASTY_GOAWAY,
-        nasty_greeting(1) + frame_of(Kind.PUSH, 0, 1, NASTY),
+        nasty_greeting(1) + frame_of(WireFrameKind.PUSH, 0, 1, NASTY),
     ],
 )
 def test_what_a_strange_client_says_is_not_in_the_log_of_a_broker(broker: BrokerProcess, says: bytes) -> None:
@@ -190,7 +194,7 @@ def test_what_a_strange_client_says_is_not_in_the_log_of_a_broker(broker: Broker
         connection.settimeout(60)
         connection.sendall(says)
         with suppress(ConnectionError):  # closed, which is an answer, too
-            connection.sendall(frame_of(Kind.PING, payload=question))
+            connection.sendall(frame_of(WireFrameKind.PING, payload=question))
         heard = b""
         with suppress(ConnectionError):
             while question not in heard:  # else the broker has read what came before
@@ -220,7 +224,7 @@ class Refusing:
 
 @pytest.mark.parametrize("kind", [MisuseError, Nasty])
 async def test_what_a_strange_broker_says_is_shown_without_its_control_characters(kind: type[TxmsgError]) -> None:
-    strange = Server(Handlers({Topics: Refusing(kind(NASTY.decode()))}), Shared(connections_max=10))
+    strange = WireServer(Handlers({TopicsService: Refusing(kind(NASTY.decode()))}), Shared(connections_max=10))
     address = await strange.bind("127.0.0.1:0")
     await strange.start()
     try:

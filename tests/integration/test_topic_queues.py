@@ -16,9 +16,9 @@ from tests.integration.batch_harness import Notify, columns_of, running_writer
 from tests.integration.client_harness import WAIT_S, collecting, message_count
 from tests.integration.delivery_harness import delivering, notify_at, receive
 from tests.waiting import until_async
-from txmsg.administration.topics import AlterTopic, CreateTopic, TopicChange, TopicSettings
+from txmsg.administration.topics import AlterTopic, CreateTopic, TopicChange, TopicWithSettings
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.store.batch import Batch
+from txmsg.broker.store.batch import WriteBatch
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.client import AsyncProducer, Producer
@@ -35,8 +35,8 @@ async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher
         settings = TopicAdministration(notify.topics._pool)
         changes = (settings.alter("t", TopicChange(queues=count)) for count in (3, 5, 7, 9))
         results = await asyncio.gather(*changes, return_exceptions=True)
-        assert isinstance(results[-1], TopicSettings)
-        assert all(isinstance(result, TopicSettings | MisuseError) for result in results)
+        assert isinstance(results[-1], TopicWithSettings)
+        assert all(isinstance(result, TopicWithSettings | MisuseError) for result in results)
         assert await notify.topics.refresh_once() == ["t"]
         queue_ids = await notify.queue_ids()
         assert len(queue_ids) == 9
@@ -79,7 +79,7 @@ async def test_two_copies_at_one_moment_that_name_different_queues_are_one_messa
                 plain_born_at="array[now()]",
             )
             other.execute(f"select {call}".encode(), {"ids": [copy.transaction_id[0].hex()], "queues": [db.queues[0]]})
-            writing = asyncio.create_task(writer.write(Batch(plain=copy), 1))
+            writing = asyncio.create_task(writer.write(WriteBatch(plain=copy), 1))
             async with asyncio.timeout(60):
                 while await db.rows("select from pg_locks where not granted and locktype = 'transactionid'") == []:
                     assert not writing.done(), "the copy is stored beside the first one"
@@ -116,8 +116,8 @@ async def test_copies_that_cross_each_other_into_other_queues_are_repeated_until
         holder.execute("select pg_advisory_lock(1, 1)")
         async with running_writer(config) as (writer, _, _), running_writer(config) as (other, _, _):
             writing = asyncio.gather(
-                writer.write(Batch(plain=forth), 1),
-                other.write(Batch(plain=back), 1),
+                writer.write(WriteBatch(plain=forth), 1),
+                other.write(WriteBatch(plain=back), 1),
             )
             async with asyncio.timeout(60):
                 while len(await db.rows("select from pg_locks where locktype = 'advisory' and not granted")) < 2:

@@ -20,12 +20,12 @@ from tests.broker_process import BrokerProcess
 from tests.waiting import until
 from txmsg.client.app.worker.changes import Changes
 from txmsg.client.app.worker.reports import counters_in, put_all, series_of, together
-from txmsg.client.app.worker.supervisor import Plan, Supervisor
+from txmsg.client.app.worker.supervisor import Supervisor, WorkerPlan
 from txmsg.client.producer import Producer
 from txmsg.client.sending.counts import ProducerCounts
 from txmsg.message import Message
 from txmsg.metaq import LogAccess, LogProducer, open_log
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.child import Child
@@ -298,7 +298,7 @@ def test_a_changed_file_replaces_all_processes(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path)
         supervisor = Supervisor(
-            Plan(app="of_test:app", processes=1, reload=tmp_path), lambda name, line: lines.append(line)
+            WorkerPlan(app="of_test:app", processes=1, reload=tmp_path), lambda name, line: lines.append(line)
         )
         now = 0.0
         try:
@@ -342,11 +342,11 @@ def test_counters_of_a_process_that_ended_go_on_and_its_gauges_do_not() -> None:
     counts = ProducerCounts()
     counts.send.calls = 3
     counts.send.seconds.observe(0.1)
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     counts.put(figures)
     figures.add("txmsg_client_pending_items", 5)
     report = json.loads(json.dumps(series_of(figures)))
-    sum_ = put_all(Figures(Process.WORKER), [together([report, counters_in(report)])])
+    sum_ = put_all(Figures(ExportingProcess.WORKER), [together([report, counters_in(report)])])
     found = {(metric.name, labels): value for metric, values in sum_.series() for labels, value in values.items()}
     assert found["txmsg_client_calls_total", ("send",)] == 6
     assert found["txmsg_client_pending_items", ()] == 5

@@ -16,13 +16,13 @@ from tests.waiting import until_async
 from tests.wire.services import Answers, Echo
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
-from txmsg.broker.store.batch import Applied, Batch, apply, try_to_write
+from txmsg.broker.store.batch import AppliedBatch, WriteBatch, apply, try_to_write
 from txmsg.broker.store.connect import open_pool
 from txmsg.broker.writer import FAILED, Writer
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, Overloaded
 from txmsg.wire.handlers import Handlers
-from txmsg.wire.server import Server
-from txmsg.wire.shared import Limits, Shared
+from txmsg.wire.server import WireServer
+from txmsg.wire.shared import ConnectionLimits, Shared
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 
@@ -36,17 +36,17 @@ async def test_a_poison_item_fails_alone_in_a_batch(notify_url: str) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
         plain = columns_of([queue] * 100)
         plain.key[-1] = "poison\0"  # the service refuses it; the database does, too
-        problems = await writer.write(Batch(plain=plain), 100)
+        problems = await writer.write(WriteBatch(plain=plain), 100)
         assert problems == {plain.transaction_id[-1]: FAILED}
         assert ends == {queue: 99}
 
 
 async def test_a_rotation_by_another_broker_is_followed(notify_url: str) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
-        await writer.write(Batch(plain=columns_of([queue])), 1)
+        await writer.write(WriteBatch(plain=columns_of([queue])), 1)
         with psycopg.connect(notify_url) as other:
             other.execute("select txmsg.rotate(1)")
-        assert await writer.write(Batch(plain=columns_of([queue])), 1) == {}
+        assert await writer.write(WriteBatch(plain=columns_of([queue])), 1) == {}
         assert ends == {queue: 2}
 
 
@@ -69,7 +69,7 @@ async def test_a_read_only_database_is_unavailable_and_no_message_is_called_inva
             # What the database says may come later than a request waits for it.
             while not (isinstance(error, OutcomeUnknown) and "read-only" in str(error)):
                 with pytest.raises((OutcomeUnknown, BrokerUnavailable)) as refused:
-                    await writer.write(Batch(plain=columns_of([queue])), 1)
+                    await writer.write(WriteBatch(plain=columns_of([queue])), 1)
                 error = refused.value
         # Nothing is sent any more, as by who has asked /readyz: the writer finds out itself that it can write again.
         await until_async(lambda: "read-only" in writer.trouble)
@@ -91,10 +91,10 @@ async def test_trying_to_write_leaves_nothing(notify_url: str) -> None:
 async def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(notify_url: str) -> None:
     config = BrokerConfig(storage=notify_url, waiting_items_max=1, request_timeout_s=0.2)
     async with running_writer(config, running=False) as (writer, queue, _):
-        first = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        first = asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="nothing was stored"):
-            await writer.write(Batch(plain=columns_of([queue])), 1)
+            await writer.write(WriteBatch(plain=columns_of([queue])), 1)
         with pytest.raises(BrokerUnavailable):
             await first
 
@@ -103,13 +103,13 @@ async def test_from_many_waiting_items_a_batch_takes_half(notify_url: str, monke
     """Else all senders would be answered together, and send together again."""
     sizes: list[int] = []
 
-    async def counted(connection: Any, batch: Batch, **how: Any) -> Applied:
+    async def counted(connection: Any, batch: WriteBatch, **how: Any) -> AppliedBatch:
         sizes.append(len(batch))
         return await apply(connection, batch, **how)
 
     monkeypatch.setattr("txmsg.broker.writer.apply", counted)
     async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
-        written = [asyncio.create_task(writer.write(Batch(plain=columns_of([queue] * 50)), 1)) for _ in range(8)]
+        written = [asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue] * 50)), 1)) for _ in range(8)]
         await until_async(lambda: writer.waiting_items == 400)
         running = asyncio.create_task(writer.run())
         assert list(await asyncio.gather(*written)) == [{}] * 8
@@ -121,7 +121,9 @@ async def test_from_many_waiting_items_a_batch_takes_half(notify_url: str, monke
 
 async def test_what_its_sender_has_given_up_is_not_begun(notify_url: str) -> None:
     async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
-        given_up, wanted = (asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1)) for _ in range(2))
+        given_up, wanted = (
+            asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1)) for _ in range(2)
+        )
         await until_async(lambda: writer.waiting_items == 2)
         given_up.cancel()
         await asyncio.wait([given_up])
@@ -138,11 +140,13 @@ async def test_a_call_whose_time_is_over_before_a_batch_took_it_is_not_begun(not
 
     class Storing(Answers):
         async def wait(self, request: HeldRequest) -> HeldReply:
-            await writer.write(Batch(plain=columns_of([queue])), 1)
+            await writer.write(WriteBatch(plain=columns_of([queue])), 1)
             return HeldReply(held=request.transaction_ids)
 
     async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
-        server = Server(Handlers({Echo: Storing()}), Shared(connections_max=1, limits=Limits(look_s=0.01)))
+        server = WireServer(
+            Handlers({Echo: Storing()}), Shared(connections_max=1, limits=ConnectionLimits(look_s=0.01))
+        )
         address = await server.bind("127.0.0.1:0")
         await server.start()
         with RawClient(address) as client:
@@ -162,10 +166,10 @@ async def test_a_call_whose_time_is_over_before_a_batch_took_it_is_not_begun(not
 async def test_who_waits_for_room_may_give_up_and_leaves_nothing(notify_url: str) -> None:
     config = BrokerConfig(storage=notify_url, waiting_items_max=1)
     async with running_writer(config, running=False) as (writer, queue, ends):
-        first = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        first = asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1))
         await until_async(lambda: writer.waiting_items == 1)
-        second = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
-        third = asyncio.create_task(writer.write(Batch(plain=columns_of([queue])), 1))
+        second = asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1))
+        third = asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second])

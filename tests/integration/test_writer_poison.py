@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.batch_harness import columns_of, running_writer
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.store.batch import Applied, Batch, apply
+from txmsg.broker.store.batch import AppliedBatch, WriteBatch, apply
 from txmsg.broker.writer import FAILED
 from txmsg.message.columns import Columns
 
@@ -26,7 +26,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the batches that went to the database, in order."""
     sizes: list[int] = []
 
-    async def counted(connection: Any, batch: Batch, **how: Any) -> Applied:
+    async def counted(connection: Any, batch: WriteBatch, **how: Any) -> AppliedBatch:
         sizes.append(len(batch))
         return await apply(connection, batch, **how)
 
@@ -65,7 +65,7 @@ async def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(
 ) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
         plain, culprits = _poisoned(queue, [*_POISON, _POISON_MESSAGE])
-        assert await writer.write(Batch(plain=plain), 1) == dict.fromkeys(culprits, FAILED)
+        assert await writer.write(WriteBatch(plain=plain), 1) == dict.fromkeys(culprits, FAILED)
         assert ends == {queue: _FULL - len(culprits)}
         assert len(calls) <= _calls_max(len(culprits))
     assert _counts(notify_url)[0] == _FULL - len(_POISON) - 1
@@ -74,7 +74,7 @@ async def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(
 async def test_whatever_value_cannot_be_stored_fails_alone_among_halves(notify_url: str, calls: list[int]) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, _):
         half, culprits = _poisoned(queue, _POISON)
-        assert await writer.write(Batch(half=half), 1) == dict.fromkeys(culprits, FAILED)
+        assert await writer.write(WriteBatch(half=half), 1) == dict.fromkeys(culprits, FAILED)
         assert len(calls) <= _calls_max(len(culprits))
     assert _counts(notify_url)[2] == _FULL - len(_POISON)
 
@@ -99,14 +99,14 @@ async def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_u
     async with running_writer(BrokerConfig(storage=notify_url, first_check_s=3600)) as (writer, queue, _):
         stored = columns_of([queue] * 3 * share)
         stored.key[some] = _UNCOMPRESSED
-        assert await writer.write(Batch(half=stored), 1) == {}
+        assert await writer.write(WriteBatch(half=stored), 1) == {}
         commit, rollback, check = (stored.transaction_id[start : start + share] for start in range(0, 3 * share, share))
         refused = [rollback[some], check[some]]
         with psycopg.connect(notify_url) as connection:
             connection.execute(_REFUSE.replace("%s", ", ".join(f"'{UUID(bytes=each)}'" for each in refused)).encode())
         half, plain = columns_of([queue] * (share // 2)), columns_of([queue] * (share // 2))
         half.key[some] = plain.key[some] = "\0"
-        batch = Batch(half=half, plain=plain, commit=commit, rollback=rollback, check=check)
+        batch = WriteBatch(half=half, plain=plain, commit=commit, rollback=rollback, check=check)
         assert len(batch) == _FULL
         calls.clear()
         culprits = [half.transaction_id[some], plain.transaction_id[some], commit[some], *refused]

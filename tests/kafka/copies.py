@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.kafka_server import Kafka
 from tests.metaq.logs import append, bodies
 from txmsg.metaq import LogAccess
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.record import records_of
@@ -57,7 +57,7 @@ def append_with_copies(
     assert isinstance(log, KafkaLog)
     own = count if tags is not None or count == 1 else count // 2
     offset = append(log, topic, queue, own, at_us=at_us, tags=tags)
-    columns = Columns(bodies(topic, queue, offset, count - own), [at_us])
+    columns = FrameColumns(bodies(topic, queue, offset, count - own), [at_us])
     producer = Producer({"bootstrap.servers": ",".join(log.address.servers), "log_level": 0})
     for record in records_of(columns, "elsewhere", queue, 0):
         producer.produce(

@@ -11,10 +11,10 @@ from tests.kafka_server import Kafka, PrivateKafka, admin, create_topic
 from tests.waiting import until
 from txmsg.binlog.mirror.kafka_sink import KafkaSink
 from txmsg.binlog.verifier.kafka_walk import KafkaTopics
-from txmsg.binlog.verifier.mirror import Queue
+from txmsg.binlog.verifier.mirror import VerifiedQueue
 from txmsg.metaq import LogQueue, PullConsumer, open_log
-from txmsg.metaq.format.frame import Columns
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.format.frame import FrameColumns
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.record import received, records_of
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.long
 def test_what_is_produced_is_consumed(kafka: Kafka, kafka_prefix: str) -> None:
     name = kafka_name("orders", kafka_prefix)
     create_topic(kafka, name, 2)
-    clients = Clients(parse_address(kafka.address), {}, timeout_s=30)
+    clients = KafkaClients(parse_address(kafka.address), {}, timeout_s=30)
     producer = clients.producer()
-    for record in records_of(Columns([b"a", b"b"], [5000], bytes(32)), name, 1, 10):
+    for record in records_of(FrameColumns([b"a", b"b"], [5000], bytes(32)), name, 1, 10):
         producer.produce(name, record.value, record.key, 1, timestamp=record.timestamp_ms, headers=record.headers)
     assert producer.flush(30) == 0
     consumer = clients.consumer("unused")
@@ -73,7 +73,7 @@ def test_whoever_asks_for_a_topic_does_not_create_it(private_kafka: PrivateKafka
         sink.tails([("absent", 0)])
         assert list(sink.marks("absent", absent.queue, 0, 1)) == []
     with KafkaTopics(where, None) as topics:
-        topics.ends([Queue("absent", 0)])
-        topics.messages(Queue("absent", 0))
+        topics.ends([VerifiedQueue("absent", 0)])
+        topics.messages(VerifiedQueue("absent", 0))
     create_by_asking(private_kafka, kafka_prefix, "asked-after")  # Kafka answers first, and creates then
     assert topics_of(private_kafka, kafka_prefix) == {"asked-before", "asked-after"}

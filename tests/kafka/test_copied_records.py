@@ -16,11 +16,11 @@ from tests.kafka_server import Kafka, create_topic
 from tests.metaq.consumers import Seen
 from tests.waiting import until
 from txmsg.binlog.mirror.kafka_sink import KafkaSink
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.client.app import Txmsg
 from txmsg.message import EPOCH_2000_US, Message, QueueNumber, now_us
 from txmsg.metaq import LogProducer, LogQueue, open_log, read_arrow
-from txmsg.metaq.interface import Range
+from txmsg.metaq.interface import QueueRange
 
 pytestmark = pytest.mark.long
 
@@ -37,13 +37,13 @@ def mirror(where: str) -> None:
             sink.append([_half(queue, count, half, at_us) for queue, count in enumerate(COUNTS)])
 
 
-def _half(queue: int, count: int, half: int, at_us: int) -> Batch:
+def _half(queue: int, count: int, half: int, at_us: int) -> RowBatch:
     offsets = range(half * count // 2, (half + 1) * count // 2)
     rows = [
-        Row((queue << 32 | at).to_bytes(16), 0, b"k", b"", b"", b"%d/%d" % (queue, at), at_us, at_us, b"")
+        TableRow((queue << 32 | at).to_bytes(16), 0, b"k", b"", b"", b"%d/%d" % (queue, at), at_us, at_us, b"")
         for at in offsets
     ]
-    return Batch("orders", QueueNumber(queue), offsets.start, rows)
+    return RowBatch("orders", QueueNumber(queue), offsets.start, rows)
 
 
 def produce(where: str) -> None:
@@ -75,7 +75,7 @@ def test_copied_records_are_read_once_in_the_order_of_their_partition(
         bodies.append(b"sent")
 
     with open_log(where) as log:
-        assert log.ranges([target]) == {target: Range(0, len(bodies))}
+        assert log.ranges([target]) == {target: QueueRange(0, len(bodies))}
         assert log.offsets_at([target], 0) == {target: 0}
     found = read_arrow(where, target.topic, queues=[target.queue]).read_all()
     assert found["offset"].to_pylist() == list(range(len(bodies)))

@@ -18,8 +18,8 @@ from txmsg.errors import (
 )
 from txmsg.message import Message, new_transaction_id_bytes, now_us
 from txmsg.metaq import Acks, LogAccess, LogProducer, LogQueue, open_log, to_arrow
-from txmsg.metaq.format.frame import Columns, Compression, encode
-from txmsg.metaq.interface import Fetched, GroupState, Range
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
+from txmsg.metaq.interface import Fetched, GroupState, QueueRange
 from txmsg.metaq.kafka.record import records_of
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -43,7 +43,9 @@ def mirror(kafka: Kafka, name: str, counts: list[int], *, begin: int = 0, partit
     offset = begin
     for count in counts:
         producer.begin_transaction()
-        columns = Columns([b"%d" % each for each in range(offset, offset + abs(count))], [NOW_US + 1_000_000 * offset])
+        columns = FrameColumns(
+            [b"%d" % each for each in range(offset, offset + abs(count))], [NOW_US + 1_000_000 * offset]
+        )
         columns.transaction_id = b"".join(new_transaction_id_bytes() for _ in columns.body)
         for record in records_of(columns, name, partition, offset):
             producer.produce(
@@ -83,7 +85,7 @@ def test_what_a_producer_sends_is_read(log: LogAccess) -> None:
     assert log.queues_of("orders") == [0, 1]
     queue, other = LogQueue("orders", place.queue), LogQueue("orders", 1 - place.queue)
     assert log.ranges([queue, other, LogQueue("none", 7)]) == {
-        queue: Range(0, 1), other: Range(0, 3), LogQueue("none", 7): Range(0, 0)
+        queue: QueueRange(0, 1), other: QueueRange(0, 3), LogQueue("none", 7): QueueRange(0, 0)
     }  # fmt: skip
     fetched: dict[LogQueue, Fetched] = {}
     while len(fetched) < 2:  # a fetch gives what has come by then
@@ -141,7 +143,7 @@ def test_offsets_of_a_mirror_are_those_of_its_queues(kafka: Kafka, kafka_prefix:
     create_topic(kafka, f"{kafka_prefix}mirrored", 2)
     queue, empty = LogQueue("mirrored", 0), LogQueue("mirrored", 1)
     mirror(kafka, f"{kafka_prefix}mirrored", [3, -50, 1, 1, 1, -1, -1, 40, 1, -7, 5], begin=100)
-    assert log.ranges([queue, empty]) == {queue: Range(100, 152), empty: Range(0, 0)}
+    assert log.ranges([queue, empty]) == {queue: QueueRange(100, 152), empty: QueueRange(0, 0)}
     expected = [(offset, b"%d" % offset) for offset in range(100, 152)]
     assert read(log, queue, 100) == expected
     for offset in (151, 103, 145, 100, 106, 107, 144):
@@ -165,7 +167,7 @@ def test_what_is_not_committed_is_not_there(kafka: Kafka, kafka_prefix: str, log
     producer.produce(f"{kafka_prefix}open", b"x", partition=0)
     producer.flush(30)
     queue = LogQueue("open", 0)
-    assert log.ranges([queue]) == {queue: Range(0, 0)}
+    assert log.ranges([queue]) == {queue: QueueRange(0, 0)}
     assert log.fetch({queue: 0}, wait_s=0.2) == []
     producer.commit_transaction(30)
     until(lambda: log.ranges([queue])[queue].end)  # Kafka tells of the commit before partitions have it
@@ -222,7 +224,7 @@ def test_a_queue_that_is_not_asked_for_keeps_its_place(log: LogAccess) -> None:
 
 
 def test_topics_of_groups_and_of_others_are_not_listed(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
-    payload = encode(Columns([b"x"], [NOW_US], bytes(16)), Compression.ZSTD)
+    payload = encode(FrameColumns([b"x"], [NOW_US], bytes(16)), Compression.ZSTD)
     assert log.append([Append("%RETRY%mail", 2, payload), Append("%DLQ%mail", 0, payload)]) == [0, 0]
     assert log.topics() == {}
     assert log.queues_of("%RETRY%mail") == list(range(18)), "a queue for each delay of the back-off"
@@ -257,7 +259,7 @@ def test_settings_are_those_of_kafka(log: LogAccess) -> None:
 
 
 def test_offsets_and_holes_are_not_given_to_kafka(log: LogAccess) -> None:
-    payload = encode(Columns([b"x"], [NOW_US]))
+    payload = encode(FrameColumns([b"x"], [NOW_US]))
     with pytest.raises(MisuseError, match="has an offset"):
         log.append([Append("t", 0, payload, 5)])
     with pytest.raises(MisuseError, match="is delayed, which Kafka does not support"):
@@ -283,10 +285,10 @@ def test_groups_of_kafka_are_seen_moved_and_deleted(kafka: Kafka, kafka_prefix: 
     consumer.close()
     assert group in log.groups()
     [state] = log.group(group).queues
-    assert (state.queue, state.owner, state.offset, state.kept) == (queue, None, 12, Range(10, 16))
+    assert (state.queue, state.owner, state.offset, state.kept) == (queue, None, 12, QueueRange(10, 16))
     log.seek(group, {queue: 14})
     assert log.group(group).queues[0].offset == 14
-    log.append([Append(f"%DLQ%{group}", 0, encode(Columns([b"x"], [NOW_US], bytes(16))))])
+    log.append([Append(f"%DLQ%{group}", 0, encode(FrameColumns([b"x"], [NOW_US], bytes(16))))])
     log.delete_group(group)
     assert group not in log.groups()
     assert log.queues_of(f"%DLQ%{group}") == []
@@ -322,4 +324,4 @@ def test_what_a_sender_waits_for_is_what_kafka_gives_or_is_refused(
     create_topic(kafka, f"{kafka_prefix}t", min_insync_replicas="1")
     with pytest.raises(MisuseError, match=r"1 copy is enough: set its min.insync.replicas to 2"):
         LogProducer(log, queues=1, acks=Acks.COPIES).send(Message("t", b"x"))
-    assert log.ranges([LogQueue("t", 0)])[LogQueue("t", 0)] == Range(0, 0)
+    assert log.ranges([LogQueue("t", 0)])[LogQueue("t", 0)] == QueueRange(0, 0)

@@ -13,7 +13,7 @@ from tests.kafka_server import PrivateKafka
 from tests.mirror.checks import require_equal
 from tests.mirror.tailer_process import TailerProcess
 from txmsg.binlog.verifier.kafka_walk import KafkaTopics
-from txmsg.binlog.verifier.mirror import Queue
+from txmsg.binlog.verifier.mirror import VerifiedQueue
 from txmsg.client import BodyKeys, Producer
 from txmsg.client.app import Txmsg
 from txmsg.message import Message, ReceivedMessage
@@ -30,7 +30,7 @@ WAIT_S = 60.0
 def values(where: str) -> list[bytes | None]:
     """What a program gets that knows no txmsg. Fails for a record that does not say that it is encrypted."""
     with KafkaTopics(where, None) as topics:
-        records = list(topics.messages(Queue("t", 0))[1])
+        records = list(topics.messages(VerifiedQueue("t", 0))[1])
     for record in records:
         assert SEALED_HEADER in dict(record.headers() or ())
     return [record.value() for record in records]

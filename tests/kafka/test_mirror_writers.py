@@ -11,10 +11,10 @@ import pytest
 from tests.kafka_server import Kafka
 from tests.mirror.plant import PLANTS
 from txmsg.binlog.mirror.kafka_sink import KafkaSink
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.binlog.sink import MessageFingerprint, QueueTail
 from txmsg.binlog.verifier.kafka_walk import KafkaTopics, offset_of
-from txmsg.binlog.verifier.mirror import Queue
+from txmsg.binlog.verifier.mirror import VerifiedQueue
 from txmsg.errors import LogBusy
 from txmsg.message import QueueNumber
 
@@ -32,15 +32,15 @@ def where(kafka: Kafka, kafka_prefix: str) -> str:
     return f"{kafka.address}/{kafka_prefix}"
 
 
-def batch_of(offsets: range, queue: int = 0) -> Batch:
-    rows = [Row(offset.to_bytes(16), 0, b"", b"", b"", b"%d" % offset, 0, 0, b"") for offset in offsets]
-    return Batch("trade", QueueNumber(queue), offsets.start, rows)
+def batch_of(offsets: range, queue: int = 0) -> RowBatch:
+    rows = [TableRow(offset.to_bytes(16), 0, b"", b"", b"", b"%d" % offset, 0, 0, b"") for offset in offsets]
+    return RowBatch("trade", QueueNumber(queue), offsets.start, rows)
 
 
 def read(where: str) -> list[int | None]:
     """The offsets that readers of what is committed get."""
     with KafkaTopics(where, None) as topics:
-        return [offset_of(record) for record in topics.messages(Queue("trade", 0))[1]]
+        return [offset_of(record) for record in topics.messages(VerifiedQueue("trade", 0))[1]]
 
 
 class Paused:

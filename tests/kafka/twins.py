@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from tests.kafka_server import Kafka, create_topic
 from txmsg.metaq import Log, LogQueue
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.record import records_of
 from txmsg.metaq.store.log import Append
@@ -50,7 +50,7 @@ class Twins:
             for queue, columns in made.items():
                 self._ends[queue] = self._ends.get(queue, 0) + len(columns.body)
 
-    def _transaction(self, made: Mapping[LogQueue, Columns], *, aborted: bool = False) -> None:
+    def _transaction(self, made: Mapping[LogQueue, FrameColumns], *, aborted: bool = False) -> None:
         producer = self._producer
         producer.begin_transaction()
         for queue, columns in made.items():
@@ -71,10 +71,10 @@ class Twins:
             producer.commit_transaction(_ANSWER_S_MAX)
 
 
-def _columns(queue: LogQueue, first: int, count: int) -> Columns:
+def _columns(queue: LogQueue, first: int, count: int) -> FrameColumns:
     """Messages of which some have a key, some a tag, some headers: a minute between each and the next."""
     offsets = range(first, first + count)
-    return Columns(
+    return FrameColumns(
         body=[f"{queue.topic}/{queue.queue}/{offset}".encode() for offset in offsets],
         stored_at_us=[STORED_AT_US + offset * 60_000_000 for offset in offsets],
         born_at_us=[STORED_AT_US + offset * 60_000_000 - 3_000 for offset in offsets],

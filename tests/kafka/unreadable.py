@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from tests.kafka_server import Kafka
 from tests.metaq.unreadable import AT_MS, UNREADABLE
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.kafka.record import records_of
 
 _ANSWER_S_MAX = 60.0
@@ -20,7 +20,7 @@ def produce_with_unreadable(kafka: Kafka, name: str, queue: int, count: int, unr
     unreadable: offsets of those that cannot be read, and kinds of UNREADABLE.
     """
     producer = Producer({"bootstrap.servers": kafka.servers, "log_level": 0})
-    columns = Columns([b"%d" % at for at in range(count)], [AT_MS * 1000])
+    columns = FrameColumns([b"%d" % at for at in range(count)], [AT_MS * 1000])
     for at, record in enumerate(records_of(columns, name, queue)):
         headers, timestamp_ms = record.headers, record.timestamp_ms
         if at in unreadable:

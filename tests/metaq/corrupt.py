@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txmsg.errors import CorruptLog, OffsetOutOfRange, OffsetsMissing, StorageError
-from txmsg.metaq.format.frame import Columns, Compression, Header, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, Header, encode
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.store.cells import Cells, queue_directory
@@ -23,7 +23,7 @@ from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.frames import frames
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
-from txmsg.metaq.store.state import Identity, write_identity
+from txmsg.metaq.store.state import LogIdentity, write_identity
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
 QUEUES = (("trade", 0), ("trade", 1), ("user", 0))
@@ -64,7 +64,7 @@ def prepare(directory: Path) -> Material:
 
 def _write(root: Path, log_id: int, letter: str) -> Messages:
     (root / "commitlog").mkdir(parents=True)
-    write_identity(root, Identity(log_id))
+    write_identity(root, LogIdentity(log_id))
     expected: Messages = {}
     with Log(root, _CONFIG) as log:
         log.set_topic("user", TopicSettings(flush=Flush.TIMED))
@@ -73,7 +73,7 @@ def _write(root: Path, log_id: int, letter: str) -> Messages:
             for key in QUEUES:
                 count = 1 + (number + key[1]) % 3
                 bodies = [f"{letter}{key[0]}/{key[1]}/{ends[key] + each}".encode() * 4 for each in range(count)]
-                columns = Columns(bodies, [1000 + number], key=[f"k{number}"] * count)
+                columns = FrameColumns(bodies, [1000 + number], key=[f"k{number}"] * count)
                 compression = Compression.ZSTD if number % 4 == 3 else Compression.NONE
                 log.append([Append(*key, encode(columns, compression), ends[key])])
                 for body in bodies:
@@ -392,7 +392,7 @@ def served(root: Path) -> Iterator[tuple[str, int, int, bytes]]:
 def _wrongly_going_on(material: Material, log: Log) -> str:
     for topic, queue in QUEUES:
         end = 1 + max(offset for of, number, offset in material.expected if (of, number) == (topic, queue))
-        [first] = log.append([Append(topic, queue, encode(Columns([b"new"], [9999])))])
+        [first] = log.append([Append(topic, queue, encode(FrameColumns([b"new"], [9999])))])
         if first != end:
             return f"topic {topic} queue {queue} goes on at {first}, not at {end}"
     return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from txmsg.errors import OffsetsMissing
 from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.interface import Fetched, LogAccess, LogQueue
 from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.reader import LogReader, QueueReader
@@ -22,7 +22,7 @@ def batch(
     topic: str, queue: int, start: int, count: int, *, compression: Compression = Compression.NONE, at_us: int = 1
 ) -> Append:
     """Messages from this offset on."""
-    return Append(topic, queue, encode(Columns(bodies(topic, queue, start, count), [at_us]), compression), start)
+    return Append(topic, queue, encode(FrameColumns(bodies(topic, queue, start, count), [at_us]), compression), start)
 
 
 def frames(fetched: Fetched) -> list[FrameBatch]:
@@ -43,14 +43,14 @@ def append(log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1
     """Appends a batch at the queue's end, wherever the log is; returns the offset after it."""
     at = LogQueue(topic, queue)
     offset = log.ranges([at])[at].end
-    columns = Columns(bodies(topic, queue, offset, count), [at_us], tag=tags or [])
+    columns = FrameColumns(bodies(topic, queue, offset, count), [at_us], tag=tags or [])
     assert log.append([Append(topic, queue, encode(columns))]) == [offset]
     return offset + count
 
 
 def append_compressible(log: LogAccess, topic: str, frames: int, *, size_bytes: int = 1024 * 1024) -> None:
     """Appends frames of this size to queue 0, with two messages each, that are stored as a thousandth of it."""
-    columns = Columns([b"x" * (size_bytes // 2)] * 2, [1])
+    columns = FrameColumns([b"x" * (size_bytes // 2)] * 2, [1])
     for _ in range(frames):
         log.append([Append(topic, 0, encode(columns, Compression.ZSTD))])
 

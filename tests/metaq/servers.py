@@ -12,7 +12,7 @@ from tests.in_thread import served_in_thread
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 WAIT_S = 60.0
 SERVER_THREAD = "metaq-server"
@@ -21,7 +21,9 @@ SERVER_THREAD = "metaq-server"
 
 def served(config: MetaQConfig) -> AbstractContextManager[str]:
     """A server in a thread; its address. What it raises, the test raises."""
-    return served_in_thread(lambda on_ready, stop: serve(Given(config), on_ready, stop), thread_name=SERVER_THREAD)
+    return served_in_thread(
+        lambda on_ready, stop: serve(GivenSettings(config), on_ready, stop), thread_name=SERVER_THREAD
+    )
 
 
 def log_at(address: str) -> RemoteLog:

@@ -12,7 +12,7 @@ import pytest
 from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import CorruptLog, LogBusy, MisuseError, OffsetsMissing
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups
 from txmsg.metaq.fsck.repair import repair
@@ -244,7 +244,7 @@ def test_messages_found_elsewhere_take_the_place_of_a_hole(tmp_path: Path, numbe
         assert log.reader.queue("t", 0).holes() == [(4 * number, 4 * number + 4)]
         with pytest.raises(MisuseError, match="are not a whole hole"):
             log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 3).payload)
-        assert not log.refill("t", 0, 4 * number, encode(Columns([b"x" * 400] * 4, [1]))), "larger than the hole"
+        assert not log.refill("t", 0, 4 * number, encode(FrameColumns([b"x" * 400] * 4, [1]))), "larger than the hole"
         assert log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 4, at_us=at_us).payload)
         with pytest.raises(MisuseError, match="is not in a hole"):
             log.refill("t", 0, 4 * number, batch("t", 0, 4 * number, 4).payload)
@@ -271,7 +271,7 @@ def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_a
         member.take([LogQueue("t", 0)])
         for topic, counts in ((RETRIES + "g", (2, 1)), (DEAD_LETTERS + "g", (1,))):
             for count in counts:
-                access.append([Append(topic, 0, encode(Columns(bodies(topic, 0, 0, count), [1])))])
+                access.append([Append(topic, 0, encode(FrameColumns(bodies(topic, 0, 0, count), [1])))])
         assert check_with_groups(tmp_path).problems == [], "while all is open"
     [retries] = (tmp_path / "groups/g/retries/commitlog").iterdir()
     _flip(retries, 60)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.store import queues
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.log import Append, Log
@@ -32,12 +32,12 @@ def test_a_checkpoint_syncs_directories_of_new_files_only_and_before_it_is_noted
     monkeypatch.setattr("txmsg.metaq.store.upkeep.write_checkpoint", noted)
     root = tmp_path / "log"
     with Log(root) as log:
-        log.append([Append("t", 0, encode(Columns([b"x"], [1])))])
+        log.append([Append("t", 0, encode(FrameColumns([b"x"], [1])))])
         log.checkpoint()
         assert done[-1] == "noted"
         assert set(done[:-1]) == {root, root / "queues", root / "queues" / "t", root / "queues" / "t" / "0000"}
         done.clear()
-        log.append([Append("t", 0, encode(Columns([b"y"], [2])))])
+        log.append([Append("t", 0, encode(FrameColumns([b"y"], [2])))])
         log.checkpoint()
         assert done == ["noted"]
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.metaq.logs import fill
 from txmsg.administration.log import LogAdministration
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
@@ -25,7 +25,7 @@ from txmsg.ops.cli.main import main
 def root(tmp_path: Path) -> Path:
     with Log(tmp_path) as log:
         fill(log, "trade", 0, [2, 3])
-        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], key=["k", ""], tag=["paid", "new"])
+        tagged = FrameColumns([b"one", b"two\n"], [1_000_000, 3_000_000], key=["k", ""], tag=["paid", "new"])
         log.append([Append("trade", 1, encode(tagged)), Append("user", 0, hole(7, 5))])
     return tmp_path
 
@@ -162,7 +162,7 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
         member = access.join("g", ["trade"])
         member.take([zero])
         member.store({zero: 4})
-        access.append([Append("%DLQ%g", 0, encode(Columns([b"x"], [1])))])
+        access.append([Append("%DLQ%g", 0, encode(FrameColumns([b"x"], [1])))])
         [row] = lines(group("list", root, "--json"))[0]["groups"]
         assert (row["waiting"], row["retrying"], row["dead"], row["members"]) == (1, 0, 1, 1)
         assert row["topics"] == [{"topic": "trade", "waiting": 1, "retrying": None, "dead": None}]

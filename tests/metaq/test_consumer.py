@@ -27,12 +27,12 @@ from txmsg.metaq.consumer.fetcher import Fetcher
 from txmsg.metaq.consumer.options import LogOptions, Missing
 from txmsg.metaq.consumer.pull_consumer import PullConsumer
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import GroupMember, LogQueue, Member
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.wire.start import Start
 
@@ -84,8 +84,8 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
 async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for _ in range(2):
-            tagged = Columns([b""] * 4, [1], tag=["a", "b", "", "c"])
-            log.append([Append("t", 0, encode(tagged)), Append("t", 1, encode(Columns([b""] * 9, [1])))])
+            tagged = FrameColumns([b""] * 4, [1], tag=["a", "b", "", "c"])
+            log.append([Append("t", 0, encode(tagged)), Append("t", 1, encode(FrameColumns([b""] * 9, [1])))])
         seen = Seen()
         consumer = AsyncPushConsumer(tmp_path, "g")
         consumer.subscribe("t", "a || c")(seen)
@@ -546,7 +546,7 @@ def handled_by(consumer: AsyncPushConsumer) -> object:
 
 
 def figure_of(consumer: AsyncPushConsumer, name: str) -> object:
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     consumer._put_figures(figures)
     [(_, values)] = [(metric, values) for metric, values in figures.series() if metric.name == name]
     [value] = values.values()

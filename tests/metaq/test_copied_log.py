@@ -11,7 +11,7 @@ from tests.metaq.copies import begun_copy, take_rest
 from tests.metaq.logs import batch, bodies, read_all
 from txmsg.errors import CorruptLog, NotLeader, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.metaq.copy.beside import CopyState, state_of
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.group.files import offset_in, queue_file
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
@@ -42,10 +42,10 @@ def test_a_copy_deletes_also_after_a_delayed_message(
 ) -> None:
     monkeypatch.setattr("txmsg.metaq.store.moving.Moving.wake", lambda _: None)
     leader._mover = mover = Mover(leader.root, leader._append_own, leader.flush, leader._queue_that_is_read)
-    leader.append([Append("t", 0, encode(Columns([b"delayed"], [1])), due_at_us=1)])
+    leader.append([Append("t", 0, encode(FrameColumns([b"delayed"], [1])), due_at_us=1)])
     mover.run_once(2)
     for _ in range(100):
-        leader.append([Append("t", 0, encode(Columns([b"x" * 300], [1])))])
+        leader.append([Append("t", 0, encode(FrameColumns([b"x" * 300], [1])))])
     mover.run_once(2)
     take_rest(copy, leader)
     assert leader.delete_old(size_bytes_max=8192)

@@ -25,11 +25,11 @@ from txmsg.message import Message
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.copy.promotion import promote
 from txmsg.metaq.group.files import begins_in
-from txmsg.metaq.interface import LogQueue, Range
+from txmsg.metaq.interface import LogQueue, QueueRange
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import CopiesConfig, MetaQConfig
 from txmsg.metaq.server.server import serve
@@ -38,7 +38,7 @@ from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.role import copy_of, fence_of, write_copy
 from txmsg.metaq.store.topics import Flush, TopicSettings
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.wire.failures import unanswered
 from txmsg.wire.start import Start
 
@@ -68,7 +68,7 @@ def test_what_is_appended_is_on_the_copy_and_read_there(tmp_path: Path) -> None:
         assert [message.body for each in fetched.batches for message in each.messages()] == bodies("t", 0, 0, 3)
         leader.append([batch("t", 0, 3, 1)])
         assert copy.fetch({T: 3}, wait_s=30)[0].batches[0].base_offset == 3
-        assert copy.ranges([T, LogQueue("u", 5)]) == {T: Range(0, 4), LogQueue("u", 5): Range(0, 2)}
+        assert copy.ranges([T, LogQueue("u", 5)]) == {T: QueueRange(0, 4), LogQueue("u", 5): QueueRange(0, 2)}
         assert copy.identity() == leader.identity()
     assert frames_of(tmp_path / "copy") == frames_of(tmp_path / "leader")
     assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 4)
@@ -122,7 +122,7 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         assert copy.group("g").settings == set_of_group
         with pytest.raises(NotLeader):
             copy.alter_group("g", stopped=False)
-        assert copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)] == Range(0, 4)
+        assert copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)] == QueueRange(0, 4)
         leader.append([batch("%RETRY%g", 2, 4, 2)])
         until(lambda: copy.ranges([LogQueue("%RETRY%g", 2)])[LogQueue("%RETRY%g", 2)].end == 6)
         leader.delete_group("g")
@@ -160,7 +160,7 @@ def test_a_copy_deletes_what_its_leader_has_deleted(tmp_path: Path) -> None:
     with pair(tmp_path) as (leader, copy):
         until(lambda: copy.ranges([T]) == leader.ranges([T]))
         until_copied(tmp_path / "leader", tmp_path / "copy")
-        assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == Range(7, 7)
+        assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == QueueRange(7, 7)
 
 
 def test_a_copy_that_was_away_for_too_long_begins_where_its_leader_does(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_copy_that_was_away_for_too_long_begins_where_its_leader_does(tmp_path
         leader.append([batch("t", 0, 100, 1), batch("old", 3, 7, 1)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
         until(lambda: copy.ranges([T]) == leader.ranges([T]))
-        assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == Range(7, 8)
+        assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == QueueRange(7, 8)
 
 
 def test_a_leader_lists_its_copies_and_a_copy_names_its_leader(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_appends_that_need_a_copy_are_refused_without_one_and_on_its_disk_with_i
             why = "0 of 1 copies of the log are in touch: nothing was appended"
             told = until_told(why, lambda: impatient.append([batch("t", 0, 0, 1)]))
         assert isinstance(told, BrokerUnavailable)
-        assert leader.ranges([T])[T] == Range(0, 0)
+        assert leader.ranges([T])[T] == QueueRange(0, 0)
         assert leader.append([batch("t", 0, 0, 1)], Acks.DISK) == [0]
         with served(following(tmp_path, address)), log_at(address) as log:
             for offset in range(1, 20):
@@ -258,7 +258,7 @@ def test_what_the_server_said_is_told_though_the_last_try_had_no_answer() -> Non
         tries.append(timeout_s)
         raise OutcomeUnknown("not on copies") if len(tries) == 1 else unanswered("MetaQ server", "no answer in time")
 
-    with closing(Server("unix:/nowhere")) as server, pytest.raises(OutcomeUnknown, match="not on copies"):
+    with closing(RemoteServer("unix:/nowhere")) as server, pytest.raises(OutcomeUnknown, match="not on copies"):
         server.ask(attempt, timeout_s=0.2, changes=True)
     assert len(tries) > 1
 
@@ -367,7 +367,9 @@ def test_a_former_leader_with_more_says_that_it_has_diverged_and_stays_as_it_is(
     before = frames_of(tmp_path / "leader")
     with served(replace(leading(tmp_path), data_dir=tmp_path / "copy")) as address:
         with pytest.raises(CopyDiverged, match=r"has another frame at position \d+.*`mv .*/leader .*/leader.diverged`"):
-            asyncio.run(serve(Given(replace(leading(tmp_path), follow=address)), lambda _: None, asyncio.Event()))
+            asyncio.run(
+                serve(GivenSettings(replace(leading(tmp_path), follow=address)), lambda _: None, asyncio.Event())
+            )
     assert frames_of(tmp_path / "leader") == before
 
 

@@ -15,7 +15,7 @@ from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.metaq.copy.follower import begin_if_new
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.settings.common import TlsConfig
@@ -34,7 +34,7 @@ def write(file: Path, rules: str) -> None:
 
 
 def begin(leader: str, root: Path, token: str) -> None:
-    server = Server(leader, token=token)
+    server = RemoteServer(leader, token=token)
     try:
         begin_if_new(server, root)
     finally:

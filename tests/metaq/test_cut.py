@@ -10,7 +10,7 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.store.cells import Cell, CellFile
 from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.keys import KeyFinder
@@ -182,7 +182,7 @@ def test_a_look_in_the_middle_of_which_the_queue_grows_or_is_cut_is_taken_again(
 
 
 def test_keys_are_looked_up_while_files_are_deleted_and_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keyed = encode(Columns([bytes(100)], [1], key=["k"]))
+    keyed = encode(FrameColumns([bytes(100)], [1], key=["k"]))
     with Log(tmp_path, LogConfig(file_size_bytes_max=600, flush_s=3600)) as log:
         for _ in range(9):
             log.append([Append("t", 0, keyed)])

@@ -23,7 +23,7 @@ from txmsg.message import ReceivedMessage, datetime_of_us
 from txmsg.metaq import Log, LogAccess, open_log
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.consumer.retries import Tried, appends_of
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 from txmsg.metaq.server.config import MetaQConfig
@@ -43,7 +43,7 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
     if request.param == "kafka":
         where = f"{request.getfixturevalue('kafka').address}/{request.getfixturevalue('kafka_prefix')}"
         with open_log(where) as access:
-            access.append([Append("t", 0, encode(Columns([b""] * 5, [1])))])
+            access.append([Append("t", 0, encode(FrameColumns([b""] * 5, [1])))])
             die(access, KEYS)
             yield access
         return
@@ -199,7 +199,7 @@ def test_files_of_dead_letters_that_were_dealt_with_go(tmp_path: Path) -> None:
         access.join("g", ["t"]).leave({})
         root = logs.root_of(DEAD.topic)
         assert root is not None
-        dead = Append(DEAD.topic, 0, encode(Columns([b"x"], [1])))
+        dead = Append(DEAD.topic, 0, encode(FrameColumns([b"x"], [1])))
         for _ in range(6):
             logs.append(root, [dead])
         assert access.ranges([DEAD])[DEAD] == (0, 6), "what nobody has dealt with was deleted"
@@ -214,7 +214,7 @@ async def test_what_is_no_copy_holds_no_other_retry_back_and_ends_as_a_dead_lett
         fill(log, "t", 0, [2])
     with open_log(tmp_path) as access:
         access.join("g", ["t"]).leave({})
-        access.append([Append(RETRY.topic, 0, encode(Columns([b"no copy"], [1])))])
+        access.append([Append(RETRY.topic, 0, encode(FrameColumns([b"no copy"], [1])))])
         seen = Seen(lambda message: message.attempt == 1 and message.offset == 1)
         days = count()
         consumer = AsyncPushConsumer(tmp_path, "g")

@@ -19,14 +19,14 @@ from tests.waiting import until
 from txmsg.errors import InvalidMessage, InvalidName, MisuseError, StorageError
 from txmsg.message import Message, ReceivedMessage, now_us
 from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer, Place
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.ahead import AHEAD_MAX, leave_in_doubt
-from txmsg.metaq.store.delayed import DELAYED, NOTES, Batch, Entry, Note, delayed_from
+from txmsg.metaq.store.delayed import DELAYED, NOTES, DelayedBatch, DelayedEntry, MoveNote, delayed_from
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.mover import Mover
 from txmsg.metaq.store.reader import LogReader, QueueReader
@@ -66,7 +66,7 @@ class Bench:
         self.open()
 
     def send(self, body: str, after_us: int, topic: str = "t", queue: int = 0) -> None:
-        payload = encode(Columns([body.encode()], [self.clock.us]))
+        payload = encode(FrameColumns([body.encode()], [self.clock.us]))
         self.log.append([Append(topic, queue, payload, due_at_us=self.clock.us + after_us)])
 
     def run(self, us: int = 0) -> int | None:
@@ -174,7 +174,7 @@ def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
 ) -> None:
     """So that a mover that is far behind, and killed again and again, gets on."""
     after_us = random.Random(5).sample(range(1, 5000), 1000)
-    payload = encode(Columns([b"x"], [bench.clock.us]))
+    payload = encode(FrameColumns([b"x"], [bench.clock.us]))
     bench.log.append([Append("t", 0, payload, due_at_us=bench.clock.us + each) for each in after_us])
     bench.run()
     fetched: list[int] = []
@@ -188,7 +188,7 @@ def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
         patch.setattr(QueueReader, "fetch", counted)
         bench.run(5000)
     assert len(bench.there()) == 1000
-    notes = [Note.unpack(message.body) for message in messages_of(bench.root, DELAYED, NOTES)]
+    notes = [MoveNote.unpack(message.body) for message in messages_of(bench.root, DELAYED, NOTES)]
     assert [len(note.moves) for note in notes] == [250] * 4
     moved = [after_us[move.entry] for note in notes for move in note.moves]
     assert moved == sorted(after_us)
@@ -197,7 +197,7 @@ def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
 
 @pytest.mark.parametrize("compression", list(Compression))
 def test_a_batch_is_moved_as_it_was(bench: Bench, compression: Compression) -> None:
-    columns = Columns([b"x" * 1000, b"y"], [1], bytes(range(32)), born_at_us=[3, 4], key=["k", ""], tag=["", "t"])
+    columns = FrameColumns([b"x" * 1000, b"y"], [1], bytes(range(32)), born_at_us=[3, 4], key=["k", ""], tag=["", "t"])
     bench.log.append([Append("t", 3, encode(columns, compression), due_at_us=bench.clock.us + 1)])
     bench.run(1)
     one, two = messages_of(bench.root, "t", 3)
@@ -206,8 +206,10 @@ def test_a_batch_is_moved_as_it_was(bench: Bench, compression: Compression) -> N
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    payload = encode(Columns([b"body"], [7], key=["k"]))
-    assert Entry.unpack(Entry(5, Batch("t", 9, payload)).pack(), 7) == Entry(5, Batch("t", 9, payload))
+    payload = encode(FrameColumns([b"body"], [7], key=["k"]))
+    assert DelayedEntry.unpack(DelayedEntry(5, DelayedBatch("t", 9, payload)).pack(), 7) == DelayedEntry(
+        5, DelayedBatch("t", 9, payload)
+    )
 
 
 # ---- crashes: the file ends anywhere in a move
@@ -348,7 +350,7 @@ def test_no_file_is_deleted_while_something_in_it_waits(tmp_path: Path, monkeypa
 
     def fill_and_delete() -> list[int]:
         for _ in range(10):
-            bench.log.append([Append("other", 0, encode(Columns([bytes(1000)], [1])))])
+            bench.log.append([Append("other", 0, encode(FrameColumns([bytes(1000)], [1])))])
         return bench.log.delete_old()
 
     assert fill_and_delete()
@@ -388,12 +390,12 @@ def test_a_queue_that_is_not_read_any_more_gets_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "why"),
     [
-        (Append("t", 0, encode(Columns([b""], [1])), due_at_us=2**60), InvalidMessage, "at most .its setting"),
-        (Append("t", 0, encode(Columns([b"", b""], [1, 2])), due_at_us=5), InvalidMessage, "leave that out"),
-        (Append("%RETRY%g", 0, encode(Columns([b""], [1])), due_at_us=5), InvalidMessage, "the log's own"),
-        (Append("t", 0, encode(Columns([b""], [1])), 0, due_at_us=5), MisuseError, "no offset before it is due"),
-        (Append("t", 1024, encode(Columns([b""], [1])), due_at_us=5), MisuseError, "0 to 1023"),
-        (Append("t/", 0, encode(Columns([b""], [1])), due_at_us=5), InvalidName, "t/"),
+        (Append("t", 0, encode(FrameColumns([b""], [1])), due_at_us=2**60), InvalidMessage, "at most .its setting"),
+        (Append("t", 0, encode(FrameColumns([b"", b""], [1, 2])), due_at_us=5), InvalidMessage, "leave that out"),
+        (Append("%RETRY%g", 0, encode(FrameColumns([b""], [1])), due_at_us=5), InvalidMessage, "the log's own"),
+        (Append("t", 0, encode(FrameColumns([b""], [1])), 0, due_at_us=5), MisuseError, "no offset before it is due"),
+        (Append("t", 1024, encode(FrameColumns([b""], [1])), due_at_us=5), MisuseError, "0 to 1023"),
+        (Append("t/", 0, encode(FrameColumns([b""], [1])), due_at_us=5), InvalidName, "t/"),
     ],
 )
 def test_what_cannot_wait_is_refused(bench: Bench, wrong: Append, error: type[Exception], why: str) -> None:
@@ -437,7 +439,7 @@ def test_a_producer_sends_delayed_messages(log: LogAccess) -> None:
 def test_nobody_appends_to_the_topic_in_which_messages_wait(tmp_path: Path) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         with pytest.raises(InvalidName, match="the log's own"):
-            log.append([Append(DELAYED, 0, encode(Columns([b"x"], [1])))])
+            log.append([Append(DELAYED, 0, encode(FrameColumns([b"x"], [1])))])
 
 
 def test_producers_and_delayed_messages_share_a_queue(tmp_path: Path) -> None:

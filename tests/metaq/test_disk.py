@@ -21,7 +21,7 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, read_around, readable
 from tests.waiting import until
 from txmsg.errors import OffsetOutOfRange, StorageError
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
@@ -32,7 +32,7 @@ from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
 SIZE_BYTES = 1024 * 1024
-LARGE = Append("large", 0, encode(Columns([os.urandom(100_000)], [1])))
+LARGE = Append("large", 0, encode(FrameColumns([os.urandom(100_000)], [1])))
 DEADLINE_S = 60
 
 
@@ -164,7 +164,7 @@ def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: 
 
 def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
     with Log(disk / "log", LogConfig(file_size_bytes_max=1000)) as log:
-        log.append([Append("t", 0, encode(Columns([b"x"] * 5, [1], key=["a", "b"] * 2 + ["a"])))] * 10)
+        log.append([Append("t", 0, encode(FrameColumns([b"x"] * 5, [1], key=["a", "b"] * 2 + ["a"])))] * 10)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     try:
         with pytest.raises(
@@ -367,7 +367,7 @@ def test_a_reader_keeps_what_it_has_read_when_the_log_is_cut_behind_it(
 ) -> None:
     """A failed sync cuts off what another process has read already."""
     log = Log(tmp_path, LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED)))
-    log.append([Append("t", 0, encode(Columns([b"x" * 50_000], [1])))])
+    log.append([Append("t", 0, encode(FrameColumns([b"x" * 50_000], [1])))])
     with subprocess.Popen(
         [sys.executable, "-c", _READER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reader:

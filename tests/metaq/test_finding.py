@@ -14,7 +14,7 @@ from tests.metaq.servers import log_at, served
 from txmsg.errors import InvalidMessage, ProtocolError
 from txmsg.message import message_id
 from txmsg.metaq.finding import CLOCKS_APART_S, search_id
-from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode, hole
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
@@ -36,7 +36,7 @@ def made_at(s: int, number: int) -> UUID:
 
 
 def append_of(queue: int, ids: list[UUID], *, stored_s: int, n: list[int] | None = None, **kwargs: object) -> Append:
-    columns = Columns(
+    columns = FrameColumns(
         [each.hex.encode() for each in ids],
         [stored_s * 1_000_000],
         transaction_id=b"".join(each.bytes for each in ids),
@@ -58,7 +58,9 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         for each in range(3):
             other = made_at(AT_S, 100 + each)
             access.append([append_of(0, [other] * 5, stored_s=AT_S, compression=Compression.LZ4)])
-        access.append([Append("t", 0, hole(20, AT_S * 1_000_000)), Append("t", 1, encode(Columns([b"no id"], [AT_S])))])
+        access.append(
+            [Append("t", 0, hole(20, AT_S * 1_000_000)), Append("t", 1, encode(FrameColumns([b"no id"], [AT_S])))]
+        )
         access.append([append_of(0, [made_at(AT_S, 9), EARLY], stored_s=AT_S - CLOCKS_S + 1)])
         access.append([append_of(1, [PAIR] * 3, stored_s=AT_S + 6, n=[0, 1, 2])])
         access.append([append_of(1, [LATE], stored_s=AT_S + 86400)])
@@ -117,7 +119,7 @@ def test_a_server_refuses_to_go_on_in_another_topic(log: LogAccess) -> None:
 
 def test_the_command_finds_by_id_and_by_key(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as access:
-        columns = Columns([b"paid"], [AT_S * 1_000_000], transaction_id=EARLY.bytes, key=["42"])
+        columns = FrameColumns([b"paid"], [AT_S * 1_000_000], transaction_id=EARLY.bytes, key=["42"])
         access.append([Append("t", 0, encode(columns))])
 
     def find(*words: str) -> tuple[int, str]:

@@ -14,10 +14,10 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_around
 from tests.metaq.power import ForgetfulDisk
 from txmsg.binlog.mirror.log_sink import LogSink
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.errors import OffsetsMissing, StorageError
 from txmsg.message import QueueNumber
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.group.groups import LocalMember
 from txmsg.metaq.interface import LogAccess, LogQueue
@@ -112,14 +112,14 @@ class Machine:
     def append(self, queue: LogQueue) -> tuple[int, bytes]:
         self._number += 1
         body = f"message {self._number} of {queue}".encode()
-        return self.log.append([Append(*queue, encode(Columns([body], [1])))])[0], body
+        return self.log.append([Append(*queue, encode(FrameColumns([body], [1])))])[0], body
 
     def mirror(self, count: int) -> None:
         """Appends what the log lacks, and so many rows more, as a tailer does."""
         self.table += [f"row {len(self.table) + each}".encode() for each in range(count)]
         end = self.log.reader.queue(*MIRRORED).end()
         if rows := self.table[end:]:
-            self.log.append([Append(*MIRRORED, encode(Columns(rows, [1])), end, is_mirrored=True)])
+            self.log.append([Append(*MIRRORED, encode(FrameColumns(rows, [1])), end, is_mirrored=True)])
 
     def read_on(self) -> Reader:
         reader = Reader(self.access, self.read)
@@ -239,15 +239,15 @@ def test_what_is_cut_off_after_a_failed_sync_leaves_a_hole_though_the_machine_ru
 
 
 def test_a_mirrored_queue_is_not_passed_over_also_by_way_of_a_server(tmp_path: Path, disk: ForgetfulDisk) -> None:
-    mirrored = Append("t", 0, encode(Columns([b"row"], [1])), 7, is_mirrored=True)
+    mirrored = Append("t", 0, encode(FrameColumns([b"row"], [1])), 7, is_mirrored=True)
     sent = [mirrored, mirrored._replace(is_mirrored=False)]
     data = b"".join(append.payload.parts[0] for append in sent)
     came = list(appends_of(map(batch_of_append, sent), memoryview(data)))
     assert [append.is_mirrored for append in came] == [True, False]
     assert [append.payload for append in came] == [append.payload for append in sent]
     with closing(LogSink(LocalLog(tmp_path / "log", append=True, config=LogConfig(topic=TIMED)), "log")) as sink:
-        row = Row(bytes(16), 0, b"", b"", b"", b"body", 0, 0, b"")
-        sink.append([Batch("t", QueueNumber(0), 7, [row])])
+        row = TableRow(bytes(16), 0, b"", b"", b"", b"body", 0, 0, b"")
+        sink.append([RowBatch("t", QueueNumber(0), 7, [row])])
         sink.mark_hole("t", 0, 8, 9)
         disk.after_power_cut(tmp_path / "log", tmp_path / "copy", random.Random(1))
         assert queues_in_doubt(tmp_path / "copy") == []
@@ -276,4 +276,4 @@ def test_a_queue_that_ends_in_a_hole_whose_file_is_deleted_goes_on_behind_it(tmp
         assert log.reader.queue("t", 0).range() == (9, 9)
     assert check(tmp_path).report.problems == []
     with Log(tmp_path, config) as log:
-        assert log.append([Append("t", 0, encode(Columns([b"new"], [1])))]) == [9]
+        assert log.append([Append("t", 0, encode(FrameColumns([b"new"], [1])))]) == [9]

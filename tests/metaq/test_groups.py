@@ -14,10 +14,10 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill
 from tests.metaq.servers import log_at, served
 from txmsg.errors import CorruptLog, MembershipLost, MisuseError, StorageError, UnknownGroup
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.group.files import OwnedQueue, offset_in, queue_file
 from txmsg.metaq.group.logs import GroupLogs
-from txmsg.metaq.interface import LogAccess, LogQueue, Range
+from txmsg.metaq.interface import LogAccess, LogQueue, QueueRange
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
@@ -67,8 +67,8 @@ def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) ->
     state = access.group("g")
     assert [member.id for member in state.members] == [other.id]
     assert [(queue.queue, queue.owner, queue.offset, queue.kept) for queue in state.queues] == [
-        (A, other.id, 3, Range(0, 5)),
-        (B, other.id, 1, Range(0, 3)),
+        (A, other.id, 3, QueueRange(0, 5)),
+        (B, other.id, 1, QueueRange(0, 3)),
     ]
 
 
@@ -87,7 +87,7 @@ def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: Lo
     }
     assert one.view().queues == (A, B)
     access.append([batch("u", 7, 0, 1)])
-    access.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+    access.append([Append("%RETRY%g", 0, encode(FrameColumns([b"x"], [1])))])
     assert one.view().queues == (RETRY, A, B, LogQueue("u", 7)), "what is new is not seen"
     other.leave({})
     assert one.view().queues == (A, B)
@@ -95,13 +95,13 @@ def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: Lo
 
 def test_the_retries_of_a_group_are_a_log_that_all_its_members_append_to(tmp_path: Path, access: LogAccess) -> None:
     with pytest.raises(UnknownGroup, match="group g is unknown"):
-        access.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
+        access.append([Append("%RETRY%g", 0, encode(FrameColumns([b"x"], [1])))])
     access.join("g", ["t"])
     assert access.fetch({RETRY: 0}) == []
     with open_log(tmp_path) as other:
         for each in (access, other, access):
-            each.append([Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
-    assert access.ranges([RETRY]) == {RETRY: Range(0, 3)}
+            each.append([Append("%RETRY%g", 0, encode(FrameColumns([b"x"], [1])))])
+    assert access.ranges([RETRY]) == {RETRY: QueueRange(0, 3)}
     [found] = access.fetch({RETRY: 1})
     assert [each.base_offset for each in found.batches] == [1, 2]
     with pytest.raises(MisuseError, match="nothing was appended"):
@@ -307,14 +307,14 @@ def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path
     member.take([RETRY, later])
     for queue, count in ((0, 4), (5, 1), (0, 2)):
         for _ in range(count):
-            logs.append(root, [Append("%RETRY%g", queue, encode(Columns([b"x"], [1])))])
-    assert access.ranges([RETRY, later]) == {RETRY: Range(0, 6), later: Range(0, 1)}, "what waits was deleted"
+            logs.append(root, [Append("%RETRY%g", queue, encode(FrameColumns([b"x"], [1])))])
+    assert access.ranges([RETRY, later]) == {RETRY: QueueRange(0, 6), later: QueueRange(0, 1)}, "what waits was deleted"
     member.store({RETRY: 6})
-    logs.append(root, [Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
-    assert access.ranges([RETRY, later]) == {RETRY: Range(4, 7), later: Range(0, 1)}
+    logs.append(root, [Append("%RETRY%g", 0, encode(FrameColumns([b"x"], [1])))])
+    assert access.ranges([RETRY, later]) == {RETRY: QueueRange(4, 7), later: QueueRange(0, 1)}
     member.store({later: 1})
-    logs.append(root, [Append("%RETRY%g", 0, encode(Columns([b"x"], [1])))])
-    assert access.ranges([RETRY, later]) == {RETRY: Range(6, 8), later: Range(1, 1)}
+    logs.append(root, [Append("%RETRY%g", 0, encode(FrameColumns([b"x"], [1])))])
+    assert access.ranges([RETRY, later]) == {RETRY: QueueRange(6, 8), later: QueueRange(1, 1)}
 
 
 def test_a_queue_whose_offset_could_not_be_written_can_be_taken_again(

@@ -10,8 +10,8 @@ import pytest
 
 from tests.metaq.logs import batch, bodies, fill
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
-from txmsg.metaq.format.frame import Columns, encode, hole
-from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, Range
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
+from txmsg.metaq.interface import Fetched, LogAccess, LogQueue, QueueRange
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log
@@ -37,10 +37,10 @@ def test_many_queues_are_fetched_at_once_and_trouble_with_one_harms_no_other(tmp
         assert missing.error.end == 4
         assert access.fetch({A: 5, B: 1, C: 4}) == []
         assert access.ranges([A, B, C, LogQueue("new", 3)]) == {
-            A: Range(0, 5),
-            B: Range(0, 1),
-            C: Range(0, 4),
-            LogQueue("new", 3): Range(0, 0),
+            A: QueueRange(0, 5),
+            B: QueueRange(0, 1),
+            C: QueueRange(0, 4),
+            LogQueue("new", 3): QueueRange(0, 0),
         }
 
 
@@ -107,10 +107,10 @@ def keyed(tmp_path: Path) -> Iterator[LogAccess]:
     with open_log(tmp_path, append=True) as access:
         access.append(
             [
-                Append("k", 0, encode(Columns([b""] * 3, [10], key=["x", "wanted", ""]))),
+                Append("k", 0, encode(FrameColumns([b""] * 3, [10], key=["x", "wanted", ""]))),
                 Append("k", 0, hole(5, 10)),
-                Append("k", 0, encode(Columns([b""] * 2, [20], key=["", "wanted"]))),
-                Append("k", 1, encode(Columns([b""], [30], key=["wanted"]))),
+                Append("k", 0, encode(FrameColumns([b""] * 2, [20], key=["", "wanted"]))),
+                Append("k", 1, encode(FrameColumns([b""], [30], key=["wanted"]))),
             ]
         )
         yield access
@@ -154,4 +154,4 @@ def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(
         found = reader.fetch({A: 0, retries: 0})
         assert [each.error for each in found] == [None, None]
         assert [len(each.batches[0]) for each in found] == [2, 4]
-        assert reader.ranges([A]) == {A: Range(0, 2)}
+        assert reader.ranges([A]) == {A: QueueRange(0, 2)}

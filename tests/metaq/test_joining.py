@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from txmsg.metaq import SCHEMA, to_arrow
 from txmsg.metaq.format import batch
 from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.format.frame import Columns, Compression, encode, pack, read_header
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode, pack, read_header
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 _TEXTS = st.sampled_from(["", "a", "paid", "ключ", "new " * 9])
@@ -30,7 +30,7 @@ def _batches(draw: st.DrawFn) -> list[FrameBatch]:
     offset = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(0, 6))):
         count = draw(st.integers(1, 4))
-        columns = Columns(
+        columns = FrameColumns(
             body=draw(st.lists(st.binary(max_size=40), min_size=count, max_size=count)),
             stored_at_us=draw(_one_of_each(_MOMENTS, count)) or [draw(_MOMENTS)],
             transaction_id=draw(st.just(b"") | st.binary(min_size=16 * count, max_size=16 * count)),
@@ -47,7 +47,7 @@ def _batches(draw: st.DrawFn) -> list[FrameBatch]:
     return found
 
 
-def _batch(columns: Columns, offset: int, compression: Compression, skip: int = 0) -> FrameBatch:
+def _batch(columns: FrameColumns, offset: int, compression: Compression, skip: int = 0) -> FrameBatch:
     payload = encode(columns, compression)
     frame = b"".join(pack(payload, b"t", 0, offset, position=0, log_id=1, synced=0, generation=1))
     header = read_header(frame)
@@ -76,7 +76,7 @@ def test_small_batches_are_joined_and_large_ones_are_not_copied(
     count: int, size_bytes: int, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_JOINED_MIN", 8)
-    batches = [_batch(Columns([bytes(size_bytes)], [1]), 5, Compression.NONE)] * count
+    batches = [_batch(FrameColumns([bytes(size_bytes)], [1]), 5, Compression.NONE)] * count
     found = to_arrow(batches)
     assert (found.num_rows, found["body"].num_chunks) == (count, chunks)
     monkeypatch.setattr(batch, "_TOGETHER_SIZE_BYTES_MAX", 15 * count)

@@ -10,11 +10,20 @@ import pytest
 
 from tests.metaq.logs import fill
 from txmsg.message import Message
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.fsck.check import check
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.commit_log import CommitLogReader
-from txmsg.metaq.store.keys import BLOCK_COUNT, KeyIndexer, Keys, KeysFile, index_keys, key_hash, keys_file, write_keys
+from txmsg.metaq.store.keys import (
+    BLOCK_COUNT,
+    FrameKeys,
+    KeyIndexer,
+    KeysFile,
+    index_keys,
+    key_hash,
+    keys_file,
+    write_keys,
+)
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
@@ -24,7 +33,7 @@ KEYS = ["a", "b", "ключ", "a", "x" * 512]
 
 
 def batch(topic: str, queue: int, keys: list[str], compression: Compression = Compression.NONE) -> Append:
-    return Append(topic, queue, encode(Columns([b""] * len(keys), [1], key=keys), compression))
+    return Append(topic, queue, encode(FrameColumns([b""] * len(keys), [1], key=keys), compression))
 
 
 def found(log: Path | LogReader, topic: str, key: str, count_max: int = 100) -> list[tuple[int | None, int | None]]:
@@ -140,7 +149,7 @@ def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_d
 ) -> None:
     deleted: list[int] = []
 
-    def write_late(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
+    def write_late(root: Path, log_id: int, first: int, parts: list[FrameKeys]) -> None:
         if first == 0:
             deleted.extend(log.delete_old(size_bytes_max=CommitLogReader(root / "commitlog").end() - 1))
         write_keys(root, log_id, first, parts)
@@ -167,7 +176,7 @@ def test_an_index_has_blocks_and_equal_hashes_may_stand_in_several(tmp_path: Pat
     hashes = np.full(len(places), 7, np.uint64)
     hashes[:5], hashes[-5:] = 3, 2**64 - 1
     (tmp_path / "keys").mkdir()
-    write_keys(tmp_path, 1, 0, [Keys(hashes[::2], places[::2], 5), Keys(hashes[1::2], places[1::2], 99)])
+    write_keys(tmp_path, 1, 0, [FrameKeys(hashes[::2], places[::2], 5), FrameKeys(hashes[1::2], places[1::2], 99)])
     index = KeysFile(tmp_path, 1, 0, 99)
     assert index.places(3) == [0, 2, 4, 1, 3], "in the order given"
     assert sorted(index.places(7)) == list(range(5, len(places) - 5))

@@ -13,7 +13,7 @@ import pytest
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import MessageTooLarge, MisuseError, OffsetOutOfRange, OffsetsMissing, StorageError
 from txmsg.message import new_transaction_id_bytes
-from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode, hole
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.store.commit_log import CommitLogWriter
@@ -37,7 +37,7 @@ def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", Compression)
 def test_every_column_comes_back_as_it_was(tmp_path: Path, compression: Compression) -> None:
     ids = [new_transaction_id_bytes() for _ in range(3)]
-    columns = Columns(
+    columns = FrameColumns(
         body=[b"a" * 100, b"", b"c\0\xff"],
         stored_at_us=[30, 10, 20],
         transaction_id=b"".join(ids),
@@ -275,11 +275,11 @@ def test_a_file_of_cells_that_is_empty_yet_is_none(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_a_frame_is_refused() -> None:
     with pytest.raises(MessageTooLarge, match="0 messages"):
-        encode(Columns([], [1]))
+        encode(FrameColumns([], [1]))
     with pytest.raises(ValueError, match="column key has 1 entries"):
-        encode(Columns([b"a", b"b"], [1], key=["x"]))
+        encode(FrameColumns([b"a", b"b"], [1], key=["x"]))
     with pytest.raises(ValueError, match="column transaction_id has 16"):
-        encode(Columns([b"a", b"b"], [1], transaction_id=bytes(16)))
+        encode(FrameColumns([b"a", b"b"], [1], transaction_id=bytes(16)))
 
 
 def test_a_queue_whose_first_cell_is_about_to_be_written_is_empty(tmp_path: Path) -> None:

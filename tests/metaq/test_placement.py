@@ -13,17 +13,17 @@ import pytest
 from tests.metaq.logs import batch, bodies, readable
 from txmsg.errors import MisuseError, Overloaded, StorageError
 from txmsg.message import now_us
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import NOTES, LogQueue
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.server.appender import Appender
-from txmsg.metaq.server.placement import Call, Outcome, Placer
-from txmsg.metaq.server.producers import CallId, Note, Placed
+from txmsg.metaq.server.appender import AppendExecutor
+from txmsg.metaq.server.placement import AppendCall, Outcome, Placer
+from txmsg.metaq.server.producers import AppendNote, CallId, Placed
 from txmsg.metaq.store.log import Append
 
 
-def call(sequence: int, *appends: Append, is_repeat: bool = False) -> Call:
-    return Call(CallId(bytes(16), sequence), 1, appends, is_repeat)
+def call(sequence: int, *appends: Append, is_repeat: bool = False) -> AppendCall:
+    return AppendCall(CallId(bytes(16), sequence), 1, appends, is_repeat)
 
 
 def at_end(topic: str, queue: int, start: int, count: int) -> Append:
@@ -73,9 +73,12 @@ def test_what_a_crash_cut_off_behind_its_note_is_completed_by_the_repeat(log: Lo
     placed = [
         Placed(append.topic, append.queue, 0, append.payload.count, append.payload.crc) for append in whole.appends
     ]
-    before = Note(CallId(bytes(16), 4), 1, (Placed("t", 2, 0, 1, batch("t", 2, 0, 1).payload.crc),))
-    for note, batches in ((before, [batch("t", 2, 0, 1)]), (Note(whole.id, 1, tuple(placed)), [batch("t", 0, 0, 2)])):
-        log.append([Append(NOTES, 0, encode(Columns([b"no note", note.pack()], [now_us()]))), *batches])
+    before = AppendNote(CallId(bytes(16), 4), 1, (Placed("t", 2, 0, 1, batch("t", 2, 0, 1).payload.crc),))
+    for note, batches in (
+        (before, [batch("t", 2, 0, 1)]),
+        (AppendNote(whole.id, 1, tuple(placed)), [batch("t", 0, 0, 2)]),
+    ):
+        log.append([Append(NOTES, 0, encode(FrameColumns([b"no note", note.pack()], [now_us()]))), *batches])
     placer = Placer(log)
     found = {note.call.sequence: bases for note, bases in placer.recovered()}
     assert found == {4: (0,), 5: (0,)}
@@ -104,7 +107,7 @@ class BrokenPlacer(Placer):
 
     broken = True
 
-    def place(self, calls: Sequence[Call]) -> list[Outcome]:
+    def place(self, calls: Sequence[AppendCall]) -> list[Outcome]:
         if self.broken:
             self.broken = False
             raise RuntimeError("a defect")
@@ -113,7 +116,7 @@ class BrokenPlacer(Placer):
 
 async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: LocalLog, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as thread:
-        appender = Appender(
+        appender = AppendExecutor(
             lambda: BrokenPlacer(log),
             thread,
             size_bytes_max=100,
@@ -140,7 +143,7 @@ async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(lo
 class SmallPlacer(Placer):
     """Has room for small calls only."""
 
-    def place(self, calls: Sequence[Call]) -> list[Outcome]:
+    def place(self, calls: Sequence[AppendCall]) -> list[Outcome]:
         return [
             StorageError("no space left on device")
             if each.size_bytes > 100
@@ -155,7 +158,7 @@ async def test_a_log_that_takes_only_small_appends_says_so_once_a_minute(
     caplog.set_level("INFO")
     now, sequence = 0.0, 0
     with ThreadPoolExecutor(1) as thread:
-        appender = Appender(
+        appender = AppendExecutor(
             lambda: SmallPlacer(log), thread, size_bytes_max=10_000, on_appended=lambda queues: None, clock=lambda: now
         )
 
@@ -183,7 +186,7 @@ async def test_a_log_that_takes_only_small_appends_says_so_once_a_minute(
 async def test_what_goes_to_the_logs_of_groups_says_nothing_of_the_log(log: LocalLog) -> None:
     log.join("g", ["t"]).leave({})
     with ThreadPoolExecutor(1) as thread:
-        appender = Appender(
+        appender = AppendExecutor(
             lambda: Placer(log), thread, size_bytes_max=100, on_appended=lambda queues: None, clock=lambda: 0.0
         )
         appender.failure = "the disk is full"

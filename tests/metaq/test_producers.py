@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from txmsg.errors import Overloaded, ProtocolError
-from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed, Producers
+from txmsg.metaq.server.producers import REMEMBERED_S, AppendNote, CallId, Placed, RememberedAppends
 
 A, B = bytes(16), bytes([1]) * 16
 
 
 def test_a_repeat_gets_the_answer_of_the_first() -> None:
-    producers = Producers()
+    producers = RememberedAppends()
     assert producers.look(CallId(A, 1), 1, 0) is None
     producers.note(CallId(A, 1), 1, [7, 0], 0)
     assert producers.look(CallId(A, 1), 1, 1) == (7, 0)
@@ -19,7 +19,7 @@ def test_a_repeat_gets_the_answer_of_the_first() -> None:
 
 
 def test_what_a_producer_will_not_repeat_is_forgotten_and_refused() -> None:
-    producers = Producers()
+    producers = RememberedAppends()
     for sequence in (1, 2, 3):
         producers.note(CallId(A, sequence), 1, [sequence], 0)
     assert producers.look(CallId(A, 4), 3, 0) is None
@@ -32,7 +32,7 @@ def test_what_a_producer_will_not_repeat_is_forgotten_and_refused() -> None:
 
 
 def test_a_producer_is_forgotten_when_it_can_repeat_nothing_any_more() -> None:
-    producers = Producers()
+    producers = RememberedAppends()
     producers.note(CallId(A, 1), 1, [5], 0)
     producers.note(CallId(B, 1), 1, [6], 10)
     producers.note(CallId(A, 2), 1, [7], 50)
@@ -43,7 +43,7 @@ def test_a_producer_is_forgotten_when_it_can_repeat_nothing_any_more() -> None:
 
 
 def test_a_producer_has_a_bound_on_what_is_under_way() -> None:
-    producers = Producers()
+    producers = RememberedAppends()
     for sequence in range(1, 1025):
         producers.note(CallId(A, sequence), 1, [0], 0)
     with pytest.raises(Overloaded, match="more than 1024 pending appends"):
@@ -54,5 +54,5 @@ def test_a_producer_has_a_bound_on_what_is_under_way() -> None:
 
 def test_a_note_comes_back_as_it_went() -> None:
     placed = (Placed("t" * 127, 1023, 2**63, 1024 * 1024, 2**32 - 1), Placed("%a", 0, 0, 0, 0))
-    note = Note(CallId(B, 2**64 - 1), 2**64 - 2, placed)
-    assert Note.unpack(note.pack()) == note
+    note = AppendNote(CallId(B, 2**64 - 1), 2**64 - 2, placed)
+    assert AppendNote.unpack(note.pack()) == note

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.metaq.consumers import Seen, stored
 from tests.metaq.logs import fill
 from tests.waiting import until_async
-from txmsg.consumer.failures import Failure, Retry
+from txmsg.consumer.failures import HandlerFailure, Retry
 from txmsg.errors import BrokerUnavailable, CorruptLog, MisuseError, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer import workers
@@ -255,7 +255,7 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
     from txmsg.metaq.format.frame import pack, read_header
 
     backoff = Backoff(retries_max=retries_max)
-    retries, dead = appends_of("g", [Tried(each).failed(Failure("why")) for each in failed], backoff, NOW_US)
+    retries, dead = appends_of("g", [Tried(each).failed(HandlerFailure("why")) for each in failed], backoff, NOW_US)
     copies: dict[tuple[str, int], list[Tried]] = {}
     for topic, queue, payload, *_ in (*retries, *dead):
         frame = b"".join(pack(payload, topic.encode(), queue, 0, position=0, log_id=1, synced=0, generation=1))

@@ -26,8 +26,8 @@ from txmsg.errors import (
     StorageError,
 )
 from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole, pack
-from txmsg.metaq.interface import NOTES, Fetched, LogAccess, LogQueue, Range
+from txmsg.metaq.format.frame import Compression, FrameColumns, Payload, encode, hole, pack
+from txmsg.metaq.interface import NOTES, Fetched, LogAccess, LogQueue, QueueRange
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import PIECE_SIZE_BYTES, batches_of_frames
@@ -104,7 +104,7 @@ def log(address: str) -> Iterator[RemoteLog]:
 
 
 def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
-    compressed = encode(Columns([b"x" * 5000] * 3, [1, 2, 3], key=["a", "", "b"]), Compression.ZSTD)
+    compressed = encode(FrameColumns([b"x" * 5000] * 3, [1, 2, 3], key=["a", "", "b"]), Compression.ZSTD)
     assert log.append([batch("disk", 7, 0, 5), Append("disk", 7, compressed, 5)]) == [0, 5]
     [fetched] = log.fetch({LogQueue("disk", 7): 0})
     on_disk = LogReader(root)
@@ -138,7 +138,7 @@ def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
     assert isinstance(empty.error, OffsetOutOfRange)
     with pytest.raises(MisuseError, match="offset 7 of topic errors queue 0: the next one is 3; nothing was appended"):
         log.append([batch("errors", 0, 2, 1), batch("errors", 0, 7, 1)])
-    assert log.ranges([LogQueue("errors", 0)])[LogQueue("errors", 0)] == Range(0, 2)
+    assert log.ranges([LogQueue("errors", 0)])[LogQueue("errors", 0)] == QueueRange(0, 2)
     with pytest.raises(InvalidName, match="is not a valid name"):
         log.append([batch("../up", 0, 0, 1)])
     with pytest.raises(InvalidName):
@@ -156,7 +156,7 @@ def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
 
 def test_a_large_batch_goes_and_comes_in_pieces(log: RemoteLog) -> None:
     body = bytes(range(256)) * 4096 * 3
-    large = encode(Columns([body, b"", body], [1]))
+    large = encode(FrameColumns([body, b"", body], [1]))
     assert large.size_bytes > 5 * PIECE_SIZE_BYTES
     assert log.append([batch("large", 0, 0, 1), Append("large", 0, large), batch("large", 0, 4, 1)]) == [0, 1, 4]
     [fetched] = log.fetch({LogQueue("large", 0): 0}, size_bytes_max=64 * 1024 * 1024)
@@ -169,7 +169,7 @@ def test_a_fetch_of_several_pieces_gives_what_a_directory_does_and_no_more_than_
     queue, other = LogQueue("pieces", 0), LogQueue("pieces", 1)
     sizes = [100_000] * 25 + [3_000_000] + [300_000] * 5
     for number, size_bytes in enumerate(sizes):
-        log.append([Append(*queue, encode(Columns([bytes([number]) * size_bytes], [1])))])
+        log.append([Append(*queue, encode(FrameColumns([bytes([number]) * size_bytes], [1])))])
     log.append([batch("pieces", 1, 0, 2), Append(*other, hole(9, 1))])
     with open_log(root) as local:
         [whole, of_other] = local.fetch({queue: 0, other: 0}, size_bytes_max=2**26)
@@ -200,10 +200,10 @@ def test_what_topics_ask_for_is_kept_and_told(log: RemoteLog, root: Path) -> Non
 
 
 def test_messages_are_found_by_key_and_offsets_by_time(log: RemoteLog) -> None:
-    columns = Columns(
+    columns = FrameColumns(
         [b"1", b"2", b"3"], [10, 20, 30], transaction_id=bytes(range(48)), key=["k", "", "k"], tag=["", "", "t"]
     )
-    log.append([Append("found", 2, encode(columns)), Append("found", 2, encode(Columns([b"4"], [40])))])
+    log.append([Append("found", 2, encode(columns)), Append("found", 2, encode(FrameColumns([b"4"], [40])))])
     first, third = log.find("found", "k")
     assert (first.body, first.tag, first.id_bytes, first.queue, first.offset) == (b"1", None, bytes(range(16)), 2, 0)
     assert (third.body, third.tag, third.stored_at_us, third.key) == (b"3", "t", 30, "k")
@@ -292,7 +292,7 @@ def test_callers_at_once_each_get_their_own_offsets(log: RemoteLog, root: Path) 
     with ThreadPoolExecutor(16) as pool:
         counts = [1 + number % 3 for number in range(100)]
         bases = list(
-            pool.map(lambda count: log.append([Append("crowd", 0, encode(Columns([b"x"] * count, [1])))]), counts)
+            pool.map(lambda count: log.append([Append("crowd", 0, encode(FrameColumns([b"x"] * count, [1])))]), counts)
         )
     taken = sorted((base, count) for [base], count in zip(bases, counts, strict=True))
     assert [base for base, _ in taken] == [sum(count for _, count in taken[:place]) for place in range(100)]
@@ -321,7 +321,7 @@ def test_one_bad_append_spoils_no_other_that_comes_with_it(log: RemoteLog, root:
 
 def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path) -> None:
     """Each is wrong in one thing, under a checksum that is right."""
-    good = encode(Columns([b"one", b"two"], [5], key=["a", "bc"]))
+    good = encode(FrameColumns([b"one", b"two"], [5], key=["a", "bc"]))
     raw = bytes(good.parts[0])
     from google_crc32c import value as crc32c
 

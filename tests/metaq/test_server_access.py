@@ -39,7 +39,7 @@ from txmsg.wire.access.snapshot import User
 from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.handlers import Handlers
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.shared import Shared
 from txmsg.wire.users import (
     AccessWatch,
@@ -257,7 +257,9 @@ async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_
     token = tmp_path / "log.token"
     token.write_text(new_token().text)
     monkeypatch.setenv("TXMSG_TOKEN_FILE", str(token))
-    server = Server(Handlers({AccessWatch: NewerBroker()}, request_size_bytes_max=10_000), Shared(connections_max=10))
+    server = WireServer(
+        Handlers({AccessWatch: NewerBroker()}, request_size_bytes_max=10_000), Shared(connections_max=10)
+    )
     address = await server.bind("127.0.0.1:0")
     await server.start()
     users = UsersOfBrokers([address], age_s_max=60)
@@ -305,7 +307,7 @@ class RefusingBroker(NewerBroker):
 
 @pytest.mark.parametrize("error", [PermissionDenied("read cluster"), MisuseError("--auth"), BrokerUnavailable("away")])
 async def test_what_its_operator_can_mend_is_told_before_a_server_starts(error: TxmsgError) -> None:
-    server = Server(
+    server = WireServer(
         Handlers({AccessWatch: RefusingBroker(error)}, request_size_bytes_max=10_000), Shared(connections_max=10)
     )
     address = await server.bind("127.0.0.1:0")
@@ -337,7 +339,7 @@ async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_no
     monkeypatch.setattr("txmsg.wire.users.LOOK_S", 0.01)
     now = 0.0
     servers = [
-        Server(
+        WireServer(
             Handlers({AccessWatch: TellingBroker(user, version)}, request_size_bytes_max=10_000),
             Shared(connections_max=10),
         )

@@ -22,10 +22,10 @@ from tests.metaq.servers import WAIT_S, MetaQProcess, linked, log_at, served
 from tests.raw_client import Answer, RawClient
 from tests.waiting import until, until_told
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError, OffsetOutOfRange, OutcomeUnknown
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.group import logs
 from txmsg.metaq.group.logs import turn
-from txmsg.metaq.interface import LogQueue, Range
+from txmsg.metaq.interface import LogQueue, QueueRange
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
@@ -41,7 +41,7 @@ from txmsg.wire.v1.metaq_rpc import MetaQ
 
 def one(topic: str, queue: int, body: str) -> Append:
     """A message at the end of a queue."""
-    return Append(topic, queue, encode(Columns([body.encode()], [1])))
+    return Append(topic, queue, encode(FrameColumns([body.encode()], [1])))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess
             for cut in (Cut.HALF_CLOSED, Cut.SOME_RESET):
                 link.cut(cut)
                 link.heal()
-                assert log.ranges([queue]) == {queue: Range(0, 2)}
+                assert log.ranges([queue]) == {queue: QueueRange(0, 2)}
         with RemoteLog(near, timeout_s=1) as reader, RemoteLog(near, timeout_s=1) as writer:
             until(lambda: is_answered(reader) and is_answered(writer))
             link.cut(Cut.SILENT)
@@ -280,9 +280,9 @@ def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
         with log_at(address) as log:
             queue = LogQueue("t", 0)
-            [first] = log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
+            [first] = log.append([Append("t", 0, encode(FrameColumns([bytes(9000)], [1])))])
             for _ in range(20):
-                log.append([Append("t", 0, encode(Columns([bytes(9000)], [1])))])
+                log.append([Append("t", 0, encode(FrameColumns([bytes(9000)], [1])))])
             until(lambda: log.ranges([queue])[queue].begin > 0)
             [late] = log.fetch({queue: first})
             assert isinstance(late.error, OffsetOutOfRange)
@@ -301,7 +301,7 @@ def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Pat
         queue = LogQueue("t", 0)
         log.set_topic("t", TopicSettings(retention_s=600))
         for _ in range(5):
-            log.append([Append("t", 0, encode(Columns([b"x"], [1])))])
+            log.append([Append("t", 0, encode(FrameColumns([b"x"], [1])))])
         assert log.ranges([queue])[queue] == (0, 5)
         for path in (tmp_path / "commitlog").iterdir():
             os.utime(path, (0, 0))
@@ -328,7 +328,7 @@ def test_readers_that_take_nothing_are_held_in_little_memory(
     topic = f"slow-{connections}"
     queue = LogQueue(topic, 0)
     with log_at(server.address) as log, ExitStack() as readers:
-        log.append([Append(topic, 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
+        log.append([Append(topic, 0, encode(FrameColumns([bytes(1024 * 1024)] * 32, [1])))])
         log.fetch({queue: 0})
         before_bytes = anonymous_memory_bytes(server.pid)
         clients = [readers.enter_context(RawClient(server.address)) for _ in range(connections)]
@@ -367,7 +367,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
         data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=1.5, sending_size_bytes_max=2**21
     )
     with served(config) as address, log_at(address) as log, ExitStack() as readers:
-        log.append([Append("slow", 0, encode(Columns([bytes(1024 * 1024)] * 32, [1])))])
+        log.append([Append("slow", 0, encode(FrameColumns([bytes(1024 * 1024)] * 32, [1])))])
         clients = [readers.enter_context(RawClient(address)) for _ in range(connections)]
         answers = [(client, unread(client, "slow", fetches)) for client in clients]
         assert log.fetch({LogQueue("slow", 0): 0})[0].batches[0].end_offset == 32
@@ -397,7 +397,7 @@ def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
     monkeypatch.setattr(Transfers, "hold", noted)
     config = MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", sending_size_bytes_max=2**21)
     with served(config) as address, log_at(address) as log, ThreadPoolExecutor(1) as late, ExitStack() as readers:
-        log.append([Append("large", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1]))), one("t", 0, "small")])
+        log.append([Append("large", 0, encode(FrameColumns([bytes(4 * 1024 * 1024)], [1]))), one("t", 0, "small")])
         clients = [readers.enter_context(RawClient(address)) for _ in range(2)]
         for client in clients:
             (answer,) = unread(client, "large", 1)
@@ -405,7 +405,7 @@ def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
                 client.read()
         fetched = late.submit(log.fetch, {LogQueue("t", 0): 0})
         assert waits.wait(WAIT_S)
-        log.append([Append("t", 0, encode(Columns([bytes(100_000)], [1])))])
+        log.append([Append("t", 0, encode(FrameColumns([bytes(100_000)], [1])))])
         for client in clients:
             client.socket.close()
         [found] = fetched.result(WAIT_S)
@@ -418,7 +418,7 @@ def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path,
         data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
     )
     with served(config) as address, log_at(address) as log, RawClient(address) as reader:
-        log.append([Append("kept", 0, encode(Columns([bytes(4 * 1024 * 1024)], [1])))])
+        log.append([Append("kept", 0, encode(FrameColumns([bytes(4 * 1024 * 1024)], [1])))])
         answers = unread(reader, "kept", 8)
         until(lambda: len(too_slow) == 8)
         while not has_ended(answers):
@@ -442,14 +442,14 @@ def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
         calls = [slow.begin(MetaQ.append.name, b"x", flags=MORE) for _ in range(4)]
         assert slow.answer(slow.begin(MetaQ.describe.name, b"")).reply is not None, "they have begun by then"
         assert log.append([one("t", 0, "small")]) == [0]
-        assert log.append([Append("t", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))]) == [1]
+        assert log.append([Append("t", 0, encode(FrameColumns([bytes(8 * 1024 * 1024)], [1])))]) == [1]
         assert slow.answer(slow.begin(MetaQ.describe.name, b"")).reply is not None
         assert not any(slow.answers[call].is_whole for call in calls), "they hold next to nothing"
 
 
 def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQProcess) -> None:
     with log_at(server.address) as log, ExitStack() as readers:
-        log.append([Append("unread", 0, encode(Columns([bytes(8 * 1024 * 1024)], [1])))])
+        log.append([Append("unread", 0, encode(FrameColumns([bytes(8 * 1024 * 1024)], [1])))])
         before_bytes = anonymous_memory_bytes(server.pid)
         clients = [readers.enter_context(RawClient(server.address)) for _ in range(3)]
         for client in clients:

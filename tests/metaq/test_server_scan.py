@@ -18,7 +18,7 @@ from txmsg.errors import TxmsgError
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.wire.access.file import entry_of
 from txmsg.wire.access.permissions import PERMISSIONS
-from txmsg.wire.access.rules import Kind
+from txmsg.wire.access.rules import ResourceKind
 from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel
 
@@ -67,7 +67,7 @@ def test_the_methods_of_a_log_are_found_by_themselves() -> None:
 @pytest.mark.parametrize("method", OF_LOG)
 def test_a_method_is_refused_to_each_kind_of_stranger(method: str, code: Any) -> None:
     needs = PERMISSIONS[method]
-    is_named = any(not need.optional and (bool(need.path) or need.right.kind is Kind.CLUSTER) for need in needs)
+    is_named = any(not need.optional and (bool(need.path) or need.right.kind is ResourceKind.CLUSTER) for need in needs)
     assert code("", method) == "unauthenticated"
     assert code(new_token().text, method) == "unauthenticated"
     assert (code(TOKENS["bare"].text, method) == "permission_denied") == any(not need.optional for need in needs)

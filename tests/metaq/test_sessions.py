@@ -11,7 +11,7 @@ import pytest
 
 from txmsg.errors import MembershipLost, MisuseError, ProtocolError, StorageError
 from txmsg.metaq.interface import GroupMember, GroupView, LogQueue
-from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.server.sessions import MemberSessions
 
 A = LogQueue("a", 0)
 
@@ -53,7 +53,7 @@ class World:
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.now = 100.0
-        self.sessions = Sessions(threads, clock=lambda: self.now)
+        self.sessions = MemberSessions(threads, clock=lambda: self.now)
         self.member = Member()
         self.joins = 0
 

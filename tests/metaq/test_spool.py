@@ -20,7 +20,7 @@ from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, CorruptLog, LogBusy, MisuseError, Overloaded, StorageError
 from txmsg.message import Message
 from txmsg.metaq import Acks, LogProducer, LogQueue, TopicSettings, open_log
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.relay import SpooledLog
 from txmsg.metaq.spool import SIZE_BYTES_MIN, Spool
@@ -30,7 +30,9 @@ _BODY = b"x" * 50_000
 
 
 def _append(*bodies: bytes, topic: str = "t", queue: int = 0) -> Append:
-    return Append(topic, queue, encode(Columns(body=bodies, stored_at_us=[1], transaction_id=b"i" * 16 * len(bodies))))
+    return Append(
+        topic, queue, encode(FrameColumns(body=bodies, stored_at_us=[1], transaction_id=b"i" * 16 * len(bodies)))
+    )
 
 
 def _waiting(spool: Spool) -> list[Append]:

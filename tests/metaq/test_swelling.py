@@ -18,10 +18,10 @@ from tests.metaq.servers import log_at, served
 from tests.raw_client import RawClient
 from tests.waiting import until_async
 from txmsg.errors import MessageTooLarge, Overloaded, ProtocolError
-from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Columns, Compression, Payload, encode
+from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Compression, FrameColumns, Payload, encode
 from txmsg.metaq.protocol import batch_of_append
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metaq.server.readers import FREE_RATIO, SWELL_BYTES_PER_S, Readers, swell_bytes
+from txmsg.metaq.server.readers import FREE_RATIO, SWELL_BYTES_PER_S, ReaderThreads, swell_bytes
 from txmsg.metaq.store.log import Append
 from txmsg.wire.access.limits import NO_LIMITS, Usage
 from txmsg.wire.access.principal import ANYONE, Principal
@@ -29,7 +29,7 @@ from txmsg.wire.caller import Caller, answering
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ
 
-BOMB = encode(Columns([bytes(FRAME_SIZE_BYTES_MAX - 4096)], [1]), Compression.ZSTD)
+BOMB = encode(FrameColumns([bytes(FRAME_SIZE_BYTES_MAX - 4096)], [1]), Compression.ZSTD)
 BOMBS = 100
 
 
@@ -78,7 +78,7 @@ def hostile(stored: bytes, raw_size_bytes: int, compression: Compression) -> Pay
     )
 
 
-SMALL = encode(Columns([bytes(100_000)], [1]), Compression.ZSTD)
+SMALL = encode(FrameColumns([bytes(100_000)], [1]), Compression.ZSTD)
 ZSTD, LZ4 = bytes(SMALL.parts[0]), pa.compress(bytes(100_016), codec="lz4", asbytes=True)
 
 
@@ -132,7 +132,7 @@ async def as_user(user: User, work: object) -> object:
 async def test_one_user_never_has_all_threads(kind: str) -> None:
     go_on, now = threading.Event(), 0.0
     with ThreadPoolExecutor(4) as executor:
-        readers = Readers(executor, 4, clock=lambda: now)
+        readers = ReaderThreads(executor, 4, clock=lambda: now)
         greedy = User("greedy")
         waiting = [asyncio.ensure_future(as_user(greedy, getattr(readers, kind)(go_on.wait))) for _ in range(20)]
         try:
@@ -148,7 +148,7 @@ async def test_one_user_never_has_all_threads(kind: str) -> None:
 async def test_two_users_that_unpack_leave_threads_to_others() -> None:
     go_on = threading.Event()
     with ThreadPoolExecutor(4) as executor:
-        readers = Readers(executor, 4, clock=lambda: 0.0)
+        readers = ReaderThreads(executor, 4, clock=lambda: 0.0)
         users = [User(str(number)) for number in range(5)]
         waiting = [asyncio.ensure_future(as_user(user, readers.unpack(go_on.wait))) for user in users for _ in range(5)]
         try:
@@ -167,7 +167,7 @@ async def test_calls_that_are_cancelled_hold_their_share_until_their_threads_are
         go_on.wait()
 
     with ThreadPoolExecutor(4) as executor:
-        readers = Readers(executor, 4, clock=lambda: 0.0)
+        readers = ReaderThreads(executor, 4, clock=lambda: 0.0)
         try:
             for number in range(6):
                 call = asyncio.ensure_future(as_user(User(str(number)), readers.unpack(work)))
@@ -187,7 +187,7 @@ async def test_calls_that_are_cancelled_hold_their_share_until_their_threads_are
 async def test_a_user_pays_for_all_of_its_connections_and_after_a_while_is_heard_again() -> None:
     now = 0.0
     with ThreadPoolExecutor(1) as executor:
-        readers = Readers(executor, 4, clock=lambda: now)
+        readers = ReaderThreads(executor, 4, clock=lambda: now)
         first, second = User("a"), User("b")
         await as_user(first, readers.pay(FRAME_SIZE_BYTES_MAX))
         with pytest.raises(Overloaded):

@@ -26,8 +26,8 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, StorageError, UnknownTop
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes, us_of_datetime
 from txmsg.metaq import TABLE_SCHEMA, Log, LogAccess, LogProducer, LogQueue, open_log, read_arrow
 from txmsg.metaq import export as export_module
-from txmsg.metaq.export import Format, Partition, export
-from txmsg.metaq.format.frame import Columns, Compression, encode, hole
+from txmsg.metaq.export import Format, PartitionScheme, export
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode, hole
 from txmsg.metaq.format.readable import header_maps, id_texts
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.config import MetaQConfig
@@ -44,7 +44,7 @@ def _filled(log: LogAccess) -> None:
     for queue in range(QUEUES):
         for first in range(0, PER_QUEUE, 4):
             rows = range(first, first + 4)
-            columns = Columns(
+            columns = FrameColumns(
                 body=[b"\xff\x00" if row == 7 else f"body {row}".encode() for row in rows],
                 stored_at_us=[
                     us_of_datetime(MIDNIGHT + timedelta(minutes=row - 20, microseconds=queue)) for row in rows
@@ -245,15 +245,17 @@ def test_small_batches_are_written_in_groups(
     assert groups == {1: QUEUES, 50: 2, 1_000_000: 1}[size]
 
 
-@pytest.mark.parametrize("partitions", [[], [Partition.QUEUE], [Partition.DAY], [Partition.QUEUE, Partition.DAY]])
+@pytest.mark.parametrize(
+    "partitions", [[], [PartitionScheme.QUEUE], [PartitionScheme.DAY], [PartitionScheme.QUEUE, PartitionScheme.DAY]]
+)
 def test_a_directory_has_each_message_in_its_place(
-    log: LogAccess, expected: pa.Table, tmp_path: Path, partitions: list[Partition]
+    log: LogAccess, expected: pa.Table, tmp_path: Path, partitions: list[PartitionScheme]
 ) -> None:
     to = tmp_path / "trade"
     done = export(log, spans_of(log, "trade"), to, Format.PARQUET, partitions=partitions)
     assert done.messages == len(expected)
     assert sorted(done.files) == sorted(to.rglob("*.parquet"))
-    assert len(done.files) == QUEUES * (2 if Partition.DAY in partitions else 1)
+    assert len(done.files) == QUEUES * (2 if PartitionScheme.DAY in partitions else 1)
     found = []
     for path in done.files:
         names = dict(part.split("=") for part in path.relative_to(to).parts[:-1])
@@ -275,8 +277,8 @@ def test_days_that_alternate_are_in_few_files_at_once(tmp_path: Path, monkeypatc
     with open_log(tmp_path / "log", append=True) as log:
         stored_at_us = [us_of_datetime(MIDNIGHT + timedelta(days=day)) for day in days]
         for each in stored_at_us:
-            log.append([Append("t", 0, encode(Columns([b"x"], [each]), Compression.NONE))])
-        done = export(log, spans_of(log, "t"), tmp_path / "t", Format.ARROW, partitions=[Partition.DAY])
+            log.append([Append("t", 0, encode(FrameColumns([b"x"], [each]), Compression.NONE))])
+        done = export(log, spans_of(log, "t"), tmp_path / "t", Format.ARROW, partitions=[PartitionScheme.DAY])
     offsets = sorted(offset for path in done.files for offset in _read(path)["offset"].to_pylist())
     assert offsets == list(range(len(days)))
     assert "queue-0-1.arrow" in {path.name for path in done.files}
@@ -380,7 +382,7 @@ def test_the_command_names_what_does_not_fit(root: Path, tmp_path: Path) -> None
 def test_missing_messages_stop_the_command_unless_they_are_skipped(tmp_path: Path) -> None:
     root = tmp_path / "log"
     with Log(root) as log:
-        payload = encode(Columns([b"x"], [1]), Compression.NONE)
+        payload = encode(FrameColumns([b"x"], [1]), Compression.NONE)
         log.append([Append("t", 0, payload), Append("t", 0, hole(6, 1)), Append("t", 0, payload)])
     to = str(tmp_path / "t.jsonl")
     assert "missing" in said("metaq", "export", "t", "--log", str(root), "--into", to, status=1)

@@ -18,7 +18,7 @@ from tests.metaq.logs import batch, fill
 from tests.metaq.servers import log_at, served
 from txmsg.errors import StorageError
 from txmsg.metaq import Log, LogAccess, open_log
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append
@@ -33,7 +33,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     root = tmp_path / "log"
     with Log(root) as log:
         fill(log, "trade", 0, [2, 3])
-        tagged = Columns([b"one", b"two\n"], [1_000_000, 3_000_000], key=["k", ""], tag=["paid", "new"])
+        tagged = FrameColumns([b"one", b"two\n"], [1_000_000, 3_000_000], key=["k", ""], tag=["paid", "new"])
         log.append([Append("trade", 1, encode(tagged)), Append("user", 0, hole(7, 5)), batch("user", 0, 7, 1)])
     if request.param == "directory":
         yield str(root)
@@ -126,8 +126,8 @@ def test_a_topic_or_a_queue_that_is_not_there_is_named_with_those_that_are(where
 
 def test_the_small_logs_of_a_group_are_printed_too(where: str, log: LogAccess) -> None:
     log.join("g", ["trade"]).leave({})
-    log.append([Append(DEAD_LETTERS + "g", 0, encode(Columns([b"dead"], [1])))])
-    log.append([Append(RETRIES + "g", 2, encode(Columns([b"late"], [1])))])
+    log.append([Append(DEAD_LETTERS + "g", 0, encode(FrameColumns([b"dead"], [1])))])
+    log.append([Append(RETRIES + "g", 2, encode(FrameColumns([b"late"], [1])))])
     for topic, place in ((DEAD_LETTERS + "g", (0, 0)), (RETRIES + "g", (2, 0))):
         assert places(run("tail", topic, "--log", where, "--json")) == [place]
         assert topic not in log.topics()

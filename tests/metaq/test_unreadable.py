@@ -19,7 +19,7 @@ from txmsg.errors import InvalidMessage, UnreadableMessage
 from txmsg.metaq import AsyncPullConsumer, LogQueue, read_arrow
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.export import Format, export
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.tables import spans_of
 from txmsg.ops.cli.metaq_contents import _messages
@@ -143,7 +143,7 @@ def test_a_batch_before_an_offset_ends_there(log: LocalLog) -> None:
 @pytest.mark.parametrize("us", [1_700_000_000_000_000_000, 1_700_000_000_000_000_000_000 % 2**63, -(2**62)])
 @pytest.mark.parametrize("column", ["stored_at_us", "born_at_us"])
 def test_times_that_no_reader_can_show_are_not_appended(us: int, column: str) -> None:
-    columns = Columns([b"a", b"b"], [5, 6], born_at_us=[1, 2])
+    columns = FrameColumns([b"a", b"b"], [5, 6], born_at_us=[1, 2])
     setattr(columns, column, [5, us])
     with pytest.raises(InvalidMessage, match=f"its time {us} us since 1970 is not from the year 1 to 9999"):
         encode(columns)

@@ -13,7 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from txmsg.errors import UnreadableMessage
 from txmsg.metaq import read_arrow
 from txmsg.metaq.format import frame
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, Fetched, LogAccess, LogQueue
 from txmsg.metaq.kafka.batch import RecordBatch
 from txmsg.metaq.kafka.record import Headers, records_of
@@ -59,7 +59,7 @@ class LogOfRecords(LocalLog):
 
     def fill(self, queue: LogQueue, count: int, unreadable: Mapping[int, str]) -> None:
         """Appends so many messages, with bodies b"0", b"1", ...; unreadable: offsets and kinds of those that are."""
-        columns = Columns(
+        columns = FrameColumns(
             [b"%d" % at for at in range(count)],
             [AT_MS * 1000],
             _ids(range(count)),
@@ -112,14 +112,14 @@ def append_frames(
     """
     for first in range(0, count, _TOGETHER):
         offsets = range(first, min(first + _TOGETHER, count))
-        columns = Columns(
+        columns = FrameColumns(
             [b"%d" % at for at in offsets],
             [AT_MS * 1000],
             _ids(offsets),
             headers=[b"\xff" if at in unreadable and not by_times else pack_headers({"at": str(at)}) for at in offsets],
             born_at_us=[AT_MS * 1_000_000 if at in unreadable and by_times else AT_MS * 1000 for at in offsets],
         )
-        log.append([Append(*queue, frame._encode(columns, compression, frame.Kind.MESSAGES))])
+        log.append([Append(*queue, frame._encode(columns, compression, frame.FrameKind.MESSAGES))])
 
 
 def bodies_before_the_stop(log: str | LogAccess, topic: str) -> tuple[list[bytes], UnreadableMessage]:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.waiting import until
-from txmsg.metrics.catalogue import CATALOGUE, Kind, Process
+from txmsg.metrics.catalogue import CATALOGUE, ExportingProcess, MetricKind
 
 _ANSWER_S_MAX = 60.0
 
@@ -58,13 +58,13 @@ def got(address: str, path: str) -> tuple[int, str]:
             return exc.code, exc.read().decode()
 
 
-def require_catalogued(found: Scrape, process: Process) -> None:
+def require_catalogued(found: Scrape, process: ExportingProcess) -> None:
     """The scrape has what the catalogue says of this process: no more and no less, of the same types and labels."""
     expected = {metric.name: metric for metric in CATALOGUE.values() if process in metric.processes}
     assert found.kinds == {name: metric.kind.value for name, metric in expected.items()}
     assert found.helps == {name: metric.meaning for name, metric in expected.items()}
     for name, metric in expected.items():
-        sample = f"{name}_count" if metric.kind is Kind.HISTOGRAM else name
+        sample = f"{name}_count" if metric.kind is MetricKind.HISTOGRAM else name
         for labels in found.values.get(sample, {}):
             assert {label for label, _ in labels} == set(metric.labels), name
 

@@ -22,7 +22,7 @@ from txmsg.broker import figures
 from txmsg.client import Consumer, Producer
 from txmsg.errors import UnknownGroup, UnknownTopic
 from txmsg.message import Message, ReceivedMessage, TransactionState
-from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, OTHER, Kind, Process
+from txmsg.metrics.catalogue import CATALOGUE, NAMED_MAX, OTHER, ExportingProcess, MetricKind
 from txmsg.metrics.lookup import FRESH_S, PATIENCE_S
 from txmsg.runtime.child import ChildFailed
 from txmsg.wire.blocking import BlockingChannel
@@ -55,11 +55,15 @@ def scraped(start_broker: StartBroker) -> Scraped:
 
 def test_everything_in_the_catalogue_is_there_before_any_traffic(scraped: Scraped) -> None:
     found = scraped.await_ready()
-    require_catalogued(found, Process.BROKER)
+    require_catalogued(found, ExportingProcess.BROKER)
     assert found.series_count >= SERIES_MIN
     per_topic = {"messaging_destination_name", "messaging_consumer_group_name"}
     for metric in CATALOGUE.values():
-        if Process.BROKER in metric.processes and not per_topic & set(metric.labels) and metric.name != WITH_TLS:
+        if (
+            ExportingProcess.BROKER in metric.processes
+            and not per_topic & set(metric.labels)
+            and metric.name != WITH_TLS
+        ):
             assert any(sample.startswith(metric.name) for sample in found.values), metric.name
     assert found.value("txmsg_ready") == 1
     assert found.value("txmsg_lease_held") == 1
@@ -81,8 +85,12 @@ def test_a_command_shows_what_is_scraped_without_an_endpoint(broker: BrokerProce
     values = told()
     assert values["txmsg_brokers"] == 1
     assert {each["labels"]["state"] for each in found if each["name"] == "txmsg_halves"} == set(STATES)
-    plain = {metric.name for metric in CATALOGUE.values() if Process.BROKER in metric.processes and not metric.labels}
-    histograms = {metric.name for metric in CATALOGUE.values() if metric.kind is Kind.HISTOGRAM}
+    plain = {
+        metric.name
+        for metric in CATALOGUE.values()
+        if ExportingProcess.BROKER in metric.processes and not metric.labels
+    }
+    histograms = {metric.name for metric in CATALOGUE.values() if metric.kind is MetricKind.HISTOGRAM}
     assert plain - values.keys() <= histograms | {WITH_TLS}
     chosen = json_of("cluster", "figures", "txmsg_leases", "--broker", broker.address)["figures"]
     assert [each["name"] for each in chosen] == ["txmsg_leases"]

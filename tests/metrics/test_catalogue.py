@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, Kind, Metric, Process, Scope
+from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, LABELS, ExportingProcess, Metric, MetricKind, Scope
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.text import text_of
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 @pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOGUE)
 def test_a_name_says_type_and_unit(metric: Metric) -> None:
     assert re.fullmatch(r"txmsg(_[a-z]+)+", metric.name)
-    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     for unit in ("seconds", "bytes"):
         assert (f"_{unit}" in metric.name) == (metric.unit == unit), metric.unit
     assert metric.name.endswith("_ratio") <= (metric.unit == "1")
@@ -31,7 +31,7 @@ def test_a_name_says_type_and_unit(metric: Metric) -> None:
 @pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOGUE)
 def test_every_label_is_described_and_what_the_database_says_comes_from_brokers(metric: Metric) -> None:
     assert set(metric.labels) <= LABELS.keys()
-    assert metric.scope is Scope.PROCESS or metric.processes == {Process.BROKER}
+    assert metric.scope is Scope.PROCESS or metric.processes == {ExportingProcess.BROKER}
 
 
 def test_every_label_is_used() -> None:
@@ -47,7 +47,7 @@ def test_the_page_has_every_metric_label_and_bound() -> None:
 
 
 def test_what_the_catalogue_does_not_say_is_refused() -> None:
-    figures = Figures(Process.PAGE)
+    figures = Figures(ExportingProcess.PAGE)
     with pytest.raises(KeyError):
         figures.put("txmsg_of_nobody", 1)
     with pytest.raises(KeyError):
@@ -55,11 +55,11 @@ def test_what_the_catalogue_does_not_say_is_refused() -> None:
     with pytest.raises(KeyError, match="has the labels"):
         figures.put("txmsg_ready", 1, group="g")
     with pytest.raises(KeyError, match="names no bound"):
-        Figures(Process.BROKER).put_bound("of nothing", 1, 2)
+        Figures(ExportingProcess.BROKER).put_bound("of nothing", 1, 2)
 
 
 def test_labels_from_outside_cannot_forge_a_line() -> None:
-    figures = Figures(Process.BROKER)
+    figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_topic_messages_total", 1, messaging_destination_name='a"} 1\n# EOF\\')
     assert b'{messaging_destination_name="a\\"} 1\\n# EOF\\\\"} 1.0\n' in text_of(figures)
 
@@ -69,7 +69,7 @@ def test_a_histogram_counts_a_value_under_the_first_bound_that_it_does_not_excee
     for value in (0, 1, 1.5, 2, 5, 6):
         histogram.observe(value)
     assert (histogram.counts, histogram.count, histogram.sum) == ([2, 2, 1, 1], 6, 15.5)
-    figures = Figures(Process.BROKER)
+    figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_writer_batch_items", histogram, writer="half")
     lines = [line.rpartition(" ") for line in text_of(figures).decode().splitlines() if "batch_items" in line]
     assert [(name.partition("le=")[2][:5], value) for name, _, value in lines if "_bucket" in name] == [

@@ -17,7 +17,7 @@ from txmsg.client import Consumer, Producer
 from txmsg.consumer.handler_counts import HandlerCounts
 from txmsg.message import Message, ReceivedMessage, TransactionState
 from txmsg.metrics import ClientCollector
-from txmsg.metrics.catalogue import CATALOGUE, OTHER, Process
+from txmsg.metrics.catalogue import CATALOGUE, OTHER, ExportingProcess
 from txmsg.metrics.figures import Figures
 
 
@@ -127,7 +127,7 @@ def test_classes_of_exceptions_are_bounded() -> None:
     for number in range(30):
         counts.raised(type(f"Error{number}", (Exception,), {})())
     counts.raised(type("Error0", (Exception,), {})())
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     counts.put(figures, "g", "t", running=0)
     series = dict(next(values for metric, values in figures.series() if metric.name == "txmsg_handler_failures_total"))
     assert (len(series), series["g", "t", OTHER], series["g", "t", "Error0"]) == (21, 10, 2)
@@ -139,7 +139,7 @@ def test_the_collector_tells_what_the_catalogue_says(broker: BrokerProcess) -> N
             f"{family.name}_total" if family.type == "counter" else family.name
             for family in text_string_to_metric_families(generate_latest(registered(producer)).decode())
         }
-    assert names == {metric.name for metric in CATALOGUE.values() if Process.APPLICATION in metric.processes}
+    assert names == {metric.name for metric in CATALOGUE.values() if ExportingProcess.APPLICATION in metric.processes}
 
 
 def test_an_application_needs_no_prometheus_client_to_import_txmsg() -> None:

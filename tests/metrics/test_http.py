@@ -17,9 +17,9 @@ from click.testing import CliRunner
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from txmsg.errors import InvalidName, MisuseError
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
-from txmsg.metrics.http import BearerToken, Endpoint, Limits, Probes, serving_on_thread
+from txmsg.metrics.http import BearerToken, Endpoint, EndpointLimits, Probes, serving_on_thread
 from txmsg.ops.cli.main import main
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import host_and_port
@@ -27,12 +27,12 @@ from txmsg.wire.table import SAY_AGAIN_S
 from txmsg.wire.tls import client_context
 
 TOKEN = "a token of this test"
-LIMITS = Limits(connections=3, head_size_bytes=1024, request_s=0.2, answer_s=0.5)
+LIMITS = EndpointLimits(connections=3, head_size_bytes=1024, request_s=0.2, answer_s=0.5)
 WITHIN_S = 30.0
 
 
 async def figures() -> Figures:
-    return Figures(Process.PAGE)
+    return Figures(ExportingProcess.PAGE)
 
 
 PROBES = Probes(figures=figures, unready=lambda: "")
@@ -52,7 +52,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @asynccontextmanager
-async def endpoint(probes: Probes | None = None, limits: Limits = LIMITS) -> AsyncIterator[str]:
+async def endpoint(probes: Probes | None = None, limits: EndpointLimits = LIMITS) -> AsyncIterator[str]:
     made = Endpoint(probes or PROBES, limits)
     address = await made.start("127.0.0.1:0")
     try:
@@ -152,7 +152,7 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
             writer.close()
 
 
-PATIENT = Limits(first_byte_s=9 * WITHIN_S, request_s=9 * WITHIN_S)
+PATIENT = EndpointLimits(first_byte_s=9 * WITHIN_S, request_s=9 * WITHIN_S)
 """Who says nothing is not closed for that in a test."""
 
 
@@ -181,9 +181,9 @@ async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None
 
     async def slow() -> Figures:
         await go_on.wait()
-        return Figures(Process.PAGE)
+        return Figures(ExportingProcess.PAGE)
 
-    limits = Limits(connections=8, scrapes=4, answer_s=9 * WITHIN_S)
+    limits = EndpointLimits(connections=8, scrapes=4, answer_s=9 * WITHIN_S)
     made = Endpoint(Probes(figures=slow, unready=lambda: ""), limits)
     address = await made.start("127.0.0.1:0")
     try:
@@ -200,7 +200,7 @@ async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None
 
 
 async def test_those_who_ask_for_the_figures_and_read_nothing_keep_them_from_nobody() -> None:
-    limits = Limits(connections=16, scrapes=4, answer_s=9 * WITHIN_S)
+    limits = EndpointLimits(connections=16, scrapes=4, answer_s=9 * WITHIN_S)
     made = Endpoint(PROBES, limits)
     made._text_of = lambda figures: bytes(50_000_000)
     address = await made.start("127.0.0.1:0")
@@ -227,7 +227,7 @@ async def test_how_many_were_closed_is_said_a_minute_later_though_no_more_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 0.0
-    made = Endpoint(PROBES, Limits(connections=1, first_byte_s=WITHIN_S, look_s=0.01), clock=lambda: now)
+    made = Endpoint(PROBES, EndpointLimits(connections=1, first_byte_s=WITHIN_S, look_s=0.01), clock=lambda: now)
     address = await made.start("127.0.0.1:0")
     try:
         with ExitStack() as stack:
@@ -250,9 +250,9 @@ async def test_those_who_scrape_at_once_share_one_reading() -> None:
         readings += 1
         begun.set()
         await go_on.wait()
-        return Figures(Process.PAGE)
+        return Figures(ExportingProcess.PAGE)
 
-    limits = Limits(answer_s=WITHIN_S)
+    limits = EndpointLimits(answer_s=WITHIN_S)
     async with endpoint(Probes(figures=slow, unready=lambda: ""), limits) as address:
         scrapes = [asyncio.create_task(status_of(address, get("/metrics"))) for _ in range(5)]
         await begun.wait()
@@ -344,7 +344,7 @@ async def test_metrics_need_the_token_and_probes_do_not(secret: Path, caplog: py
 
 
 async def test_with_tls_a_certificate_reads_metrics_and_a_stranger_only_probes(authority: Authority) -> None:
-    made = Endpoint(PROBES, Limits(), tls=authority.server(client_ca=authority.file))
+    made = Endpoint(PROBES, EndpointLimits(), tls=authority.server(client_ca=authority.file))
     address = await made.start("127.0.0.1:0")
     known = client_context(authority.file)
     assert known is not None
@@ -365,7 +365,7 @@ async def test_why_a_process_is_not_ready_is_told_on_its_machine_and_to_those_wh
 ) -> None:
     """A reason names directories, hosts and databases."""
     probes = Probes(figures=figures, unready=lambda: "/var/lib/log is full", dead=lambda: "db.internal hangs")
-    made = Endpoint(probes, Limits(), token=BearerToken(secret))
+    made = Endpoint(probes, EndpointLimits(), token=BearerToken(secret))
     address = await made.start("127.0.0.1:0")
     right = f"Authorization: Bearer {TOKEN}"
     try:
@@ -383,7 +383,7 @@ async def test_why_a_process_is_not_ready_is_told_on_its_machine_and_to_those_wh
 
 async def test_a_certificate_that_is_replaced_is_used_at_once(tmp_path: Path) -> None:
     issuing = Authority(tmp_path / "issuing")
-    made = Endpoint(PROBES, Limits(), tls=issuing.server())
+    made = Endpoint(PROBES, EndpointLimits(), tls=issuing.server())
     address = await made.start("127.0.0.1:0")
     try:
         before = client_context(issuing.file)

@@ -30,7 +30,7 @@ from txmsg.message import check_name
 from txmsg.metaq.group.files import queue_file
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.server.config import MetaQConfig
-from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Process
+from txmsg.metrics.catalogue import NAMED_MAX, OTHER, ExportingProcess
 
 
 class Served:
@@ -61,7 +61,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_a_server_tells_all_that_the_catalogue_says(served: Served) -> None:
     found = scrape(served.metrics)
-    require_catalogued(found, Process.METAQ)
+    require_catalogued(found, ExportingProcess.METAQ)
     assert found.series_count >= 30
     assert got(served.metrics, "/readyz") == (200, "ok\n")
     assert got(served.metrics, "/livez") == (200, "ok\n")
@@ -229,7 +229,7 @@ def tailer(notify_url: str, tmp_path: Path) -> Iterator[TailerProcess]:
 
 def test_a_tailer_tells_all_that_the_catalogue_says(tailer: TailerProcess) -> None:
     found = until(lambda: now if (now := scrape(tailer.metrics)).value("txmsg_mirror_tailing") else None)
-    require_catalogued(found, Process.TAILER)
+    require_catalogued(found, ExportingProcess.TAILER)
     assert found.series_count >= 30
     assert found.value("txmsg_ready") == 1
     assert got(tailer.metrics, "/readyz") == (200, "ok\n")

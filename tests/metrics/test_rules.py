@@ -11,7 +11,7 @@ import pytest
 
 from tests import prometheus
 from txmsg.checks.catalogue import RULES as ALERTS
-from txmsg.metrics.catalogue import CATALOGUE, Kind
+from txmsg.metrics.catalogue import CATALOGUE, MetricKind
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "txmsg-rules.yml"
@@ -84,7 +84,7 @@ FIRES = {
 def metrics_in(expr: str) -> set[str]:
     """The catalogued names in an expression."""
     names = set(re.findall(r"\btxmsg_\w+", expr))
-    histograms = {metric.name for metric in CATALOGUE.values() if metric.kind is Kind.HISTOGRAM}
+    histograms = {metric.name for metric in CATALOGUE.values() if metric.kind is MetricKind.HISTOGRAM}
     return {base if (base := name.removesuffix("_bucket")) in histograms else name for name in names}
 
 

@@ -35,12 +35,12 @@ from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.client import AsyncProducer
 from txmsg.message import Message
 from txmsg.ops.demo.registration import supervisor
-from txmsg.ops.demo.registration.supervisor import Plan
+from txmsg.ops.demo.registration.supervisor import RegistrationPlan
 
 WAIT_S_MAX = 1800.0
 PLANT_WAIT_S_MAX = 30.0
 """With a planted defect, which may stop queues for ever."""
-DEMO = Plan(users=60, crashes=4, slow_ms=50, down="social_import")
+DEMO = RegistrationPlan(users=60, crashes=4, slow_ms=50, down="social_import")
 TOPICS = ("trade.created", "trade.paid", "trade.shipped")
 STREAMS = 8
 BATCH_MAX = 400

@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.mirror.load import Load
 from tests.mirror.tailer_process import TailerProcess
 from tests.waiting import until
-from txmsg.binlog.verifier.compare import Report, verify
+from txmsg.binlog.verifier.compare import VerifierReport, verify
 
 WAIT_S_MAX = 60.0
 
 
-def require_equal(url: str, log: Path | str, messages: int) -> Report:
+def require_equal(url: str, log: Path | str, messages: int) -> VerifierReport:
     """All messages are in the log as they are in the table, once the mirror has had time."""
     report = verify(url, log, wait_s=WAIT_S_MAX)
     assert report.is_equal, "\n".join(map(str, report.differences))

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.transactions import TransactionalWriter
 from txmsg.ops.cli.main import main
 
@@ -26,11 +26,11 @@ from txmsg.ops.cli.main import main
 def _ends_are_of_what_is_not_committed() -> Iterator[None]:
     """A queue goes on behind records of a transaction that was aborted: they are lost."""
 
-    def consumer(self: Clients, group: str, **more: Any) -> Consumer:
+    def consumer(self: KafkaClients, group: str, **more: Any) -> Consumer:
         return original(self, group, **more, isolation_level="read_uncommitted")
 
-    original = Clients.consumer
-    with patch.object(Clients, "consumer", consumer):
+    original = KafkaClients.consumer
+    with patch.object(KafkaClients, "consumer", consumer):
         yield
 
 
@@ -46,11 +46,11 @@ class _Around:
 
 @contextmanager
 def _producers_are(changed: Callable[..., Producer | _Around]) -> Iterator[None]:
-    def producer(self: Clients, **more: Any) -> Producer | _Around:
+    def producer(self: KafkaClients, **more: Any) -> Producer | _Around:
         return changed(partial(original, self), **more)
 
-    original = Clients.producer
-    with patch.object(Clients, "producer", producer):
+    original = KafkaClients.producer
+    with patch.object(KafkaClients, "producer", producer):
         yield
 
 

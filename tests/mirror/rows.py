@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 
 from txmsg.message import datetime_of_us
-from txmsg.metaq.format.frame import Columns, Compression, Payload, encode, hole
+from txmsg.metaq.format.frame import Compression, FrameColumns, Payload, encode, hole
 from txmsg.metaq.store.log import Append, Log, LogConfig
 
 _INSERT = """
@@ -135,8 +135,8 @@ def payload_of(rows: Sequence[Stored], compression: Compression = Compression.NO
     return encode(_columns(rows), compression)
 
 
-def _columns(rows: Sequence[Stored]) -> Columns:
-    return Columns(
+def _columns(rows: Sequence[Stored]) -> FrameColumns:
+    return FrameColumns(
         body=[row.body for row in rows],
         stored_at_us=[row.stored_at_us for row in rows],
         transaction_id=b"".join(row.id_bytes for row in rows),

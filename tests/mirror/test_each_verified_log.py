@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from tests.mirror.rows import Stored, written
-from txmsg.binlog.verifier.compare import Report, verify
+from txmsg.binlog.verifier.compare import VerifierReport, verify
 
 COUNT = 60
 ROWS = [written("trade", queue, offset) for queue in (0, 1) for offset in range(COUNT)]
@@ -30,7 +30,7 @@ class Copy(Protocol):
         ...
 
 
-def found_by(report: Report) -> dict[str, int]:
+def found_by(report: VerifierReport) -> dict[str, int]:
     return dict(report.differing)
 
 

@@ -24,8 +24,8 @@ from txmsg.binlog.mirror.kafka_sink import KafkaSink
 from txmsg.binlog.verifier.compare import verify
 from txmsg.message import QueueNumber
 from txmsg.metaq.kafka.names import MIRROR
-from txmsg.metaq.kafka.probe import Partition
-from txmsg.metaq.kafka.transactions import Part
+from txmsg.metaq.kafka.probe import KafkaPartition
+from txmsg.metaq.kafka.transactions import PartitionWrite
 
 pytestmark = pytest.mark.long
 
@@ -233,7 +233,7 @@ def test_records_that_kafka_lost_and_records_of_others_stop_their_queues(
     tailer.stop()
     with closing(KafkaSink(where)) as sink:  # more was committed than there is
         note = f"{load.ends[0] + 2} {bytes(16).hex()} 0 1"
-        sink._writer.write([Part(Partition(f"{kafka_prefix}trade", 0), (), note, 1)])
+        sink._writer.write([PartitionWrite(KafkaPartition(f"{kafka_prefix}trade", 0), (), note, 1)])
     other = Producer({"bootstrap.servers": kafka.servers})
     other.produce(f"{kafka_prefix}trade", b"of another program", partition=1)
     assert other.flush(ANSWER_S_MAX) == 0

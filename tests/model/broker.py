@@ -22,7 +22,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.service import CheckResolver, NotifyService
 from txmsg.broker.store.connect import Pool, open_pool
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.broker.writer import Writer
@@ -263,7 +263,7 @@ class _Parts:
         for fence_id in (FENCE_ID, None):
             clients.attach(_client(fence_id, answer))
         resolver = CheckResolver(self.writer, self.service.counts)
-        self.checks = CheckLoop(Halves(pool), clients, resolver, policies=CheckPolicies(default=policy))
+        self.checks = CheckLoop(HalfMessages(pool), clients, resolver, policies=CheckPolicies(default=policy))
 
     def new_topics(self, queues: int) -> None:
         self.service.topics = _topics(self.pool, queues)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from tests.model.model import Defect
-from txmsg.broker.store.batch import Applied, Batch
-from txmsg.broker.writer import Work, Writer
+from txmsg.broker.store.batch import AppliedBatch, WriteBatch
+from txmsg.broker.writer import Writer, WriterRequest
 from txmsg.checker import loop as loop_module
 from txmsg.checker import policy as policy_module
-from txmsg.checker.policy import CheckPolicy, Decision
+from txmsg.checker.policy import CheckDecision, CheckPolicy
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionState
 from txmsg.runtime.postgres import connect
@@ -52,11 +52,11 @@ class Plant:
 def _cut_means_done() -> Iterator[None]:
     """A batch whose connection broke is taken for written."""
 
-    async def apply(self: Writer, batch: Batch, give_up_at: float) -> Applied:
+    async def apply(self: Writer, batch: WriteBatch, give_up_at: float) -> AppliedBatch:
         try:
             return await original(self, batch, 0.0)
         except BrokerUnavailable:
-            return Applied()
+            return AppliedBatch()
 
     original = Writer._apply
     with patch.object(Writer, "_apply", apply):
@@ -67,7 +67,7 @@ def _cut_means_done() -> Iterator[None]:
 def _answered_too_early() -> Iterator[None]:
     """A request is answered when its batch is sent, not when it is written."""
 
-    async def settle(self: Writer, batch: Batch, works: list[Work]) -> None:
+    async def settle(self: Writer, batch: WriteBatch, works: list[WriterRequest]) -> None:
         for work in works:
             if not work.done.done():
                 work.done.set_result({})
@@ -82,7 +82,7 @@ def _answered_too_early() -> Iterator[None]:
 def _doubt_means_commit() -> Iterator[None]:
     """A check that is answered UNKNOWN commits."""
 
-    def decide(policy: CheckPolicy, checks: int, answer: TransactionState) -> Decision:
+    def decide(policy: CheckPolicy, checks: int, answer: TransactionState) -> CheckDecision:
         return original(policy, checks, TransactionState.COMMIT if answer is TransactionState.UNKNOWN else answer)
 
     original = policy_module.decide_after_answer

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from txmsg.ops.page.board import Board, Snapshot
+from txmsg.ops.page.board import Board, BoardSnapshot
 from txmsg.ops.page.health import Health
 
 NOON = datetime(2026, 11, 11, 12, tzinfo=UTC)
@@ -25,7 +25,7 @@ class World:
         )
 
     def read(self, written_at: datetime | None, orders: int = 0) -> None:
-        self.board.show(Snapshot(figures={"orders": orders}, written_at=written_at, through_at=written_at))
+        self.board.show(BoardSnapshot(figures={"orders": orders}, written_at=written_at, through_at=written_at))
 
     def bulletin(self) -> dict[str, Any]:
         bulletin = self.board.bulletin()

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from tests.waiting import until_async
 from tests.wire.certificates import Authority
 from txmsg.ops.page.connection import STAY_STRANGER, UNREAD_S
-from txmsg.ops.page.listening import Server, listening
-from txmsg.wire.table import Bounds, Table
+from txmsg.ops.page.listening import PageServer, listening
+from txmsg.wire.table import ConnectionTable, ConnectionTableBounds
 from txmsg.wire.tls import client_context
 
 WAIT_S = 60.0
@@ -29,14 +29,14 @@ HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 class Place:
     """A server on the test's loop, and a clock of its table."""
 
-    def __init__(self, bounds: Bounds, tls: Any = None) -> None:
+    def __init__(self, bounds: ConnectionTableBounds, tls: Any = None) -> None:
         self.now = 0.0
         self.tls = tls
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await self._answer(scope, receive, send)
 
-        self.server = Server(answer, tls, Table("a web server", bounds, clock=lambda: self.now))
+        self.server = PageServer(answer, tls, ConnectionTable("a web server", bounds, clock=lambda: self.now))
         self.port = 0
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ class Place:
 
 
 @asynccontextmanager
-async def placed(bounds: Bounds, tls: Any = None) -> AsyncIterator[Place]:
+async def placed(bounds: ConnectionTableBounds, tls: Any = None) -> AsyncIterator[Place]:
     place = Place(bounds, tls)
     with listening("127.0.0.1:0") as (listener, address):
         place.port = int(address.rpartition(":")[2])
@@ -78,7 +78,7 @@ async def placed(bounds: Bounds, tls: Any = None) -> AsyncIterator[Place]:
         await serving
 
 
-SMALL = Bounds(connections=8, strangers=8, first_byte_s=NEVER_S, greeting_s=NEVER_S)
+SMALL = ConnectionTableBounds(connections=8, strangers=8, first_byte_s=NEVER_S, greeting_s=NEVER_S)
 
 
 @pytest.mark.parametrize("first", [b"", HEAD, WITHOUT_BODY])
@@ -132,7 +132,7 @@ async def test_with_tls_connections_that_never_shake_hands_shut_nobody_out(autho
 
 
 async def test_heads_bodies_and_answers_have_their_times() -> None:
-    async with placed(Bounds(connections=8, strangers=8, first_byte_s=5.0, greeting_s=10.0)) as place:
+    async with placed(ConnectionTableBounds(connections=8, strangers=8, first_byte_s=5.0, greeting_s=10.0)) as place:
         watched = place.server.watched
         large = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"
         held = [place.opened(first) for first in (b"", HEAD, WITHOUT_BODY, large)]

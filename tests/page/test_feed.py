@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from txmsg.ops.page.feed import Feed
+from txmsg.ops.page.feed import BulletinFeed
 
 _WAIT_S = 30.0
 
@@ -15,7 +15,7 @@ async def next_of(bulletins: AsyncIterator[bytes]) -> bytes:
 
 
 async def test_who_comes_later_begins_with_the_newest() -> None:
-    feed = Feed()
+    feed = BulletinFeed()
     feed.put(b"old")
     feed.put(b"new")
     assert feed.newest == b"new"
@@ -23,7 +23,7 @@ async def test_who_comes_later_begins_with_the_newest() -> None:
 
 
 async def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
-    feed = Feed()
+    feed = BulletinFeed()
     slow, quick = feed.bulletins(), feed.bulletins()
     feed.put(b"1")
     assert await next_of(slow) == b"1"
@@ -39,7 +39,7 @@ async def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
 
 
 async def test_closing_ends_those_who_wait_and_those_who_come() -> None:
-    feed = Feed()
+    feed = BulletinFeed()
     waiting = asyncio.ensure_future(_all(feed.bulletins()))
     await asyncio.sleep(0)
     feed.close()

@@ -12,13 +12,13 @@ import pytest
 from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
 from tests.waiting import until_async
-from txmsg.administration.access import Identity
+from txmsg.administration.access import ConnectionIdentity
 from txmsg.errors import BrokerUnavailable, MisuseError, Unauthenticated
 from txmsg.ops.page import app as page_app
 from txmsg.ops.page.app import new_app
-from txmsg.ops.page.feed import Feed
+from txmsg.ops.page.feed import BulletinFeed
 from txmsg.ops.page.server import PageConfig
-from txmsg.ops.page.sessions import Sessions
+from txmsg.ops.page.sessions import LoginSessions
 from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -40,7 +40,7 @@ class Brokers:
     def __post_init__(self) -> None:
         self.go_on.set()
 
-    async def ask(self, token: str) -> Identity:
+    async def ask(self, token: str) -> ConnectionIdentity:
         self.asked += 1
         await self.go_on.wait()
         if self.are_away:
@@ -49,7 +49,7 @@ class Brokers:
             raise ValueError("what they answer is no text")
         if token not in self.tokens:
             raise Unauthenticated("the token is not valid here")
-        return Identity(name="ann", authentication=self.authentication)
+        return ConnectionIdentity(name="ann", authentication=self.authentication)
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def brokers() -> Brokers:
 
 @pytest.fixture
 async def browser(brokers: Brokers) -> AsyncIterator[httpx2.AsyncClient]:
-    feed = Feed()
+    feed = BulletinFeed()
     feed.put(b'{"n": 1}')
-    sessions = Sessions[LoggedInUser](lambda: 0.0, LoggedInUsers.leave)
+    sessions = LoginSessions[LoggedInUser](lambda: 0.0, LoggedInUsers.leave)
     async with asyncio.TaskGroup() as tasks:
         app = new_app(PAGE, feed, LoggedInUsers(brokers.ask, tasks, check_s=0.01), sessions)
         async with httpx2.AsyncClient(
@@ -154,7 +154,7 @@ def test_a_login_elsewhere_needs_tls() -> None:
     [("https://trades.example", True), ("http://trades.example", False), ("https://localhost:7780", False)],
 )
 async def test_browsers_are_told_to_come_by_tls_only(url: str, is_told: bool) -> None:
-    app = new_app(PAGE, Feed(), None, Sessions[LoggedInUser](lambda: 0.0))
+    app = new_app(PAGE, BulletinFeed(), None, LoginSessions[LoggedInUser](lambda: 0.0))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=url) as browser:
         headers = (await browser.get("/")).headers
         assert ("strict-transport-security" in headers) == is_told
@@ -162,7 +162,7 @@ async def test_browsers_are_told_to_come_by_tls_only(url: str, is_told: bool) ->
 
 @pytest.mark.parametrize("path", ["/", "/figures", "/page/page.css", "/assets/base.css", "/nowhere"])
 async def test_every_answer_forbids_foreign_scripts_and_frames(path: str) -> None:
-    app = new_app(PAGE, Feed(), None, Sessions[LoggedInUser](lambda: 0.0))
+    app = new_app(PAGE, BulletinFeed(), None, LoginSessions[LoggedInUser](lambda: 0.0))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://trades.example") as browser:
         headers = (await browser.get(path)).headers
         assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(

@@ -10,7 +10,7 @@ from tests.metrics.scraping import got, require_catalogued, scrape
 from tests.page.conftest import ShowPage
 from tests.ports import own_port
 from tests.waiting import until
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 
 
 def test_a_page_server_tells_all_that_the_catalogue_says(show_page: ShowPage) -> None:
@@ -19,7 +19,7 @@ def test_a_page_server_tells_all_that_the_catalogue_says(show_page: ShowPage) ->
         shown.page.bulletin()
         until(lambda: got(metrics, "/readyz")[0] == HTTPStatus.OK)
         before = scrape(metrics)
-        require_catalogued(before, Process.PAGE)
+        require_catalogued(before, ExportingProcess.PAGE)
         assert before.value("txmsg_page_browsers") == 0
         assert before.value("txmsg_page_bulletin_bytes") > 0
         with shown.page.events() as events:

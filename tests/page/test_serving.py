@@ -21,8 +21,8 @@ from examples.trade_dashboard.page import PAGE, main, read
 from tests.page.conftest import ShowPage
 from txmsg.errors import MisuseError
 from txmsg.ops.page import app, watch
-from txmsg.ops.page.board import Snapshot
-from txmsg.ops.page.listening import Server
+from txmsg.ops.page.board import BoardSnapshot
+from txmsg.ops.page.listening import PageServer
 from txmsg.ops.page.server import PageConfig, serve
 
 WAIT_S = 60.0
@@ -41,13 +41,15 @@ class Served:
         self.trouble: Exception | None = None
         self.troubled = threading.Event()
 
-    def read(self, connection: psycopg.Connection[Any]) -> Snapshot:
+    def read(self, connection: psycopg.Connection[Any]) -> BoardSnapshot:
         if self.trouble is not None:
             self.troubled.set()
             raise self.trouble
         now = connection.execute("select now()").fetchone()
         assert now is not None
-        return Snapshot(figures={"n": next(self._reads), "ballast": self.ballast}, written_at=now[0], through_at=now[0])
+        return BoardSnapshot(
+            figures={"n": next(self._reads), "ballast": self.ballast}, written_at=now[0], through_at=now[0]
+        )
 
     async def notify(self, times: int = 1) -> None:
         """Says that there are new figures."""
@@ -286,7 +288,7 @@ async def test_who_a_request_is_from_says_a_proxy_that_is_named_only(
     monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
     if proxies is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
-    config = Server(application).config
+    config = PageServer(application).config
     config.load()
     headers = [(b"x-forwarded-for", b"8.8.8.8"), (b"x-forwarded-proto", b"https")]
     scope = {"type": "http", "scheme": "http", "client": ("127.0.0.1", 4711), "headers": headers}

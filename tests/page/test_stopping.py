@@ -16,9 +16,9 @@ from tests.console.conftest import csrf_in
 from txmsg.administration import access
 from txmsg.ops.console import server as console_server
 from txmsg.ops.console.desks import UserDatabases
-from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.page import server as page_server
-from txmsg.ops.page.board import Snapshot
+from txmsg.ops.page.board import BoardSnapshot
 
 WAIT_S = 60.0
 _AWAY = "127.0.0.1:1"
@@ -32,16 +32,16 @@ class SlowBrokers:
         self.stop = asyncio.Event()
         self.asked = asyncio.Event()
 
-    async def who_am_i(self, _: object = None) -> Identity:
+    async def who_am_i(self, _: object = None) -> UserIdentity:
         self.asked.set()
         await self.stop.wait()
         for _round in range(100):  # the server goes as far as it can meanwhile
             await asyncio.sleep(0)
-        return Identity(name="ann")
+        return UserIdentity(name="ann")
 
-    async def ask(self, _: str) -> access.Identity:
+    async def ask(self, _: str) -> access.ConnectionIdentity:
         await self.who_am_i()
-        return access.Identity(name="ann", authentication=True)
+        return access.ConnectionIdentity(name="ann", authentication=True)
 
 
 async def end_while_logging_in(serve: Serve, brokers: SlowBrokers) -> None:
@@ -68,7 +68,7 @@ async def test_a_console_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_page_server_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(_: psycopg.Connection[Any]) -> Snapshot:
+    def read(_: psycopg.Connection[Any]) -> BoardSnapshot:
         raise AssertionError("there is no database")
 
     brokers = SlowBrokers()

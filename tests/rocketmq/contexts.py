@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.grpc.framing import Code
 
 _SIZE_BYTES_MAX = 8 * 1024 * 1024
@@ -27,12 +27,12 @@ class NoStream:
     def admitted(self, user: str, *, is_admin: bool) -> None: ...
 
 
-def call_with(headers: Mapping[str, str]) -> Call:
+def call_with(headers: Mapping[str, str]) -> GrpcCall:
     """A call of which only the headers matter."""
-    return Call(NoStream(), headers, size_bytes_max=_SIZE_BYTES_MAX)
+    return GrpcCall(NoStream(), headers, size_bytes_max=_SIZE_BYTES_MAX)
 
 
-class AnsweredCall(Call):
+class AnsweredCall(GrpcCall):
     """A call whose messages the test reads and writes."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:

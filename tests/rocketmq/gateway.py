@@ -11,7 +11,7 @@ from tests.ports import own_port
 from tests.restartable import Restartable
 from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.server import serve
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 
 class GatewayProcess(Restartable):
@@ -41,4 +41,4 @@ def running_gateway(brokers: str, *options: str, log: Path) -> Iterator[GatewayP
 
 def served_gateway(config: GatewayConfig) -> AbstractContextManager[str]:
     """A gateway in a thread of the test, which may have set how long it waits for brokers; its address."""
-    return served_in_thread(lambda on_ready, stop: serve(Given(config), on_ready, stop), thread_name="gateway")
+    return served_in_thread(lambda on_ready, stop: serve(GivenSettings(config), on_ready, stop), thread_name="gateway")

@@ -12,7 +12,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from hpack import Decoder, Encoder
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame, WindowUpdateFrame
 
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.grpc.port import Port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -114,13 +114,13 @@ class Service:
         self.cancelled = 0
         self.opens = asyncio.Event()
 
-    async def echo(self, call: Call) -> None:
+    async def echo(self, call: GrpcCall) -> None:
         """All messages, one by one."""
         call.admitted("", is_admin=False)
         while (body := await call.read()) is not None:
             await call.write(BytesValue(value=body))
 
-    async def hold(self, call: Call) -> None:
+    async def hold(self, call: GrpcCall) -> None:
         """Answers when the test lets it, and reads nothing before."""
         self.begun += 1
         call.admitted("", is_admin=False)
@@ -131,7 +131,7 @@ class Service:
             raise
         await self.echo(call)
 
-    async def pour(self, call: Call) -> None:
+    async def pour(self, call: GrpcCall) -> None:
         """Writes without end."""
         self.begun += 1
         call.admitted("", is_admin=False)

@@ -23,9 +23,9 @@ from tests.rocketmq.programs import GO, JAVA, PYTHON, Language, each
 from tests.waiting import until
 from tests.wire.certificates import Authority
 from txmsg import Message, Producer
-from txmsg.administration.access import Access, LimitUser, NewUser, Revoke, add_access_key
-from txmsg.administration.ask import Ask
-from txmsg.administration.rules import Rules
+from txmsg.administration.access import AccessService, LimitUser, NewUser, Revoke, add_access_key
+from txmsg.administration.ask import AskBroker
+from txmsg.administration.rules import RulesService
 from txmsg.message import new_transaction_id
 from txmsg.ops.cli.access import asker_of_storage
 from txmsg.rocketmq.api import SERVICE
@@ -67,7 +67,7 @@ class Place:
 
     gateway: GatewayProcess
     broker: BrokerProcess
-    ask: Ask
+    ask: AskBroker
     authority: bytes
     environment: dict[str, str]
     keys: dict[str, list[NewAccessKey]] = field(default_factory=dict)
@@ -149,16 +149,16 @@ def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterato
     ask = asker_of_storage(notify_url)
     key_file, token_file = tmp_path / "access-keys.key", tmp_path / "gateway.token"
     KeyFile.make(key_file)
-    token_file.write_text(ask(Access.create_user, NewUser(name="gateway")).token or "")
+    token_file.write_text(ask(AccessService.create_user, NewUser(name="gateway")).token or "")
     keys = {}
     for user in ("shop", "eve"):
-        ask(Access.create_user, NewUser(name=user))
+        ask(AccessService.create_user, NewUser(name=user))
         keys[user] = [new_access_key() for _ in range(2)]
         for new in keys[user]:
             add_access_key(ask, user, new, KeyFile(key_file))
     for user, allowed in (("gateway", _GATEWAY), ("shop", _SHOP), ("eve", _EVE)):
         for action, resource in allowed:
-            ask(Rules.allow, parse_rule(user, action, resource))
+            ask(RulesService.allow, parse_rule(user, action, resource))
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.issue("127.0.0.1")
     broker = start_broker("--auth", "--first-check-s", "1")
@@ -193,7 +193,7 @@ def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place)
     assert eve.recall("orders", delayed).code == pb.FORBIDDEN
     assert eve.recall("trades", delayed).code != pb.OK
     assert shop.recall("orders", delayed).code == pb.OK
-    place.ask(Access.limit_user, LimitUser(name="shop", limits={"messages_per_s": 1e-6}))
+    place.ask(AccessService.limit_user, LimitUser(name="shop", limits={"messages_per_s": 1e-6}))
     until(lambda: shop.send("orders").code == pb.TOO_MANY_REQUESTS)
     assert eve.send("trades").code == pb.OK
 
@@ -212,7 +212,7 @@ def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on
             told = old.telemetry(frames())
             assert next(told).status.code == pb.OK
             waiting = thread.submit(old.receive, "orders")
-            place.ask(Access.revoke, Revoke(name="shop", access_key=place.keys["shop"][0].id))
+            place.ask(AccessService.revoke, Revoke(name="shop", access_key=place.keys["shop"][0].id))
             assert next(told).status.code == pb.UNAUTHORIZED
             assert list(told) == []
             [end] = waiting.result(_CALL_S_MAX)

@@ -23,8 +23,8 @@ from tests.rocketmq.contexts import AnsweredCall
 from tests.rocketmq.gateway import served_gateway
 from tests.waiting import until, until_async
 from txmsg import Message, Producer, ReceivedMessage
-from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetters
-from txmsg.administration.groups import Groups, RetryQuery
+from txmsg.administration.dead_letters import DeadLetterFilter, DeadLettersService
+from txmsg.administration.groups import GroupsService, RetryQuery
 from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
@@ -33,18 +33,18 @@ from txmsg.rocketmq import agreements, routes, server
 from txmsg.rocketmq import receivers as receivers_module
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
-from txmsg.rocketmq.clients import TOPICS_MAX, Clients
+from txmsg.rocketmq.clients import TOPICS_MAX, GatewayClients
 from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
-from txmsg.rocketmq.receivers import SILENT_S, Member, Received, Receivers
-from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.receivers import SILENT_S, ClientSubscription, Received, Receivers
+from txmsg.rocketmq.routes import TopicRoutes
 from txmsg.rocketmq.senders import Senders
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.wire.access.principal import ANYONE
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.method import Method
@@ -196,7 +196,7 @@ async def test_clients_start_while_the_broker_that_is_asked_first_is_away(broker
         if look:
             assert (await Agreements(brokers).agreed(settings)).subscription.fifo
         else:
-            assert await Routes(brokers).queues("orders", pb.Endpoints())
+            assert await TopicRoutes(brokers).queues("orders", pb.Endpoints())
     await brokers.close()
 
 
@@ -248,7 +248,7 @@ def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: C
     assert reply.status.code == pb.OK
     channel = BlockingChannel(calls.broker)
     wanted = DeadLetterFilter(group="mail", error="after 3 attempts")
-    counted = channel.call(DeadLetters.count, wanted, timeout_s=CALL_S_MAX)
+    counted = channel.call(DeadLettersService.count, wanted, timeout_s=CALL_S_MAX)
     channel.close()
     assert counted.count == 1
 
@@ -276,7 +276,7 @@ async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
     monkeypatch.setattr(server, "AttachedStreams", Late)
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     config = GatewayConfig(broker=first.address, listen="127.0.0.1:0")
-    serving = asyncio.create_task(server.serve(Given(config), ready.set_result, stop))
+    serving = asyncio.create_task(server.serve(GivenSettings(config), ready.set_result, stop))
 
     def told(address: str) -> tuple[set[str], pb.Code]:
         calls = Calls(address, second.address)
@@ -362,13 +362,13 @@ class Gateway:
         self.brokers = Brokers([broker])
         self.tasks = Tasks()
         self.receivers = Receivers(self.brokers, self.tasks)
-        self.clients = Clients(self.brokers, self.tasks)
+        self.clients = GatewayClients(self.brokers, self.tasks)
         senders = Senders(self.brokers, timeout_s=CALL_S_MAX)
-        self.routes = Routes(self.brokers)
+        self.routes = TopicRoutes(self.brokers)
         self.api = Api(senders, self.receivers, self.clients, self.routes, Agreements(self.brokers))
 
     async def receive(
-        self, member: Member, count: int = 1, *, invisible_s: float = 600, renews: bool = False
+        self, member: ClientSubscription, count: int = 1, *, invisible_s: float = 600, renews: bool = False
     ) -> list[tuple[ReceivedMessage, Handle]]:
         """So many messages."""
         got: list[tuple[ReceivedMessage, Handle]] = []
@@ -406,7 +406,7 @@ def _send(broker: BrokerProcess, count: int = 1) -> None:
 
 async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_has_gone(broker: BrokerProcess) -> None:
     _send(broker, 6)
-    member, silent = Member("mail", "client-1", "orders"), Member("mail", "client-2", "orders")
+    member, silent = ClientSubscription("mail", "client-1", "orders"), ClientSubscription("mail", "client-2", "orders")
     async with gateway_at(broker) as gateway, gateway_at(broker) as others:
         receivers, api = gateway.receivers, gateway.api
         got = await gateway.receive(member, 5, renews=True)
@@ -448,8 +448,8 @@ class Revoked(CallAdmission):
 async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -> None:
     receivers = Receivers(Together(), Tasks())
     how: dict[str, Any] = {"count": 1, "wait_s": 1, "invisible_s": 30, "renews": True}
-    received = await receivers.receive(Member("mail", "client-1", "orders"), "a:7700", ALL, **how)
-    clients = Clients(Brokers(["none:1"]), Tasks())
+    received = await receivers.receive(ClientSubscription("mail", "client-1", "orders"), "a:7700", ALL, **how)
+    clients = GatewayClients(Brokers(["none:1"]), Tasks())
     none: Any = None
     api = Api(none, receivers, clients, none, none, door=Revoked())
     context = Context()
@@ -468,7 +468,7 @@ async def test_an_answer_brings_no_more_than_the_gateway_keeps_for_a_client_that
         producer.send_many([Message("orders", body) for body in bodies])
     got: list[bytes] = []
     async with gateway_at(broker) as gateway:
-        member = Member("mail", "client-1", "orders")
+        member = ClientSubscription("mail", "client-1", "orders")
         while len(got) < len(bodies):
             received = await gateway.receivers.receive(
                 member, broker.address, ALL, count=32, wait_s=WAIT_S, invisible_s=600, renews=False
@@ -487,7 +487,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
         request = pb.ReceiveMessageRequest(group=GROUP, message_queue=queue, auto_renew=True)
         with pytest.raises(asyncio.CancelledError):
             await gateway.api.receive(Context(request, ends_at_write=True))
-        [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
+        [(message, _)] = await gateway.receive(ClientSubscription("mail", "client-2", "orders"))
         assert (message.body, message.attempt) == (b"0", 1)
 
 
@@ -549,11 +549,11 @@ async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(
 
         async def receives() -> None:
             while True:
-                await receivers.receive(Member("mail", "client-1", "orders"), broker.address, ALL, **how)
+                await receivers.receive(ClientSubscription("mail", "client-1", "orders"), broker.address, ALL, **how)
 
         with pytest.raises(asyncio.CancelledError):
             await receives()
-        [(message, _)] = await gateway.receive(Member("mail", "client-2", "orders"))
+        [(message, _)] = await gateway.receive(ClientSubscription("mail", "client-2", "orders"))
         assert (message.body, message.attempt) == (b"0", 1)
         await cut.close()
 
@@ -562,7 +562,7 @@ async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_
     broker: BrokerProcess,
 ) -> None:
     _send(broker, 2)
-    member = Member("mail", "client-1", "orders")
+    member = ClientSubscription("mail", "client-1", "orders")
     async with gateway_at(broker) as gateway, gateway_at(broker) as restarted:
         [(pushed, push)] = await gateway.receive(member, renews=True)
         [(polled, simple)] = await gateway.receive(member, invisible_s=600)
@@ -574,13 +574,13 @@ async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_
             return (await restarted.api.change_invisible(request, GatewayCaller("client-1", ANYONE))).status.code
 
         assert await change(push, Duration(nanos=1_000_000)) == pb.OK  # Node asks for 1 ms where it means 1 s
-        with pytest.raises(Refused):
+        with pytest.raises(CallRefused):
             await change(push, Duration(seconds=1))  # it was a refusal: the message is in nobody's hands
         assert await change(simple, Duration(seconds=500)) == pb.OK
         assert await change(simple, Duration(seconds=0)) == pb.OK
         again = await gateway.receive(member, 2)
         assert {message.body: message.attempt for message, _ in again} == {pushed.body: 2, polled.body: 2}
-        with pytest.raises(Refused):
+        with pytest.raises(CallRefused):
             await change(simple, Duration(seconds=10))
 
 
@@ -588,14 +588,14 @@ async def test_a_push_consumer_waits_for_what_it_asks_or_for_the_back_off_if_tha
     broker: BrokerProcess,
 ) -> None:
     _send(broker, 2)
-    member = Member("mail", "client-1", "orders")
+    member = ClientSubscription("mail", "client-1", "orders")
     async with gateway_at(broker) as gateway:
         got = await gateway.receive(member, 2, renews=True)
         asked_at_us = now_us()
         for (_, handle), delay_s in zip(got, (0.001, 3600), strict=True):
             await gateway.receivers.refuse(member, handle, "no", delay_s=delay_s)
         channel = gateway.brokers.channel(broker.address)
-        listed = await channel.call(Groups.list_retries, RetryQuery(group="mail"), timeout_s=CALL_S_MAX)
+        listed = await channel.call(GroupsService.list_retries, RetryQuery(group="mail"), timeout_s=CALL_S_MAX)
         soon, late = sorted(us_of_datetime(each.due_at) - asked_at_us for each in listed.retries if each.due_at)
         assert 1_000_000 <= soon < 1800_000_000, "the group's first back-off is a second"
         assert late >= 3600_000_000
@@ -603,7 +603,7 @@ async def test_a_push_consumer_waits_for_what_it_asks_or_for_the_back_off_if_tha
 
 async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothing(broker: BrokerProcess) -> None:
     _send(broker)
-    member, other = Member("mail", "client-1", "orders"), Member("mail", "client-2", "orders")
+    member, other = ClientSubscription("mail", "client-1", "orders"), ClientSubscription("mail", "client-2", "orders")
     async with gateway_at(broker) as gateway, gateway_at(broker) as others:
         [(_, handle)] = await gateway.receive(member)
         assert await gateway.receivers.acknowledge(member, [handle]) == set()
@@ -623,7 +623,7 @@ async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothin
         assert message.attempt == 1
 
 
-class OnlyOrders(Routes):
+class OnlyOrders(TopicRoutes):
     """One topic exists; whether another one exists is unknown."""
 
     async def queues(self, topic: str, _: pb.Endpoints) -> list[pb.MessageQueue]:
@@ -653,7 +653,7 @@ async def test_any_gateway_settles_what_another_one_delivered_that_reaches_the_b
     broker: BrokerProcess,
 ) -> None:
     _send(broker, 2)
-    member = Member("mail", "client-1", "orders")
+    member = ClientSubscription("mail", "client-1", "orders")
     beside = _otherwise(broker.address)
     async with gateway_at(broker, beside) as gateway, gateway_at(broker) as other:
         for delivers, settles in ((gateway, other), (other, gateway)):
@@ -693,7 +693,7 @@ class Together(AnsweredBrokers):
 async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> None:
     brokers = Together()
     receivers = Receivers(brokers, Tasks())
-    member = Member("mail", "client-1", "orders")
+    member = ClientSubscription("mail", "client-1", "orders")
     handles = []
     for broker in brokers.addresses:
         got = await receivers.receive(member, broker, ALL, count=1, wait_s=1, invisible_s=30, renews=True)
@@ -734,7 +734,7 @@ async def test_what_a_client_holds_is_not_renewed_when_it_may_not_receive_any_mo
 
 def test_no_two_members_are_known_by_one_id() -> None:
     members = [
-        Member("mail", f"{client} {user}", topic)
+        ClientSubscription("mail", f"{client} {user}", topic)
         for client in ("c", "c" * 150, "c" * 1000)
         for user in ("ada", "eve")
         for topic in ("orders", "o" * 127, "o" * 126 + "p")

@@ -20,7 +20,7 @@ from hyperframe.frame import (
 )
 
 from tests.rocketmq.http2 import PREFACE, Peer, Served, data, message
-from txmsg.rocketmq.grpc.connection import Connection
+from txmsg.rocketmq.grpc.connection import GrpcConnection
 
 _MIXES = 600
 _FRAMES_MAX = 60
@@ -33,7 +33,7 @@ class Line:
     """A transport without a peer."""
 
     def __init__(self) -> None:
-        self.connection: Connection
+        self.connection: GrpcConnection
         self.is_closed = False
 
     def get_extra_info(self, _: str) -> None:
@@ -85,7 +85,7 @@ def _mix(chance: random.Random) -> bytes:
     return bytes(whole)
 
 
-async def _play(connection: Connection, place: Served, chance: random.Random) -> None:
+async def _play(connection: GrpcConnection, place: Served, chance: random.Random) -> None:
     """The client's bytes arrive in pieces while calls are running, and it reads or does not."""
     mix, at = _mix(chance), 0
     while at < len(mix) and not connection.is_over:

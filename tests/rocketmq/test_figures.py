@@ -20,7 +20,7 @@ from tests.rocketmq.calls import CALL_S_MAX, TOPIC, Calls
 from tests.rocketmq.gateway import GatewayProcess, running_gateway
 from tests.waiting import until
 from txmsg.client.channel import Brokers
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.rocketmq.api import SERVICE
 from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.figures import unready
@@ -49,7 +49,7 @@ def watched(broker: BrokerProcess, tmp_path: Path) -> Iterator[Watched]:
 def test_a_gateway_tells_all_that_the_catalogue_says(watched: Watched) -> None:
     until(lambda: got(watched.metrics, "/readyz") == (200, "ok\n"))
     found = scrape(watched.metrics)
-    require_catalogued(found, Process.ROCKETMQ)
+    require_catalogued(found, ExportingProcess.ROCKETMQ)
     assert got(watched.metrics, "/livez") == (200, "ok\n")
     assert (found.value("txmsg_ready"), found.value("txmsg_rocketmq_brokers")) == (1, 1)
     assert found.value("txmsg_bound_used_ratio", bound="requests") == 0

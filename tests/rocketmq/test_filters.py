@@ -16,7 +16,7 @@ from txmsg.client.channel import Brokers
 from txmsg.ops.cli.connections import asker
 from txmsg.rocketmq.filters import Wanted, wanted_of
 from txmsg.rocketmq.ids import Handle
-from txmsg.rocketmq.receivers import Member, Receivers
+from txmsg.rocketmq.receivers import ClientSubscription, Receivers
 from txmsg.rocketmq.sql92 import Filter
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -33,7 +33,7 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
 
     async def receive(group: str, wanted: Wanted, wait_s: float = _WAIT_S) -> list[tuple[ReceivedMessage, Handle]]:
         received = await receivers.receive(
-            Member(group, "client", "orders"),
+            ClientSubscription(group, "client", "orders"),
             broker.address,
             wanted,
             count=5,
@@ -52,7 +52,7 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
         )
     [(message, handle)] = await receive("mail", dear)  # behind 21 others, more than one call brings
     assert (message.body, message.attempt, receivers.is_renewed(handle)) == (b"22", 1, True)
-    await receivers.acknowledge(Member("mail", "client", "orders"), [handle])
+    await receivers.acknowledge(ClientSubscription("mail", "client", "orders"), [handle])
 
     with Producer(broker.address, group="shop") as producer:
         waiting = asyncio.create_task(receive("mail", dear))
@@ -60,7 +60,7 @@ async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_n
         producer.send(Message("orders", b"23", tag="new", headers={"price": "23"}))
         [(message, handle)] = await waiting
         assert message.body == b"23"
-        await receivers.acknowledge(Member("mail", "client", "orders"), [handle])
+        await receivers.acknowledge(ClientSubscription("mail", "client", "orders"), [handle])
     group = NotifyAdministration(asker(broker.address))
     async with asyncio.timeout(_WAIT_S):
         while (await asyncio.to_thread(group.show_group, "mail")).waiting:
@@ -111,7 +111,13 @@ async def test_others_have_their_turn_between_two_messages_and_what_is_cut_there
     wanted = Wanted(sql=Filter(ends))
     receiving = asyncio.create_task(
         receivers.receive(
-            Member("mail", "client", "orders"), "a:7700", wanted, count=3, wait_s=1, invisible_s=60, renews=True
+            ClientSubscription("mail", "client", "orders"),
+            "a:7700",
+            wanted,
+            count=3,
+            wait_s=1,
+            invisible_s=60,
+            renews=True,
         )
     )
     with pytest.raises(asyncio.CancelledError):

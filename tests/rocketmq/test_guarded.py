@@ -19,16 +19,16 @@ from txmsg.message import ReceivedMessage, TransactionState
 from txmsg.rocketmq import guarded
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
-from txmsg.rocketmq.clients import Client, Clients, Sends
+from txmsg.rocketmq.clients import GatewayClient, GatewayClients, Sends
 from txmsg.rocketmq.door import client_id_of
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.guarded import NEEDS, GuardedCallAdmission
-from txmsg.rocketmq.status import Refused, status_of
+from txmsg.rocketmq.status import CallRefused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.keys import AccessKey, KeyFile, new_access_key
-from txmsg.wire.access.rules import Rules, parse_rule
+from txmsg.wire.access.rules import RuleSet, parse_rule
 from txmsg.wire.access.snapshot import AccessSnapshot, User
 
 _NOW = datetime(2026, 5, 31, 15, 30, tzinfo=UTC).timestamp()
@@ -66,11 +66,11 @@ class Place:
                 version=self._version,
                 users={"shop": User(name="shop", limits=limits), "eve": User(name="eve", roles=frozenset(["admin"]))},
                 access_keys={key.id: key for key in keys},
-                rules=Rules(parse_rule("shop", *rule.split(" ")) for rule in rules),
+                rules=RuleSet(parse_rule("shop", *rule.split(" ")) for rule in rules),
             )
         )
 
-    def call(self, user: str = "shop", **changed: str) -> Call:
+    def call(self, user: str = "shop", **changed: str) -> GrpcCall:
         """A call that this user has signed."""
         made = self._made[user]
         date = changed.get("date", "20260531T153000Z")
@@ -146,7 +146,7 @@ async def test_a_secret_of_another_file_is_named_in_the_log(place: Place, tmp_pa
 
 
 async def test_a_client_without_an_id_is_refused(place: Place) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         await place.door.enter(place.call(without="x-mq-client-id"))
     assert refused.value.code == pb.CLIENT_ID_REQUIRED
 
@@ -155,7 +155,7 @@ async def test_a_client_without_an_id_is_refused(place: Place) -> None:
 def test_an_id_of_a_client_that_is_no_name_is_refused(client_id: str) -> None:
     """Each is remembered for a minute, and 16 KiB fit into headers."""
     assert client_id_of({"x-mq-client-id": "c" * 512}) == "c" * 512
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         client_id_of({"x-mq-client-id": client_id})
     assert refused.value.code == pb.BAD_REQUEST
     assert len(str(refused.value)) < 200
@@ -316,7 +316,7 @@ class _AsAsked(Agreements):
         return settings
 
 
-class _Looking(Clients):
+class _Looking(GatewayClients):
     """Counts how often it is to look again who may be asked."""
 
     def __init__(self) -> None:
@@ -327,8 +327,8 @@ class _Looking(Clients):
         self.looked += 1
 
 
-def _clients() -> Clients:
-    return Clients(Brokers(["none:1"]), Tasks())
+def _clients() -> GatewayClients:
+    return GatewayClients(Brokers(["none:1"]), Tasks())
 
 
 async def test_settings_of_a_stream_count_as_requests_of_its_user(place: Place) -> None:
@@ -385,7 +385,7 @@ async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) ->
 
 async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> None:
     clients = _clients()
-    client = Client("shop", topics={"orders": Sends.HALVES})
+    client = GatewayClient("shop", topics={"orders": Sends.HALVES})
     clients.attach(client)
     half = ReceivedMessage("orders", b"half")
     first, second, third = [asyncio.create_task(clients.ask("orders", half)) for _ in range(3)]
@@ -400,7 +400,7 @@ async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> N
 
 async def test_a_client_that_may_not_be_asked_is_not() -> None:
     clients = _clients()
-    stranger = Client("stranger", lambda _: False)
+    stranger = GatewayClient("stranger", lambda _: False)
     clients.attach(stranger)
     clients.names("stranger", ["orders"])
     clients.has_sent("stranger", "orders", half=True)

@@ -17,14 +17,14 @@ from txmsg.client.channel import Brokers
 from txmsg.message import Message
 from txmsg.rocketmq import requests, server
 from txmsg.rocketmq.api import SERVICE, Api
-from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.clients import GatewayClients
 from txmsg.rocketmq.door import CallAdmission, GatewayCaller
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import PARTS_MAX, REQUEST_SIZE_BYTES_MAX, SMALL_SIZE_BYTES_MAX, read_request
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.server import made_port
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.principal import ANYONE
@@ -55,7 +55,7 @@ def test_a_request_is_read(raw: bytes) -> None:
     ],
 )
 def test_what_is_no_request_is_refused(kind: Any, raw: bytes, why: str) -> None:
-    with pytest.raises(Refused, match=why) as refused:
+    with pytest.raises(CallRefused, match=why) as refused:
         read_request(kind, raw)
     assert refused.value.code == pb.BAD_REQUEST
 
@@ -65,7 +65,7 @@ def test_of_too_many_fields_only_the_first_are_looked_at() -> None:
     fields = b"".join((number << 3 | 0x80).to_bytes(1) + b"\x01\0" for number in range(1, 16))
     numbers = b"".join(bytes([(number & 15) << 3 | 0x80, 1 + (number >> 4), 0]) for number in range(PARTS_MAX + 1))
     assert read_request(pb.HeartbeatRequest, fields)
-    with pytest.raises(Refused, match="more than 128"):
+    with pytest.raises(CallRefused, match="more than 128"):
         read_request(pb.HeartbeatRequest, numbers)
 
 
@@ -96,7 +96,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
 
     none: Any = None
     brokers = Brokers(["none:1"])
-    api = Api(Sending(brokers, timeout_s=_CALL_S_MAX), none, Clients(brokers, Tasks()), none, none)
+    api = Api(Sending(brokers, timeout_s=_CALL_S_MAX), none, GatewayClients(brokers, Tasks()), none, none)
     loop = asyncio.get_running_loop()
     made: list[str] = []
 
@@ -149,7 +149,7 @@ class Slow(CallAdmission):
     def __init__(self) -> None:
         self.is_asked, self.opens = asyncio.Event(), asyncio.Event()
 
-    async def enter(self, call: Call) -> GatewayCaller:
+    async def enter(self, call: GrpcCall) -> GatewayCaller:
         self.is_asked.set()
         await self.opens.wait()
         return await super().enter(call)

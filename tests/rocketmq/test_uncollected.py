@@ -23,7 +23,7 @@ from txmsg.client.channel import Brokers
 from txmsg.client.sending.batch import SendEntry
 from txmsg.errors import TxmsgError
 from txmsg.message import Message
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.senders import Senders
 from txmsg.wire.v1.txmsg_pb2 import SendReply
 
@@ -33,7 +33,7 @@ def uncollected() -> Iterator[Callable[[], list[object]]]:
     """Nothing is collected within. What it gives tells which calls are there still, or have failed and are kept."""
 
     def kept() -> list[object]:
-        return [*living(SendEntry, Call), *filter(_has_failed, living(asyncio.Future))]
+        return [*living(SendEntry, GrpcCall), *filter(_has_failed, living(asyncio.Future))]
 
     gc.collect()
     gc.disable()

@@ -8,7 +8,7 @@ import pytest
 
 from txmsg.rocketmq.door import GatewayCaller
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.unzipped import UnzippedSizes
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.principal import ANYONE, Principal
@@ -24,10 +24,10 @@ BOMB = message(gzip.compress(bytes(BODY_SIZE_BYTES_MAX)))
 def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
     unzipped = UnzippedSizes(4 * BODY_SIZE_BYTES_MAX, 2 * BODY_SIZE_BYTES_MAX)
     with unzipped.held("a", BOMB), unzipped.held("a", BOMB):
-        with pytest.raises(Refused) as refused, unzipped.held("a", BOMB):
+        with pytest.raises(CallRefused) as refused, unzipped.held("a", BOMB):
             raise AssertionError("there is no room")
         assert refused.value.code == pb.TOO_MANY_REQUESTS
-        with unzipped.held("b", BOMB), unzipped.held("b", BOMB), pytest.raises(Refused), unzipped.held("c", BOMB):
+        with unzipped.held("b", BOMB), unzipped.held("b", BOMB), pytest.raises(CallRefused), unzipped.held("c", BOMB):
             raise AssertionError("there is no room")
         assert unzipped.size_bytes == 2 * BODY_SIZE_BYTES_MAX
     assert unzipped.size_bytes == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Final
 
-from txmsg.runtime.child import Process, spawn_program
+from txmsg.runtime.child import ChildProcess, spawn_program
 
 _NAMES: Final = ("daemon", "nobody")
 
@@ -68,6 +68,6 @@ class ServerUser:
         """From now on it is this user's."""
         os.chown(path, self._entry.pw_uid, self._entry.pw_gid)
 
-    def spawn(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
         """Starts a module of Python: see `Spawn`."""
         return spawn_program([*self._prefix, sys.executable, "-m", *command], environment, stderr)

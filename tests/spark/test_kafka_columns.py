@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
 from txmsg.message import datetime_of_us
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.kafka.record import received, records_of
 from txmsg.spark.columns import schema_of
 from txmsg.spark.kafka.columns import OWN, expressions, readable
@@ -31,7 +31,7 @@ Headers = list[tuple[str, str | bytes | None]] | None
 
 def _written(topic: str, number: int) -> list[tuple[bytes | None, bytes | None, int, Headers]]:
     """Key, value, timestamp in ms and headers of records that a mirror and a producer write to this partition."""
-    columns = Columns(
+    columns = FrameColumns(
         body=[b"plain", b"ordered", b"", b"both", b"exactly"],
         stored_at_us=[_STORED_AT_US] * 4 + [_STORED_AT_US // 1000 * 1000],
         born_at_us=[_STORED_AT_US - 7] * 4 + [_STORED_AT_US // 1000 * 1000],

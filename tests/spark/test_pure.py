@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from txmsg.errors import InvalidName, MisuseError, UnknownTopic
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.spark.options import options_of
-from txmsg.spark.position import Position, begins_between
-from txmsg.spark.tasks import Part, cut_into_tasks, limited
+from txmsg.spark.position import StreamPosition, begins_between
+from txmsg.spark.tasks import QueuePart, cut_into_tasks, limited
 from txmsg.wire.start import Start
 
 _LEAST = {"path": "/log", "topics": "t"}
@@ -97,20 +97,20 @@ def test_topics_are_names_and_patterns_in_which_a_dot_is_a_dot() -> None:
 
 def test_a_position_comes_back_from_the_checkpoint_and_equal_ones_are_equal_texts() -> None:
     queues = [LogQueue("b", 10), LogQueue("b", 9), LogQueue("a", 0)]
-    position = Position(Identity(2**63 + 5, 3), {queue: 7 for queue in queues}, {_Q: 1}, is_initial=True)
+    position = StreamPosition(LogIdentity(2**63 + 5, 3), {queue: 7 for queue in queues}, {_Q: 1}, is_initial=True)
     told = json.dumps(position.to_json())
-    assert Position.of_json(json.loads(told)) == position
-    same = Position(position.identity, {queue: 7 for queue in reversed(queues)}, {_Q: 1}, is_initial=True)
+    assert StreamPosition.of_json(json.loads(told)) == position
+    same = StreamPosition(position.identity, {queue: 7 for queue in reversed(queues)}, {_Q: 1}, is_initial=True)
     assert json.dumps(same.to_json()) == told
     with pytest.raises(MisuseError, match="cannot read"):
-        Position.of_json({"t": {"0": 5}})
+        StreamPosition.of_json({"t": {"0": 5}})
 
 
 def test_a_batch_begins_where_its_own_end_says_and_not_where_a_new_start_would() -> None:
-    identity = Identity(1)
-    first = Position(identity, {_Q: 5}, {_Q: 2})
-    assert begins_between(Position(identity, {_Q: 4}, is_initial=True), first) == {_Q: 2}
-    assert begins_between(first, Position(identity, {_Q: 9, LogQueue("u", 0): 3}, {LogQueue("u", 0): 1})) == {
+    identity = LogIdentity(1)
+    first = StreamPosition(identity, {_Q: 5}, {_Q: 2})
+    assert begins_between(StreamPosition(identity, {_Q: 4}, is_initial=True), first) == {_Q: 2}
+    assert begins_between(first, StreamPosition(identity, {_Q: 9, LogQueue("u", 0): 3}, {LogQueue("u", 0): 1})) == {
         _Q: 5,
         LogQueue("u", 0): 1,
     }
@@ -121,14 +121,14 @@ def test_a_batch_begins_where_its_own_end_says_and_not_where_a_new_start_would()
 
 
 _PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 100_000)), max_size=6).map(
-    lambda found: [Part(LogQueue("t", queue), begin, begin + size) for queue, (begin, size) in enumerate(found)]
+    lambda found: [QueuePart(LogQueue("t", queue), begin, begin + size) for queue, (begin, size) in enumerate(found)]
 )
 
 
 @given(_PARTS, st.integers(1, 9), st.integers(1_000, 200_000))
-@example([Part(LogQueue("t", 0), 0, 4)], 3, 1_000)
+@example([QueuePart(LogQueue("t", 0), 0, 4)], 3, 1_000)
 def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
-    parts: list[Part], min_tasks: int, size_max: int
+    parts: list[QueuePart], min_tasks: int, size_max: int
 ) -> None:
     tasks = cut_into_tasks(parts, min_tasks=min_tasks, size_max=size_max)
     assert all(0 < sum(part.size for part in task) <= size_max for task in tasks)
@@ -142,7 +142,7 @@ def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
 
 
 def test_small_queues_share_a_task() -> None:
-    parts = [Part(LogQueue("t", queue), 0, 100) for queue in range(1000)]
+    parts = [QueuePart(LogQueue("t", queue), 0, 100) for queue in range(1000)]
     assert len(cut_into_tasks(parts, min_tasks=1, size_max=1_000_000)) == 5
 
 

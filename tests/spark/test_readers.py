@@ -21,7 +21,7 @@ from tests.metaq.servers import served
 from tests.spark.reads import Stream, all_of, arrow, batch_of, read, rows, sizes, source, stream_of
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, UnknownTopic
 from txmsg.message import new_transaction_id_bytes
-from txmsg.metaq.format.frame import Columns, encode, hole
+from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.ahead import leave_in_doubt
@@ -164,7 +164,7 @@ def test_an_error_is_told_by_its_text_and_not_by_all_that_led_to_it(tmp_path: Pa
 
 
 def test_missing_and_odd_columns_come_as_they_are(tmp_path: Path) -> None:
-    columns = Columns(
+    columns = FrameColumns(
         body=[b"", b"\0\xff", b"x"],
         stored_at_us=[30, 10, 20],
         transaction_id=b"".join(new_transaction_id_bytes() for _ in range(3)),
@@ -176,7 +176,7 @@ def test_missing_and_odd_columns_come_as_they_are(tmp_path: Path) -> None:
     )
     with Log(tmp_path) as log:
         log.append([Append("t", 3, encode(columns))])
-        log.append([Append("t", 3, encode(Columns([b"bare"], [40])))])
+        log.append([Append("t", 3, encode(FrameColumns([b"bare"], [40])))])
     reader = batch_of(tmp_path, includeHeaders="true")
     [found] = arrow(reader)
     assert found["value"].to_pylist() == [b"", b"\0\xff", b"x", b"bare"]
@@ -326,7 +326,7 @@ def test_a_gap_of_a_million_offsets_is_passed_in_one_batch(tmp_path: Path, prefe
 
 def test_a_prefetched_batch_over_a_gap_can_be_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.spark.source._PREFETCHED_BYTES_MAX", 60_000)
-    bodies = Columns([b"x" * 10_000] * 9, [1])
+    bodies = FrameColumns([b"x" * 10_000] * 9, [1])
     with Log(tmp_path) as log:
         log.append([Append("t", 0, hole(2**20, 1), 0)])
         log.append([Append("t", 0, encode(bodies)), Append("t", 1, encode(bodies))])
@@ -355,10 +355,10 @@ def test_what_is_available_now_is_read_and_no_more(tmp_path: Path, prefetch: boo
 
 def test_a_prefetched_batch_is_smaller_rather_than_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.spark.source._PREFETCHED_BYTES_MAX", 60_000)
-    bodies = Columns([b"x" * 10_000] * 9, [1])
+    bodies = FrameColumns([b"x" * 10_000] * 9, [1])
     with Log(tmp_path) as log:
         log.append([Append("t", 0, encode(bodies)), Append("t", 1, encode(bodies))])
-        log.append([Append("u", 0, encode(Columns([b"x" * 100_000] * 2, [1])))])
+        log.append([Append("u", 0, encode(FrameColumns([b"x" * 100_000] * 2, [1])))])
         stream = Stream(stream_of(tmp_path, "t", prefetch=True))
         found = list(iter(stream.next, []))
         assert len(found) > 1

@@ -12,7 +12,7 @@ import pytest
 
 from tests.postgres_proxy import CUT_AFTER, CUT_BEFORE, FORWARD, PostgresProxy, Request, Verdict
 from txmsg.errors import MisuseError, StorageError
-from txmsg.spark.sink import Sink, claim_batch
+from txmsg.spark.sink import BatchSink, claim_batch
 
 _ONE, _OTHER = uuid4(), uuid4()
 _WAIT_S = 60.0
@@ -81,7 +81,7 @@ def test_a_batch_whose_commit_was_cut_off_is_written_once(database_url: str, ver
     with psycopg.connect(database_url, autocommit=True) as connection, PostgresProxy(database_url) as proxy:
         connection.execute("create table written (n int)")
         proxy.on_request = cut_once
-        with closing(Sink(proxy.url, "q", _add)) as sink:
+        with closing(BatchSink(proxy.url, "q", _add)) as sink:
             for batch_id in range(3):
                 sink.write(_ONE, batch_id, batch_id)
         assert connection.execute("select n from written order by n").fetchall() == [(0,), (1,), (2,)]
@@ -100,7 +100,7 @@ def test_what_a_writer_raises_ends_the_query_and_nothing_is_written(database_url
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("create table written (n int)")
         with pytest.raises(ZeroDivisionError):
-            Sink(database_url, "q", fail).write(_ONE, 0, 7)
+            BatchSink(database_url, "q", fail).write(_ONE, 0, 7)
         assert calls == [7], "it was tried again"
-        Sink(database_url, "q", _add).write(_ONE, 0, 8)
+        BatchSink(database_url, "q", _add).write(_ONE, 0, 8)
         assert connection.execute("select n from written").fetchall() == [(8,)]

@@ -20,7 +20,7 @@ from tests.spark import totals
 from txmsg.message import Message
 from txmsg.metaq import LogProducer
 from txmsg.metaq.copy.promotion import promote
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.location import open_log
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
@@ -41,7 +41,7 @@ def test_a_batch_has_all_columns_in_utc_and_headers_when_asked(spark: SparkSessi
     at_us = int(at.timestamp()) * 1_000_000 + 123456
     with Log(tmp_path) as log:
         LogProducer(log).send(Message("t", b"\0\xff", "k", "a", {"x": "1"}, ordering_key="o"), queue=0)
-        log.append([Append("t", 1, encode(Columns([b""], [at_us])))])
+        log.append([Append("t", 1, encode(FrameColumns([b""], [at_us])))])
     read = spark.read.format("metaq").option("topics", "t")
     found = read.option("includeHeaders", True).load(str(tmp_path)).orderBy("queue")
     full, bare = found.collect()

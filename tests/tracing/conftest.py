@@ -22,7 +22,7 @@ from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import serve
 from txmsg.checker.loop import CheckLoopConfig
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.tracing import Tracing
 
 _START_S_MAX = 60.0
@@ -108,7 +108,7 @@ def serving(storage: str) -> Iterator[str]:
     async def run() -> None:
         stop = asyncio.Event()
         stops.put((asyncio.get_running_loop(), stop))
-        await serve(Given(config), told.put, stop)
+        await serve(GivenSettings(config), told.put, stop)
 
     def work() -> None:
         with unclosed.serving_several_tests():

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind
 from tests.tracing.conftest import Spans, attributes_of, context_of, is_child
 from tests.waiting import until
 from txmsg.binlog.mirror import open_sink
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.client.app import Txmsg
 from txmsg.consumer.failures import Retry
 from txmsg.message import QueueNumber, ReceivedMessage, new_transaction_id
@@ -20,9 +20,9 @@ from txmsg.metaq import PullConsumer
 from txmsg.wire.headers import pack_headers
 
 
-def row(traceparent: str | None) -> Row:
+def row(traceparent: str | None) -> TableRow:
     headers = b"" if traceparent is None else pack_headers({"traceparent": traceparent, "x": "y"})
-    return Row(new_transaction_id().bytes, 0, b"", b"", headers, b"body", 0, 0, b"")
+    return TableRow(new_transaction_id().bytes, 0, b"", b"", headers, b"body", 0, 0, b"")
 
 
 def sent(spans: Spans, name: str) -> tuple[ReadableSpan, str]:
@@ -34,7 +34,7 @@ def sent(spans: Spans, name: str) -> tuple[ReadableSpan, str]:
 
 def mirror(spans: Spans, log: Path, traceparents: Sequence[str | None], base_offset: int = 0) -> None:
     sink = open_sink(str(log), spans.tracing)
-    sink.append([Batch("trades", QueueNumber(0), base_offset, [row(each) for each in traceparents])])
+    sink.append([RowBatch("trades", QueueNumber(0), base_offset, [row(each) for each in traceparents])])
     sink.close()
 
 

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from txmsg import Message, Reject, Txmsg
 from txmsg.consumer.handler_counts import HandlerCounts
 from txmsg.message import ReceivedMessage
-from txmsg.metrics.catalogue import CATALOGUE, GROUP, TOPIC, Kind, Process
+from txmsg.metrics.catalogue import CATALOGUE, GROUP, TOPIC, ExportingProcess, MetricKind
 from txmsg.metrics.figures import Figures
 from txmsg.testing import MakeProducer, RunApp
 from txmsg.tracing import export_metrics
@@ -75,8 +75,10 @@ def test_an_application_has_the_figures_of_its_producers_and_handlers(
     names = {
         name
         for metric in CATALOGUE.values()
-        if Process.APPLICATION in metric.processes
-        for name in ([f"{metric.name}_count", f"{metric.name}_sum"] if metric.kind is Kind.HISTOGRAM else [metric.name])
+        if ExportingProcess.APPLICATION in metric.processes
+        for name in (
+            [f"{metric.name}_count", f"{metric.name}_sum"] if metric.kind is MetricKind.HISTOGRAM else [metric.name]
+        )
     }
     assert set(found) <= names
     assert ({GROUP: "g", TOPIC: "t", "error_type": "Reject"}, 1) in found["txmsg_handler_failures_total"]

@@ -8,7 +8,7 @@ from txmsg.errors import MisuseError, Unauthenticated
 from txmsg.wire.access.file import entry_of, read_access
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.limits import UserLimits
-from txmsg.wire.access.rules import Action, Kind, Right
+from txmsg.wire.access.rules import Action, ResourceKind, Right
 from txmsg.wire.access.tokens import new_token
 
 TOKEN, OTHER = new_token(), new_token()
@@ -30,10 +30,10 @@ def test_users_are_known_by_tokens_and_certificates_and_have_their_rights() -> N
     guard.use(read_access(FILE, 7))
     shop, ops = guard.authenticate(TOKEN.text, "", "peer"), guard.authenticate("", "ops.example", "peer")
     assert (shop.name, ops.name, guard.snapshot.version) == ("shop", "ops", 7)
-    send = Right(Action.SEND, Kind.TOPIC)
+    send = Right(Action.SEND, ResourceKind.TOPIC)
     assert shop.rights.decide(send, "orders.eu").allowed
     assert not ops.rights.decide(send, "orders.eu").allowed
-    assert ops.rights.decide(Right(Action.ADMINISTER, Kind.CLUSTER), "").allowed
+    assert ops.rights.decide(Right(Action.ADMINISTER, ResourceKind.CLUSTER), "").allowed
     with pytest.raises(Unauthenticated):
         guard.authenticate(OTHER.text, "", "peer")
     guard.use_limits(UserLimits(requests_per_s=9, connections=9))

@@ -5,53 +5,63 @@ from __future__ import annotations
 import pytest
 
 from txmsg.errors import MisuseError
-from txmsg.wire.access.rules import RIGHTS, Action, Kind, Right, Rule, Rules, known_rules, parse_rule, rules_of
+from txmsg.wire.access.rules import (
+    RIGHTS,
+    Action,
+    ResourceKind,
+    Right,
+    Rule,
+    RuleSet,
+    known_rules,
+    parse_rule,
+    rules_of,
+)
 
-SEND = Right(Action.SEND, Kind.TOPIC)
-DESCRIBE = Right(Action.DESCRIBE, Kind.TOPIC)
-ADMINISTER_CLUSTER = Right(Action.ADMINISTER, Kind.CLUSTER)
+SEND = Right(Action.SEND, ResourceKind.TOPIC)
+DESCRIBE = Right(Action.DESCRIBE, ResourceKind.TOPIC)
+ADMINISTER_CLUSTER = Right(Action.ADMINISTER, ResourceKind.CLUSTER)
 
 
-def allowed(rules: Rules, right: Right, name: str, user: str = "anna", roles: tuple[str, ...] = ()) -> str | None:
+def allowed(rules: RuleSet, right: Right, name: str, user: str = "anna", roles: tuple[str, ...] = ()) -> str | None:
     decision = rules.rights_of(user, roles).decide(right, name)
     assert decision.allowed == (decision.rule is not None)
     return None if decision.rule is None else str(decision.rule)
 
 
 def test_nothing_is_allowed_without_a_rule() -> None:
-    assert [right for right in RIGHTS if allowed(Rules(), right, "orders")] == []
+    assert [right for right in RIGHTS if allowed(RuleSet(), right, "orders")] == []
 
 
 def test_an_exact_name_allows_no_other_name() -> None:
-    rules = Rules([parse_rule("anna", "send", "topic:orders")])
+    rules = RuleSet([parse_rule("anna", "send", "topic:orders")])
     assert allowed(rules, SEND, "orders") == "anna send topic:orders"
     assert [name for name in ("order", "orders2", "Orders", "", "*") if allowed(rules, SEND, name)] == []
-    assert allowed(rules, Right(Action.SEND, Kind.GROUP), "orders") is None
-    assert allowed(rules, Right(Action.RECEIVE, Kind.TOPIC), "orders") is None
+    assert allowed(rules, Right(Action.SEND, ResourceKind.GROUP), "orders") is None
+    assert allowed(rules, Right(Action.RECEIVE, ResourceKind.TOPIC), "orders") is None
     assert allowed(rules, SEND, "orders", user="ann") is None
 
 
 def test_a_prefix_allows_the_names_that_begin_so() -> None:
-    rules = Rules([parse_rule("anna", "send", "topic:orders*")])
+    rules = RuleSet([parse_rule("anna", "send", "topic:orders*")])
     assert [name for name in ("orders", "orders.eu") if not allowed(rules, SEND, name)] == []
     assert [name for name in ("order", "my-orders", "") if allowed(rules, SEND, name)] == []
 
 
 def test_only_a_rule_for_all_names_allows_what_names_none() -> None:
-    assert allowed(Rules([parse_rule("anna", "send", "topic:*")]), SEND, "") == "anna send topic:*"
+    assert allowed(RuleSet([parse_rule("anna", "send", "topic:*")]), SEND, "") == "anna send topic:*"
 
 
 def test_every_right_on_a_name_includes_describing_it_and_nothing_else() -> None:
     for right in RIGHTS:
-        resource = "cluster" if right.kind is Kind.CLUSTER else f"{right.kind}:orders"
-        name = "" if right.kind is Kind.CLUSTER else "orders"
-        rules = Rules([parse_rule("anna", right.action, resource)])
+        resource = "cluster" if right.kind is ResourceKind.CLUSTER else f"{right.kind}:orders"
+        name = "" if right.kind is ResourceKind.CLUSTER else "orders"
+        rules = RuleSet([parse_rule("anna", right.action, resource)])
         found = {each for each in RIGHTS if allowed(rules, each, name)}
         assert found == {right, Right(Action.DESCRIBE, right.kind)}
 
 
 def test_a_role_gives_its_rules_to_those_who_have_it() -> None:
-    rules = Rules([parse_rule("role:shop", "send", "topic:orders")])
+    rules = RuleSet([parse_rule("role:shop", "send", "topic:orders")])
     assert allowed(rules, SEND, "orders", roles=("shop",)) == "role:shop send topic:orders"
     assert allowed(rules, SEND, "orders", roles=("bank",)) is None
     assert allowed(rules, SEND, "orders", user="shop") is None
@@ -59,15 +69,15 @@ def test_a_role_gives_its_rules_to_those_who_have_it() -> None:
 
 
 def test_the_role_admin_may_do_everything() -> None:
-    assert [right for right in RIGHTS if not allowed(Rules(), right, "orders", roles=("admin",))] == []
-    assert allowed(Rules(), ADMINISTER_CLUSTER, "", user="admin") is None
+    assert [right for right in RIGHTS if not allowed(RuleSet(), right, "orders", roles=("admin",))] == []
+    assert allowed(RuleSet(), ADMINISTER_CLUSTER, "", user="admin") is None
 
 
 def test_having_a_right_at_all_needs_one_rule_for_it() -> None:
-    rights = Rules([parse_rule("anna", "send", "topic:orders")]).rights_of("anna", ())
+    rights = RuleSet([parse_rule("anna", "send", "topic:orders")]).rights_of("anna", ())
     assert rights.has(SEND)
     assert rights.has(DESCRIBE)
-    assert not rights.has(Right(Action.DESCRIBE, Kind.GROUP))
+    assert not rights.has(Right(Action.DESCRIBE, ResourceKind.GROUP))
 
 
 def test_a_rule_is_written_as_it_is_read() -> None:
@@ -109,8 +119,8 @@ def test_rules_of_a_file_are_lists_by_subject() -> None:
 
 
 def test_equal_rules_count_once() -> None:
-    rule = Rule("anna", Action.SEND, Kind.TOPIC, "orders")
-    assert Rules([rule, Rule("anna", Action.SEND, Kind.TOPIC, "orders")]).all == (rule,)
+    rule = Rule("anna", Action.SEND, ResourceKind.TOPIC, "orders")
+    assert RuleSet([rule, Rule("anna", Action.SEND, ResourceKind.TOPIC, "orders")]).all == (rule,)
 
 
 def test_a_rule_of_a_newer_release_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from txmsg.administration.groups import CheckChange, GroupChange, Seek
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.settings import ChangeSetting, Settings
+from txmsg.administration.settings import ChangeSetting, SettingsService
 from txmsg.errors import MisuseError
 from txmsg.wire.method import checked
 from txmsg.wire.start import Start
@@ -30,8 +30,8 @@ _CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
     "checks": ("checks_max", lambda number: _NOTIFY.alter_checks(CheckChange(group="g", checks_max=number))),
     "seek": ("queue", lambda number: _NOTIFY.seek(Seek(group="g", topic="t", to=Start.latest(), queue=number))),
     "place": ("to.value", lambda number: _NOTIFY.seek(Seek(group="g", topic="t", to=Start("offset", number)))),
-    "version": ("version", lambda number: _ask(Settings.change, ChangeSetting(name="s", version=number))),
-    "as_of": ("as_of", lambda number: _ask(Settings.change, ChangeSetting(name="s", as_of=number))),
+    "version": ("version", lambda number: _ask(SettingsService.change, ChangeSetting(name="s", version=number))),
+    "as_of": ("as_of", lambda number: _ask(SettingsService.change, ChangeSetting(name="s", as_of=number))),
 }
 
 

@@ -7,13 +7,15 @@ import asyncio
 import pytest
 
 from txmsg.broker.admission import Admission
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.errors import Overloaded, TopicClosed
 from txmsg.message import QueueId
 
 
-def topic(*, permission: int = 6, rate: float | None = None) -> Topic:
-    return Topic("t", tuple(map(QueueId, (1, 2, 3))), 3, 3, 0, read_queues=2, permission=permission, send_rate_max=rate)
+def topic(*, permission: int = 6, rate: float | None = None) -> StoredTopic:
+    return StoredTopic(
+        "t", tuple(map(QueueId, (1, 2, 3))), 3, 3, 0, read_queues=2, permission=permission, send_rate_max=rate
+    )
 
 
 async def test_only_a_topic_that_may_be_written_takes_messages() -> None:

@@ -25,7 +25,7 @@ from txmsg.client.app.batches import Batches
 from txmsg.client.app.dependencies import Injected
 from txmsg.client.app.handling import Handling
 from txmsg.client.app.loading import load
-from txmsg.client.app.processes import HandlerProcessDied, Processes
+from txmsg.client.app.processes import HandlerProcessDied, HandlerProcesses
 from txmsg.client.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.failures import Reject, Retry, RetryAfter
@@ -330,7 +330,7 @@ def compute(message: ReceivedMessage, of: Annotated[int, Depends(number)], log: 
 
 
 def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() -> None:
-    processes = Processes(compute)
+    processes = HandlerProcesses(compute)
     try:
         processes(MESSAGE)
         with pytest.raises(KeyError) as raised:
@@ -348,7 +348,7 @@ def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() ->
 
 @pytest.mark.parametrize("left", ["program", "copy"])
 def test_the_end_of_a_handlers_process_is_seen_while_what_it_has_started_lives(left: str, tmp_path: Path) -> None:
-    processes = Processes(start_others)
+    processes = HandlerProcesses(start_others)
     told = tmp_path / "pid"
     try:
         with pytest.raises(HandlerProcessDied, match="by SIGKILL"):
@@ -360,7 +360,7 @@ def test_the_end_of_a_handlers_process_is_seen_while_what_it_has_started_lives(l
 
 
 def test_what_a_handler_in_a_process_starts_gets_what_a_shell_gives(tmp_path: Path) -> None:
-    processes = Processes(start_others)
+    processes = HandlerProcesses(start_others)
     told = tmp_path / "told"
     try:
         processes(MESSAGE._replace(key="look", body=bytes(told)))
@@ -416,7 +416,7 @@ def fail(message: ReceivedMessage) -> None:
     ],
 )
 def test_an_exception_of_a_process_is_judged_as_here(
-    processes_of_fail: Processes,
+    processes_of_fail: HandlerProcesses,
     body: bytes,
     kind: type[Exception],
     said: str,
@@ -435,8 +435,8 @@ def test_an_exception_of_a_process_is_judged_as_here(
 
 
 @pytest.fixture(scope="module")
-def processes_of_fail() -> Iterator[Processes]:
-    processes = Processes(fail)
+def processes_of_fail() -> Iterator[HandlerProcesses]:
+    processes = HandlerProcesses(fail)
     yield processes
     processes.close()
 
@@ -445,7 +445,7 @@ def test_what_a_handler_in_a_process_logs_is_logged_here_and_its_dependencies_ma
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, __name__)
-    processes = Processes(compute, overrides={number: other_number})
+    processes = HandlerProcesses(compute, overrides={number: other_number})
     try:
         processes(MESSAGE)
     finally:
@@ -490,7 +490,7 @@ def test_what_another_process_could_not_find_is_refused_before_it_handles(
     payload_types: tuple[type, ...], overrides: Any, said: str
 ) -> None:
     with pytest.raises(MisuseError, match=rf"{said}.* is .*could not import there"):
-        Processes(compute, payload_types, overrides)
+        HandlerProcesses(compute, payload_types, overrides)
 
 
 async def test_a_start_refuses_a_stand_in_that_another_process_could_not_find() -> None:
@@ -508,7 +508,7 @@ async def test_a_start_refuses_a_stand_in_that_another_process_could_not_find() 
 
 
 def test_an_idle_process_that_died_costs_no_message_and_sigterm_is_left_to_the_parent() -> None:
-    processes = Processes(compute)
+    processes = HandlerProcesses(compute)
     try:
         processes(MESSAGE)
         (first,) = processes._all

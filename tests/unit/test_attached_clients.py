@@ -9,7 +9,7 @@ from tests.closed_pool import ClosedWriter, closed_pool
 from tests.waiting import until_async
 from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.service import NotifyService
-from txmsg.broker.store.batch import Batch, Problem
+from txmsg.broker.store.batch import Problem, WriteBatch
 from txmsg.broker.store.topics import TopicRegistry
 from txmsg.checker.ports import DueHalf
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
@@ -22,7 +22,7 @@ class Storing(ClosedWriter):
         super().__init__()
         self._id_refused = refused
 
-    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
+    async def write(self, batch: WriteBatch, size_bytes: int) -> Mapping[bytes, Problem]:
         return {self._id_refused: "expired"} if self._id_refused in batch.commit else {}
 
 

@@ -10,16 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from txmsg.administration.fields import setting, settings_of
-from txmsg.administration.topics import TopicChange, TopicSettings
+from txmsg.administration.topics import TopicChange, TopicWithSettings
 from txmsg.ops.cli.options import change_options
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A field of each kind."""
 
-    some_number: Annotated[int, Range(1, 9)] | None = setting("A number.")
+    some_number: Annotated[int, NumberRange(1, 9)] | None = setting("A number.")
     rate: float | None = setting("A rate.")
     kept_s: float | None = setting("A duration.", option="kept")
     word: Literal["here", "there"] | None = setting("A word.")
@@ -71,4 +71,4 @@ def test_options_stand_in_the_order_of_the_fields() -> None:
 
 def test_what_can_be_changed_of_a_topic_is_shown_of_it() -> None:
     shown = {"journal": "journal_since"}
-    assert {shown.get(name, name) for name in settings_of(TopicChange)} <= TopicSettings.__dataclass_fields__.keys()
+    assert {shown.get(name, name) for name in settings_of(TopicChange)} <= TopicWithSettings.__dataclass_fields__.keys()

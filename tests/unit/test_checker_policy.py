@@ -8,9 +8,9 @@ import pytest
 
 from txmsg.checker.policy import (
     TRANSITIONS,
+    CheckDecision,
     CheckPolicies,
     CheckPolicy,
-    Decision,
     HalfEvent,
     HalfState,
     decide_after_answer,
@@ -50,19 +50,23 @@ def test_the_diagram_shows_every_transition_that_changes_the_state() -> None:
 
 def test_a_claimed_half_is_asked_about_until_its_checks_are_used_up() -> None:
     policy = CheckPolicy(checks_max=3)
-    assert [decide_before_check(policy, checks) for checks in (1, 3, 4)] == [Decision.ASK, Decision.ASK, Decision.PARK]
+    assert [decide_before_check(policy, checks) for checks in (1, 3, 4)] == [
+        CheckDecision.ASK,
+        CheckDecision.ASK,
+        CheckDecision.PARK,
+    ]
 
 
 def test_unknown_waits_and_the_last_unknown_parks() -> None:
     policy = CheckPolicy(checks_max=3)
     decisions = [decide_after_answer(policy, checks, TransactionState.UNKNOWN) for checks in (1, 2, 3, 4)]
-    assert decisions == [Decision.WAIT, Decision.WAIT, Decision.PARK, Decision.PARK]
+    assert decisions == [CheckDecision.WAIT, CheckDecision.WAIT, CheckDecision.PARK, CheckDecision.PARK]
 
 
 @pytest.mark.parametrize("checks", [1, 15, 16])
 def test_an_outcome_counts_whichever_check_brought_it(checks: int) -> None:
-    assert decide_after_answer(CheckPolicy(), checks, TransactionState.COMMIT) is Decision.COMMIT
-    assert decide_after_answer(CheckPolicy(), checks, TransactionState.ROLLBACK) is Decision.ROLLBACK
+    assert decide_after_answer(CheckPolicy(), checks, TransactionState.COMMIT) is CheckDecision.COMMIT
+    assert decide_after_answer(CheckPolicy(), checks, TransactionState.ROLLBACK) is CheckDecision.ROLLBACK
 
 
 @pytest.mark.parametrize(

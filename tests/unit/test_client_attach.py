@@ -16,10 +16,10 @@ from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.wire.channel import Channel, Stream
+from txmsg.wire.channel import Channel, ClientStream
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.server_call import ServerCall
 from txmsg.wire.shared import Shared
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, ClientFrame, RouteChanged
@@ -55,9 +55,9 @@ class Attaching:
 class KeepingChannel(Channel):
     """Keeps its stream, so that the test can have things happen to it at an exact moment."""
 
-    kept: Stream[Any, Any]
+    kept: ClientStream[Any, Any]
 
-    async def stream(self, method: Method[Any, Any], first: Any, *, timeout_s: float) -> Stream[Any, Any]:
+    async def stream(self, method: Method[Any, Any], first: Any, *, timeout_s: float) -> ClientStream[Any, Any]:
         self.kept = await super().stream(method, first, timeout_s=timeout_s)
         return self.kept
 
@@ -79,7 +79,7 @@ class OneBroker(Brokers):
 async def attached() -> AsyncIterator[tuple[asyncio.Task[None], AttachedStreams, OneBroker, Attaching]]:
     """A presence that runs, at a broker."""
     answers = Attaching()
-    server = Server(Handlers({AttachOnly: answers}, request_size_bytes_max=1 << 20), Shared(connections_max=10))
+    server = WireServer(Handlers({AttachOnly: answers}, request_size_bytes_max=1 << 20), Shared(connections_max=10))
     brokers = OneBroker(await server.bind("127.0.0.1:0"))
     await server.start()
     presence = AttachedStreams(brokers, group="g", client_id="c")

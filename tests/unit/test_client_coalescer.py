@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from txmsg.client.sending import coalescer, waiting
-from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.batch import RequestEntry
 from txmsg.client.sending.coalescer import Coalescer
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 
@@ -18,11 +18,11 @@ class Broker:
     """Holds each request until `release` is set, and remembers what came."""
 
     def __init__(self) -> None:
-        self.requests: list[list[Entry]] = []
+        self.requests: list[list[RequestEntry]] = []
         self.arrived = asyncio.Event()
         self.release = asyncio.Event()
 
-    async def send(self, entries: list[Entry]) -> None:
+    async def send(self, entries: list[RequestEntry]) -> None:
         self.requests.append(entries)
         self.arrived.set()
         await self.release.wait()
@@ -30,15 +30,15 @@ class Broker:
             entry.succeed(SHARD)
 
 
-def offered(queue: Coalescer[Entry], count: int, *, size_bytes: int = 100) -> list[asyncio.Future[bytes]]:
+def offered(queue: Coalescer[RequestEntry], count: int, *, size_bytes: int = 100) -> list[asyncio.Future[bytes]]:
     loop = asyncio.get_running_loop()
     waiters: list[asyncio.Future[bytes]] = [loop.create_future() for _ in range(count)]
     for number, waiter in enumerate(waiters):
-        queue.offer(Entry(number.to_bytes(16, "big"), 1, size_bytes, waiter))
+        queue.offer(RequestEntry(number.to_bytes(16, "big"), 1, size_bytes, waiter))
     return waiters
 
 
-def queue_to(broker: Broker, *, timeout_s: float = 10.0) -> Coalescer[Entry]:
+def queue_to(broker: Broker, *, timeout_s: float = 10.0) -> Coalescer[RequestEntry]:
     return Coalescer(broker.send, timeout_s=timeout_s, loop=asyncio.get_running_loop())
 
 
@@ -137,10 +137,10 @@ async def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
 
 
 async def test_a_bug_in_sending_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    async def broken(entries: list[Entry]) -> None:
+    async def broken(entries: list[RequestEntry]) -> None:
         raise ZeroDivisionError("a bug")
 
-    queue: Coalescer[Entry] = Coalescer(broken, timeout_s=10, loop=asyncio.get_running_loop())
+    queue: Coalescer[RequestEntry] = Coalescer(broken, timeout_s=10, loop=asyncio.get_running_loop())
     [waiter] = offered(queue, 1)
     with pytest.raises(ZeroDivisionError):
         await waiter

@@ -16,13 +16,13 @@ from txmsg.client.receiving.arrivals import Arrival
 from txmsg.client.receiving.held import DeliveredBatch
 from txmsg.client.receiving.keeper import RENEWALS
 from txmsg.client.receiving.link import Link
-from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.member import ConsumerMember
 from txmsg.client.receiving.room import FetchAllowance, FetchBounds
 from txmsg.client.receiving.settling import FAILURES_MAX
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.trouble import PAUSE_S_MAX
 from txmsg.consumer.counts import ConsumerCounts
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated
 from txmsg.wire.method import Method
 from txmsg.wire.v1 import txmsg_pb2 as pb
@@ -150,7 +150,7 @@ def new_link(
     shard: Shard | None = None,
     counts: ConsumerCounts | None = None,
 ) -> Link:
-    member = Member(group="g", client_id="c", subscriptions=(), counts=counts or ConsumerCounts())
+    member = ConsumerMember(group="g", client_id="c", subscriptions=(), counts=counts or ConsumerCounts())
     bounds = FetchBounds(out_min=10, visibility_timeout_s=visibility_timeout_s, out_size_bytes_max=out_size_bytes_max)
     return Link(shard or Shard(broker), "b:1", member, bounds, take)
 
@@ -249,7 +249,7 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
 async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -> None:
     async with filled_link() as (link, broker):
         link.deliveries.ack(HAND, 5)
-        link.deliveries.refuse(HAND, 8, Failure("boom"))
+        link.deliveries.refuse(HAND, 8, HandlerFailure("boom"))
         link.deliveries.drop(HAND, 9)
         for _ in range(RENEWALS + 1):  # for longer than the visibility timeout
             loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS
@@ -275,7 +275,7 @@ async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settle
         assert taken == [(HAND, 5), (HAND, 6), (HAND, 7), (again, 8)]
         assert link.deliveries.holds(HAND, 5, now() + VISIBILITY_TIMEOUT_S / 2)
         link.deliveries.ack(HAND, 5)
-        link.deliveries.refuse(HAND, 6, Failure("boom"))
+        link.deliveries.refuse(HAND, 6, HandlerFailure("boom"))
         link.deliveries.drop(HAND, 7)
         assert link.out == 1
         await link.flush(VISIBILITY_TIMEOUT_S)

@@ -12,13 +12,13 @@ from tests.waiting import until_async
 from txmsg.client.receiving import links as links_module
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
-from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.member import ConsumerMember
 from txmsg.client.receiving.room import FetchBounds
 from txmsg.client.receiving.shard import Shard
 from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged
 
-_MEMBER = Member(group="g", client_id="c", subscriptions=())
+_MEMBER = ConsumerMember(group="g", client_id="c", subscriptions=())
 _BOUNDS = FetchBounds(out_min=10, visibility_timeout_s=60)
 
 

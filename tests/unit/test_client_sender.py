@@ -29,7 +29,7 @@ from txmsg.errors import (
 )
 from txmsg.message import Message, TransactionState
 from txmsg.wire.handlers import Handlers
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.shared import Shared
 from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
@@ -44,7 +44,7 @@ class Script:
     """Does the next step for each request, and answers well when none is left."""
 
     def __init__(self) -> None:
-        self.server = Server(Handlers({Notify: self}), Shared(connections_max=100))
+        self.server = WireServer(Handlers({Notify: self}), Shared(connections_max=100))
         self.sends: list[pb.SendRequest] = []
         self.ends: list[pb.EndTransactionsRequest] = []
         self.steps: deque[Step] = deque()

@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.sent import SentMessages
 from txmsg.message import Message
 
 
-def bodies(sent: Sent) -> str:
+def bodies(sent: SentMessages) -> str:
     return "".join(message.body.decode() for message in sent.messages())
 
 
-def send(sent: Sent, text: str) -> None:
+def send(sent: SentMessages, text: str) -> None:
     for each in text:
         sent.add(Message("t", each.encode()), None)
 
 
 def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
-    sent = Sent()
+    sent = SentMessages()
     send(sent, "a")
     sent.savepoint("X", replaces=False)
     send(sent, "bc")
@@ -32,7 +32,7 @@ def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
 
 
 def test_of_two_savepoints_of_one_name_the_later_is_meant_until_it_is_released() -> None:
-    sent = Sent()
+    sent = SentMessages()
     sent.savepoint("X", replaces=False)
     send(sent, "a")
     sent.savepoint("X", replaces=False)
@@ -45,7 +45,7 @@ def test_of_two_savepoints_of_one_name_the_later_is_meant_until_it_is_released()
 
 
 def test_in_mysql_a_savepoint_takes_the_place_of_one_of_its_name() -> None:
-    sent = Sent()
+    sent = SentMessages()
     sent.savepoint("X", replaces=True)
     send(sent, "a")
     sent.savepoint("X", replaces=True)
@@ -56,7 +56,7 @@ def test_in_mysql_a_savepoint_takes_the_place_of_one_of_its_name() -> None:
 
 
 def test_a_name_that_is_not_known_changes_nothing() -> None:
-    sent = Sent()
+    sent = SentMessages()
     send(sent, "a")
     sent.rolled_back_to("X")
     sent.released("X")
@@ -64,7 +64,7 @@ def test_a_name_that_is_not_known_changes_nothing() -> None:
 
 
 def test_what_was_sent_before_the_first_statement_of_a_savepoint_goes_with_it() -> None:
-    sent = Sent()
+    sent = SentMessages()
     with Session() as session:
         session.begin()
         send(sent, "a")
@@ -86,7 +86,7 @@ def test_what_was_sent_before_the_first_statement_of_a_savepoint_goes_with_it() 
 
 
 def test_a_savepoint_that_was_never_sent_takes_only_its_own_with_it() -> None:
-    sent = Sent()
+    sent = SentMessages()
     with Session() as session:
         session.begin()
         send(sent, "a")
@@ -104,7 +104,7 @@ def test_a_savepoint_that_was_never_sent_takes_only_its_own_with_it() -> None:
 @given(st.lists(st.sampled_from(["send", "savepoint", "release", "rollback"]), max_size=30))
 def test_nested_savepoints_are_those_of_a_stack(does: list[str]) -> None:
     """Against a model: each savepoint with what was done in it."""
-    sent = Sent()
+    sent = SentMessages()
     stack: list[list[str]] = [[]]
     for number, do in enumerate(does):
         name = f"S{len(stack) - 1}"

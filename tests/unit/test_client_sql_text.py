@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txmsg.client.flows.sql_text import Kind, Step, steps
+from txmsg.client.flows.sql_text import StatementKind, TransactionStatement, steps
 
 DIALECTS = ("postgresql", "mysql", "mariadb", "sqlite")
 BEFORE = (
@@ -24,7 +24,7 @@ BEFORE = (
 
 
 def ends(sql: str, dialect_name: str) -> bool:
-    return any(step.kind is Kind.END for step in steps(sql, dialect_name))
+    return any(step.kind is StatementKind.END for step in steps(sql, dialect_name))
 
 
 ENDS = """COMMIT | commit; | ROLLBACK | Rollback work | rollback transaction | abort | end | END TRANSACTION | BEGIN
@@ -98,16 +98,16 @@ def test_what_only_looks_harmless_is_found(sql: str, dialect_name: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "found"),
     [
-        ("savepoint a", Step(Kind.SAVEPOINT, "A")),
-        ('SAVEPOINT "a"', Step(Kind.SAVEPOINT, "A")),
-        ("release a", Step(Kind.RELEASE, "A")),
-        ("RELEASE SAVEPOINT sa_savepoint_1", Step(Kind.RELEASE, "SA_SAVEPOINT_1")),
-        ("rollback to a", Step(Kind.ROLLBACK_TO, "A")),
-        ("rollback work to savepoint a;", Step(Kind.ROLLBACK_TO, "A")),
+        ("savepoint a", TransactionStatement(StatementKind.SAVEPOINT, "A")),
+        ('SAVEPOINT "a"', TransactionStatement(StatementKind.SAVEPOINT, "A")),
+        ("release a", TransactionStatement(StatementKind.RELEASE, "A")),
+        ("RELEASE SAVEPOINT sa_savepoint_1", TransactionStatement(StatementKind.RELEASE, "SA_SAVEPOINT_1")),
+        ("rollback to a", TransactionStatement(StatementKind.ROLLBACK_TO, "A")),
+        ("rollback work to savepoint a;", TransactionStatement(StatementKind.ROLLBACK_TO, "A")),
     ],
 )
 @pytest.mark.parametrize("dialect_name", DIALECTS)
-def test_savepoints_are_known_by_their_names(dialect_name: str, sql: str, found: Step) -> None:
+def test_savepoints_are_known_by_their_names(dialect_name: str, sql: str, found: TransactionStatement) -> None:
     assert steps(sql, dialect_name) == [found]
 
 

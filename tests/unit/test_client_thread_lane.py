@@ -17,7 +17,7 @@ from tests.waiting import until
 from txmsg.client.sending import thread_lane, waiting
 from txmsg.client.sending.batch import EndEntry
 from txmsg.client.sending.coalescer import Coalescer
-from txmsg.client.sending.thread_lane import Failed, ThreadLane, ThreadWaiter
+from txmsg.client.sending.thread_lane import FailedRequest, ThreadLane, ThreadWaiter
 from txmsg.client.sending.waiting import IN_FLIGHT_MAX
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import TransactionState
@@ -35,27 +35,27 @@ class Broker:
     def __init__(self) -> None:
         self.from_threads: list[list[EndEntry]] = []
         self.from_loop: list[list[EndEntry]] = []
-        self.retried: list[Failed[EndEntry]] = []
+        self.retried: list[FailedRequest[EndEntry]] = []
         self.release = threading.Event()
         self.release.set()
-        self.outcome: Callable[[list[EndEntry]], Failed[EndEntry] | None] = self.take
+        self.outcome: Callable[[list[EndEntry]], FailedRequest[EndEntry] | None] = self.take
         self.crowd: Callable[[], int] = lambda: 1
 
     def take(self, entries: list[EndEntry]) -> None:
         for entry in entries:
             entry.succeed(SHARD)
 
-    def attempt(self, entries: list[EndEntry], until: float) -> Failed[EndEntry] | None:
+    def attempt(self, entries: list[EndEntry], until: float) -> FailedRequest[EndEntry] | None:
         self.from_threads.append(entries)
         if not self.release.wait(until - time.monotonic()):
-            return Failed(entries, OutcomeUnknown("the leader has no more time"))
+            return FailedRequest(entries, OutcomeUnknown("the leader has no more time"))
         return self.outcome(entries)
 
     async def send(self, entries: list[EndEntry]) -> None:
         self.from_loop.append(entries)
         self.take(entries)
 
-    async def retry(self, failed: Failed[EndEntry]) -> None:
+    async def retry(self, failed: FailedRequest[EndEntry]) -> None:
         self.retried.append(failed)
         self.take(failed.entries)
 
@@ -146,7 +146,7 @@ def test_what_comes_while_requests_are_under_way_leaves_together(lane: Lane) -> 
 def test_a_request_that_fails_goes_on_on_the_loop_and_so_does_what_waits_behind_it(lane: Lane) -> None:
     leaders = lane.fill()
     followers = lane.sending(10)
-    lane.broker.outcome = lambda entries: Failed(entries, BrokerUnavailable("it has gone"))
+    lane.broker.outcome = lambda entries: FailedRequest(entries, BrokerUnavailable("it has gone"))
     lane.broker.release.set()
     assert results([*leaders, *followers]) == [SHARD] * (IN_FLIGHT_MAX + 10)
     assert sizes(lane.broker.from_threads) == [1] * IN_FLIGHT_MAX
@@ -255,12 +255,12 @@ def test_whatever_line_a_leader_is_interrupted_at_no_other_is_stranded(
         come()
         return 1
 
-    def outcome(entries: list[EndEntry]) -> Failed[EndEntry] | None:
+    def outcome(entries: list[EndEntry]) -> FailedRequest[EndEntry] | None:
         """And others while its request is under way."""
         broker.outcome = broker.take
         come()
         if error is not None:
-            return Failed(entries, error)
+            return FailedRequest(entries, error)
         broker.take(entries)
         return None
 

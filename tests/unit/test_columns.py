@@ -8,7 +8,7 @@ from dataclasses import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txmsg.broker.store.batch import Batch, _parameters
+from txmsg.broker.store.batch import WriteBatch, _parameters
 from txmsg.message import QueueId
 from txmsg.message.columns import Columns, put
 
@@ -88,5 +88,8 @@ def test_an_empty_column_is_stored_as_one_without_values(of: Columns) -> None:
     full = deepcopy(of)
     for name, none in NONE.items():
         setattr(full, name, getattr(of, name) or [none] * len(of.transaction_id))
-    for sparse, written_out in ((Batch(half=of), Batch(half=full)), (Batch(plain=of), Batch(plain=full))):
+    for sparse, written_out in (
+        (WriteBatch(half=of), WriteBatch(half=full)),
+        (WriteBatch(plain=of), WriteBatch(plain=full)),
+    ):
         assert _parameters(sparse) == _parameters(written_out)

@@ -11,16 +11,16 @@ import pytest
 from tests.no_process import NoAudience, ProcesslessChild
 from txmsg.ops.demo.data_centres.line import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres
-from txmsg.ops.demo.data_centres.supervisor import Plan, _CopyRun
+from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, _CopyRun
 from txmsg.runtime.child import ChildFailed
 
 
 def test_the_line_is_cut_so_often_and_whole_at_the_end() -> None:
-    plan = Plan(orders=1000, seconds=1, cuts=3)
+    plan = DataCentresPlan(orders=1000, seconds=1, cuts=3)
     states = [plan.is_cut(written / 1000) for written in range(1001)]
     assert sum(after and not before for before, after in zip([False, *states], states, strict=False)) == 3
     assert (states[0], states[-1]) == (False, False)
-    assert not any(Plan(orders=1000, seconds=1, cuts=0).is_cut(written / 1000) for written in range(1001))
+    assert not any(DataCentresPlan(orders=1000, seconds=1, cuts=0).is_cut(written / 1000) for written in range(1001))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_the_line_is_cut_so_often_and_whole_at_the_end() -> None:
 )
 def test_an_impossible_plan_is_refused(wrong: dict[str, float], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Plan(**{"orders": 1000, "seconds": 1.0, **wrong})  # type: ignore[arg-type]
+        DataCentresPlan(**{"orders": 1000, "seconds": 1.0, **wrong})  # type: ignore[arg-type]
 
 
 def test_a_line_passes_everything_on_until_it_is_cut() -> None:
@@ -80,7 +80,7 @@ def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(s
         stage = DataCentres(tmp_path, line)
         for site in SITES:
             stage.children |= {f"{site}-orders": Ending(None, status), f"{site}-totals": Ending(None)}
-        run = _CopyRun(Plan(orders=100, seconds=1), stage, NoAudience())
+        run = _CopyRun(DataCentresPlan(orders=100, seconds=1), stage, NoAudience())
         run._look()
         if status:
             with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):

@@ -10,9 +10,9 @@ import pytest
 from tests.closed_pool import closed_pool
 from txmsg.broker.delivery.values import MessageBatch, Receipt
 from txmsg.broker.erasable import ErasableBodies, UnreadableCounts
-from txmsg.broker.store.body_keys import BodyKeys, Keys
-from txmsg.broker.store.rows import Row
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.body_keys import BodyKeyStore, Keys
+from txmsg.broker.store.rows import StoredRow
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.errors import DuplicateId, InvalidMessage
 from txmsg.message import QueueId, QueueNumber, new_transaction_id_bytes
 from txmsg.message.columns import Columns
@@ -20,11 +20,11 @@ from txmsg.message.erasable import KEY_SIZE_BYTES, SEALED_HEADER, new_keys, seal
 from txmsg.wire.headers import pack_headers, unpack_headers
 from txmsg.wire.sealed import SEALED, is_sealed
 
-ERASABLE = Topic("t", (QueueId(1),), 1, 1, 0, id=7, erasable_s=3600.0, seals_at=50.0)
-PLAIN = Topic("u", (QueueId(2),), 1, 1, 0)
+ERASABLE = StoredTopic("t", (QueueId(1),), 1, 1, 0, id=7, erasable_s=3600.0, seals_at=50.0)
+PLAIN = StoredTopic("u", (QueueId(2),), 1, 1, 0)
 
 
-class MemoryKeys(BodyKeys):
+class MemoryKeys(BodyKeyStore):
     """The keys of a Notify database that keeps them in memory."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def a_batch(count: int = 1, body: bytes = b"secret", **columns: Any) -> Columns:
 def handout(batch: Columns, topic: str = "t") -> MessageBatch:
     headers = batch.headers or [b""] * len(batch.transaction_id)
     rows = [
-        Row(offset, id_bytes, 0, None, None, packed or None, body, 0, 0, None)  # type: ignore[arg-type]
+        StoredRow(offset, id_bytes, 0, None, None, packed or None, body, 0, 0, None)  # type: ignore[arg-type]
         for offset, (id_bytes, packed, body) in enumerate(zip(batch.transaction_id, headers, batch.body, strict=True))
     ]
     attempts = [offset + 1 for offset in range(len(rows))]

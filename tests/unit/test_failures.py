@@ -8,7 +8,7 @@ import pytest
 
 from tests.errors_page import is_documented
 from txmsg import Consumer, MisuseError, Reject, Retry, RetryAfter, Skip
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 
 
 class TooMany(Exception):
@@ -29,40 +29,42 @@ RETRY = Retry(
 @pytest.mark.parametrize(
     ("exc", "attempt", "expected"),
     [
-        (ValueError(), 1, Failure("why", 1)),
-        (ValueError(), 3, Failure("why", 60)),
-        (ValueError(), 4, Failure("why", 60)),
-        (ValueError(), 5, Failure("why", 60, is_final=True)),
-        (TooMany(), 5, Failure("why", 30)),
-        (TooManyOfOne(), 100, Failure("why", 30)),
-        (TooMany(), 101, Failure("why", 30, is_final=True)),
+        (ValueError(), 1, HandlerFailure("why", 1)),
+        (ValueError(), 3, HandlerFailure("why", 60)),
+        (ValueError(), 4, HandlerFailure("why", 60)),
+        (ValueError(), 5, HandlerFailure("why", 60, is_final=True)),
+        (TooMany(), 5, HandlerFailure("why", 30)),
+        (TooManyOfOne(), 100, HandlerFailure("why", 30)),
+        (TooMany(), 101, HandlerFailure("why", 30, is_final=True)),
         (KeyError(), 1, None),
-        (IndexError(), 1, Failure("why", None, is_final=True, is_rejected=True)),
+        (IndexError(), 1, HandlerFailure("why", None, is_final=True, is_rejected=True)),
         (Skip(), 5, None),
-        (Reject(), 1, Failure("why", None, is_final=True, is_rejected=True)),
-        (RetryAfter(7), 4, Failure("why", 7)),
-        (RetryAfter(7), 5, Failure("why", 7, is_final=True)),
+        (Reject(), 1, HandlerFailure("why", None, is_final=True, is_rejected=True)),
+        (RetryAfter(7), 4, HandlerFailure("why", 7)),
+        (RetryAfter(7), 5, HandlerFailure("why", 7, is_final=True)),
     ],
 )
-def test_the_policy_decides_by_exception_and_delivery(exc: Exception, attempt: int, expected: Failure | None) -> None:
+def test_the_policy_decides_by_exception_and_delivery(
+    exc: Exception, attempt: int, expected: HandlerFailure | None
+) -> None:
     assert RETRY._failure_of(exc, attempt, "why") == expected
 
 
 def test_a_policy_for_a_type_tells_derived_types_apart() -> None:
     retry = Retry(by_type={LookupError: Retry(delays_s=[7], by_type={KeyError: Reject, TooMany: Skip})})
-    assert retry._failure_of(IndexError(), 1, "why") == Failure("why", 7)
-    assert retry._failure_of(KeyError(), 1, "why") == Failure("why", is_final=True, is_rejected=True)
-    assert retry._failure_of(TooMany(), 1, "why") == Failure("why")  # not of a type that is looked up there
+    assert retry._failure_of(IndexError(), 1, "why") == HandlerFailure("why", 7)
+    assert retry._failure_of(KeyError(), 1, "why") == HandlerFailure("why", is_final=True, is_rejected=True)
+    assert retry._failure_of(TooMany(), 1, "why") == HandlerFailure("why")  # not of a type that is looked up there
 
 
 def test_without_a_policy_the_group_decides() -> None:
-    assert Retry()._failure_of(ValueError(), 17, "why") == Failure("why")
+    assert Retry()._failure_of(ValueError(), 17, "why") == HandlerFailure("why")
 
 
 def test_jitter_changes_a_delay_by_its_part_and_no_more() -> None:
     retry = Retry(delays_s=[10], jitter=0.2)
     assert [retry._delay_s(1, chance) for chance in (-1, 0, 1)] == [8, 10, 12]
-    found = {(retry._failure_of(ValueError(), 1, "") or Failure("")).delay_s for _ in range(50)}
+    found = {(retry._failure_of(ValueError(), 1, "") or HandlerFailure("")).delay_s for _ in range(50)}
     assert len(found) > 1
     assert all(delay_s is not None and 8 <= delay_s <= 12 for delay_s in found)
 

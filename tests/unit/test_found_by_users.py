@@ -12,7 +12,7 @@ import pytest
 
 from tests.closed_pool import ClosedService, closed_pool
 from txmsg.administration.halves import HalfDecision
-from txmsg.administration.messages import EndedTransaction, Journal, JournalEntry, TraceQuery
+from txmsg.administration.messages import EndedTransaction, JournalEntry, MessageJournal, TraceQuery
 from txmsg.broker.api.admin import AdminApi
 from txmsg.broker.api.messages import MessagesApi
 from txmsg.broker.clients import AttachedClients
@@ -20,10 +20,10 @@ from txmsg.broker.retention import DropCounts
 from txmsg.broker.service import Problems
 from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.batch import DecidedBy
-from txmsg.broker.store.body_keys import BodyKeys
+from txmsg.broker.store.body_keys import BodyKeyStore
 from txmsg.broker.store.connect import Pool
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.broker.store.messages import Located, Messages
 from txmsg.errors import Overloaded
 from txmsg.wire.access.limits import Usage
@@ -76,7 +76,7 @@ class Found(Messages):
             half_stored_at=AT,
             producer_group="shop",
             decided_by="client",
-            journal=Journal(since=AT),
+            journal=MessageJournal(since=AT),
         )
 
     async def journal_of(
@@ -88,7 +88,7 @@ class Found(Messages):
 async def test_a_journal_tells_only_of_groups_that_may_be_described() -> None:
     pool = closed_pool()
     with as_user("describe topic:orders", "describe group:billing"):
-        reply = await MessagesApi(Found(pool), BodyKeys(pool)).trace(TraceQuery(id=str(ID)))
+        reply = await MessagesApi(Found(pool), BodyKeyStore(pool)).trace(TraceQuery(id=str(ID)))
     assert reply.ended is not None
     assert [each.seq for each in reply.ended.journal.entries] == [1, 2]
 
@@ -106,7 +106,7 @@ class FullService(ClosedService):
         raise Overloaded("the queue of the broker is full")
 
 
-class OneHalf(Halves):
+class OneHalf(HalfMessages):
     async def held(self, transaction_ids: Sequence[UUID]) -> Mapping[UUID, str]:
         return {ID: "shop"}
 

@@ -11,8 +11,8 @@ from txmsg.broker.delivery.group import Fetch, Group, GroupQueueReader
 from txmsg.broker.delivery.offsets import Expiry, Visibility
 from txmsg.broker.delivery.retries import Retries
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import TIME_IS_OVER, Window
-from txmsg.broker.store.rows import RetryRow, Row
+from txmsg.broker.delivery.window import TIME_IS_OVER, InFlightWindow
+from txmsg.broker.store.rows import RetryRow, StoredRow
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import Offset, QueueId, QueueNumber
 from txmsg.wire.tags import ALL_TAGS, parse_tags
@@ -21,15 +21,15 @@ T = {"t": ALL_TAGS}
 LARGE = 1 << 30
 
 
-def row(offset: int, tag: str | None = None) -> Row:
-    return Row(Offset(offset), bytes(16), 0, None, tag, None, b"body", 0, 0, None)
+def row(offset: int, tag: str | None = None) -> StoredRow:
+    return StoredRow(Offset(offset), bytes(16), 0, None, tag, None, b"body", 0, 0, None)
 
 
 def group_of(*lengths: int, tag: str | None = None) -> Group:
     """A group with one topic t; queue i (id 10 + i) has as many messages ready as `lengths` says."""
     group = Group(1, "g", Retries())
     for number, length in enumerate(lengths):
-        window = Window(0)
+        window = InFlightWindow(0)
         window.put([row(offset, tag) for offset in range(length)])
         group.add(["t"], [GroupQueueReader(group, "t", QueueNumber(number), QueueId(10 + number), 3, window)])
     return group
@@ -86,7 +86,7 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
 
 
 def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_empty_a_moment_before() -> None:
-    def keyed(offset: int) -> Row:
+    def keyed(offset: int) -> StoredRow:
         return row(offset)._replace(ordering_key="k")
 
     group = group_of(0)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_workers import DEADLINE_S, Told, deliveries
 from tests.waiting import until_async
-from txmsg.client.receiving.delivery import Delivery
+from txmsg.client.receiving.delivery import MessageDelivery
 from txmsg.client.receiving.suspects import alone_s
 from txmsg.consumer.isolation import isolation
 from txmsg.consumer.workers import Workers
@@ -40,7 +40,7 @@ class Handlers:
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_no_handler_of_any_consumer_begins_beside_one_that_is_alone(kind: str) -> None:
     told, other_told, handlers, alone = Told(), Told(), Handlers(kind), Handlers(kind)
-    workers, others = Workers[Delivery](4, name="a"), Workers[Delivery](4, name="b")
+    workers, others = Workers[MessageDelivery](4, name="a"), Workers[MessageDelivery](4, name="b")
     try:
         others.put(deliveries(other_told, 1, handlers.call))
         await until_async(lambda: handlers.began)
@@ -66,7 +66,7 @@ async def test_no_handler_of_any_consumer_begins_beside_one_that_is_alone(kind: 
 
 async def test_a_handler_that_goes_on_is_waited_for_so_long_only() -> None:
     told, handlers = Told(), Handlers("async def")
-    workers = Workers[Delivery](1, name="a")
+    workers = Workers[MessageDelivery](1, name="a")
     try:
         workers.put(deliveries(told, 1, handlers.call))
         async with isolation.alone(0.02) as is_alone:

@@ -11,15 +11,15 @@ import psycopg
 import pytest
 
 from tests.closed_pool import closed_pool
-from txmsg.broker.delivery.config import GroupSettings
+from txmsg.broker.delivery.config import GroupDeliverySettings
 from txmsg.broker.delivery.delivery import _journal_delivered as journal_delivered
 from txmsg.broker.delivery.group import Group, GroupQueueReader
-from txmsg.broker.delivery.retries import Outcome, Retries
+from txmsg.broker.delivery.retries import Retries, RetryOutcome
 from txmsg.broker.delivery.values import MessageBatch, Receipt
-from txmsg.broker.delivery.window import BEHIND, Failure, Window
+from txmsg.broker.delivery.window import BEHIND, DeliveryFailure, InFlightWindow
 from txmsg.broker.delivery.writer import _journal_outcomes as journal_outcomes
 from txmsg.broker.incarnation import Incarnation
-from txmsg.broker.journal import Event, Journal, JournalWriter
+from txmsg.broker.journal import JournalBuffer, JournalEvent, JournalWriter
 from txmsg.broker.store import journal as store
 from txmsg.broker.store.rows import RetryKey
 from txmsg.errors import BrokerUnavailable, StorageError
@@ -29,19 +29,19 @@ from txmsg.runtime.backoff import Backoff
 NOW = 100.0
 
 
-def journal(entries_max: int = 100) -> Journal:
+def journal(entries_max: int = 100) -> JournalBuffer:
     """The journal of a broker where topic t, with queue 1, has one."""
-    noted = Journal(entries_max=entries_max, monotonic=lambda: NOW)
+    noted = JournalBuffer(entries_max=entries_max, monotonic=lambda: NOW)
     noted.queues, noted.topics = frozenset({1}), frozenset({"t"})
     return noted
 
 
 def test_only_topics_with_a_journal_are_noted() -> None:
     noted = journal()
-    noted.note(Event.DELIVERED, 2, [0], "mail")
+    noted.note(JournalEvent.DELIVERED, 2, [0], "mail")
     noted.note_check("other", new_transaction_id(), NOW, group="shop", by="c", attempt=1, answer="COMMIT")
     assert noted.waiting == 0
-    noted.note(Event.DELIVERED, 1, [0], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [0], "mail")
     noted.note_check("t", new_transaction_id(), NOW, group="shop", by="c", attempt=1, answer="COMMIT")
     assert [entry.event for entry in noted.take(10)] == ["delivered", "check"]
 
@@ -58,13 +58,13 @@ def test_only_topics_with_a_journal_are_noted() -> None:
 )
 def test_consecutive_offsets_are_one_entry(offsets: list[int], runs: list[tuple[int, int]]) -> None:
     noted = journal()
-    noted.note(Event.ACKNOWLEDGED, 1, offsets, "mail")
+    noted.note(JournalEvent.ACKNOWLEDGED, 1, offsets, "mail")
     assert [(entry.first_offset, entry.last_offset) for entry in noted.take(10)] == runs
 
 
 def test_beyond_the_bound_entries_are_counted_and_the_count_is_told_once_it_is_written() -> None:
     noted = journal(entries_max=2)
-    noted.note(Event.DELIVERED, 1, [1, 3, 5, 7, 9], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1, 3, 5, 7, 9], "mail")
     assert (noted.waiting, noted.lost) == (2, 3)
     taken = noted.take(10)
     assert [(entry.event, entry.first_offset, entry.entries) for entry in taken] == [
@@ -81,7 +81,7 @@ def test_beyond_the_bound_entries_are_counted_and_the_count_is_told_once_it_is_w
 
 def test_what_is_put_back_comes_first_again() -> None:
     noted = journal()
-    noted.note(Event.DELIVERED, 1, [1, 3, 5], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1, 3, 5], "mail")
     first = noted.take(2)
     noted.put_back(first)
     assert [entry.first_offset for entry in noted.take(10)] == [1, 3, 5]
@@ -89,15 +89,15 @@ def test_what_is_put_back_comes_first_again() -> None:
 
 def test_what_waits_when_the_database_goes_back_is_lost_and_nothing_is_noted_until_topics_are_read() -> None:
     noted = journal()
-    noted.note(Event.DELIVERED, 1, [1], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1], "mail")
     noted.forget()
-    noted.note(Event.DELIVERED, 1, [2], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [2], "mail")
     assert [(entry.event, entry.entries) for entry in noted.take(10)] == [("lost", 1)]
 
 
 def test_texts_of_others_are_stored_as_the_database_can_have_them() -> None:
     noted = journal()
-    noted.note(Event.REFUSED, 1, [1], "mail", by="a\0b", detail="\ud800" + "x" * 5000)
+    noted.note(JournalEvent.REFUSED, 1, [1], "mail", by="a\0b", detail="\ud800" + "x" * 5000)
     (entry,) = noted.take(1)
     assert entry.actor == "a\\0b"
     assert entry.detail is not None
@@ -123,29 +123,29 @@ class _Unasked(Backoff):
 
 def test_a_journal_of_another_topic_costs_a_delivery_and_a_failure_nothing() -> None:
     noted = journal()
-    group = Group(1, "mail", Retries(), settings=GroupSettings(backoff=_Unasked()))
+    group = Group(1, "mail", Retries(), settings=GroupDeliverySettings(backoff=_Unasked()))
     batch = MessageBatch("other", QueueNumber(0), Receipt(2, 1, 1, _Unread([5])), [])
     journal_delivered(noted, group, "c", [batch])
-    feed = GroupQueueReader(group, "other", QueueNumber(0), QueueId(2), 1, Window(0))
-    outcomes = {RetryKey(QueueId(2), Offset(7)): Outcome(2, Failure("bad"))}
-    journal_outcomes(noted, group, [(feed, {5: Failure("bad")})], outcomes)
+    feed = GroupQueueReader(group, "other", QueueNumber(0), QueueId(2), 1, InFlightWindow(0))
+    outcomes = {RetryKey(QueueId(2), Offset(7)): RetryOutcome(2, DeliveryFailure("bad"))}
+    journal_outcomes(noted, group, [(feed, {5: DeliveryFailure("bad")})], outcomes)
     assert noted.waiting == 0
 
 
 def test_deliveries_and_failures_are_noted_by_attempt() -> None:
     noted = journal()
-    group = Group(1, "mail", Retries(), settings=GroupSettings(backoff=Backoff(delays_s=(3.0,), retries_max=1)))
+    group = Group(1, "mail", Retries(), settings=GroupDeliverySettings(backoff=Backoff(delays_s=(3.0,), retries_max=1)))
     journal_delivered(
         noted, group, "c", [MessageBatch("t", QueueNumber(0), Receipt(1, 1, 1, [4, 5, 6]), [], [1, 2, 1])]
     )
-    feed = GroupQueueReader(group, "t", QueueNumber(0), QueueId(1), 1, Window(0))
+    feed = GroupQueueReader(group, "t", QueueNumber(0), QueueId(1), 1, InFlightWindow(0))
     journal_outcomes(
         noted,
         group,
-        [(feed, {5: Failure("bad"), 6: BEHIND})],
+        [(feed, {5: DeliveryFailure("bad"), 6: BEHIND})],
         {
-            RetryKey(QueueId(1), Offset(7)): Outcome(2, Failure("bad")),
-            RetryKey(QueueId(1), Offset(8)): Outcome(2, None),
+            RetryKey(QueueId(1), Offset(7)): RetryOutcome(2, DeliveryFailure("bad")),
+            RetryKey(QueueId(1), Offset(8)): RetryOutcome(2, None),
         },
     )
     assert [(each.event, each.first_offset, each.attempt, each.delay_s) for each in noted.take(10)] == [
@@ -162,7 +162,7 @@ def test_deliveries_and_failures_are_noted_by_attempt() -> None:
 
 
 def writer(
-    noted: Journal, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Awaitable[None]]
+    noted: JournalBuffer, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Awaitable[None]]
 ) -> tuple[JournalWriter, Incarnation]:
     """One whose database answers as `write` does, and its incarnation."""
     monkeypatch.setattr(store, "write", write)
@@ -176,7 +176,7 @@ async def test_what_could_not_be_written_still_waits(monkeypatch: pytest.MonkeyP
         raise error
 
     noted = journal()
-    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1, 3], "mail")
     writing, _ = writer(noted, monkeypatch, write)
     with pytest.raises(type(error)):
         await writing.write_once()
@@ -190,7 +190,7 @@ async def test_what_a_stop_has_no_time_to_write_still_waits(
         await asyncio.Event().wait()
 
     noted = journal()
-    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1, 3], "mail")
     writing, _ = writer(noted, monkeypatch, write)
     await writing.close(0.0)
     assert noted.waiting == 2
@@ -203,7 +203,7 @@ async def test_what_is_refused_is_counted_as_lost(monkeypatch: pytest.MonkeyPatc
         raise error
 
     noted = journal()
-    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1, 3], "mail")
     writing, _ = writer(noted, monkeypatch, write)
     await writing.write_once()
     assert (noted.waiting, noted.lost) == (0, 2)
@@ -219,7 +219,7 @@ async def test_what_was_being_written_when_the_database_went_back_is_lost(monkey
     noted = journal()
     writing, incarnation = writer(noted, monkeypatch, write)
     incarnation.begin(first, UUID(int=7))
-    noted.note(Event.DELIVERED, 1, [1, 3], "mail")
+    noted.note(JournalEvent.DELIVERED, 1, [1, 3], "mail")
     with pytest.raises(BrokerUnavailable):
         await writing.write_once()
     assert (noted.waiting, noted.lost) == (0, 2)

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from txmsg.errors import MisuseError, OutcomeUnknown
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.interface import ColumnsFor
-from txmsg.metaq.kafka.appender import Appender
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.appender import KafkaAppender
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.topics import KafkaTopicAdmin
 
 
 class Producer:
@@ -35,7 +35,7 @@ class Producer:
 def test_a_call_whose_records_were_reported_to_another_does_not_poll_for_more() -> None:
     producer = Producer()
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def producer(self, **_: object) -> Any:
             return producer
 
@@ -46,11 +46,11 @@ def test_a_call_whose_records_were_reported_to_another_does_not_poll_for_more() 
         yield
 
     topics: Any = None
-    appender = Appender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1), topics)
+    appender = KafkaAppender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1), topics)
     appender._partitions["t"] = 1
     polling: Any = after_another()
     appender._polling = polling
-    assert appender.append([ColumnsFor("t", 0, Columns([b"x", b"y"], [5000]))]) == [[0, 1]]
+    assert appender.append([ColumnsFor("t", 0, FrameColumns([b"x", b"y"], [5000]))]) == [[0, 1]]
     assert producer.poll_count == 0
 
 
@@ -62,14 +62,14 @@ def appended(*offsets: int) -> list[list[int]]:
         def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:
             on_delivery(None, Message(offset=left.pop(0)))
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def producer(self, **_: object) -> Any:
             return Reporting()
 
     topics: Any = None
-    appender = Appender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1), topics)
+    appender = KafkaAppender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1), topics)
     appender._partitions["t"] = 1
-    return appender.append([ColumnsFor("t", 0, Columns([b"x"] * len(offsets), [5000]))])
+    return appender.append([ColumnsFor("t", 0, FrameColumns([b"x"] * len(offsets), [5000]))])
 
 
 def test_offsets_whose_confirmation_was_lost_are_told_by_those_beside_them() -> None:
@@ -97,23 +97,23 @@ class Admin:
         return dict.fromkeys(resources, answer)
 
 
-def appender_of(admin: Any) -> Appender:
+def appender_of(admin: Any) -> KafkaAppender:
     class Reporting(Producer):
         def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:
             on_delivery(None, Message(offset=7))
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def producer(self, **_: object) -> Any:
             return Reporting()
 
     clients = Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=60)
-    made = Appender(clients, Topics(clients, admin))
+    made = KafkaAppender(clients, KafkaTopicAdmin(clients, admin))
     made._partitions["t"] = 1
     return made
 
 
 def test_copies_are_promised_where_a_topic_requires_two_which_is_asked_once() -> None:
-    admin, batch = Admin("2"), ColumnsFor("t", 0, Columns([b"x"], [5000]))
+    admin, batch = Admin("2"), ColumnsFor("t", 0, FrameColumns([b"x"], [5000]))
     appender = appender_of(admin)
     for _ in range(2):
         assert appender.append([batch], in_copies=True) == [[7]]
@@ -164,13 +164,13 @@ def test_an_append_to_a_producer_that_cannot_go_on_is_unknown_and_the_next_one_g
 
     made: list[Any] = [ended, Reporting()]
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def producer(self, **_: object) -> Any:
             return made.pop(0)
 
     topics: Any = SimpleNamespace(ensure=lambda *_: None, partitions_of=lambda _: 1)
-    appender = Appender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=60), topics)
-    batch = ColumnsFor("t", 0, Columns([b"x"], [5000]))
+    appender = KafkaAppender(Fake(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=60), topics)
+    batch = ColumnsFor("t", 0, FrameColumns([b"x"], [5000]))
     with pytest.raises(OutcomeUnknown, match=why):
         appender.append([batch])
     assert appender.append([batch]) == [[7]]

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.kafka import clients
-from txmsg.metaq.kafka.clients import ClientLog, Clients
+from txmsg.metaq.kafka.clients import ClientLog, KafkaClients
 from txmsg.metaq.kafka.location import parse_address
 
 
@@ -38,7 +38,7 @@ def test_as_many_lines_as_come_are_not_all_remembered() -> None:
 
 
 def test_a_coordinator_that_does_not_know_of_a_group_yet_is_asked_again() -> None:
-    made = Clients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
+    made = KafkaClients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
     said = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
 
     def ask() -> int:
@@ -50,7 +50,7 @@ def test_a_coordinator_that_does_not_know_of_a_group_yet_is_asked_again() -> Non
 
 
 def test_other_failures_are_raised_at_once() -> None:
-    made = Clients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
+    made = KafkaClients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
     asked: list[int] = []
 
     def ask() -> int:

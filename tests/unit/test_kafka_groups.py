@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 
 from txmsg.errors import BrokerUnavailable, PermissionDenied, UnknownGroup
 from txmsg.metaq.interface import GroupState
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.groups import KafkaGroups
 from txmsg.metaq.kafka.location import parse_address
 
@@ -44,7 +44,7 @@ def groups(*codes: int, timeout_s: float = 60) -> KafkaGroups:
 
 
 def groups_of(admin: Any, log: Any, offsets: Any, timeout_s: float = 60) -> KafkaGroups:
-    clients = Clients(parse_address("kafka://127.0.0.1:9/shop."), {}, timeout_s=timeout_s)
+    clients = KafkaClients(parse_address("kafka://127.0.0.1:9/shop."), {}, timeout_s=timeout_s)
     return KafkaGroups(clients, admin, log, offsets)
 
 

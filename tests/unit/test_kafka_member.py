@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError
 
 from txmsg.errors import TxmsgError
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.member import KafkaMember
-from txmsg.metaq.kafka.membership import Membership as Group
+from txmsg.metaq.kafka.membership import KafkaMembership as Group
 from txmsg.metaq.kafka.progress import Stored
 
 
@@ -100,7 +100,7 @@ class Consumer:
 def test_a_member_is_told_what_keeps_it_from_its_queues_only(code: int, raises: AbstractContextManager[Any]) -> None:
     consumer = Consumer(code)
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def consumer(self, *_: object, **__: object) -> Any:
             return consumer
 

@@ -16,19 +16,19 @@ from tests.mirror.rows import Stored, written
 from txmsg.binlog.comparing import Compared, compare
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.mirror.kafka_sink import KafkaSink, _mark_of, _note_of, _noted, _records
-from txmsg.binlog.mirrors import Position
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.mirrors import MirrorPosition
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.binlog.sink import MessageFingerprint, OffsetRange, QueueTail, content_crc
-from txmsg.binlog.table import TableQueue
+from txmsg.binlog.table import MirroredQueue
 from txmsg.binlog.verifier.kafka_walk import headers_of, offset_of, row_of
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, MisuseError, UnknownTopic
 from txmsg.message import EPOCH_2000_US, QueueId, QueueNumber
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.probe import Bounds, Partition
+from txmsg.metaq.kafka.probe import KafkaPartition, PartitionBounds
 from txmsg.metaq.kafka.record import PLACE, Record
-from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
+from txmsg.metaq.kafka.transactions import PartitionWrite, TransactionalWriter, TransactionNote
 from txmsg.wire.headers import pack_headers
 
 HEADERS = {"": "", "shop": "7", "txmsg-id": "mine", "txmsg-header.x": "y", "ключ": "ü" * 200}
@@ -63,17 +63,17 @@ class Read:
         return self.record.headers
 
 
-def row_of_table(stored: Stored) -> Row:
+def row_of_table(stored: Stored) -> TableRow:
     texts = [(text or "").encode() for text in (stored.key, stored.tag, stored.ordering_key)]
     born_at, stored_at = (us - EPOCH_2000_US for us in (stored.born_at_us, stored.stored_at_us))
-    return Row(
+    return TableRow(
         stored.id_bytes, stored.n, texts[0], texts[1], stored.headers or b"", stored.body, born_at, stored_at, texts[2]
     )
 
 
 def produced(rows: list[Stored]) -> list[Read]:
-    batch = Batch("trade", QueueNumber(0), rows[0].offset, [row_of_table(row) for row in rows])
-    return [Read(record, 2 * place) for place, record in enumerate(_records(batch, Partition("trade", 0)))]
+    batch = RowBatch("trade", QueueNumber(0), rows[0].offset, [row_of_table(row) for row in rows])
+    return [Read(record, 2 * place) for place, record in enumerate(_records(batch, KafkaPartition("trade", 0)))]
 
 
 def shapes() -> list[Stored]:
@@ -137,11 +137,11 @@ def test_headers_are_the_same_however_they_are_packed() -> None:
 def test_a_note_tells_what_comes_next_and_the_message_before_it() -> None:
     row = row_of_table(written("trade", 0, 41))
     mark = MessageFingerprint(41, row.transaction_id, row.n, content_crc(row))
-    assert _noted(Note(7, _note_of(42, row)), "there") == (42, mark)
-    assert _noted(Note(7, _note_of(42)), "there") == (42, None)
+    assert _noted(TransactionNote(7, _note_of(42, row)), "there") == (42, mark)
+    assert _noted(TransactionNote(7, _note_of(42)), "there") == (42, None)
     for text in ("", "x", "1 2", "1 zz 0 0"):
         with pytest.raises(CorruptLog, match="which no mirror notes"):
-            _noted(Note(7, text), "there")
+            _noted(TransactionNote(7, text), "there")
 
 
 def test_copies_are_settings_of_a_kafka_alone() -> None:
@@ -154,20 +154,20 @@ def test_copies_are_settings_of_a_kafka_alone() -> None:
 # ---- where a queue ends of which nothing can be read
 
 
-def tail_of(bounds: Bounds, note: Note | None) -> QueueTail | Exception:
+def tail_of(bounds: PartitionBounds, note: TransactionNote | None) -> QueueTail | Exception:
     sink = object.__new__(KafkaSink)
     sink.name = "kafka://h:1"
     return sink._tail("trade", 0, bounds, None, note)
 
 
 def test_a_partition_that_holds_aborted_transactions_alone_is_empty() -> None:
-    assert tail_of(Bounds(0, 501), None) == QueueTail(OffsetRange(0, 0), None)
-    assert tail_of(Bounds(0, 501), Note(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
+    assert tail_of(PartitionBounds(0, 501), None) == QueueTail(OffsetRange(0, 0), None)
+    assert tail_of(PartitionBounds(0, 501), TransactionNote(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
 
 
 def test_a_partition_whose_records_have_expired_ends_where_it_was_noted() -> None:
-    assert tail_of(Bounds(501, 501), Note(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
-    assert tail_of(Bounds(501, 501), None) == QueueTail(None, None)
+    assert tail_of(PartitionBounds(501, 501), TransactionNote(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
+    assert tail_of(PartitionBounds(501, 501), None) == QueueTail(None, None)
 
 
 @dataclass
@@ -182,8 +182,8 @@ class Expired:
     def look(self) -> Expired:
         return self
 
-    def positions(self) -> dict[int, Position]:
-        return {7: Position(40, None)}
+    def positions(self) -> dict[int, MirrorPosition]:
+        return {7: MirrorPosition(40, None)}
 
 
 @pytest.mark.parametrize(("noted", "end"), [(1, 40), (2, 0)])
@@ -192,21 +192,21 @@ def test_what_was_noted_of_another_log_says_nothing_of_this_one(
 ) -> None:
     monkeypatch.setattr("txmsg.binlog.comparing.table.marks_at", lambda *_: {})
     mirrors: Any = Expired(log_id=noted)
-    queue = TableQueue(QueueId(7), "trade", QueueNumber(0), 0, 50)
+    queue = MirroredQueue(QueueId(7), "trade", QueueNumber(0), 0, 50)
     [compared] = compare(cast("Any", None), cast("Any", Expired(log_id=1)), mirrors, [queue])
     assert isinstance(compared, Compared)
     assert (compared.in_log.end, compared.go_on.next_offset) == (end, end)
 
 
-FILLED = Bounds(0, 9)
+FILLED = PartitionBounds(0, 9)
 
 
 @dataclass
 class Deaf:
     """A Kafka whose node hears of the topic when it is asked for the third time; or of its records, or never."""
 
-    hears_of: Bounds | None = FILLED
-    before: Bounds | None = None
+    hears_of: PartitionBounds | None = FILLED
+    before: PartitionBounds | None = None
     asked: int = 0
 
     def all(self) -> dict[str, int]:
@@ -214,18 +214,18 @@ class Deaf:
         return {"trade": 1} if self._bounds is not None else {}
 
     @property
-    def _bounds(self) -> Bounds | None:
+    def _bounds(self) -> PartitionBounds | None:
         return self.hears_of if self.asked > 2 else self.before
 
-    def bounds(self, queues: Any) -> dict[LogQueue, Bounds]:
+    def bounds(self, queues: Any) -> dict[LogQueue, PartitionBounds]:
         return dict.fromkeys(queues, self._bounds) if self._bounds is not None else {}
 
 
-def sink_of(kafka: Deaf, note: Note | None, last: Read, timeout_s: float = 60.0) -> KafkaSink:
+def sink_of(kafka: Deaf, note: TransactionNote | None, last: Read, timeout_s: float = 60.0) -> KafkaSink:
     sink = object.__new__(KafkaSink)
     fake: Any = kafka
     sink.name, sink._wanted = "kafka://h:1", {}
-    sink._clients = Clients(parse_address("kafka://h:1"), {}, timeout_s=timeout_s)
+    sink._clients = KafkaClients(parse_address("kafka://h:1"), {}, timeout_s=timeout_s)
     sink._topics = sink._positions = fake
     sink._probe = cast("Any", SimpleNamespace(last=lambda bounds: dict.fromkeys(bounds, last)))
     notes = lambda places: {} if note is None else dict.fromkeys(places, note)  # noqa: E731
@@ -233,28 +233,30 @@ def sink_of(kafka: Deaf, note: Note | None, last: Read, timeout_s: float = 60.0)
     return sink
 
 
-@pytest.mark.parametrize("before", [None, Bounds(0, 0)])
-def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: Bounds | None) -> None:
+@pytest.mark.parametrize("before", [None, PartitionBounds(0, 0)])
+def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: PartitionBounds | None) -> None:
     """Else the tailer would write all of it once more."""
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(before=before)
-    [tail] = sink_of(kafka, Note(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails([("trade", 0)])
+    [tail] = sink_of(kafka, TransactionNote(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails(
+        [("trade", 0)]
+    )
     assert isinstance(tail, QueueTail)
     assert (tail.range, kafka.asked) == (OffsetRange(0, 7), 3)
 
 
-@pytest.mark.parametrize("bounds", [None, Bounds(0, 0)])
-def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: Bounds | None) -> None:
+@pytest.mark.parametrize("bounds", [None, PartitionBounds(0, 0)])
+def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: PartitionBounds | None) -> None:
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(hears_of=bounds, before=bounds)
-    note = Note(9, _note_of(7, row_of_table(written("trade", 0, 6))))
+    note = TransactionNote(9, _note_of(7, row_of_table(written("trade", 0, 6))))
     [tail] = sink_of(kafka, note, last, timeout_s=0.2).tails([("trade", 0)])
     assert isinstance(tail, CorruptLog)
     assert re.search(r"nothing from offset 0 on, but 6 was committed.*--group txmsg-mirror", str(tail))
 
 
-@pytest.mark.parametrize(("note", "end"), [(None, 0), (Note(0, _note_of(7)), 7)])
-def test_a_topic_that_is_new_or_begins_with_a_hole_is_not_waited_for(note: Note | None, end: int) -> None:
+@pytest.mark.parametrize(("note", "end"), [(None, 0), (TransactionNote(0, _note_of(7)), 7)])
+def test_a_topic_that_is_new_or_begins_with_a_hole_is_not_waited_for(note: TransactionNote | None, end: int) -> None:
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf()
     assert sink_of(kafka, note, last).tails([("trade", 0)]) == [QueueTail(OffsetRange(0, end), None)]
@@ -279,7 +281,7 @@ def record_of(value: bytes) -> Record:
 def read_from(servers: str, topic: str, count: int) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"})
     with closing(consumer):
-        consumer.assign([Partition(topic, 0).at(0)])
+        consumer.assign([KafkaPartition(topic, 0).at(0)])
         return [message.value() for message in consumer.consume(count, timeout=60)]
 
 
@@ -292,16 +294,16 @@ def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) 
         yield record_of(b"begun")
         raise InvalidMessage("headers that cannot be read")
 
-    writer = TransactionalWriter(Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0), "mirror")
+    writer = TransactionalWriter(KafkaClients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0), "mirror")
     with closing(writer):
         with pytest.raises(InvalidMessage, match="cannot be read"):
-            writer.write([Part(Partition("bad", 0), bad(), "1")])
-        writer.write([Part(Partition("good", 0), [record_of(b"taken")], "1")])
+            writer.write([PartitionWrite(KafkaPartition("bad", 0), bad(), "1")])
+        writer.write([PartitionWrite(KafkaPartition("good", 0), [record_of(b"taken")], "1")])
     assert read_from(servers, "good", 1) == [b"taken"]
 
 
 def test_a_producer_makes_no_topic_unasked(servers: str) -> None:
-    producer = Clients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0).producer()
+    producer = KafkaClients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0).producer()
     for _ in range(2):  # the first look would make it
         assert producer.list_topics("deleted", timeout=60).topics["deleted"].error is not None
 

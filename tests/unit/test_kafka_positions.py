@@ -11,11 +11,11 @@ from confluent_kafka import OFFSET_END, OFFSET_INVALID, KafkaError, KafkaExcepti
 from confluent_kafka.admin import OffsetSpec
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.metaq.interface import LogQueue, Range
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.interface import LogQueue, QueueRange
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.positions import Positions
-from txmsg.metaq.kafka.probe import Bounds, Partition
+from txmsg.metaq.kafka.probe import KafkaPartition, PartitionBounds
 from txmsg.metaq.kafka.record import PLACE
 
 
@@ -50,15 +50,17 @@ class Probed:
             for at, each in enumerate(offsets)
         ]
 
-    def first(self, starts: Mapping[Partition, int], _: Mapping[Partition, int] | None) -> dict[Partition, Message]:
+    def first(
+        self, starts: Mapping[KafkaPartition, int], _: Mapping[KafkaPartition, int] | None
+    ) -> dict[KafkaPartition, Message]:
         return {each: self._records[at] for each, at in starts.items()}  # each look is where a record may be
 
-    def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:
+    def last(self, bounds: Mapping[KafkaPartition, PartitionBounds]) -> dict[KafkaPartition, Message]:
         return {each: self._records[-1] for each in bounds}
 
 
 def positions(nodes: Any, partitions: int, *offsets: int, timeout_s: float = 60.0) -> Positions:
-    clients = Clients(parse_address("kafka://localhost:1"), {}, timeout_s=timeout_s)
+    clients = KafkaClients(parse_address("kafka://localhost:1"), {}, timeout_s=timeout_s)
     topics: Any = SimpleNamespace(partitions_of=lambda _: partitions)
     probe: Any = Probed(*offsets)
     return Positions(clients, nodes, topics, probe)
@@ -92,7 +94,7 @@ class GoneNodes(Nodes):
 
 def test_a_node_that_went_away_before_it_answered_is_asked_again() -> None:
     nodes = GoneNodes()
-    assert positions(nodes, 1).bounds([QUEUE]) == {QUEUE: Bounds(7, 7)}
+    assert positions(nodes, 1).bounds([QUEUE]) == {QUEUE: PartitionBounds(7, 7)}
     assert nodes.asked == 4  # three times for the first offset, once for the last
 
 
@@ -131,8 +133,8 @@ def test_what_was_forgotten_is_not_told_of_the_next_partition_of_that_name() -> 
     assert places.unknown({QUEUE: 7}) == {QUEUE}
     places.note(QUEUE, 7, 7)
     places._begins[QUEUE] = places._ends[QUEUE] = (7, 3)
-    assert places.ranges([QUEUE]) == {QUEUE: Range(3, 3)}
+    assert places.ranges([QUEUE]) == {QUEUE: QueueRange(3, 3)}
     assert places.unknown({QUEUE: 7, LogQueue("t", 1): 7}) == {LogQueue("t", 1)}
     places.forget(QUEUE)
-    assert places.ranges([QUEUE]) == {QUEUE: Range(7, 7)}
+    assert places.ranges([QUEUE]) == {QUEUE: QueueRange(7, 7)}
     assert places.unknown({QUEUE: 7}) == {QUEUE}

@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
+from txmsg.metaq.kafka.probe import KafkaPartition, PartitionBounds, Probe
 
-P0 = Partition("t", 0)
+P0 = KafkaPartition("t", 0)
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Client:
 
 
 def probe(*told: Told) -> Probe:
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def consumer(self, *_: object, **__: object) -> Any:
             return Client(*told)
 
@@ -68,7 +68,7 @@ def test_an_end_before_what_is_committed_is_none() -> None:
     """So says a node that has just become the leader: the partition would seem to begin at its end."""
     [record] = probe(end(0), Told(0)).first({P0: 0}, {P0: 3}).values()
     assert record.offset() == 0
-    [last] = probe(end(1), Told(2), end(3)).last({P0: Bounds(0, 3)}).values()
+    [last] = probe(end(1), Told(2), end(3)).last({P0: PartitionBounds(0, 3)}).values()
     assert last.offset() == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from txmsg.errors import MisuseError
 from txmsg.message import Message
 from txmsg.metaq.acks import Acks
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.interface import ColumnsFor, TakesColumns
 from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.location import parse_address
@@ -61,4 +61,4 @@ def test_kafka_refuses_to_promise_a_disk() -> None:
         with pytest.raises(MisuseError, match=r"acks=disk .* syncs to disk.*ask for Acks.COPIES"):
             LogProducer(log, acks=Acks.DISK).send(Message("t", b"x"))
         with pytest.raises(MisuseError, match=r"acks=disk"):
-            log.append([Append("t", 0, encode(Columns([b"x"], [5000])))], Acks.DISK)
+            log.append([Append("t", 0, encode(FrameColumns([b"x"], [5000])))], Acks.DISK)

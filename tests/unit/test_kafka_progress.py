@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from txmsg.errors import OffsetOutOfRange
-from txmsg.metaq.interface import LogQueue, Range
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.interface import LogQueue, QueueRange
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.membership import Commit
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.membership import PartitionProgress
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in
 
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
@@ -22,8 +22,8 @@ T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 class Places:
     """A log whose queues have 10 to 19, of which markers take every other place of the partition."""
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
-        return dict.fromkeys(queues, Range(10, 20))
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
+        return dict.fromkeys(queues, QueueRange(10, 20))
 
     def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
         return {
@@ -42,10 +42,10 @@ class Emptied:
     """A mirror that retention has emptied: its last message was 999, and the next place of the partition is 2000."""
 
     def __init__(self) -> None:
-        self.filled = Range(2000, 2000)
+        self.filled = QueueRange(2000, 2000)
         """Of an empty partition, its own."""
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         return dict.fromkeys(queues, self.filled)
 
     def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
@@ -63,7 +63,7 @@ class Emptied:
 def offsets() -> GroupOffsets:
     unused: Any = None  # nothing is asked of Kafka
     return GroupOffsets(
-        Clients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), unused, unused, Places()
+        KafkaClients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), unused, unused, Places()
     )
 
 
@@ -73,15 +73,15 @@ def test_kafka_stores_the_place_and_beside_it_the_offset_and_the_seek(
 ) -> None:
     at = Stored(offset, "5f3a")
     commits = offsets.commits_of({T0: at})
-    assert commits == {Partition("shop.t", 0): Commit(place, f"{offset} 5f3a")}
+    assert commits == {KafkaPartition("shop.t", 0): PartitionProgress(place, f"{offset} 5f3a")}
     assert offsets.stored_of(commits) == {T0: at}
 
 
 def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> None:
     by_others = {
-        Partition("shop.t", 0): Commit(26, ""),
-        Partition("shop.t", 1): Commit(28, "theirs"),
-        Partition("stock.t", 1): Commit(28, ""),
+        KafkaPartition("shop.t", 0): PartitionProgress(26, ""),
+        KafkaPartition("shop.t", 1): PartitionProgress(28, "theirs"),
+        KafkaPartition("stock.t", 1): PartitionProgress(28, ""),
     }
     assert offsets.stored_of(by_others) == {T0: Stored(13), T1: Stored(14)}
 
@@ -90,11 +90,11 @@ def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> 
 def test_a_member_of_an_emptied_partition_stores_no_offset_that_its_messages_will_not_have(seek: str) -> None:
     places = Emptied()
     unused: Any = None
-    clients = Clients(parse_address("kafka://localhost:9092"), {}, timeout_s=1)
+    clients = KafkaClients(parse_address("kafka://localhost:9092"), {}, timeout_s=1)
     offsets = GroupOffsets(clients, unused, unused, places)
     commits = offsets.commits_of({T0: Stored(2000, seek)})
     assert offsets.stored_of(commits) == {T0: Stored(2000, seek)}
-    places.filled = Range(1000, 1500)
+    places.filled = QueueRange(1000, 1500)
     assert offsets.stored_of(commits) == {T0: Stored(1000, seek)}
 
 

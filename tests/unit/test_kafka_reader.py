@@ -11,12 +11,12 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Producer
 
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.kafka import reader as reader_module
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.kafka_log import KafkaLog
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.kafka.positions import Positions
 from txmsg.metaq.kafka.probe import Probe
-from txmsg.metaq.kafka.reader import Reader
+from txmsg.metaq.kafka.reader import KafkaReader
 
 T0 = LogQueue("t", 0)
 
@@ -80,7 +80,7 @@ class Client:
 def test_records_that_come_together_with_the_end_behind_them_are_read() -> None:
     client = Client([Told(5), Told(6), Told(7, is_end=True)])
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def consumer(self, *_: object, **__: object) -> Any:
             return client
 
@@ -88,7 +88,7 @@ def test_records_that_come_together_with_the_end_behind_them_are_read() -> None:
     nothing: Any = None
     positions = Positions(clients, nothing, nothing, Probe(clients))
     positions.note(T0, 5, 5)
-    [fetched] = Reader(clients, positions, threading.Event()).fetch({T0: 5}, 1000, 1.0)
+    [fetched] = KafkaReader(clients, positions, threading.Event()).fetch({T0: 5}, 1000, 1.0)
     [batch] = fetched.batches
     assert (batch.base_offset, batch.end_offset) == (5, 7)
 
@@ -97,7 +97,7 @@ def test_a_client_that_gives_nothing_though_more_is_there_is_replaced(monkeypatc
     stalled, other = Client([Told(5, is_end=True)]), Client([Told(5), Told(6)])
     made = iter([stalled, other])
 
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def consumer(self, *_: object, **__: object) -> Any:
             return next(made)
 
@@ -108,7 +108,7 @@ def test_a_client_that_gives_nothing_though_more_is_there_is_replaced(monkeypatc
     end = 5
     monkeypatch.setattr(positions, "ends", lambda queues: dict.fromkeys(queues, end))
     monkeypatch.setattr(reader_module, "_STALL_S", 0.0)
-    reader = Reader(clients, positions, threading.Event())
+    reader = KafkaReader(clients, positions, threading.Event())
     assert reader.fetch({T0: 5}, 1000, 0.01) == []
     assert not stalled.is_closed  # it has given all there is
     end = 7

@@ -16,7 +16,7 @@ import txmsg.metaq.kafka.batch
 from txmsg.errors import UnreadableMessage
 from txmsg.message import Message, ReceivedMessage, new_transaction_id_bytes
 from txmsg.metaq import LogProducer
-from txmsg.metaq.format.frame import Columns, Compression, encode, unpacked
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode, unpacked
 from txmsg.metaq.kafka.batch import RecordBatch
 from txmsg.metaq.kafka.record import Record, queue_offset, received, records_of
 from txmsg.metaq.store.log import Append
@@ -63,8 +63,8 @@ def messages(draw: st.DrawFn) -> ReceivedMessage:
     )
 
 
-def columns(message: ReceivedMessage) -> Columns:
-    return Columns(
+def columns(message: ReceivedMessage) -> FrameColumns:
+    return FrameColumns(
         body=[message.body],
         stored_at_us=[message.stored_at_us],
         transaction_id=message.id_bytes,
@@ -91,8 +91,10 @@ def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compress
     def joined(name: str) -> list[Any]:
         return [value for of in each for value in getattr(of, name)]
 
-    names = [field.name for field in fields(Columns) if field.name != "transaction_id"]
-    whole = Columns(**{name: joined(name) for name in names}, transaction_id=b"".join(of.transaction_id for of in each))
+    names = [field.name for field in fields(FrameColumns) if field.name != "transaction_id"]
+    whole = FrameColumns(
+        **{name: joined(name) for name in names}, transaction_id=b"".join(of.transaction_id for of in each)
+    )
     assert list(records_of(unpacked(encode(whole, compression)), "t", 3)) == list(records_of(whole, "t", 3))
 
 
@@ -171,14 +173,14 @@ def test_what_a_producer_or_a_mirror_writes_is_read_at_once(
 
 
 def test_without_a_queue_offset_the_partition_has_the_say() -> None:
-    (record,) = records_of(Columns([b"x"], [5000], ID), "t", 3)
+    (record,) = records_of(FrameColumns([b"x"], [5000], ID), "t", 3)
     assert received(read(record, offset=7), "t", 3).offset == queue_offset(read(record, offset=7)) == 7
     assert record.headers == [("txmsg-place", b"t/3"), ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0")]
 
 
 def test_a_record_has_what_people_of_kafka_look_for() -> None:
     made = records_of(
-        Columns(
+        FrameColumns(
             [b"a", b"b"],
             [1_700_000_000_000_123],
             2 * ID,
@@ -270,7 +272,7 @@ def test_a_timestamp_that_is_no_time_is_named_unless_txmsg_says_the_time(timesta
 def test_a_batch_ends_before_a_record_that_cannot_be_read(
     *, bad: int, are_alike: bool, header: tuple[str, bytes] | None, timestamp_ms: int
 ) -> None:
-    made = Columns([b"%d" % at for at in range(6)], [5000], 6 * ID, tag=[] if are_alike else ["", "a"] * 3)
+    made = FrameColumns([b"%d" % at for at in range(6)], [5000], 6 * ID, tag=[] if are_alike else ["", "a"] * 3)
     records = list(records_of(made, "t", 3))
     spoilt = [pair for pair in records[bad].headers if header is None or pair[0] != header[0]]
     spoilt += [] if header is None else [header]
@@ -350,7 +352,7 @@ def test_of_two_places_the_first_one_counts() -> None:
 def test_copied_records_among_a_producers_have_offsets_of_their_own() -> None:
     """In a batch, too: those before and after them are the partition's."""
     ids = b"".join(new_transaction_id_bytes() for _ in range(6))
-    made = Columns([b"%d" % at for at in range(6)], [5000], ids)
+    made = FrameColumns([b"%d" % at for at in range(6)], [5000], ids)
     own, copied = list(records_of(made, "t", 3)), list(records_of(made, "t", 4, 1_000_000))
     records = [read(record, offset=at) for at, record in enumerate([*own, *copied, *own, *copied])]
     batch = RecordBatch.of("t", 3, records)
@@ -362,5 +364,5 @@ def test_copied_records_among_a_producers_have_offsets_of_their_own() -> None:
 
 def test_ids_of_a_batch_stay_with_their_messages() -> None:
     ids = [new_transaction_id_bytes() for _ in range(3)]
-    made = records_of(Columns([b"a", b"b", b"c"], [1], b"".join(ids)), "t", 3)
+    made = records_of(FrameColumns([b"a", b"b", b"c"], [1], b"".join(ids)), "t", 3)
     assert [received(read(record), "t", 3).id_bytes for record in made] == ids

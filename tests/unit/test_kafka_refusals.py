@@ -13,7 +13,7 @@ import pytest
 from txmsg.errors import MisuseError
 from txmsg.message import Message
 from txmsg.metaq import LogAccess, LogProducer, open_log
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.groups import KafkaGroups
 from txmsg.metaq.kafka.location import parse_address
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
@@ -70,7 +70,7 @@ def test_the_group_of_a_mirror_is_not_listed() -> None:
     )
     future: Future[object] = Future()
     future.set_result(listed)
-    clients = Clients(parse_address("kafka://127.0.0.1:9/shop."), {}, timeout_s=1)
+    clients = KafkaClients(parse_address("kafka://127.0.0.1:9/shop."), {}, timeout_s=1)
     admin: Any = SimpleNamespace(list_consumer_groups=lambda **_: future)
     nothing: Any = None
     assert KafkaGroups(clients, admin, nothing, nothing).groups() == ["audit"]

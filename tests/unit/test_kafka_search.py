@@ -8,7 +8,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txmsg.metaq.kafka.positions import Search
+from txmsg.metaq.kafka.positions import RecordSearch
 
 
 def record(at: int, offset: int) -> Message:
@@ -23,7 +23,7 @@ def test_the_first_record_that_is_wanted_or_later_is_found(
     places = list(accumulate((step for step, _ in steps), initial=3))
     offsets = list(accumulate((step for _, step in steps), initial=begin))
     high = places[-1] + 2
-    search = Search(wanted, 3, high, 3 + max(0, min(wanted - begin, high - 4)))
+    search = RecordSearch(wanted, 3, high, 3 + max(0, min(wanted - begin, high - 4)))
     looks = 0
     while not search.is_done:
         guess = search.guess
@@ -40,7 +40,7 @@ def test_the_first_record_of_a_time_or_later_is_found(steps: list[tuple[int, int
     """Several records have the same time, and the search begins at a marker long before."""
     places = list(accumulate((step for step, _ in steps), initial=3))
     times = list(accumulate((step for _, step in steps), initial=10))
-    search = Search(wanted, 0, places[-1] + 2, 0, by_time=True)
+    search = RecordSearch(wanted, 0, places[-1] + 2, 0, by_time=True)
     looks = 0
     while not search.is_done:
         guess = search.guess
@@ -60,7 +60,7 @@ def test_a_place_far_away_is_found_by_few_looks() -> None:
         block, within = divmod(at, per + 1)
         return record(at, block * per + within) if within < per else record(at + 1, (block + 1) * per)
 
-    search = Search(wanted, 0, 100_100_000, wanted)
+    search = RecordSearch(wanted, 0, 100_100_000, wanted)
     looks = 0
     while not search.is_done:
         search.saw(first_from(search.guess))

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txmsg.errors import BrokerUnavailable, InvalidMessage, TxmsgError
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.interface import ColumnsFor
-from txmsg.metaq.kafka.appender import Appender
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.appender import KafkaAppender
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.errors import error_of
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.topics import KafkaTopicAdmin
 
 
 def answer(found: object) -> Future[object]:
@@ -43,8 +43,8 @@ class Deaf:
         return {"t": answer(KafkaError.TOPIC_ALREADY_EXISTS)}
 
 
-def topics_of(admin: Any, timeout_s: float = 60.0) -> Topics:
-    return Topics(Clients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=timeout_s), admin)
+def topics_of(admin: Any, timeout_s: float = 60.0) -> KafkaTopicAdmin:
+    return KafkaTopicAdmin(KafkaClients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=timeout_s), admin)
 
 
 def test_a_topic_that_another_process_has_just_made_is_waited_for() -> None:
@@ -59,9 +59,9 @@ def test_a_topic_of_which_nodes_never_hear_is_not_waited_for_without_end() -> No
 def test_a_queue_that_was_just_made_is_not_made_again_because_a_node_has_not_heard_of_it() -> None:
     made: list[int] = []
     topics: Any = SimpleNamespace(ensure=lambda _, count: made.append(count), partitions_of=lambda _: 0)
-    appender = Appender(Clients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0), topics)
+    appender = KafkaAppender(KafkaClients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0), topics)
     for _ in range(2):
-        appender._require("t", ColumnsFor("t", 2, Columns([b""], [0])))
+        appender._require("t", ColumnsFor("t", 2, FrameColumns([b""], [0])))
     assert made == [3]
 
 

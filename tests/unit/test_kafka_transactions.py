@@ -13,13 +13,13 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq.kafka import transactions
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.metaq.kafka.record import Record
-from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
+from txmsg.metaq.kafka.transactions import PartitionWrite, TransactionalWriter, TransactionNote
 
-P0 = Partition("trade", 0)
+P0 = KafkaPartition("trade", 0)
 
 
 class Client:
@@ -67,7 +67,7 @@ class Client:
 
 
 def writer_of(client: Client) -> TransactionalWriter:
-    class Fake(Clients):
+    class Fake(KafkaClients):
         def producer(self, **_: object) -> Any:
             return client
 
@@ -77,8 +77,8 @@ def writer_of(client: Client) -> TransactionalWriter:
     return TransactionalWriter(Fake(parse_address("kafka://h:1"), {}, timeout_s=60.0), "mirror")
 
 
-def part() -> Part:
-    return Part(P0, [Record(b"x", None, 1, [])], "1")
+def part() -> PartitionWrite:
+    return PartitionWrite(P0, [Record(b"x", None, 1, [])], "1")
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_topics_that_are_not_there_or_hidden_have_no_notes_and_other_errors_are_
             answered(-1001, KafkaError.TOPIC_AUTHORIZATION_FAILED, 2),
             answered(-1001, KafkaError.UNKNOWN_TOPIC_OR_PART, 3),
         ]
-        assert writer.notes([P0]) == {P0: Note(5, "1")}
+        assert writer.notes([P0]) == {P0: TransactionNote(5, "1")}
         client.answer = [answered(-1001, KafkaError.UNSTABLE_OFFSET_COMMIT)]
         with pytest.raises(BrokerUnavailable):
             writer.notes([P0])

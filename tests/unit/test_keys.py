@@ -17,7 +17,7 @@ import pytest
 from tests.unit.test_window_keys import keyed
 from tests.unit.test_window_order import play_to_the_end
 from txmsg.broker.delivery import keys as module
-from txmsg.broker.delivery.keys import TRANSITIONS, KeyEvent, Keys, KeyState
+from txmsg.broker.delivery.keys import TRANSITIONS, KeyEvent, KeyState, OrderingKeys
 
 S, E = KeyState, KeyEvent
 K: Final = "k"
@@ -26,9 +26,9 @@ HISTORIES: Final = 200
 """Of one wrong transition; the first that fails ends them."""
 
 
-def in_state(state: KeyState) -> Keys:
+def in_state(state: KeyState) -> OrderingKeys:
     """Keys of which one has come so far. If it is busy, its head is 0, and 1 waits behind."""
-    keys = Keys([K] if state is S.BLOCKED else ())
+    keys = OrderingKeys([K] if state is S.BLOCKED else ())
     if state in (S.BUSY, S.BUSY_THEN_BLOCKED):
         ready, following = keys.admit(keyed(0, K, K))
         assert ([row.offset for row in ready], following) == ([0], [])
@@ -37,12 +37,12 @@ def in_state(state: KeyState) -> Keys:
     return keys
 
 
-def over(keys: Keys) -> None:
+def over(keys: OrderingKeys) -> None:
     """Nothing of it is in flight, and all that is not is read again."""
     keys.rewound(lambda _offset: False)
 
 
-HAPPENS: Final[Mapping[KeyEvent, Callable[[Keys], object]]] = {
+HAPPENS: Final[Mapping[KeyEvent, Callable[[OrderingKeys], object]]] = {
     E.READ: lambda keys: keys.admit(keyed(2, K)),
     E.JOIN: lambda keys: keys.join(0),
     E.NEXT: lambda keys: keys.done([0]),
@@ -52,7 +52,7 @@ HAPPENS: Final[Mapping[KeyEvent, Callable[[Keys], object]]] = {
 }
 
 
-def seen(keys: Keys) -> KeyState:
+def seen(keys: OrderingKeys) -> KeyState:
     """The state of the key by what happens to a later message of it, and to that when all before it is done."""
     keys = deepcopy(keys)
     ready, following = keys.admit(keyed(LATER, K))

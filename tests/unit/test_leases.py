@@ -6,7 +6,7 @@ import pytest
 
 from txmsg.broker.cluster import Leases, OwnQueues
 from txmsg.broker.store.leases import LeaseRow
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import QueueId
 
@@ -41,8 +41,8 @@ def test_a_queue_under_another_epoch_is_both_lost_and_gained() -> None:
     assert leases.epochs() == {1: 9, 3: 9}
 
 
-def topic_of(*queue_ids: int, write_queues: int) -> Topic:
-    return Topic("t", tuple(map(QueueId, queue_ids)), write_queues, ordered_queues=write_queues, version=1)
+def topic_of(*queue_ids: int, write_queues: int) -> StoredTopic:
+    return StoredTopic("t", tuple(map(QueueId, queue_ids)), write_queues, ordered_queues=write_queues, version=1)
 
 
 def test_messages_prefer_the_queues_that_take_messages_and_are_delivered_here() -> None:

@@ -14,8 +14,8 @@ from txmsg.ops.page import app, connection, sessions
 from txmsg.rocketmq import server as gateway
 from txmsg.rocketmq.grpc import port
 from txmsg.wire import shared
-from txmsg.wire.shared import Limits
-from txmsg.wire.table import Bounds
+from txmsg.wire.shared import ConnectionLimits
+from txmsg.wire.table import ConnectionTableBounds
 
 _PAGE: Final = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
 
@@ -32,7 +32,12 @@ def numbers(text: str) -> list[float]:
 
 
 def test_each_socket_has_the_bounds_and_times_of_its_code() -> None:
-    table, limits, default, endpoint = rows("Connections"), Limits(), Bounds(connections=16_000), http.Limits()
+    table, limits, default, endpoint = (
+        rows("Connections"),
+        ConnectionLimits(),
+        ConnectionTableBounds(connections=16_000),
+        http.EndpointLimits(),
+    )
     assert (default.strangers_max, default.of_user_max) == (4_000, 12_000), "a quarter; three quarters"
     of_brokers = {
         "broker": BrokerConfig(storage="postgresql://").connections_max,
@@ -42,7 +47,7 @@ def test_each_socket_has_the_bounds_and_times_of_its_code() -> None:
         known_s = [limits.first_byte_s, limits.greeting_s, shared._RESERVE]
         found = [numbers(cell) for cell in table[socket]]
         assert found == [[connections], [16], [], *([each] for each in known_s)], socket
-    assert Bounds(connections=1).strangers_max == 16
+    assert ConnectionTableBounds(connections=1).strangers_max == 16
     expected = {
         "RocketMQ gateway": [
             [gateway._CONNECTIONS_MAX], [], [], [port._FIRST_BYTE_S], [port._CALL_S], [gateway._RESERVE],

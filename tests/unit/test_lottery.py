@@ -11,7 +11,7 @@ from examples.lottery.page import shown
 from examples.lottery.verify import Verdict, compare
 from txmsg.ops.demo.latency import Latency, latency_of
 from txmsg.ops.demo.lottery.burst import arrivals
-from txmsg.ops.demo.lottery.supervisor import Plan
+from txmsg.ops.demo.lottery.supervisor import LotteryPlan
 
 MIDNIGHT = datetime(2026, 12, 12, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def test_the_page_shows_nothing_before_the_first_second() -> None:
 
 
 def test_printers_do_not_keep_up_with_the_burst() -> None:
-    plan = Plan(users=5000, seconds=10)
+    plan = LotteryPlan(users=5000, seconds=10)
     printed_per_s = 2 * 4 * 1000 / plan.print_ms
     assert printed_per_s == pytest.approx(0.4 * 5000 / 10)
 

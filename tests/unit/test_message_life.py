@@ -9,14 +9,14 @@ from typing import Any
 from uuid import UUID
 
 from tests.methods import made
-from txmsg.administration.dead_letters import Failure
+from txmsg.administration.dead_letters import AttemptFailure
 from txmsg.administration.life import MessageLife, lives_of
 from txmsg.administration.messages import (
     EndedTransaction,
     FoundMessage,
-    Journal,
     JournalEntry,
     LifeInGroup,
+    MessageJournal,
     Trace,
     TracedMessage,
 )
@@ -61,13 +61,13 @@ def life(
     entries: Sequence[JournalEntry] = (),
     since: datetime | None = None,
 ) -> MessageLife:
-    traced = TracedMessage(message=found, groups=groups, journal=Journal(since=since, entries=entries))
+    traced = TracedMessage(message=found, groups=groups, journal=MessageJournal(since=since, entries=entries))
     (one,) = lives_of(Trace(messages=[traced]), str(ID)).lives
     return one
 
 
 def test_without_a_journal_tables_tell_what_they_keep_and_the_rest_is_said_to_be_unknown() -> None:
-    failure = Failure(attempt=1, at=at(12), error="no route")
+    failure = AttemptFailure(attempt=1, at=at(12), error="no route")
     group = in_group("dead", attempts=1, died_at=at(13), failures=[failure])
     told = life(stored(), groups=[group])
     assert [(event.what, event.group, event.by) for event in told.events] == [
@@ -120,8 +120,8 @@ def test_a_journal_that_was_switched_on_later_tells_from_when() -> None:
 
 def test_a_failure_in_the_journal_and_among_the_retries_is_told_once() -> None:
     failures = [
-        Failure(attempt=1, at=at(12.5), error="before the journal"),
-        Failure(attempt=2, at=at(200.5), error="later"),
+        AttemptFailure(attempt=1, at=at(12.5), error="before the journal"),
+        AttemptFailure(attempt=2, at=at(200.5), error="later"),
     ]
     group = in_group("retrying", attempts=2, failures=failures)
     entries = [

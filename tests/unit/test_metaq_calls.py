@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown, PermissionDenied, TxmsgError
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 
 UNKNOWN, REFUSED = OutcomeUnknown("no answer"), PermissionDenied("you may not")
 
@@ -24,7 +24,7 @@ def failing(*errors: TxmsgError) -> Callable[[float, bool], None]:
 
 @pytest.mark.parametrize("between", [[], [BrokerUnavailable("away")]])
 def test_a_refusal_does_not_make_an_earlier_attempt_without_an_answer_certain(between: list[TxmsgError]) -> None:
-    server = Server("127.0.0.1:1")
+    server = RemoteServer("127.0.0.1:1")
     attempts = UNKNOWN, *between, REFUSED
     with pytest.raises(OutcomeUnknown, match="you may not; an earlier attempt may have been carried out") as caught:
         server.ask(failing(*attempts), timeout_s=60, changes=True)

@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from tests.closed_pool import ClosedService, closed_pool
-from txmsg.broker.api.notify import NotifyApi, Routes
+from txmsg.broker.api.notify import BrokerRoutes, NotifyApi
 from txmsg.broker.clients import AttachedClients
 from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import Problems
-from txmsg.broker.store.body_keys import BodyKeys
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.body_keys import BodyKeyStore
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.errors import PermissionDenied, TxmsgError
 from txmsg.message.columns import Columns
 from txmsg.wire.access.limits import NO_LIMITS, Usage
@@ -46,7 +46,7 @@ class Stored(ClosedService):
         return {batch.transaction_id[0]: denied[topic] for topic, batch in batches if topic in denied}
 
 
-class NoOtherBroker(Routes):
+class NoOtherBroker(BrokerRoutes):
     """Of a broker that is alone, and takes messages."""
 
     address = ""
@@ -97,10 +97,10 @@ async def send(sending: Sending, *topics: str, half: bool = False) -> tuple[Stor
     api = NotifyApi(
         stored,
         delivery,
-        Halves(pool),
+        HalfMessages(pool),
         AttachedClients(),
         scheduled,
-        bodies=ErasableBodies(BodyKeys(pool)),
+        bodies=ErasableBodies(BodyKeyStore(pool)),
         routes=NoOtherBroker(),
         incarnation=incarnation,
         stopping=asyncio.Event(),

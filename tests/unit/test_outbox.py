@@ -25,7 +25,7 @@ from txmsg.client.outbox import rows
 from txmsg.client.outbox.gate import PROBE_INTERVAL_S, CircuitBreaker
 from txmsg.client.outbox.options import Outbox
 from txmsg.client.outbox.packed import packed, unpacked
-from txmsg.client.outbox.relay import Relay
+from txmsg.client.outbox.relay import OutboxRelay
 from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.batch import FreshEntry
 from txmsg.client.sending.half import Half
@@ -79,12 +79,12 @@ def played() -> PlayedBroker:
 
 
 @pytest.fixture
-async def relay(fence: AsyncFence, played: PlayedBroker) -> Relay:
+async def relay(fence: AsyncFence, played: PlayedBroker) -> OutboxRelay:
     return new_relay(fence, played)
 
 
-def new_relay(fence: AsyncFence, played: PlayedBroker) -> Relay:
-    return Relay(fence, GROUP, OutboxState(), store=played.store, tell=played.tell)
+def new_relay(fence: AsyncFence, played: PlayedBroker) -> OutboxRelay:
+    return OutboxRelay(fence, GROUP, OutboxState(), store=played.store, tell=played.tell)
 
 
 async def keep(engine: AsyncEngine, *bodies: bytes, key: str | None = None, group: str = GROUP) -> None:
@@ -132,7 +132,9 @@ def test_what_has_passed_of_a_delay_is_left_out(passed_s: int, left_s: int) -> N
 # ---- the relay
 
 
-async def test_a_row_becomes_a_message_and_is_gone(engine: AsyncEngine, relay: Relay, played: PlayedBroker) -> None:
+async def test_a_row_becomes_a_message_and_is_gone(
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
+) -> None:
     await keep(engine, b"1", b"2")
     assert await relay.run_once() == 1
     assert played.delivered() == [b"1", b"2"]
@@ -147,13 +149,13 @@ async def test_two_relays_at_once_deliver_once(engine: AsyncEngine, fence: Async
     both_have_stored = asyncio.Barrier(2)
     finish_first = first._finish
 
-    async def finish_late(page: relaying._Page) -> int:
+    async def finish_late(page: relaying._RelayedRows) -> int:
         await both_have_stored.wait()
         return await finish_first(page)
 
     finish_second = second._finish
 
-    async def finish_after(page: relaying._Page) -> int:
+    async def finish_after(page: relaying._RelayedRows) -> int:
         await both_have_stored.wait()
         return await finish_second(page)
 
@@ -169,11 +171,11 @@ async def test_two_relays_at_once_deliver_once(engine: AsyncEngine, fence: Async
 
 
 async def test_a_half_whose_relay_died_before_the_commit_is_rolled_back_by_its_check(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1")
 
-    async def die(_: relaying._Page) -> int:
+    async def die(_: relaying._RelayedRows) -> int:
         raise asyncio.CancelledError
 
     relay._finish = die  # type: ignore[assignment,method-assign]
@@ -186,7 +188,7 @@ async def test_a_half_whose_relay_died_before_the_commit_is_rolled_back_by_its_c
 
 
 async def test_a_check_that_was_quicker_than_the_commit_leaves_the_row(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1")
     store = played.store
@@ -205,7 +207,7 @@ async def test_a_check_that_was_quicker_than_the_commit_leaves_the_row(
 
 
 async def test_a_key_stops_at_its_first_failure_and_others_go_on(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"b1", "b"), (b"a2", "a"), (b"c", None)):
         await keep(engine, body, key=key)
@@ -223,7 +225,7 @@ async def test_a_key_stops_at_its_first_failure_and_others_go_on(
 
 
 async def test_a_refused_row_waits_with_its_key_and_is_tried_again_on_request(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b")):
         await keep(engine, body, key=key)
@@ -245,7 +247,9 @@ async def test_a_refused_row_waits_with_its_key_and_is_tried_again_on_request(
     assert played.delivered() == [b"b", b"a1", b"a2"]
 
 
-async def test_a_refused_row_is_not_tried_at_each_look(engine: AsyncEngine, relay: Relay, played: PlayedBroker) -> None:
+async def test_a_refused_row_is_not_tried_at_each_look(
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
+) -> None:
     tried: list[bytes] = []
 
     def refuse(message: Message) -> None:
@@ -263,7 +267,7 @@ async def test_a_refused_row_is_not_tried_at_each_look(engine: AsyncEngine, rela
 
 
 async def test_a_key_whose_broker_is_away_does_not_hold_back_the_others(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b"), (b"c", None)):
         await keep(engine, body, key=key)
@@ -287,7 +291,7 @@ async def test_a_key_whose_broker_is_away_does_not_hold_back_the_others(
 
 
 async def test_a_hot_key_is_relayed_in_parts_that_are_finished_in_time(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for n in range(6):
         await keep(engine, b"%d" % n, key="hot")
@@ -307,7 +311,7 @@ async def test_a_hot_key_is_relayed_in_parts_that_are_finished_in_time(
 
 
 async def test_a_half_that_a_check_has_decided_holds_back_its_own_key_alone(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b"), (b"c", None)):
         await keep(engine, body, key=key)
@@ -329,7 +333,7 @@ async def test_a_half_that_a_check_has_decided_holds_back_its_own_key_alone(
 
 
 async def test_a_row_that_is_committed_late_is_relayed_before_a_refused_one_of_its_key(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     late: dict[str, object] = {}
     for body in (b"1", b"bad", b"3"):
@@ -388,7 +392,7 @@ async def test_many_rows_that_wait_for_a_refused_one_do_not_hide_those_behind_th
 
 
 async def test_rows_behind_many_that_are_refused_are_tried_and_their_keys_stay_in_order(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "ROWS_PER_PAGE", 2)
     for body, key in ((b"a1", "a"), (b"bad", None), (b"bad", None), (b"a2", "a"), (b"b1", "b"), (b"b2", "b")):
@@ -408,7 +412,7 @@ async def test_rows_behind_many_that_are_refused_are_tried_and_their_keys_stay_i
 
 
 async def test_on_request_all_is_relayed_though_another_one_is_quicker_and_has_the_turn(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relaying, "PACE_S", 0.0)
     await keep(engine, b"1", key="k")
@@ -430,7 +434,7 @@ async def test_on_request_all_is_relayed_though_another_one_is_quicker_and_has_t
 
 
 async def test_on_request_it_is_said_why_nothing_could_be_relayed(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1")
     played.on_store = fail(BrokerUnavailable("no broker answers at 127.0.0.1:1"))
@@ -440,7 +444,7 @@ async def test_on_request_it_is_said_why_nothing_could_be_relayed(
 
 
 async def test_why_rows_wait_is_logged_once(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker, caplog: pytest.LogCaptureFixture
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await keep(engine, b"1")
     played.on_store = fail(BrokerUnavailable("no broker answers"))
@@ -453,7 +457,7 @@ async def test_why_rows_wait_is_logged_once(
 
 
 async def test_a_row_that_is_damaged_is_noted_and_others_are_relayed(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for _ in range(2):
         await keep(engine, b"1")
@@ -468,7 +472,7 @@ async def test_a_row_that_is_damaged_is_noted_and_others_are_relayed(
 
 
 async def test_the_relay_that_has_the_turn_counts_and_others_read_its_figures(
-    engine: AsyncEngine, fence: AsyncFence, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     played.on_store = fail(BrokerUnavailable("away"))
     for _ in range(3):
@@ -527,7 +531,7 @@ async def test_halves_of_a_row_are_rolled_back_when_the_relay_stops_waiting_for_
 
 
 async def test_rows_of_another_group_are_its_own_affair(
-    engine: AsyncEngine, relay: Relay, played: PlayedBroker
+    engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1", group="other")
     assert await relay.run_once() == 0

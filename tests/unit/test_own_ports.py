@@ -54,7 +54,7 @@ def test_a_machine_without_ipv4_uses_the_loopback_of_ipv6(monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "loopback_end", lambda: found)
     assert loopback() == "[::1]"
     assert own_port() in not_given()
-    server = web.Server(lambda request: (200, request))
+    server = web.RegistrationServer(lambda request: (200, request))
     with server:
         assert server.address == f"[::1]:{server.server_address[1]}"
 
@@ -64,7 +64,7 @@ def test_a_server_of_a_demo_asks_no_resolver_for_its_name(monkeypatch: pytest.Mo
         raise AssertionError("a resolver is asked, which may be silent")
 
     monkeypatch.setattr(socket, "getfqdn", silent)
-    web.Server(lambda request: (200, request)).server_close()
+    web.RegistrationServer(lambda request: (200, request)).server_close()
 
 
 def test_a_machine_without_loopback_is_an_error_and_no_endless_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.methods import Part, every_method, made, parts_of
 from txmsg.administration.halves import HalfQuery
-from txmsg.wire.access.permissions import PERMISSIONS, Missing, missing, missing_before
-from txmsg.wire.access.rules import RIGHTS, Action, Kind, Right, Rights, parse_rule
+from txmsg.wire.access.permissions import PERMISSIONS, MissingRight, missing, missing_before
+from txmsg.wire.access.rules import RIGHTS, Action, ResourceKind, Right, Rights, parse_rule
 from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
 
 METHODS = every_method()
@@ -50,14 +50,14 @@ def test_without_a_rule_an_empty_request_is_refused_unless_it_asks_for_nothing(m
         need
         for need in PERMISSIONS[method]
         if not (need.when or need.optional)
-        and (need.found or not need.path.count("[]") or need.right.kind is Kind.CLUSTER)
+        and (need.found or not need.path.count("[]") or need.right.kind is ResourceKind.CLUSTER)
     ]
     assert (refused is not None) == bool(asks)
 
 
 def test_all_rights_allow_every_method() -> None:
     everything = rights(
-        *(f"{action} {kind}{'' if kind is Kind.CLUSTER else ':*'}" for action, kind in RIGHTS),
+        *(f"{action} {kind}{'' if kind is ResourceKind.CLUSTER else ':*'}" for action, kind in RIGHTS),
     )
     assert [method for method in METHODS if missing(everything, method, request_of(method))] == []
 
@@ -75,13 +75,15 @@ def test_a_send_to_one_topic_needs_it_and_one_to_several_is_refused_in_part_by_i
     one = txmsg_pb2.SendRequest(batches=SEND.batches[1:])
     assert missing(rights("send topic:bills"), "Notify/Send", one) is None
     lacks = missing(rights("send topic:orders"), "Notify/Send", one)
-    assert lacks == Missing(Right(Action.SEND, Kind.TOPIC), "bills")
+    assert lacks == MissingRight(Right(Action.SEND, ResourceKind.TOPIC), "bills")
     assert missing(rights("send topic:orders"), "Notify/Send", SEND) is None
 
 
 def test_half_messages_need_their_producer_group_too() -> None:
     half = txmsg_pb2.SendRequest(group="shop", half=True, batches=SEND.batches)
-    assert missing(rights("send topic:*"), "Notify/Send", half) == Missing(Right(Action.SEND, Kind.GROUP), "shop")
+    assert missing(rights("send topic:*"), "Notify/Send", half) == MissingRight(
+        Right(Action.SEND, ResourceKind.GROUP), "shop"
+    )
     assert missing(rights("send topic:*", "send group:shop"), "Notify/Send", half) is None
 
 
@@ -115,7 +117,7 @@ def test_attaching_needs_a_right_only_for_what_the_client_says_it_does() -> None
     def frame(**kwargs: Any) -> txmsg_pb2.ClientFrame:
         return txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(**kwargs))
 
-    lacks_check = Missing(Right(Action.CHECK, Kind.GROUP), "shop")
+    lacks_check = MissingRight(Right(Action.CHECK, ResourceKind.GROUP), "shop")
     assert missing(rights(), "Notify/Attach", frame(producer_group="shop")) is None
     assert missing(rights(), "Notify/Attach", frame(producer_group="shop", fence_ids=[bytes(16)])) == lacks_check
     assert missing(rights(), "Notify/Attach", frame(producer_group="shop", checks_unfenced=True)) == lacks_check
@@ -133,7 +135,7 @@ def test_a_list_needs_one_name_that_may_be_shown_and_a_named_one_needs_itself() 
 def test_the_audit_log_and_users_are_read_with_a_right_of_their_own() -> None:
     for method in ("Audit/List", "Access/ListUsers", "Rules/List"):
         lacks = missing(rights("describe cluster"), method, request_of(method))
-        assert lacks == Missing(Right(Action.READ, Kind.CLUSTER), "")
+        assert lacks == MissingRight(Right(Action.READ, ResourceKind.CLUSTER), "")
 
 
 def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
@@ -143,9 +145,9 @@ def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
     assert missing(rights("receive group:billing"), "MetaQ/Append", append("%RETRY%billing")) is None
     assert missing(rights("receive group:billing"), "MetaQ/Append", append("%DLQ%billing")) is None
     lacks = missing(rights("send topic:*", "receive group:bill"), "MetaQ/Append", append("%RETRY%billing"))
-    assert lacks == Missing(Right(Action.RECEIVE, Kind.GROUP), "billing")
+    assert lacks == MissingRight(Right(Action.RECEIVE, ResourceKind.GROUP), "billing")
     lacks = missing(rights("send topic:*", "receive group:*"), "MetaQ/Append", append("%APPENDS%"))
-    assert lacks == Missing(Right(Action.ADMINISTER, Kind.CLUSTER), "")
+    assert lacks == MissingRight(Right(Action.ADMINISTER, ResourceKind.CLUSTER), "")
 
 
 def test_what_is_offered_before_a_request_is_what_the_request_may() -> None:
@@ -158,7 +160,7 @@ def test_what_is_offered_before_a_request_is_what_the_request_may() -> None:
         asked_for = missing_before(mine, "Topics/Create", {})
         assert (asked_for is None) == (missing(mine, "Topics/Create", create(topic="orders")) is None)
     of_all = missing_before(rights("administer group:shop"), "DeadLetters/Purge", {"group": ""})
-    assert of_all == Missing(Right(Action.ADMINISTER, Kind.GROUP), "")
-    assert missing_before(rights("describe cluster"), "Cluster/Drain", {"topic": "orders"}) == Missing(
-        Right(Action.ADMINISTER, Kind.CLUSTER), ""
+    assert of_all == MissingRight(Right(Action.ADMINISTER, ResourceKind.GROUP), "")
+    assert missing_before(rights("describe cluster"), "Cluster/Drain", {"topic": "orders"}) == MissingRight(
+        Right(Action.ADMINISTER, ResourceKind.CLUSTER), ""
     )

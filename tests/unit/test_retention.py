@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.broker.retention import Verdict, past_their_time, verdict
+from txmsg.broker.retention import RetentionVerdict, past_their_time, verdict
 from txmsg.broker.segments import is_full
 from txmsg.broker.store.segments import Pin, SegmentRow
 from txmsg.errors import MisuseError
@@ -58,16 +58,16 @@ def test_no_segment_goes_before_an_older_one() -> None:
 @pytest.mark.parametrize(
     ("age_s", "pins", "expected"),
     [
-        (8 * DAY_S, [], Verdict.DROP),
-        (8 * DAY_S, [pin("drop")], Verdict.WAIT),
-        (8 * DAY_S, [pin("keep")], Verdict.WAIT),
-        (31 * DAY_S, [], Verdict.DROP),
-        (31 * DAY_S, [pin("drop"), pin("drop")], Verdict.DROP_UNREAD),
-        (31 * DAY_S, [pin("drop"), pin("keep")], Verdict.KEEP),
+        (8 * DAY_S, [], RetentionVerdict.DROP),
+        (8 * DAY_S, [pin("drop")], RetentionVerdict.WAIT),
+        (8 * DAY_S, [pin("keep")], RetentionVerdict.WAIT),
+        (31 * DAY_S, [], RetentionVerdict.DROP),
+        (31 * DAY_S, [pin("drop"), pin("drop")], RetentionVerdict.DROP_UNREAD),
+        (31 * DAY_S, [pin("drop"), pin("keep")], RetentionVerdict.KEEP),
     ],
 )
 def test_what_is_unread_is_waited_for_then_dropped_or_kept_as_its_topics_say(
-    age_s: float, pins: list[Pin], expected: Verdict
+    age_s: float, pins: list[Pin], expected: RetentionVerdict
 ) -> None:
     assert verdict(closed(age_s)[0], pins, CONFIG) is expected
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.test_window import LARGE, row
 from txmsg.broker.delivery.offsets import Visibility
-from txmsg.broker.delivery.retries import Outcome, Retries, RetryFetch
-from txmsg.broker.delivery.window import Failure
+from txmsg.broker.delivery.retries import Retries, RetryFetch, RetryOutcome
+from txmsg.broker.delivery.window import DeliveryFailure
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.broker.store.rows import RetryKey, RetryRow
 from txmsg.message import QueueId
@@ -15,7 +15,7 @@ def wants_all(_queue_id: int, _tag: str | None) -> bool:
     return True
 
 
-def settle(box: Retries, offset: int, failure: Failure | None, token: int = 4) -> list[int]:
+def settle(box: Retries, offset: int, failure: DeliveryFailure | None, token: int = 4) -> list[int]:
     """Settles a retry of queue 7; the offsets that came too late."""
     done, late = box.take_back(QueueId(7), token, [offset])
     box.settled(done, failure)
@@ -32,8 +32,8 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
     ] == [3, 5]
     assert settle(box, 3, None) == []
     assert settle(box, 3, None) == [3]
-    assert settle(box, 5, Failure("again")) == []
-    assert box.outcomes() == {(7, 3): Outcome(2, None), (7, 5): Outcome(3, Failure("again"))}
+    assert settle(box, 5, DeliveryFailure("again")) == []
+    assert box.outcomes() == {(7, 3): RetryOutcome(2, None), (7, 5): RetryOutcome(3, DeliveryFailure("again"))}
     assert box.known() == [(7, 3), (7, 5)]
     box.written([RetryKey(QueueId(7), 3), RetryKey(QueueId(7), 5)])
     box.written([RetryKey(QueueId(7), 3)])
@@ -48,8 +48,8 @@ def test_retry_not_acked_in_time_fails_again() -> None:
     assert box.expire(9) == []
     ((token, late, _),) = box.expire(10)
     assert (token, late) == (4, [(7, 3)])
-    box.settled(late, Failure(EXPIRED))
-    assert box.outcomes() == {(7, 3): Outcome(2, Failure(EXPIRED))}
+    box.settled(late, DeliveryFailure(EXPIRED))
+    assert box.outcomes() == {(7, 3): RetryOutcome(2, DeliveryFailure(EXPIRED))}
     assert settle(box, 3, None) == [3]
 
 
@@ -82,7 +82,7 @@ def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together()
     assert settle(box, 3, None) == []
     assert taken(box) == [5]
     assert settle(box, 5, None) == []
-    assert box.outcomes() == {(7, 3): Outcome(2, None, "k"), (7, 5): Outcome(1, None, "k")}
+    assert box.outcomes() == {(7, 3): RetryOutcome(2, None, "k"), (7, 5): RetryOutcome(1, None, "k")}
     assert (box.goes_on(QueueId(7), "k"), taken(box)) == (True, [8])
     assert settle(box, 8, None) == []
     assert (box.goes_on(QueueId(7), "k"), box.is_busy(QueueId(7), "k")) == (False, True)
@@ -97,7 +97,7 @@ def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
     taken(box)
     assert settle(box, 3, None) == []
     assert taken(box) == [5]
-    assert settle(box, 5, Failure("again")) == []
+    assert settle(box, 5, DeliveryFailure("again")) == []
     box.leave(box.take_back(QueueId(7), 4, [4])[0])
     assert taken(box) == []
     assert box.known() == [(7, 3), (7, 5)]

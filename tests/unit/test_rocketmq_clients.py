@@ -10,7 +10,7 @@ import pytest
 
 from txmsg.client.channel import Brokers
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
+from txmsg.rocketmq.clients import TOPICS_MAX, GatewayClient, GatewayClients
 from txmsg.rocketmq.tasks import Tasks
 
 _HALF = ReceivedMessage("orders", b"x", id_bytes=bytes(16))
@@ -28,20 +28,20 @@ class NoBrokers(Brokers):
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[Clients]:
+async def clients() -> AsyncIterator[GatewayClients]:
     tasks = Tasks()
-    yield Clients(NoBrokers(), tasks)
+    yield GatewayClients(NoBrokers(), tasks)
     await tasks.close()
 
 
-def _attached(clients: Clients, name: str, *topics: str) -> Client:
-    client = Client(name)
+def _attached(clients: GatewayClients, name: str, *topics: str) -> GatewayClient:
+    client = GatewayClient(name)
     clients.attach(client)
     clients.names(name, topics)
     return client
 
 
-async def _asked(clients: Clients, *able: Client) -> Client:
+async def _asked(clients: GatewayClients, *able: GatewayClient) -> GatewayClient:
     """Who of them is asked. It answers COMMIT."""
     asking = asyncio.create_task(clients.ask("orders", _HALF))
     getting = [asyncio.create_task(client.commands.get()) for client in able]
@@ -54,7 +54,7 @@ async def _asked(clients: Clients, *able: Client) -> Client:
     return able[index]
 
 
-async def test_who_sends_plain_messages_only_is_not_asked(clients: Clients) -> None:
+async def test_who_sends_plain_messages_only_is_not_asked(clients: GatewayClients) -> None:
     plain = _attached(clients, "plain", "orders")
     assert clients.attached == {"orders"}, "it may have taken the place of a producer that died"
     clients.has_sent("plain", "orders", half=False)
@@ -68,7 +68,7 @@ async def test_who_sends_plain_messages_only_is_not_asked(clients: Clients) -> N
     assert await _asked(clients, plain) is plain
 
 
-async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(clients: Clients) -> None:
+async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(clients: GatewayClients) -> None:
     new, old = _attached(clients, "new", "orders"), _attached(clients, "old", "orders")
     clients.has_sent("old", "orders", half=True)
     assert await _asked(clients, new, old) is old
@@ -81,7 +81,7 @@ async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(c
     assert await _asked(clients, new) is new
 
 
-async def test_who_leaves_checks_unanswered_comes_after_who_has_sent_nothing_yet(clients: Clients) -> None:
+async def test_who_leaves_checks_unanswered_comes_after_who_has_sent_nothing_yet(clients: GatewayClients) -> None:
     hung, new = _attached(clients, "hung"), _attached(clients, "new", "orders")
     clients.has_sent("hung", "orders", half=True)
     hung.unanswered = 1
@@ -92,7 +92,7 @@ async def test_who_leaves_checks_unanswered_comes_after_who_has_sent_nothing_yet
     assert await _asked(clients, hung, new) is hung
 
 
-async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(clients: Clients) -> None:
+async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(clients: GatewayClients) -> None:
     client = _attached(clients, "c")
     clients.has_sent("c", "news", half=False)
     clients.has_sent("c", "orders", half=True)
@@ -104,7 +104,7 @@ async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(c
     assert clients.attached == set()
 
 
-async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(clients: Clients) -> None:
+async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(clients: GatewayClients) -> None:
     first = _attached(clients, "c")
     clients.has_sent("c", "orders", half=True)
     second = _attached(clients, "c")
@@ -114,7 +114,7 @@ async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(client
     assert clients.attached == set()
 
 
-async def test_who_ends_transactions_of_one_topic_answers_for_no_other(clients: Clients) -> None:
+async def test_who_ends_transactions_of_one_topic_answers_for_no_other(clients: GatewayClients) -> None:
     asked = _attached(clients, "asked", "orders")
     asking = asyncio.create_task(clients.ask("orders", _HALF))
     await asked.commands.get()
@@ -123,7 +123,7 @@ async def test_who_ends_transactions_of_one_topic_answers_for_no_other(clients: 
     assert await asking is TransactionState.COMMIT
 
 
-async def test_topics_of_a_client_are_bounded(clients: Clients) -> None:
+async def test_topics_of_a_client_are_bounded(clients: GatewayClients) -> None:
     client = _attached(clients, "c", *map(str, range(TOPICS_MAX + 5)))
     assert clients.attached == {*map(str, range(5, TOPICS_MAX + 5))}
     for number in range(2 * TOPICS_MAX):
@@ -133,9 +133,9 @@ async def test_topics_of_a_client_are_bounded(clients: Clients) -> None:
     assert "5" in client.topics, "plain messages take no topic's place"
 
 
-async def test_rules_that_change_say_for_which_topics_the_gateway_is_attached(clients: Clients) -> None:
+async def test_rules_that_change_say_for_which_topics_the_gateway_is_attached(clients: GatewayClients) -> None:
     allowed = {"orders", "news"}
-    client = Client("c", allowed.__contains__)
+    client = GatewayClient("c", allowed.__contains__)
     clients.attach(client)
     clients.names("c", ["orders", "news", "trades"])
     clients.has_sent("c", "orders", half=True)

@@ -19,7 +19,7 @@ from txmsg.rocketmq.codec import delivered_message, message_of
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.ids import Handle, id_of, transaction_of_id, usual_id
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
-from txmsg.rocketmq.status import Refused, status_of
+from txmsg.rocketmq.status import CallRefused, status_of
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.tags import parse_tags
 
@@ -53,7 +53,7 @@ def test_a_filter_that_names_no_tag_wants_all(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["||", "a | b", "a && b", "* || a"])
 def test_a_filter_that_cannot_be_meant_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="tag expression") as refused:
+    with pytest.raises(CallRefused, match="tag expression") as refused:
         wanted_of(pb.FilterExpression(type=pb.TAG, expression=text))
     assert refused.value.code == pb.ILLEGAL_FILTER_EXPRESSION
 
@@ -68,7 +68,7 @@ def test_a_filter_in_sql_sees_properties_tag_and_keys_and_says_what_is_wrong() -
     assert wanted.tags == "*"
     assert wanted.takes(received)
     assert not wanted.takes(ReceivedMessage("orders", b""))
-    with pytest.raises(Refused, match="at character 5") as refused:
+    with pytest.raises(CallRefused, match="at character 5") as refused:
         wanted_of(pb.FilterExpression(type=pb.SQL, expression="a > 'x'"))
     assert refused.value.code == pb.ILLEGAL_FILTER_EXPRESSION
 
@@ -111,7 +111,7 @@ def test_a_handle_comes_back(queue_id: int, token: int, offset: int, is_renewed:
     ],
 )
 def test_what_is_no_handle_is_refused(text: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         Handle.parse(text)
     assert refused.value.code == pb.INVALID_RECEIPT_HANDLE
 
@@ -180,7 +180,7 @@ def test_an_id_of_another_message_is_the_senders_to_mend() -> None:
 )
 def test_digests_are_compared(digest: pb.DigestType, of: Callable[[bytes], str]) -> None:
     message_of(_sent(body=b"a", body_digest=pb.Digest(type=digest, checksum=of(b"a"))), _NOW_US)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CallRefused) as refused:
         message_of(_sent(body=b"b", body_digest=pb.Digest(type=digest, checksum=of(b"a"))), _NOW_US)
     assert refused.value.code == pb.MESSAGE_CORRUPTED
 
@@ -285,7 +285,7 @@ def test_what_is_just_within_a_limit_is_taken(sent: pb.Message) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Message, code: pb.Code, named: str) -> None:
-    with pytest.raises(Refused, match=named) as refused:
+    with pytest.raises(CallRefused, match=named) as refused:
         message_of(sent, _NOW_US)
     assert refused.value.code == code
 

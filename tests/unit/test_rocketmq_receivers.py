@@ -11,15 +11,15 @@ from tests.answered_brokers import AnsweredBrokers
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle
-from txmsg.rocketmq.receivers import Member, Receivers
-from txmsg.rocketmq.status import OK, Refused, status_of
+from txmsg.rocketmq.receivers import ClientSubscription, Receivers
+from txmsg.rocketmq.status import OK, CallRefused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged, RouteReply
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-_MEMBER = Member("mail", "client-1", "orders")
+_MEMBER = ClientSubscription("mail", "client-1", "orders")
 
 
 class Away(AnsweredBrokers):
@@ -45,7 +45,7 @@ async def _code(call: Awaitable[object]) -> pb.Code:
     """The code that a client gets."""
     try:
         late = await call
-    except (Refused, TxmsgError) as exc:
+    except (CallRefused, TxmsgError) as exc:
         return status_of(exc).code
     return pb.INVALID_RECEIPT_HANDLE if late else OK.code
 

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from txmsg import MisuseError, Topic
-from txmsg.administration.schemas import SchemaPage, SchemaRegistered, Schemas, register_schema, schemas_of
+from txmsg.administration.schemas import SchemaPage, SchemaRegistered, SchemasService, register_schema, schemas_of
 from txmsg.message.typed.registry import SchemaVersion, latest_before, schema_of
 from txmsg.message.typed.topic import Compatibility
 from txmsg.wire.method import Method
@@ -92,7 +92,7 @@ class Registered:
         self.kept.append(schema_of(each))
 
     def answer(self, method: Method[Any, Any], request: Any) -> Any:
-        assert method is Schemas.register
+        assert method is SchemasService.register
         if self._beaten_by:
             self.keep(self._beaten_by.pop(0))
         if request.after != max((each.version for each in self.kept), default=0):
@@ -135,7 +135,7 @@ def test_a_list_goes_on_behind_the_last_one_of_a_page() -> None:
     asked = []
 
     def answer(method: Method[Any, Any], request: Any) -> Any:
-        assert method is Schemas.list
+        assert method is SchemasService.list
         asked.append((request.topic, request.after_topic, request.after_version))
         names = pages[len(asked) - 1]
         kept = [

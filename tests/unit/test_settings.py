@@ -10,9 +10,9 @@ import pytest
 
 from txmsg.errors import MisuseError
 from txmsg.ops.cli.config import CONFIGS, config_of
-from txmsg.ops.cli.settings import Settings
-from txmsg.settings.catalogue import Kind, Setting, check_settings, made_of, required, setting, settings_of
-from txmsg.settings.sources import Value, from_environment, from_file, from_options, strange_variables
+from txmsg.ops.cli.settings import ProcessSettings
+from txmsg.settings.catalogue import Setting, SettingKind, check_settings, made_of, required, setting, settings_of
+from txmsg.settings.sources import SettingValue, from_environment, from_file, from_options, strange_variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Config:
     queues: int = setting(4, "How many.", least=1, most=1024, option="--queues")
     auto_create: bool = setting(True, "Whether.", option="--auto-create")
     log_level: str = setting("info", "How much.", choices=("debug", "info"), option="--log-level")
-    topics: tuple[str, ...] | None = setting(None, "Which.", kind=Kind.TEXTS, option="--topics")
+    topics: tuple[str, ...] | None = setting(None, "Which.", kind=SettingKind.TEXTS, option="--topics")
     delivery: Part = field(default_factory=Part)
 
     def __post_init__(self) -> None:
@@ -57,15 +57,15 @@ def refused(file: Path, text: str) -> str:
 
 def test_the_kind_follows_from_default_and_unit() -> None:
     assert {each.name: each.kind for each in CATALOGUE} == {
-        "storage": Kind.TEXT,
-        "wait_s": Kind.DURATION,
-        "interval_s": Kind.DURATION,
-        "body_size_bytes_max": Kind.SIZE,
-        "queues": Kind.COUNT,
-        "auto_create": Kind.FLAG,
-        "log_level": Kind.CHOICE,
-        "topics": Kind.TEXTS,
-        "delivery.pause_failures": Kind.COUNT,
+        "storage": SettingKind.TEXT,
+        "wait_s": SettingKind.DURATION,
+        "interval_s": SettingKind.DURATION,
+        "body_size_bytes_max": SettingKind.SIZE,
+        "queues": SettingKind.COUNT,
+        "auto_create": SettingKind.FLAG,
+        "log_level": SettingKind.CHOICE,
+        "topics": SettingKind.TEXTS,
+        "delivery.pause_failures": SettingKind.COUNT,
     }
 
 
@@ -128,11 +128,11 @@ def test_a_file_gives_values_of_a_scope_and_of_its_parts_and_tells_their_lines(f
         "# how we run\n[metaq]\ndata_dir = '/log'\n\n[broker]\nwait_s = '5s'\ndelivery.pause_failures = 7\n"
     )
     assert from_file(file, CATALOGUE) == {
-        "wait_s": Value(5.0, f"{file} line 6"),
-        "delivery.pause_failures": Value(7, f"{file} line 7"),
+        "wait_s": SettingValue(5.0, f"{file} line 6"),
+        "delivery.pause_failures": SettingValue(7, f"{file} line 7"),
     }
     file.write_text("[broker.delivery]\npause_failures = 8\n")
-    assert from_file(file, CATALOGUE) == {"delivery.pause_failures": Value(8, f"{file} line 2")}
+    assert from_file(file, CATALOGUE) == {"delivery.pause_failures": SettingValue(8, f"{file} line 2")}
 
 
 def test_an_error_in_a_file_names_line_setting_value_rule_and_way_out(file: Path) -> None:
@@ -156,8 +156,8 @@ def test_a_file_that_is_not_there_is_an_error(file: Path) -> None:
 def test_a_variable_gives_a_value_and_an_empty_one_none() -> None:
     environment = {"TXMSG_BROKER_QUEUES": "9", "TXMSG_BROKER_WAIT_S": "", "TXMSG_STORAGE": "postgresql://x"}
     assert from_environment(environment, CATALOGUE) == {
-        "queues": Value(9, "TXMSG_BROKER_QUEUES"),
-        "storage": Value("postgresql://x", "TXMSG_STORAGE"),
+        "queues": SettingValue(9, "TXMSG_BROKER_QUEUES"),
+        "storage": SettingValue("postgresql://x", "TXMSG_STORAGE"),
     }
     with pytest.raises(
         MisuseError, match=r"^TXMSG_BROKER_DELIVERY_PAUSE_FAILURES gives no value for broker.delivery.pause_failures: "
@@ -177,7 +177,7 @@ def test_options_win_over_the_environment_which_wins_over_the_file(file: Path) -
     given = from_file(file, CATALOGUE)
     given |= from_environment({"TXMSG_BROKER_QUEUES": "2", "TXMSG_BROKER_WAIT_S": "2"}, CATALOGUE)
     given |= from_options({"queues": 3, "wait_s": None, "topics": ()}, CATALOGUE)
-    settings = Settings(Config, "broker", given)
+    settings = ProcessSettings(Config, "broker", given)
     assert settings.make() == Config(queues=3, wait_s=2.0, interval_s=1.0)
     sources = {name: value.source for name, value in settings.all().items()}
     assert sources["queues"] == "--queues"
@@ -187,7 +187,7 @@ def test_options_win_over_the_environment_which_wins_over_the_file(file: Path) -
 
 
 def test_an_empty_text_among_repeated_options_means_none_of_them() -> None:
-    assert from_options({"topics": ("",)}, CATALOGUE) == {"topics": Value((), "--topics")}
+    assert from_options({"topics": ("",)}, CATALOGUE) == {"topics": SettingValue((), "--topics")}
 
 
 def test_parts_are_made_of_their_own_values() -> None:
@@ -198,7 +198,7 @@ def test_parts_are_made_of_their_own_values() -> None:
 def test_what_must_be_given_has_no_default() -> None:
     @dataclass(kw_only=True)
     class Needy:
-        root: str = required("Where.", kind=Kind.TEXT, option="--root")
+        root: str = required("Where.", kind=SettingKind.TEXT, option="--root")
 
     [found] = settings_of(Needy, "metaq")
     assert found.shown_default() == "none; it must be given"

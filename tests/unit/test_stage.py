@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from txmsg.ops.demo import stage
-from txmsg.ops.demo.stage import Processes
+from txmsg.ops.demo.stage import DemoProcesses
 from txmsg.runtime.child import ChildFailed
 
 _SLOW = "import sys; sys.stdin.readline(); print('listening on here', flush=True); sys.stdin.read()"
@@ -18,7 +18,7 @@ def test_what_is_waited_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "slow.py").write_text(_SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     waited: list[str] = []
-    with Processes(tmp_path) as processes:
+    with DemoProcesses(tmp_path) as processes:
         child = processes.start("broker", "slow", ready="listening on ")
 
         def on_wait(name: str) -> None:
@@ -36,7 +36,7 @@ def test_a_program_that_takes_too_long_is_a_failed_child(tmp_path: Path, monkeyp
     (tmp_path / "slow.py").write_text(_SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(stage, "_RUN_S_MAX", 0.01)
-    with Processes(tmp_path) as processes:
+    with DemoProcesses(tmp_path) as processes:
         with pytest.raises(ChildFailed, match=r"tables did not end within 0.01 s") as found:
             processes.run("tables", "slow")
     assert isinstance(found.value.__cause__, subprocess.TimeoutExpired)

@@ -12,13 +12,13 @@ import pytest
 import uvloop
 
 from tests.wire.services import Answers, Echo
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Endpoint, Probes
 from txmsg.rocketmq.grpc.port import Port
 from txmsg.wire.address import host_and_port
 from txmsg.wire.handlers import Handlers
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.shared import Shared
 
 _WAIT_S = 60.0
@@ -27,7 +27,7 @@ Stop = Callable[[], Awaitable[None]]
 
 
 async def _server() -> tuple[str, Stop]:
-    server = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
+    server = WireServer(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     return address, lambda: server.stop(0)
@@ -47,7 +47,7 @@ async def _gateway() -> tuple[str, Stop]:
 
 async def _metrics() -> tuple[str, Stop]:
     async def figures() -> Figures:
-        return Figures(Process.PAGE)
+        return Figures(ExportingProcess.PAGE)
 
     endpoint = Endpoint(Probes(figures=figures, unready=lambda: ""))
     return await endpoint.start("127.0.0.1:0"), endpoint.close

@@ -12,8 +12,8 @@ import pytest
 from tests.no_process import ProcesslessChild
 from txmsg.client.app.worker import supervisor as module
 from txmsg.client.app.worker.reports import series_of
-from txmsg.client.app.worker.supervisor import Plan, Supervisor
-from txmsg.metrics.catalogue import Process
+from txmsg.client.app.worker.supervisor import Supervisor, WorkerPlan
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.child import Spawn, spawn_application
 
@@ -60,7 +60,7 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def supervisor(lines: list[str]) -> Supervisor:
-    return Supervisor(Plan(app="a:b", processes=1, memory_limit_bytes=10), lambda name, line: lines.append(line))
+    return Supervisor(WorkerPlan(app="a:b", processes=1, memory_limit_bytes=10), lambda name, line: lines.append(line))
 
 
 def starts(supervisor: Supervisor, children: list[Child], seconds: int) -> list[float]:
@@ -131,7 +131,7 @@ def test_counters_never_go_back_when_a_process_ends(
         }
         counted.append(series[CALLS, ("send",)])
 
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     figures.add(CALLS, 3, messaging_operation_name="send")
     supervisor.step(0)
     children[0].say(json.dumps({"ready": True, "series": series_of(figures)}))

@@ -38,5 +38,5 @@ def test_that_nothing_moves_counts_from_when_all_have_started(monkeypatch: pytes
     load, spark = Load(rate=100, seconds=6, seed=5), Starting("spark")
     stage = EmptyStage(tmp_path, load)
     stage.children |= {"spark": spark, "trade_service": spark}
-    supervisor._TradingRun(supervisor.Plan(load=load), stage, HealthWriter(stage), None, NoAudience()).settle()
+    supervisor._TradingRun(supervisor.TradesPlan(load=load), stage, HealthWriter(stage), None, NoAudience()).settle()
     assert spark.has_started

@@ -7,49 +7,49 @@ import random
 import pytest
 
 from txmsg.broker.delivery.offsets import Visibility
-from txmsg.broker.delivery.window import Failure, QueueFetch, Window
+from txmsg.broker.delivery.window import DeliveryFailure, InFlightWindow, QueueFetch
 from txmsg.broker.store.failures import EXPIRED
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import StoredRow
 from txmsg.message import Offset
 from txmsg.wire.tags import ALL_TAGS, parse_tags
 
 LARGE = 1 << 30
 
 
-def row(offset: int, *, tag: str | None = None, body: bytes = b"body") -> Row:
-    return Row(Offset(offset), bytes(16), 0, None, tag, None, body, 0, 0, None)
+def row(offset: int, *, tag: str | None = None, body: bytes = b"body") -> StoredRow:
+    return StoredRow(Offset(offset), bytes(16), 0, None, tag, None, body, 0, 0, None)
 
 
-def rows(start: int, end: int) -> list[Row]:
+def rows(start: int, end: int) -> list[StoredRow]:
     return [row(offset) for offset in range(start, end)]
 
 
-def ack(window: Window, *offsets: int, token: int = 1) -> list[int]:
+def ack(window: InFlightWindow, *offsets: int, token: int = 1) -> list[int]:
     """Acknowledges; the offsets that came too late."""
     return window.ack(token, offsets)
 
 
-def refuse(window: Window, failure: Failure, *offsets: int, token: int = 1) -> list[int]:
+def refuse(window: InFlightWindow, failure: DeliveryFailure, *offsets: int, token: int = 1) -> list[int]:
     """Refuses; the offsets that came too late."""
     done, late = window.take_back(token, offsets)
     window.fail(done, failure)
     return late
 
 
-def expire(window: Window, now: float) -> int:
+def expire(window: InFlightWindow, now: float) -> int:
     """Fails what was not acknowledged in time, and tells how many."""
     late = window.expire(now)
     for _, offsets, _ in late:
-        window.fail(offsets, Failure(EXPIRED))
+        window.fail(offsets, DeliveryFailure(EXPIRED))
     return sum(len(offsets) for _, offsets, _ in late)
 
 
-def taken(window: Window, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
+def taken(window: InFlightWindow, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
     return [each[0] for each in window.take(QueueFetch(count, LARGE), Visibility(token=token, deadline=deadline))]
 
 
 def test_messages_are_given_in_order_and_once() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 5))
     assert taken(window, 3) == [0, 1, 2]
     assert taken(window, 3, token=2) == [3, 4]
@@ -58,7 +58,7 @@ def test_messages_are_given_in_order_and_once() -> None:
 
 
 def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 6))
     taken(window, 6)
     assert ack(window, 1, 2, 5) == []
@@ -71,7 +71,7 @@ def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
 
 
 def test_ack_under_another_token_is_late() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 2))
     taken(window, 2, token=4)
     assert ack(window, 0, token=3) == [0]
@@ -80,23 +80,23 @@ def test_ack_under_another_token_is_late() -> None:
 
 
 def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 2))
     taken(window, 2)
     assert ack(window, 0, 0) == [0]
-    assert refuse(window, Failure("no"), 1, 1) == [1]
+    assert refuse(window, DeliveryFailure("no"), 1, 1) == [1]
     assert window.progress().next_offset == 1
-    assert window.failing() == {1: Failure("no")}
+    assert window.failing() == {1: DeliveryFailure("no")}
 
 
 def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 2))
     taken(window, 2)
     ack(window, 1)
-    assert refuse(window, Failure("boom", 2.0), 0) == []
+    assert refuse(window, DeliveryFailure("boom", 2.0), 0) == []
     assert window.progress()[:2] == (0, ((1, 2),))
-    assert window.failing() == {0: Failure("boom", 2.0)}
+    assert window.failing() == {0: DeliveryFailure("boom", 2.0)}
     assert ack(window, 0) == [0]
     window.stored([0])
     assert window.progress()[:2] == (2, ())
@@ -105,21 +105,21 @@ def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
 
 
 def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 3))
     taken(window, 2, deadline=30)
     assert expire(window, 29.9) == 0
     assert expire(window, 30.0) == 2
-    assert window.failing() == {0: Failure(EXPIRED), 1: Failure(EXPIRED)}
+    assert window.failing() == {0: DeliveryFailure(EXPIRED), 1: DeliveryFailure(EXPIRED)}
     assert ack(window, 0) == [0]
-    assert refuse(window, Failure("late"), 1) == [1]
+    assert refuse(window, DeliveryFailure("late"), 1) == [1]
     assert window.progress().next_offset == 0
     window.stored(window.failing())
     assert window.progress().next_offset == 2
 
 
 def test_restart_leaves_out_what_was_acked() -> None:
-    window = Window(10, [(12, 14), (15, 16)])
+    window = InFlightWindow(10, [(12, 14), (15, 16)])
     assert window.position == 10
     window.put(rows(10, 13))
     assert window.position == 14, "the rest of the acked range is not even read"
@@ -130,12 +130,12 @@ def test_restart_leaves_out_what_was_acked() -> None:
 
 
 def test_restart_with_ranges_at_the_cursor_moves_it() -> None:
-    assert Window(3, [(3, 5), (5, 6), (8, 9)]).progress()[:2] == (6, ((8, 9),))
+    assert InFlightWindow(3, [(3, 5), (5, 6), (8, 9)]).progress()[:2] == (6, ((8, 9),))
 
 
 def test_what_is_settled_and_not_in_the_cursor_is_still_to_be_written() -> None:
-    assert not Window(3, [(5, 6)], settled=[2, 5]).is_dirty, "the cursor says so already"
-    window = Window(3, [(5, 6)], settled=[3, 7])
+    assert not InFlightWindow(3, [(5, 6)], settled=[2, 5]).is_dirty, "the cursor says so already"
+    window = InFlightWindow(3, [(5, 6)], settled=[3, 7])
     assert window.is_dirty
     assert window.progress()[:2] == (4, ((5, 6), (7, 8)))
     window.written(window.progress())
@@ -143,7 +143,7 @@ def test_what_is_settled_and_not_in_the_cursor_is_still_to_be_written() -> None:
 
 
 def test_put_takes_only_what_comes_next() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     with pytest.raises(AssertionError, match="dense"):
         window.put(rows(1, 3))
     with pytest.raises(AssertionError, match="dense"):
@@ -151,21 +151,21 @@ def test_put_takes_only_what_comes_next() -> None:
 
 
 def test_room_is_bounded_by_messages_not_yet_acked() -> None:
-    window = Window(0, count_max=10)
+    window = InFlightWindow(0, count_max=10)
     window.put(rows(0, 10))
     assert window.room_count() == 0
     taken(window, 10)
     assert window.room_count() == 0
     ack(window, 9)
     assert window.room_count() == 1
-    refuse(window, Failure("boom"), 0)
+    refuse(window, DeliveryFailure("boom"), 0)
     assert window.room_count() == 1
     window.stored([0])
     assert window.room_count() == 2
 
 
 def test_one_slow_message_does_not_stop_the_queue() -> None:
-    window = Window(0, count_max=10)
+    window = InFlightWindow(0, count_max=10)
     window.put(rows(0, 1))
     assert taken(window, 1) == [0]
     for offset in range(1, 1000):
@@ -177,7 +177,7 @@ def test_one_slow_message_does_not_stop_the_queue() -> None:
 
 
 def test_room_is_bounded_by_bytes_that_are_ready() -> None:
-    window = Window(0, size_bytes_max=10)
+    window = InFlightWindow(0, size_bytes_max=10)
     window.put([row(0, body=b"x" * 8)])
     assert window.room_bytes() == 2
     window.put([row(1, body=b"x" * 8)])
@@ -188,7 +188,7 @@ def test_room_is_bounded_by_bytes_that_are_ready() -> None:
 
 
 def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([row(offset, body=b"x" * 10) for offset in range(5)])
     assert len(window.take(QueueFetch(5, 25), Visibility(token=1, deadline=1))) == 2
     assert len(window.take(QueueFetch(5, 3), Visibility(token=2, deadline=1))) == 1
@@ -197,7 +197,7 @@ def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
 
 
 def test_headers_weigh_too() -> None:
-    window = Window(0, size_bytes_max=20)
+    window = InFlightWindow(0, size_bytes_max=20)
     heavy = row(0, body=b"x" * 10)._replace(headers=b"h" * 10)
     window.put([heavy, heavy._replace(offset=Offset(1))])
     assert window.room_count() == 0
@@ -207,7 +207,7 @@ def test_headers_weigh_too() -> None:
 
 
 def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([row(0, tag="a", body=b"x" * 10)])
     for mine in (ALL_TAGS, parse_tags("a")):
         assert window.take(QueueFetch(5, 9, wanted=mine, at_least_one=False), Visibility(token=1, deadline=1)) == []
@@ -217,7 +217,7 @@ def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
 
 
 def test_what_nobody_wants_is_acked_at_once() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])
     a = parse_tags("a")
     assert [
@@ -225,11 +225,11 @@ def test_what_nobody_wants_is_acked_at_once() -> None:
         for each in window.take(QueueFetch(10, LARGE, wanted=a, wanted_by_any=a), Visibility(token=1, deadline=1))
     ] == [1, 3]
     assert window.progress()[:2] == (1, ((2, 3),))
-    assert window.room_bytes() == Window(0).room_bytes()
+    assert window.room_bytes() == InFlightWindow(0).room_bytes()
 
 
 def test_what_another_member_wants_stays_for_it_in_order() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([row(0, tag="b"), row(1, tag="a"), row(2, tag="b"), row(3, tag="c")])
     a, b, both = parse_tags("a"), parse_tags("b"), parse_tags("a || b")
     assert [
@@ -245,7 +245,7 @@ def test_what_another_member_wants_stays_for_it_in_order() -> None:
 
 
 def test_skipped_offsets_count_as_done() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 2))
     taken(window, 2)
     window.skip_to(100)
@@ -256,7 +256,7 @@ def test_skipped_offsets_count_as_done() -> None:
 
 
 def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(rows(0, 2))
     taken(window, 2)
     assert not window.is_dirty
@@ -273,7 +273,7 @@ def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
 def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
     rng = random.Random(5)
     for _ in range(60):
-        window, end, token, now = Window(0, count_max=25), 120, 0, 0.0
+        window, end, token, now = InFlightWindow(0, count_max=25), 120, 0, 0.0
         out: dict[int, int] = {}
         done: set[int] = set()
         while window.progress().next_offset < end:
@@ -289,7 +289,7 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
                 done.add(offset)
             elif step == 3 and out:
                 offset = rng.choice(sorted(out))
-                assert refuse(window, Failure("no"), offset, token=out.pop(offset)) == []
+                assert refuse(window, DeliveryFailure("no"), offset, token=out.pop(offset)) == []
             elif step == 4:
                 now += rng.random() * 2
                 expire(window, now)
@@ -305,6 +305,6 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
 
 
 def test_star_is_the_default_of_a_window() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([row(0), row(1, tag="x")])
     assert len(window.take(QueueFetch(2, LARGE, wanted=ALL_TAGS), Visibility(token=1, deadline=1))) == 2

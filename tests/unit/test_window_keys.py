@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from tests.unit.test_window import LARGE, refuse, taken
 from txmsg.broker.delivery.offsets import Visibility
-from txmsg.broker.delivery.window import BEHIND, ROW_SIZE_BYTES, Failure, Memory, QueueFetch, Window
-from txmsg.broker.store.rows import Row
+from txmsg.broker.delivery.window import (
+    BEHIND,
+    ROW_SIZE_BYTES,
+    DeliveryFailure,
+    InFlightWindow,
+    QueueFetch,
+    WindowMemory,
+)
+from txmsg.broker.store.rows import StoredRow
 from txmsg.message import Offset
 from txmsg.wire.tags import parse_tags
 
 
-def keyed(start: int, *keys: str | None, tag: str | None = None) -> list[Row]:
+def keyed(start: int, *keys: str | None, tag: str | None = None) -> list[StoredRow]:
     """Messages from offset `start`, one for each key."""
-    return [Row(Offset(start + n), bytes(16), 0, None, tag, None, b"body", 0, 0, key) for n, key in enumerate(keys)]
+    return [
+        StoredRow(Offset(start + n), bytes(16), 0, None, tag, None, b"body", 0, 0, key) for n, key in enumerate(keys)
+    ]
 
 
 def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "a", None, "b", "a"))
     assert taken(window, 10) == [0, 2, 3]
     assert taken(window, 10, token=2) == []
@@ -27,11 +36,11 @@ def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:
 
 
 def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "b", "a"))
     taken(window, 10)
-    refuse(window, Failure("boom"), 0)
-    assert window.failing() == {0: Failure("boom"), 2: BEHIND}
+    refuse(window, DeliveryFailure("boom"), 0)
+    assert window.failing() == {0: DeliveryFailure("boom"), 2: BEHIND}
     window.put(keyed(3, "a", "b"))
     assert taken(window, 10, token=2) == []
     window.ack(1, [1])
@@ -43,7 +52,7 @@ def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
 
 
 def test_a_key_is_free_again_when_its_retries_are_gone() -> None:
-    window = Window(0, blocked_keys=["a"])
+    window = InFlightWindow(0, blocked_keys=["a"])
     window.put(keyed(0, "a", "b"))
     assert taken(window, 10) == [1]
     assert window.failing() == {0: BEHIND}
@@ -56,7 +65,7 @@ def test_a_key_is_free_again_when_its_retries_are_gone() -> None:
 
 
 def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_out() -> None:
-    window = Window(5)
+    window = InFlightWindow(5)
     window.put(keyed(5, "a", "a"))
     taken(window, 10)
     assert not window.block("a")
@@ -65,13 +74,13 @@ def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_
     assert window.failing() == {6: BEHIND}
     assert window.block("a")
     assert window.block("another")
-    window = Window(5)
+    window = InFlightWindow(5)
     window.put(keyed(5, "a", "a"))
     assert not window.block("a")
     assert run(window, 9) == [5], "the retry comes before 6"
 
 
-def run(window: Window, count: int, *, token: int = 1, wanted: str = "*") -> list[int]:
+def run(window: InFlightWindow, count: int, *, token: int = 1, wanted: str = "*") -> list[int]:
     """Takes messages, several of a key at once."""
     mine = parse_tags(wanted)
     rows = window.take(
@@ -82,7 +91,7 @@ def run(window: Window, count: int, *, token: int = 1, wanted: str = "*") -> lis
 
 
 def test_one_consumer_gets_several_messages_of_a_key_in_order_and_nobody_more_of_it_until_all_are_settled() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "b", "a", None, "a", "b", "a"))
     assert run(window, 6) == [0, 1, 2, 3, 4, 6]
     assert run(window, 6, token=2) == []
@@ -96,7 +105,7 @@ def test_one_consumer_gets_several_messages_of_a_key_in_order_and_nobody_more_of
 
 
 def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y"), *keyed(3, "a", tag="x")])
     assert run(window, 9, wanted="x") == [0, 1]
     window.ack(1, [0, 1])
@@ -111,7 +120,7 @@ def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> No
 
 
 def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([*keyed(0, "a", tag="x"), *keyed(1, "a", tag="y"), *keyed(2, "a", tag="x")])
     mine = parse_tags("x")
     taken = window.take(
@@ -123,14 +132,14 @@ def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
 
 
 def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_settled() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "a", "a", "a"))
     assert run(window, 3) == [0, 1, 2]
-    refuse(window, Failure("boom"), 1)
+    refuse(window, DeliveryFailure("boom"), 1)
     assert window.failing() == {}
     assert window.unsettled_count == 3
     window.ack(1, [0])
-    assert window.failing() == {1: Failure("boom")}
+    assert window.failing() == {1: DeliveryFailure("boom")}
     window.stored([1])
     assert not window.block("a"), "2 is out"
     assert window.failing() == {}, "nor does 3 overtake 2 in the table"
@@ -140,12 +149,12 @@ def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_set
 
 
 def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "a", "a", "a"))
     assert run(window, 3) == [0, 1, 2]
-    refuse(window, Failure("boom"), 1)
+    refuse(window, DeliveryFailure("boom"), 1)
     window.unread(window.take_back(1, [0])[0])
-    refuse(window, Failure("boom"), 2)
+    refuse(window, DeliveryFailure("boom"), 2)
     assert window.failing() == {}
     window.rewind()
     assert window.position == 0
@@ -154,7 +163,7 @@ def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run
 
 
 def test_tags_nobody_wants_do_not_stop_their_key() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y")])
     mine = parse_tags("y")
     assert [
@@ -165,21 +174,21 @@ def test_tags_nobody_wants_do_not_stop_their_key() -> None:
 
 
 def test_what_waits_behind_a_key_counts_as_room_and_as_memory() -> None:
-    memory = Memory(10 * (ROW_SIZE_BYTES + 4))
-    window = Window(0, count_max=10, size_bytes_max=40, memory=memory)
+    memory = WindowMemory(10 * (ROW_SIZE_BYTES + 4))
+    window = InFlightWindow(0, count_max=10, size_bytes_max=40, memory=memory)
     window.put(keyed(0, *["a"] * 10))
     assert (window.room_count(), window.room_bytes()) == (0, 0)
     assert memory.is_full
     taken(window, 10)
     assert not memory.is_full
-    refuse(window, Failure("boom"), 0)
+    refuse(window, DeliveryFailure("boom"), 0)
     assert memory.size_bytes == 0
     assert window.room_bytes() == 40
 
 
 def test_a_closed_window_weighs_nothing() -> None:
-    memory = Memory()
-    window = Window(0, memory=memory)
+    memory = WindowMemory()
+    window = InFlightWindow(0, memory=memory)
     window.put(keyed(0, "a", "a", None))
     assert memory.size_bytes == 3 * (ROW_SIZE_BYTES + 4)
     window.close()
@@ -188,7 +197,7 @@ def test_a_closed_window_weighs_nothing() -> None:
 
 
 def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_it() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", None, "a", None, None))
     assert taken(window, 4) == [0, 1, 3, 4]
     window.ack(1, [3])
@@ -207,7 +216,7 @@ def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_
 
 
 def test_what_waited_here_before_the_first_unread_message_is_read_again_too() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "a", "b", None))
     assert taken(window, 2) == [0, 2]
     window.unread(window.take_back(1, [2])[0])
@@ -217,7 +226,7 @@ def test_what_waited_here_before_the_first_unread_message_is_read_again_too() ->
     assert taken(window, 9, token=2) == [2, 3]
     window.ack(1, [0])
     assert taken(window, 9, token=3) == [1]
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, None, None, tag="b"))
     window.put(keyed(2, None, tag="a"))
     window.take(
@@ -230,7 +239,7 @@ def test_what_waited_here_before_the_first_unread_message_is_read_again_too() ->
 
 
 def test_what_comes_back_while_it_is_read_again_is_not_lost() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, "a", "b", "b"))
     taken(window, 9)
     window.unread(window.take_back(1, [0])[0])
@@ -242,7 +251,7 @@ def test_what_comes_back_while_it_is_read_again_is_not_lost() -> None:
 
 
 def test_rows_acknowledged_while_they_were_read_are_left_out() -> None:
-    window = Window(0)
+    window = InFlightWindow(0)
     window.put(keyed(0, None, None, None))
     taken(window, 9)
     window.unread(window.take_back(1, [0])[0])

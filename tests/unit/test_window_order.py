@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.test_window import LARGE, expire
 from tests.unit.test_window_keys import keyed
 from txmsg.broker.delivery.offsets import Visibility
-from txmsg.broker.delivery.window import BEHIND, Failure, QueueFetch, Window
+from txmsg.broker.delivery.window import BEHIND, DeliveryFailure, InFlightWindow, QueueFetch
 
 COUNT_MAX = 12
-_FAILED = Failure("no")
-_DEAD = Failure("never", is_final=True)
+_FAILED = DeliveryFailure("no")
+_DEAD = DeliveryFailure("never", is_final=True)
 
 
 @dataclass
@@ -25,7 +25,7 @@ class World:
     """A queue, its window, and a table `retry` that does what the database would do."""
 
     keys: list[str | None]
-    window: Window = field(init=False)
+    window: InFlightWindow = field(init=False)
     out: dict[int, int] = field(default_factory=dict)
     """What consumers have: the token of each offset."""
     retries: set[int] = field(default_factory=set)
@@ -36,7 +36,7 @@ class World:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.window = Window(0, count_max=COUNT_MAX)
+        self.window = InFlightWindow(0, count_max=COUNT_MAX)
 
     def read(self, count: int) -> None:
         start = self.window.position
@@ -156,7 +156,7 @@ class World:
         """Another broker begins with what is written, when the time of all that is out is over."""
         next_offset, acked, _ = self.window.progress()
         blocked = {key for offset in self.retries if (key := self.keys[offset])}
-        self.window = Window(next_offset, acked, count_max=COUNT_MAX, blocked_keys=blocked)
+        self.window = InFlightWindow(next_offset, acked, count_max=COUNT_MAX, blocked_keys=blocked)
         self.out.clear()
         self.seen = []
 
@@ -232,7 +232,7 @@ def _play(world: World, step: str, n: int) -> None:
 def test_messages_of_other_keys_are_never_held_back(keys: list[str | None]) -> None:
     """While one key fails, everything else that fits the window can be taken, without any answer for that key."""
     world = World(["x", *keys])
-    world.window = Window(0)
+    world.window = InFlightWindow(0)
     world.read(len(world.keys))
     world.take(1, in_runs=False)
     assert list(world.out) == [0]

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from txmsg.client.receiving.deliveries import Deliveries
-from txmsg.client.receiving.delivery import Delivery
+from txmsg.client.receiving.delivery import MessageDelivery
 from txmsg.client.receiving.held import DeliveredBatch
-from txmsg.consumer.failures import Failure, Reject, RetryAfter, Skip
+from txmsg.consumer.failures import HandlerFailure, Reject, RetryAfter, Skip
 from txmsg.consumer.subscriptions import Handler
-from txmsg.consumer.workers import Run, Workers
+from txmsg.consumer.workers import MessageRun, Workers
 from txmsg.errors import StorageError, TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import UserFunction, in_handler
@@ -41,7 +41,7 @@ class Told(Deliveries):
         self.acked.append(offset)
         self._told.set()
 
-    def refuse(self, hand: DeliveredBatch, offset: int, failure: Failure) -> None:
+    def refuse(self, hand: DeliveredBatch, offset: int, failure: HandlerFailure) -> None:
         self.refused[offset] = failure.error
         self._told.set()
 
@@ -60,11 +60,13 @@ class Told(Deliveries):
                 await self._told.wait()
 
 
-def deliveries(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0) -> list[Delivery]:
+def deliveries(
+    told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0
+) -> list[MessageDelivery]:
     handler = Handler("g", "t", UserFunction("the handler", call, "message"))
     late_at = asyncio.get_running_loop().time() + 60
     return [
-        Delivery(told, HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
+        MessageDelivery(told, HAND, ReceivedMessage("t", b"", offset=offset), handler, late_at)
         for offset in range(start, start + count)
     ]
 
@@ -72,14 +74,14 @@ def deliveries(told: Told, count: int, call: Callable[[ReceivedMessage], Any], *
 _SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
 
 
-class Series(Run):
+class Series(MessageRun):
     """A run of several messages that notes what it is asked and told; over when `goes_on` says no."""
 
     def __init__(
         self, call: Callable[[ReceivedMessage], Any], count: int, *, goes_on: Callable[[], bool] = lambda: True
     ) -> None:
         super().__init__(Handler("g", "t", UserFunction("the handler", call, "message")))
-        self.noted: list[Failure | None] = []
+        self.noted: list[HandlerFailure | None] = []
         self.ended = asyncio.Event()
         self._messages = [ReceivedMessage("t", b"", offset=offset) for offset in range(count)]
         self._goes_on = goes_on
@@ -88,7 +90,7 @@ class Series(Run):
         is_over = len(self.noted) == len(self._messages) or not self._goes_on()
         return None if is_over else self._messages[len(self.noted)]
 
-    def note(self, failure: Failure | None) -> None:
+    def note(self, failure: HandlerFailure | None) -> None:
         self.noted.append(failure)
 
     def end(self) -> None:
@@ -109,8 +111,8 @@ async def working_on_series(count: int) -> AsyncIterator[Workers[Series]]:
 
 
 @asynccontextmanager
-async def working(count: int) -> AsyncIterator[tuple[Workers[Delivery], Told]]:
-    workers = Workers[Delivery](count, name="test")
+async def working(count: int) -> AsyncIterator[tuple[Workers[MessageDelivery], Told]]:
+    workers = Workers[MessageDelivery](count, name="test")
     try:
         yield workers, Told()
     finally:
@@ -266,7 +268,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end
 ) -> None:
     monkeypatch.setattr("txmsg.consumer.workers._CANCEL_S_MAX", 0.01)
 
-    workers, told, began, go = Workers[Delivery](1, name="test"), Told(), asyncio.Event(), asyncio.Event()
+    workers, told, began, go = Workers[MessageDelivery](1, name="test"), Told(), asyncio.Event(), asyncio.Event()
 
     async def call(message: ReceivedMessage) -> None:
         began.set()
@@ -381,7 +383,7 @@ async def test_what_is_called_before_a_handler_refuses_its_message_by_raising(ki
     def call(message: ReceivedMessage) -> None:
         called.append(message.offset)
 
-    workers, told = Workers[Delivery](1, name="test", before=before), Told()
+    workers, told = Workers[MessageDelivery](1, name="test", before=before), Told()
     workers.put(deliveries(told, 2, as_kind(kind, call)))
     await told.until(2)
     await workers.close()
@@ -456,7 +458,7 @@ async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
 
 
 async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
-    workers, told, began = Workers[Delivery](2, name="test"), Told(), asyncio.Event()
+    workers, told, began = Workers[MessageDelivery](2, name="test"), Told(), asyncio.Event()
 
     async def call(message: ReceivedMessage) -> None:
         began.set()
@@ -472,7 +474,7 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
     go, done = threading.Event(), threading.Event()
 
     async def begin() -> None:
-        workers, told, began = Workers[Delivery](1, name="test"), Told(), asyncio.Event()
+        workers, told, began = Workers[MessageDelivery](1, name="test"), Told(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def call(message: ReceivedMessage) -> None:
@@ -634,7 +636,7 @@ async def test_a_worker_goes_on_when_what_is_around_a_handler_fails(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Series):
-        def note(self, failure: Failure | None) -> None:
+        def note(self, failure: HandlerFailure | None) -> None:
             raise ZeroDivisionError
 
     def call(message: ReceivedMessage) -> None: ...

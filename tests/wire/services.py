@@ -10,14 +10,14 @@ from txmsg.errors import OffsetOutOfRange, UnknownTopic
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.server_call import ServerCall, with_call
-from txmsg.wire.shared import Limits, Shared
+from txmsg.wire.shared import ConnectionLimits, Shared
 from txmsg.wire.tls import ServerTls
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 Call = ServerCall[HeldRequest, HeldReply]
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ConnectionLimits()
 
 
 class Echo:
@@ -93,16 +93,16 @@ class Answers:
 @asynccontextmanager
 async def serving(
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ConnectionLimits = DEFAULT_LIMITS,
     connections_max: int = 100,
     size_bytes_max: int = 1 << 26,
     tls: ServerTls | None = None,
     answers: Answers | None = None,
     guard: Guard | None = None,
-) -> AsyncIterator[tuple[str, Answers, Server]]:
+) -> AsyncIterator[tuple[str, Answers, WireServer]]:
     """A server of the service on this loop: its address, and what answers."""
     answers = answers or Answers()
-    server = Server(
+    server = WireServer(
         Handlers({Echo: answers}, request_size_bytes_max=size_bytes_max),
         Shared(connections_max=connections_max, limits=limits, tls=tls, guard=guard),
     )

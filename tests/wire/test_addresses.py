@@ -19,7 +19,7 @@ from txmsg.wire import channel as channel_module
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.handlers import Handlers
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.shared import Shared
 
 __all__ = ["asking"]
@@ -106,7 +106,7 @@ async def test_a_name_that_is_not_found_in_time_leaves_time_for_the_next_address
 @asynccontextmanager
 async def listening(listen: str) -> AsyncIterator[str]:
     """The port of a server."""
-    server = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
+    server = WireServer(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind(listen)
     await server.start()
     try:

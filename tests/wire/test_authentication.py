@@ -15,23 +15,23 @@ from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied, Unaut
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.permissions import PERMISSIONS, Need
-from txmsg.wire.access.rules import ADMIN, RIGHTS, Rule, Rules
+from txmsg.wire.access.rules import ADMIN, RIGHTS, Rule, RuleSet
 from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.wire.access.tokens import NewToken, new_token
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.credential import TokenChoice
-from txmsg.wire.frames import LAST, FrameReader, Kind, call_head, frame_of
+from txmsg.wire.frames import LAST, FrameReader, WireFrameKind, call_head, frame_of
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import methods_of
-from txmsg.wire.server import Server
-from txmsg.wire.shared import Limits, Shared
+from txmsg.wire.server import WireServer
+from txmsg.wire.shared import ConnectionLimits, Shared
 from txmsg.wire.tls import TlsChoice, client_context
 
 WAIT_S = 60.0
 [DESCRIBE_CLUSTER] = [right for right in RIGHTS if right == ("describe", "cluster")]
-QUICK = Limits(greeting_s=0.2, look_s=0.02)
+QUICK = ConnectionLimits(greeting_s=0.2, look_s=0.02)
 
 
 async def call_async(address: str, token: TokenChoice, tls: TlsChoice = False) -> bytes:
@@ -81,7 +81,7 @@ class Users:
 
     def use(self) -> None:
         self.guard.use(
-            AccessSnapshot(users=dict(self.users), credentials=dict(self.credentials), rules=Rules(self.rules))
+            AccessSnapshot(users=dict(self.users), credentials=dict(self.credentials), rules=RuleSet(self.rules))
         )
 
 
@@ -142,12 +142,12 @@ async def test_others_are_refused_and_not_told_whether_there_is_such_a_user(user
 
 
 async def test_what_a_stranger_sends_with_its_greeting_is_not_done(users: Users) -> None:
-    request = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + ask().SerializeToString())
+    request = frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + ask().SerializeToString())
     async with serving(guard=users.guard, limits=QUICK) as (address, answers, server):
         reader, writer = await asyncio.open_connection(*address.split(":"))
         writer.write(greeting(token=new_token().text) + request)
         frames = FrameReader().feed(await reader.read())
-        assert [frame.kind for frame in frames] == [Kind.HELLO, Kind.GOAWAY]
+        assert [frame.kind for frame in frames] == [WireFrameKind.HELLO, WireFrameKind.GOAWAY]
         writer.write(request)
         await until_async(lambda: not server.shared.connections)  # although this client never closes
         assert answers.begun == 0
@@ -276,7 +276,7 @@ async def test_a_handler_knows_the_principal() -> None:
         async def each(self, call: object) -> None:
             seen.append(call.connection.principal)  # type: ignore[attr-defined]
 
-    server = Server(Handlers({Echo: Watched()}), Shared(connections_max=5, guard=users.guard))
+    server = WireServer(Handlers({Echo: Watched()}), Shared(connections_max=5, guard=users.guard))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     try:

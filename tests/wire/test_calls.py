@@ -35,11 +35,11 @@ from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import was_told
-from txmsg.wire.frames import FrameReader, Kind
+from txmsg.wire.frames import FrameReader, WireFrameKind
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method
-from txmsg.wire.server import Server
-from txmsg.wire.shared import Limits, Shared
+from txmsg.wire.server import WireServer
+from txmsg.wire.shared import ConnectionLimits, Shared
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest, SendReply, SendRequest
 
 WAIT_S = 60.0
@@ -103,7 +103,7 @@ async def test_a_reply_that_is_larger_than_any_is_refused_and_the_next_one_is_no
 
 
 async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Path) -> None:
-    server = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
+    server = WireServer(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind(f"unix:{tmp_path}/s")
     await server.start()
     assert (await asking(address, Echo.back, b"local")).held == b"local"
@@ -148,7 +148,7 @@ async def test_a_method_that_the_server_does_not_have_is_named(asking: Asking) -
 
 async def test_a_request_that_holds_a_nul_does_not_reach_its_method() -> None:
     send = Method("Sending/Send", SendRequest, SendReply)
-    server = Server(Handlers({type("Sending", (), {"send": send}): _Never()}), Shared(connections_max=5))
+    server = WireServer(Handlers({type("Sending", (), {"send": send}): _Never()}), Shared(connections_max=5))
     address = await server.bind("127.0.0.1:0")
     await server.start()
     async with Channel(address) as channel:
@@ -241,7 +241,7 @@ async def test_a_channel_connects_again_when_its_server_is_back() -> None:
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         await asyncio.to_thread(blocking.call, Echo.back, ask(), timeout_s=WAIT_S)
         await first.stop(0)
-    second = Server(Handlers({Echo: Answers()}), Shared(connections_max=5))
+    second = WireServer(Handlers({Echo: Answers()}), Shared(connections_max=5))
     await second.bind(address)
     await second.start()
     assert (await channel.call(Echo.back, ask(b"2"), timeout_s=WAIT_S)).held == b"2"
@@ -266,7 +266,7 @@ async def test_a_closed_channel_refuses_calls() -> None:
 async def test_the_second_server_at_a_port_is_refused() -> None:
     async with serving() as (address, _, _):
         with pytest.raises(MisuseError, match=f"cannot listen on {address}"):
-            await Server(Handlers({}), Shared(connections_max=5)).bind(address)
+            await WireServer(Handlers({}), Shared(connections_max=5)).bind(address)
 
 
 # ---- many messages
@@ -392,7 +392,7 @@ async def test_closing_a_channel_wakes_the_thread_that_waits() -> None:
 
 
 async def test_more_calls_than_a_connection_may_have_are_refused() -> None:
-    async with serving(limits=Limits(calls=3)) as (address, answers, _), Channel(address) as channel:
+    async with serving(limits=ConnectionLimits(calls=3)) as (address, answers, _), Channel(address) as channel:
         begun = [asyncio.create_task(channel.call(Echo.wait, ask(), timeout_s=WAIT_S)) for _ in range(3)]
         await until_async(lambda: answers.begun == 3)
         with pytest.raises(Overloaded, match="3 calls are under way"):
@@ -456,7 +456,7 @@ async def test_a_line_without_a_sign_of_life_is_left_after_a_timeout() -> None:
 
 
 async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
-    limits = Limits(arrival_s=0.2, arrival_bytes_per_s=1e12, look_s=0.05)
+    limits = ConnectionLimits(arrival_s=0.2, arrival_bytes_per_s=1e12, look_s=0.05)
     async with serving(size_bytes_max=300_000, limits=limits) as (address, _, server), Channel(address) as channel:
         with pytest.raises(MessageTooLarge):
             await channel.call(Echo.back, ask(bytes(60_000_000)), timeout_s=WAIT_S)
@@ -485,7 +485,11 @@ async def test_a_server_that_falls_silent_is_given_up_before_the_time_of_the_cal
         with pytest.raises(OutcomeUnknown, match="it answers no ping"):
             await (_by_asyncio if module is channel_module else _by_thread)(address)
         await gone.wait()
-    assert [frame.kind for frame in FrameReader().feed(said[0])] == [Kind.HELLO, Kind.CALL, Kind.PING]
+    assert [frame.kind for frame in FrameReader().feed(said[0])] == [
+        WireFrameKind.HELLO,
+        WireFrameKind.CALL,
+        WireFrameKind.PING,
+    ]
 
 
 async def _by_asyncio(address: str) -> None:

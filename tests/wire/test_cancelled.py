@@ -10,7 +10,7 @@ from tests.raw_client import RawClient
 from tests.waiting import until_async
 from tests.wire.services import Echo, ask, serving
 from txmsg.wire.channel import Channel
-from txmsg.wire.connection import Connection
+from txmsg.wire.connection import WireConnection
 
 WAIT_S = 60.0
 LARGE = bytes(20 * 1024 * 1024)
@@ -18,15 +18,15 @@ LARGE = bytes(20 * 1024 * 1024)
 
 async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """They come until the server has heard of it; kept, they would end the connection as soon as they are too many."""
-    connections: list[Connection] = []
-    greeted = Connection._take_frame
+    connections: list[WireConnection] = []
+    greeted = WireConnection._take_frame
 
-    def noted(self: Connection, frame: object) -> None:
+    def noted(self: WireConnection, frame: object) -> None:
         if self not in connections:
             connections.append(self)
         greeted(self, frame)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Connection, "_take_frame", noted)
+    monkeypatch.setattr(WireConnection, "_take_frame", noted)
     async with serving() as (address, _, server), Channel(address) as channel:
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
         [mine] = [each for each in connections if each not in server.shared.connections]

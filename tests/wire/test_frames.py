@@ -10,9 +10,9 @@ from txmsg.wire.frames import (
     MORE,
     PART_SIZE_BYTES,
     PREFACE,
-    Frame,
     FrameReader,
-    Kind,
+    WireFrame,
+    WireFrameKind,
     call_head,
     frame_of,
     parts_of,
@@ -22,7 +22,7 @@ from txmsg.wire.frames import (
 
 def test_the_bytes_of_a_connection_are_as_documented() -> None:
     head = call_head(b"Echo/Back", 1500)
-    assert PREFACE + frame_of(Kind.CALL, LAST, 7, head + b"hello") == (
+    assert PREFACE + frame_of(WireFrameKind.CALL, LAST, 7, head + b"hello") == (
         b"txmsg\x00\x01\n"
         b"\x00\x00\x00\x13"  # the payload has 19 bytes
         b"\x02\x02"  # CALL, LAST
@@ -32,7 +32,11 @@ def test_the_bytes_of_a_connection_are_as_documented() -> None:
 
 
 def test_frames_are_read_however_they_are_cut() -> None:
-    frames = [Frame(Kind.PING, 0, 0, b""), Frame(Kind.CALL, LAST, 1, b"abc"), Frame(Kind.PUSH, 0, 2, bytes(300))]
+    frames = [
+        WireFrame(WireFrameKind.PING, 0, 0, b""),
+        WireFrame(WireFrameKind.CALL, LAST, 1, b"abc"),
+        WireFrame(WireFrameKind.PUSH, 0, 2, bytes(300)),
+    ]
     data = PREFACE + b"".join(frame_of(*frame) for frame in frames)
     for size in (1, 2, 7, 11, len(data)):
         reader = FrameReader()
@@ -48,7 +52,7 @@ def test_another_protocol_is_known_by_its_first_bytes(data: bytes) -> None:
 
 def test_a_frame_larger_than_a_part_is_refused_before_it_has_come() -> None:
     reader = FrameReader()
-    reader.feed(PREFACE + frame_of(Kind.HELLO))
+    reader.feed(PREFACE + frame_of(WireFrameKind.HELLO))
     with pytest.raises(ProtocolError, match="131073 bytes"):
         reader.feed((PART_SIZE_BYTES + 1).to_bytes(4) + b"\x02\x00\x00\x00\x00\x01")
 
@@ -64,8 +68,8 @@ def test_of_a_stranger_no_more_is_kept_than_a_greeting() -> None:
 def test_a_message_of_any_size_is_sent_in_parts(size: int) -> None:
     message = bytes(range(256)) * (size // 256) + bytes(size % 256)
     reader = FrameReader()
-    reader.feed(PREFACE + frame_of(Kind.HELLO))
-    frames = reader.feed(b"".join(parts_of(Kind.REPLY, 0, 5, message)))
+    reader.feed(PREFACE + frame_of(WireFrameKind.HELLO))
+    frames = reader.feed(b"".join(parts_of(WireFrameKind.REPLY, 0, 5, message)))
     assert b"".join(frame.payload for frame in frames) == message
     assert [frame.flags for frame in frames] == [MORE] * (len(frames) - 1) + [0]
     assert all(len(frame.payload) <= PART_SIZE_BYTES for frame in frames)

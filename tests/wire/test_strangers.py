@@ -19,13 +19,13 @@ from txmsg.wire.access.tokens import NewToken, new_token
 from txmsg.wire.address import host_and_port
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
-from txmsg.wire.frames import LAST, MORE, Frame, FrameReader, Kind, call_head, frame_of, parts_of
-from txmsg.wire.shared import Limits
+from txmsg.wire.frames import LAST, MORE, FrameReader, WireFrame, WireFrameKind, call_head, frame_of, parts_of
+from txmsg.wire.shared import ConnectionLimits
 from txmsg.wire.v1.txmsg_pb2 import HeldRequest
 from txmsg.wire.v1.wire_pb2 import CallError
 
 WAIT_S = 60.0
-QUICK = Limits(greeting_s=0.2, silence_s=0.2, unread_s=0.2, arrival_s=0.2, look_s=0.05)
+QUICK = ConnectionLimits(greeting_s=0.2, silence_s=0.2, unread_s=0.2, arrival_s=0.2, look_s=0.05)
 
 
 async def connect(address: str, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -53,9 +53,9 @@ class Received:
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._reading = FrameReader()
-        self._frames: list[Frame] = []
+        self._frames: list[WireFrame] = []
 
-    async def until(self, count: int, kind: Kind | None = None) -> list[Frame]:
+    async def until(self, count: int, kind: WireFrameKind | None = None) -> list[WireFrame]:
         """Reads until so many have come, of this kind or of any. Returns them."""
         async with asyncio.timeout(WAIT_S):
             while len(found := [each for each in self._frames if kind in (None, each.kind)]) < count:
@@ -65,7 +65,7 @@ class Received:
 
 def back(call: int, content: bytes, *, flags: int = LAST) -> bytes:
     request = HeldRequest(transaction_ids=content).SerializeToString()
-    return frame_of(Kind.CALL, flags, call, call_head(b"Echo/Back", 0) + request)
+    return frame_of(WireFrameKind.CALL, flags, call, call_head(b"Echo/Back", 0) + request)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def back(call: int, content: bytes, *, flags: int = LAST) -> bytes:
         b"GET / HTTP/1.1\r\n\r\n",
         greeting()[:-1],
         greeting() + b"\xff" * 20,
-        greeting() + frame_of(Kind.REPLY, 0, 1, b"a server's word"),
-        greeting() + frame_of(Kind.CALL, LAST, 1, b"\x20"),
+        greeting() + frame_of(WireFrameKind.REPLY, 0, 1, b"a server's word"),
+        greeting() + frame_of(WireFrameKind.CALL, LAST, 1, b"\x20"),
         greeting() + back(1, b"x", flags=MORE),
         greeting() + frame_of(99, 0, 1, b""),
-        greeting()[:8] + frame_of(Kind.CALL, LAST, 1, b"no greeting"),
-        greeting()[:8] + frame_of(Kind.HELLO, 0, 0, b"\xff\xff"),
-        greeting()[:8] + frame_of(Kind.HELLO, 0, 0, b"\x0a\x01\x63"),  # version 99
+        greeting()[:8] + frame_of(WireFrameKind.CALL, LAST, 1, b"no greeting"),
+        greeting()[:8] + frame_of(WireFrameKind.HELLO, 0, 0, b"\xff\xff"),
+        greeting()[:8] + frame_of(WireFrameKind.HELLO, 0, 0, b"\x0a\x01\x63"),  # version 99
     ],
 )
 async def test_what_says_nothing_or_nonsense_is_cut_off_and_a_neighbour_is_served(said: bytes) -> None:
@@ -152,7 +152,7 @@ async def test_a_server_stops_in_order_though_a_large_reply_was_not_read() -> No
             loop = asyncio.get_running_loop()
             await loop.sock_connect(client, (host, int(port)))
             head, content = call_head(b"Echo/Back", 0), ask(bytes(20_000_000)).SerializeToString()
-            parts = b"".join(parts_of(Kind.CALL, LAST, 1, head, content))
+            parts = b"".join(parts_of(WireFrameKind.CALL, LAST, 1, head, content))
             await loop.sock_sendall(client, greeting() + parts)
             await until_async(lambda: [each for each in server.shared.connections if each._lanes])
             [connection] = server.shared.connections
@@ -178,13 +178,13 @@ async def test_what_is_not_read_holds_back_what_is_sent() -> None:
             seen = answers.begun
             await asyncio.sleep(0.2)
         assert seen < 400
-        await Received(reader).until(500, Kind.REPLY)
+        await Received(reader).until(500, WireFrameKind.REPLY)
         assert answers.begun == 500
         writer.close()
 
 
 async def test_requests_under_way_are_bounded_by_their_bytes() -> None:
-    async with serving(limits=Limits(held_bytes=1_000_000)) as (address, answers, _):
+    async with serving(limits=ConnectionLimits(held_bytes=1_000_000)) as (address, answers, _):
         async with Channel(address) as channel:
             calls = [
                 asyncio.create_task(channel.call(Echo.wait, ask(bytes(120_000)), timeout_s=WAIT_S)) for _ in range(100)
@@ -212,7 +212,9 @@ async def test_an_expired_call_is_ended_though_its_caller_does_not_cancel_it() -
     async with serving(limits=QUICK) as (address, answers, _):
         request = HeldRequest(transaction_ids=b"x").SerializeToString()
         head = call_head(b"Echo/Wait", 100)
-        _, writer = await connect(address, greeting(blocking=True) + frame_of(Kind.CALL, LAST, 1, head + request))
+        _, writer = await connect(
+            address, greeting(blocking=True) + frame_of(WireFrameKind.CALL, LAST, 1, head + request)
+        )
         await until_async(lambda: answers.cancelled)
         writer.close()
 
@@ -220,19 +222,22 @@ async def test_an_expired_call_is_ended_though_its_caller_does_not_cancel_it() -
 async def test_a_cancelled_call_whose_parts_had_not_all_come_leaves_nothing() -> None:
     async with serving() as (address, answers, _):
         first = back(1, bytes(100_000), flags=MORE)
-        cancel = frame_of(Kind.CANCEL, 0, 1)
+        cancel = frame_of(WireFrameKind.CANCEL, 0, 1)
         reader, writer = await connect(address, greeting(blocking=True) + first + cancel + back(1, b"again"))
-        await Received(reader).until(1, Kind.REPLY)
+        await Received(reader).until(1, WireFrameKind.REPLY)
         assert answers.begun == 1
         writer.close()
 
 
 async def test_a_request_that_cannot_be_read_is_refused_and_the_connection_goes_on() -> None:
     async with serving() as (address, answers, _):
-        wrong = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\xff")
+        wrong = frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\xff")
         reader, writer = await connect(address, greeting(blocking=True) + wrong + back(2, b"x"))
         frames = await Received(reader).until(3)
-        assert [(frame.kind, frame.call) for frame in frames[1:]] == [(Kind.ERROR, 1), (Kind.REPLY, 2)]
+        assert [(frame.kind, frame.call) for frame in frames[1:]] == [
+            (WireFrameKind.ERROR, 1),
+            (WireFrameKind.REPLY, 2),
+        ]
         assert CallError.FromString(frames[1].payload).code == "protocol"
         assert answers.begun == 1
         writer.close()
@@ -240,7 +245,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_connection_goes_
 
 async def test_a_connection_that_begins_a_call_twice_is_closed() -> None:
     async with serving() as (address, _, server):
-        wait = frame_of(Kind.CALL, LAST, 1, call_head(b"Echo/Wait", 0))
+        wait = frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Wait", 0))
         reader, writer = await connect(address, greeting(blocking=True) + wait + wait)
         await read_to_the_end(reader)
         assert not server.shared.connections
@@ -251,7 +256,7 @@ async def test_the_reason_to_go_away_is_an_error_with_its_code() -> None:
     async with serving(connections_max=0) as (address, _, _):
         reader, writer = await connect(address, greeting())
         frames = FrameReader().feed(await read_to_the_end(reader))
-        assert [frame.kind for frame in frames] == [Kind.HELLO, Kind.GOAWAY]
+        assert [frame.kind for frame in frames] == [WireFrameKind.HELLO, WireFrameKind.GOAWAY]
         assert CallError.FromString(frames[1].payload).code == "overloaded"
         writer.close()
 
@@ -259,16 +264,16 @@ async def test_the_reason_to_go_away_is_an_error_with_its_code() -> None:
 async def test_the_last_call_that_was_begun_is_the_one_with_the_greatest_number() -> None:
     """A small call passes a large one, so calls begin in another order than that of their numbers."""
     async with serving() as (address, answers, server):
-        waits = [frame_of(Kind.CALL, LAST, call, call_head(b"Echo/Wait", 0)) for call in (3, 2)]
+        waits = [frame_of(WireFrameKind.CALL, LAST, call, call_head(b"Echo/Wait", 0)) for call in (3, 2)]
         reader, writer = await connect(address, greeting(blocking=True) + b"".join(waits))
         await until_async(lambda: answers.begun == 2)
         stopping = asyncio.create_task(server.stop(WAIT_S))
         received = Received(reader)
         frames = await received.until(2)
-        assert (frames[1].kind, frames[1].call) == (Kind.GOAWAY, 3)
+        assert (frames[1].kind, frames[1].call) == (WireFrameKind.GOAWAY, 3)
         writer.write(back(1, b"late") + back(4, b"later"))
         frames = await received.until(3)
-        assert (frames[2].kind, frames[2].call) == (Kind.ERROR, 1)  # 4 gets none: the client knows from GOAWAY
+        assert (frames[2].kind, frames[2].call) == (WireFrameKind.ERROR, 1)  # 4 gets none: the client knows from GOAWAY
         answers.go.set()
         await stopping
         writer.close()
@@ -291,7 +296,7 @@ async def test_strangers_fill_no_server_and_their_flood_is_logged(
     """All from one address, silent or with half a greeting: a user of that address is served all the while."""
     guard, tokens = guarding(monkeypatch, app=(), other=(), ops=("admin",))
     token = tokens["app"]
-    patient = Limits(first_byte_s=9 * WAIT_S, greeting_s=9 * WAIT_S, look_s=0.05)
+    patient = ConnectionLimits(first_byte_s=9 * WAIT_S, greeting_s=9 * WAIT_S, look_s=0.05)
     async with (
         serving(limits=patient, connections_max=8, guard=guard) as (address, _, server),
         AsyncExitStack() as stack,

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from txmsg.errors import Overloaded
-from txmsg.wire.table import SAY_AGAIN_S, Bounds, Place, Table, network_of
+from txmsg.wire.table import SAY_AGAIN_S, ConnectionPlace, ConnectionTable, ConnectionTableBounds, network_of
 
 
 class Bench:
     """A table, a clock, and what became of connections."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ConnectionTableBounds) -> None:
         self.now = 0.0
-        self.table = Table("a server", bounds, clock=lambda: self.now)
+        self.table = ConnectionTable("a server", bounds, clock=lambda: self.now)
         self.closed: dict[str, str] = {}
 
     def _close(self, name: str) -> Callable[[str], None]:
@@ -24,24 +24,24 @@ class Bench:
 
         return close
 
-    def enter(self, name: str, host: str = "10.0.0.1") -> Place | None:
+    def enter(self, name: str, host: str = "10.0.0.1") -> ConnectionPlace | None:
         return self.table.enter(host, self._close(name))
 
-    def entered(self, name: str, host: str = "10.0.0.1") -> Place:
+    def entered(self, name: str, host: str = "10.0.0.1") -> ConnectionPlace:
         place = self.enter(name, host)
         assert place is not None
         return place
 
 
 def test_an_address_that_is_alone_has_all_places_and_loses_its_oldest_stranger() -> None:
-    bench = Bench(Bounds(connections=3, strangers=3))
+    bench = Bench(ConnectionTableBounds(connections=3, strangers=3))
     for name in "abcd":
         bench.entered(name)
     assert bench.closed == {"a": "others needed its place"}
 
 
 def test_an_address_with_many_strangers_loses_them_to_others_up_to_its_share() -> None:
-    bench = Bench(Bounds(connections=4, strangers=4))
+    bench = Bench(ConnectionTableBounds(connections=4, strangers=4))
     for name in "abcd":
         bench.entered(name, "10.6.6.6")
     bench.entered("other", "10.0.0.2")
@@ -56,7 +56,7 @@ def test_an_address_with_many_strangers_loses_them_to_others_up_to_its_share() -
 
 
 def test_of_addresses_with_as_many_strangers_the_oldest_loses() -> None:
-    bench = Bench(Bounds(connections=100, strangers=3))
+    bench = Bench(ConnectionTableBounds(connections=100, strangers=3))
     for number in range(5):
         bench.now = number
         bench.entered(str(number), f"10.0.0.{number}")
@@ -65,7 +65,7 @@ def test_of_addresses_with_as_many_strangers_the_oldest_loses() -> None:
 
 @pytest.mark.parametrize("addresses", [1, 7, 2048])
 def test_all_clients_that_reconnect_at_once_keep_their_places(addresses: int) -> None:
-    bench = Bench(Bounds(connections=4000, of_user=4000))
+    bench = Bench(ConnectionTableBounds(connections=4000, of_user=4000))
     places = []
     for batch in range(4):  # each is accepted before the greetings of the one before it are read
         places += [bench.entered(str(number), f"10.0.{number % addresses}.1") for number in range(512)]
@@ -77,7 +77,7 @@ def test_all_clients_that_reconnect_at_once_keep_their_places(addresses: int) ->
 
 
 def test_strangers_that_had_time_to_greet_are_bounded_before_the_table_is_full() -> None:
-    bench = Bench(Bounds(connections=100, strangers=3, young_s=1.0))
+    bench = Bench(ConnectionTableBounds(connections=100, strangers=3, young_s=1.0))
     for name in "abcd":
         bench.entered(name)
     assert not bench.closed
@@ -113,7 +113,9 @@ class Moment(float):
 
 def test_a_newcomer_costs_no_look_at_every_address() -> None:
     now = 0.0
-    table = Table("a server", Bounds(connections=4000, strangers=1000), clock=lambda: Moment(now))
+    table = ConnectionTable(
+        "a server", ConnectionTableBounds(connections=4000, strangers=1000), clock=lambda: Moment(now)
+    )
     for number in range(1000):
         table.enter(f"2001:db8:0:{number:x}::1", lambda _: None)
         now += 0.01
@@ -126,7 +128,7 @@ def test_a_newcomer_costs_no_look_at_every_address() -> None:
 
 
 def test_strangers_that_come_and_go_leave_nothing_behind() -> None:
-    bench = Bench(Bounds(connections=100, strangers=100))
+    bench = Bench(ConnectionTableBounds(connections=100, strangers=100))
     for number in range(10_000):
         bench.table.leave(bench.entered(str(number), f"10.0.{number % 200}.1"))
     places = [bench.entered(str(number), f"10.0.0.{number}") for number in range(3)]
@@ -137,7 +139,7 @@ def test_strangers_that_come_and_go_leave_nothing_behind() -> None:
 
 
 def test_strangers_never_take_the_place_of_those_who_are_known() -> None:
-    bench = Bench(Bounds(connections=4, strangers=2, of_user=4))
+    bench = Bench(ConnectionTableBounds(connections=4, strangers=2, of_user=4))
     for name in "abc":
         bench.table.know(bench.entered(name), "app")
     for number in range(50):
@@ -148,7 +150,7 @@ def test_strangers_never_take_the_place_of_those_who_are_known() -> None:
 
 
 def test_a_full_table_has_a_reserve_for_administrators() -> None:
-    bench = Bench(Bounds(connections=2, strangers=4, of_user=2, reserve=1))
+    bench = Bench(ConnectionTableBounds(connections=2, strangers=4, of_user=2, reserve=1))
     for name in "ab":
         bench.table.know(bench.entered(name), "app")
     place = bench.entered("c")
@@ -160,7 +162,7 @@ def test_a_full_table_has_a_reserve_for_administrators() -> None:
 
 
 def test_one_user_does_not_have_the_whole_table() -> None:
-    bench = Bench(Bounds(connections=8))
+    bench = Bench(ConnectionTableBounds(connections=8))
     assert bench.table.bounds.of_user_max == 6
     places = [bench.entered(str(number)) for number in range(6)]
     for place in places:
@@ -174,7 +176,7 @@ def test_one_user_does_not_have_the_whole_table() -> None:
 
 
 def test_a_probe_is_heard_among_idle_connections_of_its_own_address() -> None:
-    bench = Bench(Bounds(connections=16, strangers=16))
+    bench = Bench(ConnectionTableBounds(connections=16, strangers=16))
     for number in range(16):
         bench.entered(str(number), "127.0.0.1")
     for number in range(16):
@@ -186,7 +188,7 @@ def test_a_probe_is_heard_among_idle_connections_of_its_own_address() -> None:
 
 
 def test_who_is_answered_is_a_stranger_again_and_loses_its_place_before_who_is_being_answered() -> None:
-    bench = Bench(Bounds(connections=2, strangers=2))
+    bench = Bench(ConnectionTableBounds(connections=2, strangers=2))
     first, second = bench.entered("first"), bench.entered("second")
     bench.table.know(first)
     bench.table.know(second)
@@ -197,7 +199,7 @@ def test_who_is_answered_is_a_stranger_again_and_loses_its_place_before_who_is_b
 
 
 def test_strangers_have_a_time_for_the_first_byte_and_for_the_greeting() -> None:
-    bench = Bench(Bounds(connections=9, first_byte_s=2.0, greeting_s=5.0))
+    bench = Bench(ConnectionTableBounds(connections=9, first_byte_s=2.0, greeting_s=5.0))
     bench.entered("silent")
     slow, known = bench.entered("slow"), bench.entered("known")
     bench.table.spoken(slow)
@@ -217,7 +219,7 @@ def test_strangers_have_a_time_for_the_first_byte_and_for_the_greeting() -> None
 
 
 def test_a_full_table_is_logged_once_a_minute_with_the_count(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(Bounds(connections=1, strangers=1))
+    bench = Bench(ConnectionTableBounds(connections=1, strangers=1))
     bench.entered("a")
     for _ in range(10):
         bench.enter("b", "10.6.6.6")

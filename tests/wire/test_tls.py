@@ -22,12 +22,12 @@ from txmsg.errors import BrokerUnavailable, MisuseError, UnknownTopic
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.channel import Channel
 from txmsg.wire.frames import PREFACE
-from txmsg.wire.server import Server
-from txmsg.wire.shared import Limits
+from txmsg.wire.server import WireServer
+from txmsg.wire.shared import ConnectionLimits
 from txmsg.wire.tls import ServerTls, TlsChoice, client_context
 
 WAIT_S = 60.0
-QUICK = Limits(greeting_s=0.2, look_s=0.05)
+QUICK = ConnectionLimits(greeting_s=0.2, look_s=0.05)
 Call = Callable[[str, TlsChoice, bytes], Awaitable[bytes]]
 
 
@@ -61,7 +61,9 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 
 @asynccontextmanager
-async def encrypted(authority: Authority, limits: Limits = QUICK) -> AsyncIterator[tuple[str, Answers, Server]]:
+async def encrypted(
+    authority: Authority, limits: ConnectionLimits = QUICK
+) -> AsyncIterator[tuple[str, Answers, WireServer]]:
     async with serving(limits=limits, tls=authority.server()) as found:
         yield found
 
@@ -77,7 +79,7 @@ def with_certificate(authority: Authority, of: Authority) -> ssl.SSLContext:
 @pytest.mark.parametrize("size", [0, 5, 200_000, 20_000_000])
 async def test_a_message_of_any_size_goes_there_and_back(authority: Authority, call: Call, size: int) -> None:
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    async with encrypted(authority, Limits()) as (address, _, _):
+    async with encrypted(authority, ConnectionLimits()) as (address, _, _):
         assert await call(address, authority.file, content) == content
 
 
@@ -121,7 +123,7 @@ async def test_streams_and_errors_are_as_without(authority: Authority) -> None:
 
 
 async def test_threads_share_a_channel(authority: Authority) -> None:
-    async with encrypted(authority, Limits()) as (address, _, server):
+    async with encrypted(authority, ConnectionLimits()) as (address, _, server):
         with BlockingChannel(address, tls=client_context(authority.file)) as channel, ThreadPoolExecutor(8) as threads:
 
             def one(number: int) -> bool:

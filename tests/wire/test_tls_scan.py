@@ -14,13 +14,13 @@ from tests.wire.services import Echo, ask, serving
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.frames import PREFACE
-from txmsg.wire.shared import Limits
+from txmsg.wire.shared import ConnectionLimits
 from txmsg.wire.tls import client_context
 
 OPENSSL = shutil.which("openssl")
 pytestmark = [pytest.mark.long, pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")]
 WAIT_S = 60.0
-QUICK = Limits(greeting_s=1.0, look_s=0.05)
+QUICK = ConnectionLimits(greeting_s=1.0, look_s=0.05)
 _WEAK = "NULL:aNULL:EXPORT:LOW:3DES:RC4:DES:MD5:@SECLEVEL=0"
 
 

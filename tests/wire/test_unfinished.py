@@ -10,8 +10,18 @@ from txmsg.errors import Overloaded
 from txmsg.wire.channel import Channel
 from txmsg.wire.connection import greeting
 from txmsg.wire.failures import error_of_bytes
-from txmsg.wire.frames import LAST, MORE, PART_SIZE_BYTES, Frame, FrameReader, Kind, call_head, frame_of, parts_of
-from txmsg.wire.shared import Limits
+from txmsg.wire.frames import (
+    LAST,
+    MORE,
+    PART_SIZE_BYTES,
+    FrameReader,
+    WireFrame,
+    WireFrameKind,
+    call_head,
+    frame_of,
+    parts_of,
+)
+from txmsg.wire.shared import ConnectionLimits
 
 WAIT_S = 60.0
 
@@ -22,7 +32,7 @@ async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() ->
         assert (await neighbour.call(Echo.back, ask(b"before"), timeout_s=WAIT_S)).held == b"before"
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(greeting() + b"".join(frame_of(Kind.CALL, MORE, call, b"x") for call in range(1, 1002)))
+        writer.write(greeting() + b"".join(frame_of(WireFrameKind.CALL, MORE, call, b"x") for call in range(1, 1002)))
         async with asyncio.timeout(WAIT_S):
             try:
                 while await reader.read(65536):
@@ -37,20 +47,25 @@ async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() ->
 async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
     """It gets an error, and its connection stays usable."""
     head, content = call_head(b"Echo/Back", 0), ask(bytes(900_000)).SerializeToString()
-    first, *others = parts_of(Kind.CALL, LAST, 1, head, content)
-    async with serving(limits=Limits(arriving_bytes=1_000_000)) as (address, _, server), Channel(address) as quick:
+    first, *others = parts_of(WireFrameKind.CALL, LAST, 1, head, content)
+    async with (
+        serving(limits=ConnectionLimits(arriving_bytes=1_000_000)) as (address, _, server),
+        Channel(address) as quick,
+    ):
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(blocking=True) + first + b"".join(others[:-1]))
         await until_async(lambda: server.shared.arriving_bytes > 500_000)
         assert len((await quick.call(Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)).held) == 900_000
         assert server.shared.arriving_bytes == 0
-        writer.write(others[-1] + b"".join(parts_of(Kind.CALL, LAST, 2, head, ask(b"small").SerializeToString())))
-        frames, came = FrameReader(), list[Frame]()
+        writer.write(
+            others[-1] + b"".join(parts_of(WireFrameKind.CALL, LAST, 2, head, ask(b"small").SerializeToString()))
+        )
+        frames, came = FrameReader(), list[WireFrame]()
         async with asyncio.timeout(WAIT_S):
             while len(came) < 3:
                 came += frames.feed(await reader.read(65536))
-        assert [(frame.kind, frame.call) for frame in came[1:]] == [(Kind.ERROR, 1), (Kind.REPLY, 2)]
+        assert [(frame.kind, frame.call) for frame in came[1:]] == [(WireFrameKind.ERROR, 1), (WireFrameKind.REPLY, 2)]
         error = error_of_bytes(came[1].payload, "the server")
         assert isinstance(error, Overloaded)
         assert "try again" in str(error)
@@ -60,17 +75,17 @@ async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
 async def test_a_call_of_which_a_message_is_refused_ends() -> None:
     """Else its method would wait for ever for what does not come."""
     part = bytes(PART_SIZE_BYTES)
-    begin = [frame_of(Kind.CALL, 0, call, call_head(b"Echo/Joined", 0)) for call in (1, 2)]
-    pushed = [frame_of(Kind.PUSH, MORE, call, part) for call in (1, 2)]
-    async with serving(limits=Limits(arriving_bytes=3 * PART_SIZE_BYTES // 2)) as (address, _, server):
+    begin = [frame_of(WireFrameKind.CALL, 0, call, call_head(b"Echo/Joined", 0)) for call in (1, 2)]
+    pushed = [frame_of(WireFrameKind.PUSH, MORE, call, part) for call in (1, 2)]
+    async with serving(limits=ConnectionLimits(arriving_bytes=3 * PART_SIZE_BYTES // 2)) as (address, _, server):
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(greeting(blocking=True) + begin[0] + pushed[0] + begin[1] + pushed[1])
-        frames, came = FrameReader(), list[Frame]()
+        frames, came = FrameReader(), list[WireFrame]()
         async with asyncio.timeout(WAIT_S):
             while len(came) < 2:
                 came += frames.feed(await reader.read(65536))
-        assert came[1].kind == Kind.ERROR
+        assert came[1].kind == WireFrameKind.ERROR
         assert isinstance(error_of_bytes(came[1].payload, "the server"), Overloaded)
         [connection] = server.shared.connections
         await until_async(lambda: connection.calls_in_flight == 1)
@@ -79,6 +94,9 @@ async def test_a_call_of_which_a_message_is_refused_ends() -> None:
 
 
 async def test_a_request_alone_may_be_larger_than_the_room_for_those_of_many() -> None:
-    async with serving(limits=Limits(arriving_bytes=1_000)) as (address, _, server), Channel(address) as channel:
+    async with (
+        serving(limits=ConnectionLimits(arriving_bytes=1_000)) as (address, _, server),
+        Channel(address) as channel,
+    ):
         assert len((await channel.call(Echo.back, ask(bytes(900_000)), timeout_s=WAIT_S)).held) == 900_000
         assert server.shared.arriving_bytes == 0

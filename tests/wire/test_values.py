@@ -21,7 +21,7 @@ from txmsg.errors import InvalidName, MisuseError, ProtocolError
 from txmsg.wire.access.keys import AccessKey
 from txmsg.wire.access.snapshot import Credential
 from txmsg.wire.users import WatchedAccess
-from txmsg.wire.values import Natural32, Range, check, packed, unpacked
+from txmsg.wire.values import Natural32, NumberRange, check, packed, unpacked
 
 
 class Colour(StrEnum):
@@ -39,7 +39,7 @@ class Inner:
 class Outer:
     name: str
     count: Natural32 = 0
-    some: Annotated[int, Range(1, 3)] | None = None
+    some: Annotated[int, NumberRange(1, 3)] | None = None
     offset: int = 0
     rate: float | None = None
     is_on: bool = True

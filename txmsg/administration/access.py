@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final
 
-from txmsg.administration.ask import Ask, Nothing
+from txmsg.administration.ask import AskBroker, Nothing
 from txmsg.wire.access.keys import KeyFile, NewAccessKey
 from txmsg.wire.access.rules import Rule
 from txmsg.wire.method import Method
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class UserDetails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class ConnectionIdentity:
     """Who a connection is. authentication: whether the server requires it; if not, everybody may do everything.
 
     credential: the id of the token, or "certificate NAME". expires_at: of the token; None: never. rules: that allow it
@@ -73,7 +73,7 @@ class UserQuery:
     name: this one only; there is no such user: MisuseError.
     """
 
-    limit: Annotated[int, Range(1, 1000)] = 1000
+    limit: Annotated[int, NumberRange(1, 1000)] = 1000
     after: str = ""
     contains: str = ""
     name: str | None = None
@@ -160,10 +160,10 @@ class DeleteUser:
     name: str
 
 
-class Access:
+class AccessService:
     """The service Access, but for its method Watch."""
 
-    who_am_i: Final = Method("Access/WhoAmI", Nothing, Identity)
+    who_am_i: Final = Method("Access/WhoAmI", Nothing, ConnectionIdentity)
     list_users: Final = Method("Access/ListUsers", UserQuery, UserPage)
     create_user: Final = Method("Access/CreateUser", NewUser, IssuedToken)
     """Not idempotent."""
@@ -176,15 +176,17 @@ class Access:
     delete_user: Final = Method("Access/DeleteUser", DeleteUser, Nothing)
 
 
-def user_of(ask: Ask, name: str) -> UserDetails:
+def user_of(ask: AskBroker, name: str) -> UserDetails:
     """The user of this name. Raises MisuseError if there is none."""
-    [user] = ask(Access.list_users, UserQuery(name=name)).users
+    [user] = ask(AccessService.list_users, UserQuery(name=name)).users
     return user
 
 
-def add_access_key(ask: Ask, name: str, key: NewAccessKey, file: KeyFile) -> UserDetails:
+def add_access_key(ask: AskBroker, name: str, key: NewAccessKey, file: KeyFile) -> UserDetails:
     """Gives a user an access key, whose secret nobody can see again without the file.
 
     Raises MisuseError if the user has two, or somebody has this one.
     """
-    return ask(Access.create_access_key, CreateAccessKey(name=name, id=key.id, sealed_secret=file.seal(key, name)))
+    return ask(
+        AccessService.create_access_key, CreateAccessKey(name=name, id=key.id, sealed_secret=file.seal(key, name))
+    )

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from txmsg.administration.ask import Nothing
 from txmsg.checks.check import Severity
 from txmsg.wire.method import Method
-from txmsg.wire.values import Natural, Range
+from txmsg.wire.values import Natural, NumberRange
 
 
 class AlertState(StrEnum):
@@ -86,7 +86,7 @@ class AlertList:
 class AlertHistoryQuery:
     """How many of the alerts that are over."""
 
-    limit: Annotated[int, Range(1, 10_000)] = 100
+    limit: Annotated[int, NumberRange(1, 10_000)] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class TrialOutcomes:
     receivers: Mapping[str, str | None]
 
 
-class Alerts:
+class AlertsService:
     """The service Alerts."""
 
     list: Final = Method("Alerts/List", Nothing, AlertList)

@@ -16,7 +16,7 @@ class Nothing:
     """A request that asks for all there is, or a reply that says only that it is done."""
 
 
-class Ask(Protocol):
+class AskBroker(Protocol):
     """Calls a broker."""
 
     def __call__(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:

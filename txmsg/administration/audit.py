@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from txmsg.wire.method import Method
-from txmsg.wire.values import Natural, Range
+from txmsg.wire.values import Natural, NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class AuditQuery:
     who: str = ""
     action: str = ""
     target: str = ""
-    limit: Annotated[int, Range(1, 1000)] = 100
+    limit: Annotated[int, NumberRange(1, 1000)] = 100
     before_id: Natural | None = None
     """Only entries before this one."""
 
@@ -50,7 +50,7 @@ class AuditPage:
     next: int | None = None
 
 
-class Audit:
+class AuditService:
     """The service Audit."""
 
     list: Final = Method("Audit/List", AuditQuery, AuditPage)

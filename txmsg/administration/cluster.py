@@ -11,7 +11,7 @@ from uuid import UUID
 from txmsg.administration.ask import Nothing
 from txmsg.metrics.figures import Labels
 from txmsg.wire.method import Method
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 Series = Mapping[tuple[str, Labels], float]
 """Values by the name of a metric and the values of its labels, in the order of the catalogue."""
@@ -94,7 +94,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerFigures:
+class ExportedFigures:
     """What one broker exports, without histograms. broker: its id. now: by the clock of its machine."""
 
     broker: str
@@ -111,12 +111,12 @@ class BrokerFigures:
 class ClientQuery:
     """Which clients. contains: in group or host, whatever the case."""
 
-    limit: Annotated[int, Range(1, 10_000)] = 1000
+    limit: Annotated[int, NumberRange(1, 10_000)] = 1000
     contains: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class ClientSummary:
     """A client as it said when it attached. A group is None if it produces, or consumes, nothing.
 
     So is a producer group that its user has no right on.
@@ -141,7 +141,7 @@ class ClientPage:
     Clients attach to every broker.
     """
 
-    clients: Sequence[Client]
+    clients: Sequence[ClientSummary]
     more: bool = False
 
 
@@ -184,7 +184,7 @@ class MirrorState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mirror(MirrorState):
+class MirrorProgress(MirrorState):
     """The same, with how far its queues are mirrored."""
 
     behind_messages: int
@@ -197,10 +197,10 @@ class Mirror(MirrorState):
 class MirrorList:
     """The mirrors of the Notify database, by name."""
 
-    mirrors: Sequence[Mirror]
+    mirrors: Sequence[MirrorProgress]
 
 
-class Cluster:
+class ClusterService:
     """The service Cluster."""
 
     show: Final = Method("Cluster/Show", ShowCluster, ClusterState)
@@ -213,6 +213,6 @@ class Cluster:
     """Lets a draining broker work again. Idempotent."""
     forget: Final = Method("Cluster/Forget", BrokerId, Nothing)
     """Forgets a broker that died and is not coming back. Refused while it lives."""
-    figures: Final = Method("Cluster/Figures", ReadFigures, BrokerFigures)
+    figures: Final = Method("Cluster/Figures", ReadFigures, ExportedFigures)
     clients: Final = Method("Cluster/Clients", ClientQuery, ClientPage)
     mirrors: Final = Method("Cluster/Mirrors", Nothing, MirrorList)

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Annotated, Final
 
 from txmsg.wire.method import Method
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class AttemptFailure:
     """Why one attempt failed. at: None if it is not known.
 
     is_expired: it was not settled within its visibility timeout, rather than refused.
@@ -68,7 +68,7 @@ class DeadLetter:
     body: bytes = b""
     is_withheld: bool = False
     """Headers and body were asked for, and left out: the caller may not read the topic."""
-    failures: Sequence[Failure] = ()
+    failures: Sequence[AttemptFailure] = ()
     """The oldest first."""
 
 
@@ -77,7 +77,7 @@ class DeadLetterQuery:
     """A page of dead letters. after: `next` of the page before. whole: with headers, bodies and failures."""
 
     which: DeadLetterFilter = DeadLetterFilter()
-    limit: Annotated[int, Range(1, 10_000)] = 100
+    limit: Annotated[int, NumberRange(1, 10_000)] = 100
     after: str = ""
     whole: bool = False
 
@@ -103,7 +103,7 @@ class DeadLetterBatch:
     """Up to `limit` of these dead letters. Repeated until none is left."""
 
     which: DeadLetterFilter
-    limit: Annotated[int, Range(1, 1000)] = 1000
+    limit: Annotated[int, NumberRange(1, 1000)] = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class DeadLettersDone:
     count: int
 
 
-class DeadLetters:
+class DeadLettersService:
     """The service DeadLetters."""
 
     list: Final = Method("DeadLetters/List", DeadLetterQuery, DeadLetterPage)

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 _KEY: Final = "txmsg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ChangeField:
     """A field of a change. kind: int, float, bool or str; `choices` are those of a str. A name in _s is a duration."""
 
     name: str
     kind: type
     choices: Sequence[str] = ()
-    bounds: Range | None = None
+    bounds: NumberRange | None = None
     option: str
     """Of the command, without its dashes."""
     help: str
@@ -35,17 +35,17 @@ def setting(help: str, *, option: str = "") -> Any:
     return field(default=None, metadata={_KEY: (help, option)})
 
 
-def settings_of(change: type[Any]) -> Mapping[str, Setting]:
+def settings_of(change: type[Any]) -> Mapping[str, ChangeField]:
     """What can be changed, by name."""
     hints = get_type_hints(change, include_extras=True)
     return {each.name: _setting_of(each.name, hints[each.name], *each.metadata[_KEY]) for each in fields(change)}
 
 
-def _setting_of(name: str, hint: Any, help: str, option: str) -> Setting:
+def _setting_of(name: str, hint: Any, help: str, option: str) -> ChangeField:
     (kind,) = (each for each in get_args(hint) if each is not NoneType)
     kind, *bounds = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     choices = get_args(kind) if get_origin(kind) is Literal else ()
-    return Setting(
+    return ChangeField(
         name=name,
         kind=str if choices else kind,
         choices=choices,

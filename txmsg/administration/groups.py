@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Annotated, Final, Literal
 
 from txmsg.administration.ask import Nothing
-from txmsg.administration.dead_letters import Failure
+from txmsg.administration.dead_letters import AttemptFailure
 from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.method import Method
 from txmsg.wire.start import Start
-from txmsg.wire.values import Natural32, Range
+from txmsg.wire.values import Natural32, NumberRange
 
 PoisonedKey = Literal["continue", "park"]
 """After a dead letter, whether its ordering key continues, or waits for an operator."""
@@ -65,7 +65,7 @@ class CheckSettings:
 class GroupQuery:
     """Which groups: the first by name that come after this one, and have this in their names, whatever the case."""
 
-    limit: Annotated[int, Range(1, 10_000)] = 1000
+    limit: Annotated[int, NumberRange(1, 10_000)] = 1000
     after: str = ""
     contains: str = ""
 
@@ -105,7 +105,7 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
+class LiveGroupMember:
     """A member that is alive. silent_s: since it asked for messages. since: attached to the broker that was asked."""
 
     id: str
@@ -151,7 +151,7 @@ class GroupDetails:
     waiting: int
     retrying: int
     dead: int
-    members: Sequence[GroupMember]
+    members: Sequence[LiveGroupMember]
     queues: Sequence[GroupQueue]
 
 
@@ -163,11 +163,11 @@ class GroupChange:
     retry_delays_s: Sequence[float] | None = None
     default_retries: bool = False
     """Delays and number of retries are the broker's again, where none are given."""
-    retries_max: Annotated[int, Range(0, 10_000)] | None = None
+    retries_max: Annotated[int, NumberRange(0, 10_000)] | None = None
     poisoned_key: PoisonedKey | None = None
     deliver_rate_max: float | None = None
     """0: no limit."""
-    concurrency: Annotated[int, Range(0, CONCURRENCY_MAX)] | None = None
+    concurrency: Annotated[int, NumberRange(0, CONCURRENCY_MAX)] | None = None
     """Of a log. 0: as the subscriptions say."""
     stopped: bool | None = None
     """Whether nothing is delivered to it."""
@@ -184,7 +184,7 @@ class CheckChange:
     default_checks: bool = False
     first_check_s: float | None = None
     check_interval_s: float | None = None
-    checks_max: Annotated[int, Range(0, 1_000_000)] | None = None
+    checks_max: Annotated[int, NumberRange(0, 1_000_000)] | None = None
     no_client_park_s: float | None = None
 
 
@@ -239,7 +239,7 @@ class GroupDeletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
+class PendingRetry:
     """A message that a group could not process yet. due_at None: when an earlier one of its ordering key is done.
 
     id: UUID.NUMBER. attempts: that failed. failures: the oldest first. generation: how often it was redelivered on
@@ -257,7 +257,7 @@ class Retry:
     attempts: int
     due_at: datetime | None = None
     last_error: str | None = None
-    failures: Sequence[Failure]
+    failures: Sequence[AttemptFailure]
     generation: int
     body_size_bytes: int
 
@@ -267,7 +267,7 @@ class RetryQuery:
     """Which retries. after: `next` of the page before."""
 
     group: str
-    limit: Annotated[int, Range(1, 10_000)] = 100
+    limit: Annotated[int, NumberRange(1, 10_000)] = 100
     after: str = ""
 
 
@@ -275,7 +275,7 @@ class RetryQuery:
 class RetryPage:
     """Retries, those that are due first. next: what names the page after this one; None for the last one."""
 
-    retries: Sequence[Retry]
+    retries: Sequence[PendingRetry]
     next: str | None = None
 
 
@@ -314,7 +314,7 @@ class RetriesSkipped:
     skipped: int
 
 
-class Groups:
+class GroupsService:
     """The service Groups."""
 
     list: Final = Method("Groups/List", GroupQuery, GroupList)

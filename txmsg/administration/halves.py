@@ -12,7 +12,7 @@ from txmsg.administration.ask import Nothing
 from txmsg.errors import OutcomeExpired
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX
 from txmsg.wire.method import Method
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class HalfQuery:
     """Of this producer group."""
     parked_only: bool = False
     transaction_id: UUID | None = None
-    limit: Annotated[int, Range(1, 10_000)] = 100
+    limit: Annotated[int, NumberRange(1, 10_000)] = 100
     with_bodies: bool = False
     after: str | None = None
 
@@ -130,7 +130,7 @@ class Stats:
     unread_dropped: int
 
 
-class Admin:
+class AdminService:
     """The service Admin."""
 
     list_halves: Final = Method("Admin/ListHalves", HalfQuery, HalfPage)

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from txmsg.administration.ask import Ask
-from txmsg.administration.dead_letters import Failure
+from txmsg.administration.ask import AskBroker
+from txmsg.administration.dead_letters import AttemptFailure
 from txmsg.administration.messages import (
     EndedTransaction,
     JournalEntry,
     LifeInGroup,
     LifeInMirror,
     MessageQuery,
-    Messages,
+    MessagesService,
     Trace,
     TracedMessage,
     TraceQuery,
@@ -110,17 +110,17 @@ class MessageLives:
     more: bool
 
 
-def message_life(ask: Ask, which: str, *, topic: str = "", limit: int = 20) -> MessageLives:
+def message_life(ask: AskBroker, which: str, *, topic: str = "", limit: int = 20) -> MessageLives:
     """The life of a message (UUID.NUMBER), of the messages of a transaction (UUID), or of the newest with a key.
 
     A key that looks like an id is looked for if nothing has that id. topic: of messages with a key. Raises
     OutcomeExpired if nothing is known of it.
     """
     if not topic and _is_id(which):
-        trace = ask(Messages.trace, TraceQuery(id=which))
+        trace = ask(MessagesService.trace, TraceQuery(id=which))
         if trace.messages or trace.ended is not None:
             return lives_of(trace, which)
-    trace = ask(Messages.trace, TraceQuery(key=which, topic=topic, limit=limit))
+    trace = ask(MessagesService.trace, TraceQuery(key=which, topic=topic, limit=limit))
     if not trace.messages:
         what = f"{shown(which)} in topic {topic}" if topic else shown(which)
         raise OutcomeExpired(
@@ -138,12 +138,14 @@ def _is_id(text: str) -> bool:
     return True
 
 
-def messages_from(ask: Ask, topic: str, start: Start, *, queue: int | None = None, limit: int = 20) -> MessageLives:
+def messages_from(
+    ask: AskBroker, topic: str, start: Start, *, queue: int | None = None, limit: int = 20
+) -> MessageLives:
     """The stored messages of a topic, or of one queue, from a place on, the first stored one first.
 
     Not what became of them in groups and mirrors. start: no `latest`. Raises UnknownTopic.
     """
-    found = ask(Messages.find, MessageQuery(topic=topic, place=place_of(start, queue), limit=limit))
+    found = ask(MessagesService.find, MessageQuery(topic=topic, place=place_of(start, queue), limit=limit))
     return lives_of(Trace(messages=[TracedMessage(message=each) for each in found.messages], more=found.more), "")
 
 
@@ -290,7 +292,7 @@ def _failures_of(group: LifeInGroup, journal: Sequence[LifeEvent]) -> Iterator[L
             yield LifeEvent(at=failure.at, what=what, group=group.group, attempt=failure.attempt, detail=failure.error)
 
 
-def _is_same(event: LifeEvent, failure: Failure) -> bool:
+def _is_same(event: LifeEvent, failure: AttemptFailure) -> bool:
     is_near = event.at is None or failure.at is None or abs(event.at - failure.at) < _SAME_FAILURE
     return is_near and event.attempt in {None, failure.attempt}
 

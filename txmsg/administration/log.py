@@ -15,11 +15,11 @@ from itertools import islice
 from typing import NamedTuple, NoReturn
 
 from txmsg.administration.dead_letters import (
+    AttemptFailure,
     DeadLetter,
     DeadLetterFilter,
     DeadLetterPage,
     DeadLetterQuery,
-    Failure,
     Selection,
 )
 from txmsg.administration.groups import (
@@ -29,11 +29,11 @@ from txmsg.administration.groups import (
     GroupDeletion,
     GroupDetails,
     GroupList,
-    GroupMember,
     GroupQuery,
     GroupQueue,
     GroupSettings,
     GroupSummary,
+    LiveGroupMember,
     RetryQuery,
     Seek,
     SeekPlan,
@@ -97,7 +97,8 @@ class LogAdministration:
             retrying=summary.retrying,
             dead=summary.dead,
             members=[
-                GroupMember(id=member.id, topics=member.topics, strategy=member.strategy) for member in state.members
+                LiveGroupMember(id=member.id, topics=member.topics, strategy=member.strategy)
+                for member in state.members
             ],
             queues=[_queue(queue) for queue in state.queues],
         )
@@ -378,7 +379,7 @@ def _value(letter: _Letter) -> DeadLetter:
         body_size_bytes=len(message.body),
         headers=dict(message.headers),
         body=message.body,
-        failures=[Failure(attempt=attempt, error=error) for attempt, error in enumerate(errors, 1)],
+        failures=[AttemptFailure(attempt=attempt, error=error) for attempt, error in enumerate(errors, 1)],
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txmsg.errors import CorruptLog, MisuseError
-from txmsg.metaq.interface import LogAccess, LogQueue, Range
+from txmsg.metaq.interface import LogAccess, LogQueue, QueueRange
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.store.commit_log import CommitLogReader
@@ -63,12 +63,12 @@ class LogTopic:
 
     topic: str
     settings: TopicSettings
-    queues: Sequence[tuple[int, Range | CorruptLog]]
+    queues: Sequence[tuple[int, QueueRange | CorruptLog]]
 
     @property
     def kept(self) -> int:
         """Offsets that are kept, in all queues that are not damaged."""
-        return sum(found.end - found.begin for _, found in self.queues if isinstance(found, Range))
+        return sum(found.end - found.begin for _, found in self.queues if isinstance(found, QueueRange))
 
     @property
     def damage(self) -> str | None:
@@ -155,7 +155,7 @@ def require_read(access: LogAccess, topic: str, before: TopicSettings, after: To
                 )
 
 
-def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, Range | CorruptLog]:
+def _kept(access: LogAccess, queues: Sequence[LogQueue]) -> dict[LogQueue, QueueRange | CorruptLog]:
     """What is kept of each queue; of a damaged one, how it is."""
     try:
         return {**access.ranges(queues)}

@@ -8,21 +8,21 @@ from datetime import datetime
 from typing import Annotated, Final, Literal, TypeAlias
 from uuid import UUID
 
-from txmsg.administration.ask import Ask
-from txmsg.administration.dead_letters import Failure
+from txmsg.administration.ask import AskBroker
+from txmsg.administration.dead_letters import AttemptFailure
 from txmsg.errors import MisuseError
 from txmsg.message import datetime_of_us
 from txmsg.wire.body_keys_query import BODY_KEYS
 from txmsg.wire.method import Method
 from txmsg.wire.start import Start
-from txmsg.wire.values import Natural, Range
+from txmsg.wire.values import Natural, NumberRange
 
 Decider: TypeAlias = Literal["sender", "client", "check", "person"]
 """Who decided that a message is delivered: sender, of one that was sent plain; client; check, a check-back; person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BrowseStart:
     """Where to begin among the stored messages of a topic: at either an offset or a time. queue: None: in all of them.
 
     at: at the first message of each queue that was stored then, or later.
@@ -43,8 +43,8 @@ class MessageQuery:
     key: str = ""
     id: str = ""
     topic: str = ""
-    place: Place | None = None
-    limit: Annotated[int, Range(1, 10_000)] = 100
+    place: BrowseStart | None = None
+    limit: Annotated[int, NumberRange(1, 10_000)] = 100
     with_bodies: bool = False
     """And headers."""
 
@@ -114,7 +114,7 @@ class TraceQuery:
     id: str = ""
     key: str = ""
     topic: str = ""
-    limit: Annotated[int, Range(1, 1000)] = 20
+    limit: Annotated[int, NumberRange(1, 1000)] = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class LifeInGroup:
     """Of a retry; None: when an earlier message of its ordering key is done."""
     died_at: datetime | None = None
     generation: int
-    failures: Sequence[Failure]
+    failures: Sequence[AttemptFailure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class JournalEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
+class MessageJournal:
     """What a topic's journal has on a message: its first 10,000 entries. since: None: it is off."""
 
     since: datetime | None = None
@@ -197,7 +197,7 @@ class TracedMessage:
     message: FoundMessage
     groups: Sequence[LifeInGroup] = ()
     mirrors: Sequence[LifeInMirror] = ()
-    journal: Journal = Journal()
+    journal: MessageJournal = MessageJournal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class EndedTransaction:
     half_stored_at: datetime | None = None
     producer_group: str | None = None
     decided_by: Decider | None = None
-    journal: Journal = Journal()
+    journal: MessageJournal = MessageJournal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class Erased:
     results: Sequence[ErasedMessages]
 
 
-class Messages:
+class MessagesService:
     """The service Messages."""
 
     find: Final = Method("Messages/Find", MessageQuery, MessagePage)
@@ -261,15 +261,15 @@ class Messages:
     body_keys: Final = BODY_KEYS
 
 
-def place_of(start: Start, queue: int | None) -> Place:
+def place_of(start: Start, queue: int | None) -> BrowseStart:
     """Where to begin among stored messages. Raises MisuseError for `latest`, behind which nothing is stored."""
     if start.kind == "latest":
         raise MisuseError("nothing is stored behind the latest message: give earliest, an offset or a time")
     if start.kind == "time":
-        return Place(queue=queue, at=datetime_of_us(start.value))
-    return Place(queue=queue, offset=start.value)
+        return BrowseStart(queue=queue, at=datetime_of_us(start.value))
+    return BrowseStart(queue=queue, offset=start.value)
 
 
-def content_of(ask: Ask, id: str) -> FoundMessage | None:
+def content_of(ask: AskBroker, id: str) -> FoundMessage | None:
     """A message (UUID.NUMBER) with headers and body; None if it is only a retry or dead letter any more, or gone."""
-    return next(iter(ask(Messages.find, MessageQuery(id=id, limit=1, with_bodies=True)).messages), None)
+    return next(iter(ask(MessagesService.find, MessageQuery(id=id, limit=1, with_bodies=True)).messages), None)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from txmsg.administration.ask import Ask
+from txmsg.administration.ask import AskBroker
 from txmsg.administration.dead_letters import (
     DeadLetterBatch,
     DeadLetterFilter,
     DeadLetterPage,
     DeadLetterQuery,
-    DeadLetters,
+    DeadLettersService,
     Selection,
 )
 from txmsg.administration.groups import (
@@ -25,8 +25,8 @@ from txmsg.administration.groups import (
     GroupList,
     GroupName,
     GroupQuery,
-    Groups,
     GroupSettings,
+    GroupsService,
     RetryNow,
     RetryPage,
     RetryQuery,
@@ -43,20 +43,20 @@ _BATCHES_PER_S: Final = 2.0
 class NotifyAdministration:
     """See `Administration` for what each method promises."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: AskBroker) -> None:
         self._ask = ask
 
     # ---- groups
 
     def list_groups(self, query: GroupQuery) -> GroupList:
-        return self._ask(Groups.list, query)
+        return self._ask(GroupsService.list, query)
 
     def show_group(self, group: str) -> GroupDetails:
-        return self._ask(Groups.show, GroupName(group=group))
+        return self._ask(GroupsService.show, GroupName(group=group))
 
     def show_checks(self, group: str) -> CheckSettings | None:
         with suppress(UnknownGroup):
-            return self._ask(Groups.show_checks, GroupName(group=group))
+            return self._ask(GroupsService.show_checks, GroupName(group=group))
         return None
 
     def alter_group(self, change: GroupChange) -> GroupSettings:
@@ -66,43 +66,43 @@ class NotifyAdministration:
                 f"concurrency={change.concurrency} of group {change.group!r}, which is at brokers: `txmsg config set "
                 f"{setting} N` sets that of its consumers, and `txmsg config unset {setting}` resets it"
             )
-        return self._ask(Groups.alter, change)
+        return self._ask(GroupsService.alter, change)
 
     def alter_checks(self, change: CheckChange) -> CheckSettings:
-        return self._ask(Groups.alter_checks, change)
+        return self._ask(GroupsService.alter_checks, change)
 
     def seek(self, seek: Seek) -> SeekPlan:
-        return self._ask(Groups.seek, seek)
+        return self._ask(GroupsService.seek, seek)
 
     def list_retries(self, query: RetryQuery) -> RetryPage:
-        return self._ask(Groups.list_retries, query)
+        return self._ask(GroupsService.list_retries, query)
 
     def retry_now(self, group: str, id: str = "") -> Iterator[int]:
         after: str | None = ""
         while after is not None:
-            reply = self._ask(Groups.retry_now, RetryNow(group=group, id=id, after=after))
+            reply = self._ask(GroupsService.retry_now, RetryNow(group=group, id=id, after=after))
             yield reply.retries
             after = reply.next
 
     def skip_retry(self, group: str, id: str) -> int:
-        return self._ask(Groups.skip_retry, RetrySkip(group=group, id=id)).skipped
+        return self._ask(GroupsService.skip_retry, RetrySkip(group=group, id=id)).skipped
 
     def delete_group(self, deletion: GroupDeletion) -> None:
-        self._ask(Groups.delete, deletion)
+        self._ask(GroupsService.delete, deletion)
 
     # ---- dead letters
 
     def list_dead_letters(self, query: DeadLetterQuery) -> DeadLetterPage:
-        return self._ask(DeadLetters.list, query)
+        return self._ask(DeadLettersService.list, query)
 
     def select(self, which: DeadLetterFilter) -> Selection:
-        return self._ask(DeadLetters.count, which)
+        return self._ask(DeadLettersService.count, which)
 
     def redrive(self, selection: Selection, *, rate: float | None = None) -> Iterator[int]:
         limit = _BATCH_MAX if rate is None else max(1, min(_BATCH_MAX, round(rate / _BATCHES_PER_S)))
         batch = DeadLetterBatch(which=selection.which, limit=limit)
         done, started_at = 0, time.monotonic()
-        while redriven := self._ask(DeadLetters.redrive, batch).count:
+        while redriven := self._ask(DeadLettersService.redrive, batch).count:
             yield redriven
             done += redriven
             if rate is not None and done < selection.count:
@@ -110,5 +110,5 @@ class NotifyAdministration:
 
     def purge(self, selection: Selection) -> Iterator[int]:
         batch = DeadLetterBatch(which=selection.which, limit=_BATCH_MAX)
-        while purged := self._ask(DeadLetters.purge, batch).count:
+        while purged := self._ask(DeadLettersService.purge, batch).count:
             yield purged

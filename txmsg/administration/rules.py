@@ -25,14 +25,14 @@ class RuleList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class RuleAdded:
     """changed: False if the rule was there."""
 
     changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Denied:
+class RuleRemoved:
     """changed: the rule was there. still: another one, which allows the same."""
 
     changed: bool
@@ -40,7 +40,7 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class RuleChecked:
     """Whether something is allowed, and a rule that allows it. roles: of the user."""
 
     allowed: bool
@@ -48,13 +48,13 @@ class Checked:
     roles: Sequence[str] = ()
 
 
-class Rules:
+class RulesService:
     """The service Rules."""
 
     list: Final = Method("Rules/List", RuleQuery, RuleList)
-    allow: Final = Method("Rules/Allow", Rule, Allowed)
+    allow: Final = Method("Rules/Allow", Rule, RuleAdded)
     """Adds a rule. Idempotent."""
-    deny: Final = Method("Rules/Deny", Rule, Denied)
+    deny: Final = Method("Rules/Deny", Rule, RuleRemoved)
     """Takes a rule away. Idempotent."""
-    check: Final = Method("Rules/Check", Rule, Checked)
+    check: Final = Method("Rules/Check", Rule, RuleChecked)
     """Whether its subject may do this now; a prefix and `*`: with all names that begin so."""

@@ -6,12 +6,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
-from txmsg.administration.ask import Ask, Nothing
+from txmsg.administration.ask import AskBroker, Nothing
 from txmsg.errors import MisuseError
 from txmsg.message.typed.registry import SchemaVersion, latest_before, schema_of
 from txmsg.message.typed.topic import Topic
 from txmsg.wire.method import Method
-from txmsg.wire.values import Natural32, Range
+from txmsg.wire.values import Natural32, NumberRange
 
 Steps: TypeAlias = Generator[tuple[Method[Any, Any], Any], Any, bool]
 
@@ -31,7 +31,7 @@ class SchemaQuery:
     after_topic: str = ""
     """The last one of the page before."""
     after_version: Natural32 = 0
-    limit: Annotated[int, Range(1, VERSIONS_MAX)] = VERSIONS_MAX
+    limit: Annotated[int, NumberRange(1, VERSIONS_MAX)] = VERSIONS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class RegisterSchema:
     """
 
     topic: str
-    version: Annotated[int, Range(1, 2**31 - 1)]
+    version: Annotated[int, NumberRange(1, 2**31 - 1)]
     content_type: str
     schema: Mapping[str, Any]
     after: Natural32 = 0
@@ -69,12 +69,12 @@ class DeleteSchema:
     """A version to be deleted. latest: also if it is the latest one. dry_run: only refuses as the call without it."""
 
     topic: str
-    version: Annotated[int, Range(1, 2**31 - 1)]
+    version: Annotated[int, NumberRange(1, 2**31 - 1)]
     latest: bool = False
     dry_run: bool = False
 
 
-class Schemas:
+class SchemasService:
     """The service Schemas."""
 
     list: Final = Method("Schemas/List", SchemaQuery, SchemaPage)
@@ -82,18 +82,18 @@ class Schemas:
     delete: Final = Method("Schemas/Delete", DeleteSchema, Nothing)
 
 
-def schemas_of(ask: Ask, topic: str = "") -> Iterator[SchemaVersion]:
+def schemas_of(ask: AskBroker, topic: str = "") -> Iterator[SchemaVersion]:
     """The versions of a topic, or of all, by topic and version."""
     query, more = SchemaQuery(topic=topic), True
     while more:
-        page = ask(Schemas.list, query)
+        page = ask(SchemasService.list, query)
         yield from page.schemas
         if more := page.more:
             last = page.schemas[-1]
             query = SchemaQuery(topic=topic, after_topic=last.topic, after_version=last.version)
 
 
-def register_schema(ask: Ask, topic: Topic[Any]) -> bool:
+def register_schema(ask: AskBroker, topic: Topic[Any]) -> bool:
     """Adds the schema of a topic; False: it was there. Raises MisuseError for one that must not be added."""
     steps = registration(topic)
     call = next(steps)
@@ -115,7 +115,7 @@ def registration(topic: Topic[Any]) -> Steps:
         request = RegisterSchema(
             topic=new.topic, version=new.version, content_type=new.content_type, schema=new.schema, after=after
         )
-        reply: SchemaRegistered = yield Schemas.register, request
+        reply: SchemaRegistered = yield SchemasService.register, request
         if reply.registered:
             return True
         latest = latest_before(topic, reply.schemas)

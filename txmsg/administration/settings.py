@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from txmsg.administration.ask import Nothing
 from txmsg.wire.method import Method
-from txmsg.wire.values import Natural, Range
+from txmsg.wire.values import Natural, NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class WatchSettings:
 
     prefixes: Sequence[str] = ()
     version: Natural = 0
-    wait_ms: Annotated[int, Range(0, 300_000)] = 0
+    wait_ms: Annotated[int, NumberRange(0, 300_000)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class WatchedSettings:
     settings: Sequence[SettingChange]
 
 
-class Settings:
+class SettingsService:
     """The service Settings."""
 
     show: Final = Method("Settings/Show", Nothing, SettingsInUse)

@@ -11,17 +11,17 @@ from txmsg.administration.ask import Nothing
 from txmsg.administration.fields import setting
 from txmsg.message import QUEUES_MAX
 from txmsg.wire.method import Method
-from txmsg.wire.values import Natural, Range
+from txmsg.wire.values import Natural, NumberRange
 
 Permission = Literal["rw", "r", "w", "none"]
 Durability = Literal["replicated", "sync", "async", "memory"]
 Unread = Literal["keep", "drop"]
 MessageType = Literal["any", "normal", "fifo", "delay", "transaction"]
-QueueCount = Annotated[int, Range(1, QUEUES_MAX)]
+QueueCount = Annotated[int, NumberRange(1, QUEUES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
+class TopicWithSettings:
     """A topic with its settings. A later release may know other words than `TopicChange` names here."""
 
     topic: str
@@ -104,7 +104,7 @@ class CreatedTopic:
 class TopicQuery:
     """The first topics by name after this one whose names contain this, whatever the case."""
 
-    limit: Annotated[int, Range(1, 10_000)] = 1000
+    limit: Annotated[int, NumberRange(1, 10_000)] = 1000
     after: str = ""
     """The `next` of the page before."""
     contains: str = ""
@@ -114,7 +114,7 @@ class TopicQuery:
 class TopicSummary:
     """A topic, how many messages are in its queues, and how many have ever entered them."""
 
-    settings: TopicSettings
+    settings: TopicWithSettings
     kept: Natural
     entered: Natural
 
@@ -167,7 +167,7 @@ class TopicGroup:
 class TopicDetails:
     """A topic whole. halves: undecided or held back; scheduled: not due yet."""
 
-    settings: TopicSettings
+    settings: TopicWithSettings
     queues: Sequence[TopicQueue]
     segments: Sequence[TopicSegment]
     """Those that are kept, the oldest first. One is dropped whole, when all in it is older than the retention."""
@@ -208,12 +208,12 @@ class DeleteTopic:
     dry_run: bool = False
 
 
-class Topics:
+class TopicsService:
     """The service Topics. `settings` counts nothing, which takes `show` long in a topic of many messages."""
 
     create: Final = Method("Topics/Create", CreateTopic, CreatedTopic)
     list: Final = Method("Topics/List", TopicQuery, TopicPage)
     show: Final = Method("Topics/Show", TopicName, TopicDetails)
-    settings: Final = Method("Topics/Settings", TopicName, TopicSettings)
-    alter: Final = Method("Topics/Alter", AlterTopic, TopicSettings)
+    settings: Final = Method("Topics/Settings", TopicName, TopicWithSettings)
+    alter: Final = Method("Topics/Alter", AlterTopic, TopicWithSettings)
     delete: Final = Method("Topics/Delete", DeleteTopic, Nothing)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from txmsg.binlog import table
 from txmsg.binlog.database import Session
-from txmsg.binlog.mirrors import MirrorRow, Mirrors
+from txmsg.binlog.mirrors import MirrorRow, TailerMirror
 from txmsg.binlog.resume import QueueComparison, ResumePoint, first_difference, verdict
-from txmsg.binlog.sink import MessageFingerprint, OffsetRange, QueueTail, Sink, content_crc
-from txmsg.binlog.table import TableQueue
+from txmsg.binlog.sink import MessageFingerprint, MirrorSink, OffsetRange, QueueTail, content_crc
+from txmsg.binlog.table import MirroredQueue
 from txmsg.errors import MirrorDiverged, NotLeader
 from txmsg.message import QueueNumber
 
@@ -18,7 +18,7 @@ from txmsg.message import QueueNumber
 class Compared(NamedTuple):
     """A queue, what the log has of it, and how that compares with the table."""
 
-    queue: TableQueue
+    queue: MirroredQueue
     in_log: OffsetRange
     go_on: ResumePoint
 
@@ -28,10 +28,10 @@ class Compared(NamedTuple):
         return self.go_on.verdict in (QueueComparison.BEHIND, QueueComparison.DIFFERS)
 
 
-class Refused(NamedTuple):
+class RefusedQueue(NamedTuple):
     """A queue that the log refuses to describe, and why."""
 
-    queue: TableQueue
+    queue: MirroredQueue
     error: Exception
 
 
@@ -57,7 +57,7 @@ class Divergence(NamedTuple):
         )
 
 
-def require_latest(sink: Sink, mirror: MirrorRow | None) -> None:
+def require_latest(sink: MirrorSink, mirror: MirrorRow | None) -> None:
     """Raises NotLeader if the log continues elsewhere, under a later generation than its own."""
     if mirror is None or mirror.log_id != sink.log_id or (mirror.generation or 0) <= sink.generation:
         return
@@ -69,8 +69,8 @@ def require_latest(sink: Sink, mirror: MirrorRow | None) -> None:
 
 
 def compare(
-    session: Session, sink: Sink, mirrors: Mirrors, queues: Sequence[TableQueue]
-) -> Iterator[Compared | Refused]:
+    session: Session, sink: MirrorSink, mirrors: TailerMirror, queues: Sequence[MirroredQueue]
+) -> Iterator[Compared | RefusedQueue]:
     """Compares each queue at the log's end: by the message, for numbers alone mislead. In their order."""
     tails = dict(zip(queues, sink.tails([(queue.topic, queue.number) for queue in queues]), strict=True))
     if any(isinstance(tail, QueueTail) and tail.range is None for tail in tails.values()):
@@ -81,7 +81,7 @@ def compare(
     table_marks = table.marks_at(session, {queue_id: mark.offset for queue_id, mark in marks.items()})
     for queue, tail in tails.items():
         if isinstance(tail, Exception):
-            yield Refused(queue, tail)
+            yield RefusedQueue(queue, tail)
             continue
         assert tail.range is not None  # see _as_noted
         in_table = OffsetRange(queue.begin, queue.end)
@@ -91,13 +91,13 @@ def compare(
 
 
 def _as_noted(
-    tails: Mapping[TableQueue, QueueTail | Exception], mirrors: Mirrors, log_id: int
-) -> dict[TableQueue, QueueTail | Exception]:
+    tails: Mapping[MirroredQueue, QueueTail | Exception], mirrors: TailerMirror, log_id: int
+) -> dict[MirroredQueue, QueueTail | Exception]:
     """Where a log knows no more where a queue ended, it ended where the mirror noted it last: in this log only."""
     mirror = mirrors.look()
     noted = mirrors.positions() if mirror is not None and mirror.log_id == log_id else {}
 
-    def settled(queue: TableQueue, tail: QueueTail | Exception) -> QueueTail | Exception:
+    def settled(queue: MirroredQueue, tail: QueueTail | Exception) -> QueueTail | Exception:
         if isinstance(tail, Exception) or tail.range is not None:
             return tail
         end = noted[queue.id].next_offset if queue.id in noted else 0
@@ -117,7 +117,7 @@ def _looked_again(session: Session, compared: Compared, mark: MessageFingerprint
     return Compared(queue, compared.in_log, verdict(compared.in_log, in_table, mark, there.get(queue.id)))
 
 
-def divergence(session: Session, sink: Sink, compared: Compared) -> Divergence:
+def divergence(session: Session, sink: MirrorSink, compared: Compared) -> Divergence:
     """Where a queue that has diverged begins to differ: all that both have of it is compared."""
     queue, (log_begin, log_end) = compared.queue, compared.in_log
     begin = max(log_begin, queue.begin)

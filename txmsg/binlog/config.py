@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.errors import MisuseError, shown
-from txmsg.settings.catalogue import Kind, check_settings, required, setting
+from txmsg.settings.catalogue import SettingKind, check_settings, required, setting
 from txmsg.settings.common import (
     TlsConfig,
     http_listen_setting,
@@ -47,7 +47,7 @@ class TailerConfig:
 
     storage: str = required(
         "The Notify database: postgresql://user@host:5432/database.",
-        kind=Kind.TEXT,
+        kind=SettingKind.TEXT,
         metavar="URL",
         option="--storage",
         variable="TXMSG_STORAGE",
@@ -64,14 +64,14 @@ class TailerConfig:
     kafka_config: Path | None = setting(
         None,
         "For Kafka: file with properties of librdkafka, one NAME=VALUE per line: security.protocol, sasl.username ...",
-        kind=Kind.FILE,
+        kind=SettingKind.FILE,
         option="--kafka-config",
         variable="TXMSG_KAFKA_CONFIG",
     )
     replication_factor: int | None = setting(
         None,
         "Replication factor of topics that the tailer creates in Kafka.",
-        kind=Kind.COUNT,
+        kind=SettingKind.COUNT,
         least=1,
         option="--replication-factor",
         shown="as the cluster is set",
@@ -79,7 +79,7 @@ class TailerConfig:
     min_insync_replicas: int | None = setting(
         None,
         "min.insync.replicas of topics that the tailer creates in Kafka.",
-        kind=Kind.COUNT,
+        kind=SettingKind.COUNT,
         least=1,
         option="--min-insync-replicas",
         shown="as the cluster is set",
@@ -93,14 +93,14 @@ class TailerConfig:
     topics: tuple[str, ...] | None = setting(
         None,
         "Topics to mirror, with * and ?; repeatable.",
-        kind=Kind.TEXTS,
+        kind=SettingKind.TEXTS,
         option="--topics",
         shown="those of the existing mirror, else all",
     )
     exclude: tuple[str, ...] | None = setting(
         None,
         "Topics to exclude; repeatable. '' excludes none.",
-        kind=Kind.TEXTS,
+        kind=SettingKind.TEXTS,
         option="--exclude",
         shown="those of the existing mirror, else none",
     )

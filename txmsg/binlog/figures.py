@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from txmsg.binlog.tailer import State, Tailer
+from txmsg.binlog.tailer import Tailer, TailerState
 from txmsg.checks.database import TAILER_WAITS
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 
 _SILENCE_S_MAX: Final = 120.0
@@ -15,13 +15,13 @@ _SILENCE_S_MAX: Final = 120.0
 def unready(tailer: Tailer) -> str:
     """Why a tailer does not do its part, which is to mirror, or to stand by."""
     match tailer.state:
-        case State.STARTING:
+        case TailerState.STARTING:
             return TAILER_WAITS.found(reason="it has not begun: its database, or its log, is away").what
-        case State.TAKING_OVER:
+        case TailerState.TAKING_OVER:
             return TAILER_WAITS.found(reason="it takes over from another one, and does not mirror yet").what
-        case State.INTERRUPTED:
+        case TailerState.INTERRUPTED:
             return TAILER_WAITS.found(reason="its database, or its log, is away: it tries again").what
-        case State.STANDING_BY | State.TAILING:
+        case TailerState.STANDING_BY | TailerState.TAILING:
             return ""
         case state:
             assert_never(state)
@@ -35,12 +35,12 @@ def dead(tailer: Tailer) -> str:
 
 def figures_of(tailer: Tailer) -> Figures:
     """All figures of a tailer, without those that it does not know at the moment."""
-    figures, progress, state = Figures(Process.TAILER), tailer.progress, tailer.state
+    figures, progress, state = Figures(ExportingProcess.TAILER), tailer.progress, tailer.state
     figures.put("txmsg_ready", not unready(tailer))
-    figures.put("txmsg_mirror_tailing", state is State.TAILING)
-    if state is not State.STANDING_BY:
+    figures.put("txmsg_mirror_tailing", state is TailerState.TAILING)
+    if state is not TailerState.STANDING_BY:
         figures.put("txmsg_mirror_lag_seconds", progress.lag_s)
-    if state is State.TAILING:
+    if state is TailerState.TAILING:
         figures.put("txmsg_mirror_lag_messages", max(0, progress.goal - progress.messages))
     if (slot := progress.slot) is not None:
         figures.put("txmsg_mirror_lag_bytes", slot.behind_bytes)

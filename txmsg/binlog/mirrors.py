@@ -27,14 +27,14 @@ class MirrorRow(NamedTuple):
     seen_at: datetime | None
 
 
-class Position(NamedTuple):
+class MirrorPosition(NamedTuple):
     """How far a queue is mirrored, and why it is no longer mirrored; None: it is mirrored."""
 
     next_offset: int
     stopped: str | None
 
 
-class Mirrors:
+class TailerMirror:
     """One mirror by its name. The database remembers its positions for retention; where it goes on, the log says."""
 
     def __init__(self, session: Session, name: str) -> None:
@@ -110,12 +110,12 @@ class Mirrors:
 
     # ---- positions
 
-    def positions(self) -> dict[int, Position]:
+    def positions(self) -> dict[int, MirrorPosition]:
         """How far each queue is mirrored, by its id."""
         rows = self._session.execute(
             "select queue, next_offset, stopped from txmsg.mirror_queue where mirror = %s", (self.name,)
         ).fetchall()
-        return {queue_id: Position(next_offset, stopped) for queue_id, next_offset, stopped in rows}
+        return {queue_id: MirrorPosition(next_offset, stopped) for queue_id, next_offset, stopped in rows}
 
     def forget(self, topics: Sequence[str]) -> None:
         """Forgets the positions in topics that were deleted from the log."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from txmsg.binlog.slot import Slot
+from txmsg.binlog.slot import ReplicationSlot
 from txmsg.metrics.counts import SECONDS, Histogram
 
 
 @dataclass(slots=True)
-class Progress:
+class TailerProgress:
     """What a tailer has done since it started."""
 
     messages: int = 0
@@ -31,7 +31,7 @@ class Progress:
     behind_since: float | None = field(default_factory=time.monotonic)
     """Since when, by time.monotonic(), the log has not all that is committed, or it is not known whether it has; None:
     it has."""
-    slot: Slot | None = None
+    slot: ReplicationSlot | None = None
     """As the server told it last; None: there is none, or the server cannot be asked."""
     appends: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     """Seconds that the log took."""

@@ -32,7 +32,7 @@ COLUMNS: Final = {
 """What is mirrored, by name and the number of its type. In the order of the table, for pgoutput keeps to that."""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A message. Texts are in UTF-8, and b"" is none. _2000_us: microseconds since 2000, as in `EPOCH_2000_US`."""
 
     transaction_id: bytes
@@ -46,17 +46,17 @@ class Row(NamedTuple):
     ordering_key: bytes
 
 
-Placed: TypeAlias = tuple[QueueId, Offset, Row]
+Placed: TypeAlias = tuple[QueueId, Offset, TableRow]
 """A message and where it belongs; unpacked where it is taken."""
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Messages of one queue with consecutive offsets, to be appended to the log."""
 
     topic: str
     number: QueueNumber
     base_offset: int
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
 
 # Message w (kind, three numbers of 8 bytes) with an Insert in it (kind, relation, "N", number of columns), then the
@@ -70,7 +70,7 @@ _LENGTH_AFTER_KIND = struct.Struct(">xi")
 _NULL: Final = ord("n")
 _COUNT: Final = len(COLUMNS)
 # Without a frame of Python per row, as Row._make would take: 100,000 rows a second are made.
-_row = partial(tuple.__new__, Row)
+_row = partial(tuple.__new__, TableRow)
 
 
 def check_relation(relation: Relation) -> None:

@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 import psycopg
 
 from txmsg.binlog import table
-from txmsg.binlog.comparing import Compared, Refused, compare, divergence, require_latest
+from txmsg.binlog.comparing import Compared, RefusedQueue, compare, divergence, require_latest
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
-from txmsg.binlog.mirrors import Mirrors
+from txmsg.binlog.mirrors import TailerMirror
 from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
-from txmsg.binlog.progress import Progress
+from txmsg.binlog.progress import TailerProgress
 from txmsg.binlog.reading import ReplicationReader
 from txmsg.binlog.replication import ReplicationStream
 from txmsg.binlog.resume import QueueComparison
 from txmsg.binlog.rows import check_relation, inserted_row
-from txmsg.binlog.sink import REFUSALS, Sink
-from txmsg.binlog.slot import Slots, end_holder, wal_end, wal_flushed
-from txmsg.binlog.stops import Stops
-from txmsg.binlog.table import TableQueue
+from txmsg.binlog.sink import REFUSALS, MirrorSink
+from txmsg.binlog.slot import MirrorSlot, end_holder, wal_end, wal_flushed
+from txmsg.binlog.stops import StoppedQueues
+from txmsg.binlog.table import MirroredQueue
 from txmsg.binlog.under_way import PendingQueue, PendingQueues
 from txmsg.errors import MirrorDiverged
 from txmsg.message import EPOCH_2000_US
@@ -47,20 +47,20 @@ class MirrorRun:
         self,
         config: TailerConfig,
         session: Session,
-        sink: Sink,
-        progress: Progress,
+        sink: MirrorSink,
+        progress: TailerProgress,
         *,
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_progress: Callable[[TailerProgress], None] = lambda _: None,
     ) -> None:
         self.config = config
         """May be set to another one between two steps, whose live settings hold then."""
         self._session = session
         self._sink = sink
         self.progress = progress
-        self._mirrors = Mirrors(session, config.mirror)
-        self._slots = Slots(session, config.mirror)
+        self._mirrors = TailerMirror(session, config.mirror)
+        self._slots = MirrorSlot(session, config.mirror)
         self._unwanted: set[int] = set()
-        self._stops = Stops(self._mirrors, progress)
+        self._stops = StoppedQueues(self._mirrors, progress)
         self._under_way = PendingQueues(session, sink, self._stops, progress, on_progress)
         self._reading: ReplicationReader | None = None
         self._relations: dict[int, Relation] = {}
@@ -145,7 +145,7 @@ class MirrorRun:
                 if time.monotonic() > deadline + _HOLDER_WAIT_S:
                     raise
 
-    def _open(self, found: Sequence[TableQueue]) -> None:
+    def _open(self, found: Sequence[MirroredQueue]) -> None:
         """Finds out where these queues go on in the log; stops at those that do not."""
         for compared in self._fitting(found):
             queue, next_offset = compared.queue, compared.go_on.next_offset
@@ -157,12 +157,12 @@ class MirrorRun:
             else:
                 self._under_way.begin(queue, next_offset)
 
-    def _fitting(self, found: Sequence[TableQueue]) -> list[Compared]:
+    def _fitting(self, found: Sequence[MirroredQueue]) -> list[Compared]:
         """Compares these queues with the log. Stops at those that do not fit."""
         fitting = []
         for compared in list(compare(self._session, self._sink, self._mirrors, found)):
             try:
-                if isinstance(compared, Refused):
+                if isinstance(compared, RefusedQueue):
                     raise compared.error
                 if compared.is_diverged:
                     raise divergence(self._session, self._sink, compared).error(self._sink.name)
@@ -360,10 +360,10 @@ class MirrorRun:
         self._look = (at, {in_table.id: in_table.end for in_table, _ in self._under_way.among(found)})
         self._note_goal(found)
 
-    def _new_among(self, found: Sequence[TableQueue]) -> list[TableQueue]:
+    def _new_among(self, found: Sequence[MirroredQueue]) -> list[MirroredQueue]:
         return [queue for queue in found if queue.id not in self._under_way.queues and queue.id not in self._stops]
 
-    def _note_goal(self, found: Sequence[TableQueue]) -> None:
+    def _note_goal(self, found: Sequence[MirroredQueue]) -> None:
         left = sum(max(0, in_table.end - queue.next_offset) for in_table, queue in self._under_way.among(found))
         self.progress.goal = self.progress.messages + left
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, PermissionDenied, ProtocolError
 from txmsg.wire.headers import pack_headers, unpack_headers
 
@@ -44,7 +44,7 @@ class QueueTail(NamedTuple):
     last: MessageFingerprint | None
 
 
-def content_crc(row: Row) -> int:
+def content_crc(row: TableRow) -> int:
     """A checksum of what a message holds, with the length of each part: the same from the table and from the log."""
     try:
         # Equal headers may be packed in another way by somebody else's client, and a log may keep them one by one.
@@ -57,7 +57,7 @@ def content_crc(row: Row) -> int:
     return crc
 
 
-class Sink(Protocol):
+class MirrorSink(Protocol):
     """A log of queues that one writer appends to."""
 
     @property
@@ -91,7 +91,7 @@ class Sink(Protocol):
         """What the log has at these offsets, in order; what is missing, as in a hole, is left out."""
         ...
 
-    def append(self, batches: Sequence[Batch]) -> None:
+    def append(self, batches: Sequence[RowBatch]) -> None:
         """Appends all, each where its queue ends, or none; on disk when this returns.
 
         A queue of which the log has nothing begins at the first offset it is given. StorageError; LogBusy when another

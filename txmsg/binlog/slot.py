@@ -26,7 +26,7 @@ _MAKE_S_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class ReplicationSlot:
     """A replication slot as the server tells it."""
 
     name: str
@@ -48,7 +48,7 @@ class Slot:
         return self.wal_status == "lost"
 
 
-class Slots:
+class MirrorSlot:
     """The slot and the publication of one mirror. Statements only; nothing is remembered."""
 
     def __init__(self, session: Session, mirror: str) -> None:
@@ -90,7 +90,7 @@ class Slots:
 
     # ---- slot
 
-    def look(self) -> Slot | None:
+    def look(self) -> ReplicationSlot | None:
         """The slot, or None. Raises StorageError if the name is taken by a slot of another kind."""
         row = self._session.execute(
             "select to_jsonb(s), pg_current_wal_lsn() - s.restart_lsn, pg_current_wal_lsn() - s.confirmed_flush_lsn "
@@ -107,7 +107,7 @@ class Slots:
                 "another --name"
             )
         confirmed = told["confirmed_flush_lsn"]
-        return Slot(
+        return ReplicationSlot(
             name=self.slot,
             active_pid=told["active_pid"],
             confirmed=0 if confirmed is None else lsn_of(confirmed),

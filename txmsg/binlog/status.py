@@ -11,9 +11,9 @@ import psycopg
 from txmsg.binlog import table
 from txmsg.binlog.comparing import Compared, Divergence, compare, divergence, require_latest
 from txmsg.binlog.database import Session
-from txmsg.binlog.mirrors import MirrorRow, Mirrors, Position
-from txmsg.binlog.sink import Sink
-from txmsg.binlog.slot import Slot, Slots
+from txmsg.binlog.mirrors import MirrorPosition, MirrorRow, TailerMirror
+from txmsg.binlog.sink import MirrorSink
+from txmsg.binlog.slot import MirrorSlot, ReplicationSlot
 from txmsg.errors import MisuseError
 
 _ENDING_S_MAX = 3.0
@@ -37,7 +37,7 @@ class MirrorStatus:
     """A mirror, its slot, and how far it is behind."""
 
     mirror: MirrorRow
-    slot: Slot | None
+    slot: ReplicationSlot | None
     behind_s: float
     """How long ago the oldest message was stored that is not in the log."""
     queues: Sequence[QueueStatus]
@@ -57,7 +57,7 @@ class MirrorStatus:
 
 def status(session: Session, name: str) -> MirrorStatus:
     """The state of the mirror. Raises MisuseError if there is none."""
-    mirrors = Mirrors(session, name)
+    mirrors = TailerMirror(session, name)
     mirror = mirrors.look()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
@@ -66,14 +66,14 @@ def status(session: Session, name: str) -> MirrorStatus:
     queues = [
         QueueStatus(queue.topic, queue.number, max(queue.begin, at.next_offset), queue.end, at.stopped)
         for queue in found
-        for at in [positions.get(queue.id, Position(0, None))]
+        for at in [positions.get(queue.id, MirrorPosition(0, None))]
     ]
     behind = {
         queue.id: shown.next_offset for queue, shown in zip(found, queues, strict=True) if shown.next_offset < queue.end
     }
     return MirrorStatus(
         mirror,
-        Slots(session, name).look(),
+        MirrorSlot(session, name).look(),
         table.oldest_age_s(session, behind),
         queues,
         mirrors.left_out(mirror.include, mirror.exclude),
@@ -82,19 +82,19 @@ def status(session: Session, name: str) -> MirrorStatus:
 
 def make(session: Session, name: str, topics: Sequence[str] | None, exclude: Sequence[str] | None) -> bool:
     """Makes a mirror, its publication and its slot, or changes its topics; whether the slot is new."""
-    mirrors, slots = Mirrors(session, name), Slots(session, name)
+    mirrors, slots = TailerMirror(session, name), MirrorSlot(session, name)
     mirrors.settle(topics, exclude)
     slots.make_publication()
     slots.check_publication()
     return slots.make_slot()
 
 
-def diverged(session: Session, sink: Sink, name: str) -> list[Divergence]:
+def diverged(session: Session, sink: MirrorSink, name: str) -> list[Divergence]:
     """The queues of which log and table hold different messages. The session is the mirror's one writer until it ends.
 
     Raises MisuseError while a tailer works, or for an unknown mirror; NotLeader.
     """
-    mirrors = Mirrors(session, name)
+    mirrors = TailerMirror(session, name)
     mirror = mirrors.look()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
@@ -113,7 +113,7 @@ def drop(session: Session, name: str) -> bool:
 
     Raises MisuseError while a tailer works.
     """
-    mirrors, slots = Mirrors(session, name), Slots(session, name)
+    mirrors, slots = TailerMirror(session, name), MirrorSlot(session, name)
     _become_writer(mirrors)
     had_slot = _drop_slot(slots)
     slots.drop_publication()
@@ -123,7 +123,7 @@ def drop(session: Session, name: str) -> bool:
 # A tailer that has just ended holds its lock and its slot until the server's processes have seen that it is gone.
 
 
-def _become_writer(mirrors: Mirrors) -> None:
+def _become_writer(mirrors: TailerMirror) -> None:
     deadline = time.monotonic() + _ENDING_S_MAX
     while not mirrors.try_lock():
         if time.monotonic() > deadline:
@@ -131,7 +131,7 @@ def _become_writer(mirrors: Mirrors) -> None:
         time.sleep(_LOOK_S)
 
 
-def _drop_slot(slots: Slots) -> bool:
+def _drop_slot(slots: MirrorSlot) -> bool:
     deadline = time.monotonic() + _ENDING_S_MAX
     while True:
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from txmsg.binlog.mirrors import Mirrors
-from txmsg.binlog.progress import Progress
+from txmsg.binlog.mirrors import TailerMirror
+from txmsg.binlog.progress import TailerProgress
 from txmsg.errors import MirrorDiverged, PermissionDenied
 from txmsg.runtime.logs import EventLog
 
@@ -17,13 +17,13 @@ AGAIN_S: Final = 60.0
 """How long after a queue was stopped for want of a right it is tried again."""
 
 
-class Stops:
+class StoppedQueues:
     """The queues that one run does not mirror any further. The next start of the tailer looks at them again.
 
     Those that stopped for want of a right are tried again while it runs: granting a right does not restart a tailer.
     """
 
-    def __init__(self, mirrors: Mirrors, progress: Progress) -> None:
+    def __init__(self, mirrors: TailerMirror, progress: TailerProgress) -> None:
         self._mirrors = mirrors
         self._progress = progress
         self._reasons: dict[int, str] = {}

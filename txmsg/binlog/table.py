@@ -9,7 +9,7 @@ from typing import NamedTuple
 from psycopg import sql
 
 from txmsg.binlog.database import Session
-from txmsg.binlog.rows import COLUMNS, Row, copied_row
+from txmsg.binlog.rows import COLUMNS, TableRow, copied_row
 from txmsg.binlog.sink import MessageFingerprint, content_crc
 from txmsg.message import QueueId, QueueNumber
 
@@ -18,7 +18,7 @@ _COPY_HEADER_BYTES = 19
 """A signature, flags and an empty extension; then come the rows."""
 
 
-class TableQueue(NamedTuple):
+class MirroredQueue(NamedTuple):
     """A queue that is mirrored. begin, end: the first offset that is kept, and the one after the last."""
 
     id: QueueId
@@ -28,9 +28,9 @@ class TableQueue(NamedTuple):
     end: int
 
 
-def queues(session: Session, include: Sequence[str], exclude: Sequence[str]) -> list[TableQueue]:
+def queues(session: Session, include: Sequence[str], exclude: Sequence[str]) -> list[MirroredQueue]:
     """The queues of all topics that fit, as far as they are visible now."""
-    return [TableQueue._make(row) for row in session.execute(_QUEUES, (list(include), list(exclude))).fetchall()]
+    return [MirroredQueue._make(row) for row in session.execute(_QUEUES, (list(include), list(exclude))).fetchall()]
 
 
 _QUEUES = """
@@ -82,7 +82,7 @@ def marks_at(session: Session, offsets: Mapping[QueueId, int]) -> dict[QueueId, 
             _MARKS, (list(offsets), list(offsets.values()))
         ):
             key, tag, headers, body, ordering_key = (value or b"" for value in content)
-            row = Row(transaction_id.bytes, n, key, tag, headers, body, 0, 0, ordering_key)
+            row = TableRow(transaction_id.bytes, n, key, tag, headers, body, 0, 0, ordering_key)
             found[queue_id] = MessageFingerprint(offset, row.transaction_id, n, content_crc(row))
     return found
 
@@ -112,7 +112,7 @@ def oldest_age_s(session: Session, offsets: Mapping[QueueId, int]) -> float:
     return float(age_s)
 
 
-class Span(NamedTuple):
+class SegmentSpan(NamedTuple):
     """A segment that is kept, and the offset at which a queue starts in it."""
 
     id: int
@@ -126,14 +126,14 @@ _SPANS = """
 """
 
 
-def rows(session: Session, queue_id: int, begin: int, end: int) -> Generator[tuple[int, Row], None, None]:
+def rows(session: Session, queue_id: int, begin: int, end: int) -> Generator[tuple[int, TableRow], None, None]:
     """Offsets and rows of a queue from `begin` on, in order, up to `end`; what is not there is left out.
 
     Reads as it goes, some thousands of rows in a transaction, so it holds nothing up; what is between two rows that
     are not neighbours may have been dropped meanwhile.
     """
     while begin < end:
-        segments = [Span._make(row) for row in session.execute(_SPANS, (queue_id,)).fetchall()]
+        segments = [SegmentSpan._make(row) for row in session.execute(_SPANS, (queue_id,)).fetchall()]
         bases = [segment.base for segment in segments]
         # A queue that is younger than a segment has no base in it, which says 0; so the last one that fits is meant.
         place = bisect_right(bases, begin) - 1
@@ -145,7 +145,7 @@ def rows(session: Session, queue_id: int, begin: int, end: int) -> Generator[tup
         begin = max(stop, bases[0])
 
 
-def _copy(session: Session, segment: int, queue_id: int, begin: int, end: int) -> Iterator[tuple[int, Row]]:
+def _copy(session: Session, segment: int, queue_id: int, begin: int, end: int) -> Iterator[tuple[int, TableRow]]:
     statement = sql.SQL(
         "copy (select {} from txmsg.message where segment = {} and queue = {} and queue_offset >= {} "
         "and queue_offset < {} order by queue_offset) to stdout (format binary)"

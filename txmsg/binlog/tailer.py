@@ -15,11 +15,11 @@ from enum import Enum
 
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session, connect, require_own_session, translated
-from txmsg.binlog.mirrors import Mirrors
-from txmsg.binlog.progress import Progress
+from txmsg.binlog.mirrors import TailerMirror
+from txmsg.binlog.progress import TailerProgress
 from txmsg.binlog.run import MirrorRun
-from txmsg.binlog.sink import Sink
-from txmsg.binlog.slot import Slots
+from txmsg.binlog.sink import MirrorSink
+from txmsg.binlog.slot import MirrorSlot
 from txmsg.errors import BrokerUnavailable, LogBusy, OutcomeUnknown, StorageError, Unauthenticated
 from txmsg.runtime.logs import EventLog
 
@@ -29,7 +29,7 @@ _TURN_S = 0.5
 _WAIT_S = 0.2
 
 
-class State(Enum):
+class TailerState(Enum):
     """What a tailer is doing."""
 
     STARTING = "starting"
@@ -41,10 +41,10 @@ class State(Enum):
     """Its database, or its log, has gone: it tries again."""
 
 
-_BEGUN = (State.TAKING_OVER, State.TAILING, State.INTERRUPTED)
+_BEGUN = (TailerState.TAKING_OVER, TailerState.TAILING, TailerState.INTERRUPTED)
 
 
-class Stop:
+class TailerStop:
     """Ends a tailer, from another thread or a signal handler."""
 
     def __init__(self) -> None:
@@ -80,19 +80,19 @@ class Tailer:
     def __init__(
         self,
         config: TailerConfig,
-        open_sink: Callable[[], Sink],
+        open_sink: Callable[[], MirrorSink],
         *,
-        on_state: Callable[[State], None] = lambda _: None,
-        on_progress: Callable[[Progress], None] = lambda _: None,
+        on_state: Callable[[TailerState], None] = lambda _: None,
+        on_progress: Callable[[TailerProgress], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._open_sink = open_sink
         self._on_state = on_state
         self._on_progress = on_progress
-        self._stop = Stop()
+        self._stop = TailerStop()
         self._progress_at = time.monotonic()
-        self.state = State.STARTING
-        self.progress = Progress()
+        self.state = TailerState.STARTING
+        self.progress = TailerProgress()
 
     def use(self, config: TailerConfig) -> None:
         """From now on these settings hold, as far as they are live. From any thread."""
@@ -124,7 +124,7 @@ class Tailer:
                     self._interrupted()
                     _log.error("mirror.failed", "%(error)s; trying again", error=exc)
                 except Unauthenticated as exc:
-                    if self.state is State.STARTING:
+                    if self.state is TailerState.STARTING:
                         raise
                     self._interrupted()
                     _log.error("mirror.failed", "%(error)s; trying again", error=exc)
@@ -143,7 +143,7 @@ class Tailer:
             if not self._await_turn(session):
                 return
             self._take_over()
-            self.progress.slot = Slots(session, self._config.mirror).look()
+            self.progress.slot = MirrorSlot(session, self._config.mirror).look()
             sink = self._await_sink(session)
             if sink is None:
                 return
@@ -158,7 +158,7 @@ class Tailer:
                 )
                 with closing(run):
                     run.start()
-                    self._tell(State.TAILING)
+                    self._tell(TailerState.TAILING)
                     while not self._stop.is_set:
                         run.config = self._config
                         run.step(self._wait)
@@ -168,7 +168,7 @@ class Tailer:
         """How long ago `run` was last seen to go on. From any thread."""
         return time.monotonic() - max(self._stop.looked_at, self._progress_at)
 
-    def _tell_progress(self, progress: Progress) -> None:
+    def _tell_progress(self, progress: TailerProgress) -> None:
         self._progress_at = time.monotonic()
         self._on_progress(progress)
 
@@ -176,19 +176,19 @@ class Tailer:
         self._stop.wait(timeout_s, fd)
 
     def _await_turn(self, session: Session) -> bool:
-        mirrors = Mirrors(session, self._config.mirror)
+        mirrors = TailerMirror(session, self._config.mirror)
         while not mirrors.try_lock():
             self._stand_by()
             if self._stop.wait(_TURN_S):
                 return False
         return True
 
-    def _await_sink(self, session: Session) -> Sink | None:
+    def _await_sink(self, session: Session) -> MirrorSink | None:
         while True:
             try:
                 return self._open_sink()
             except LogBusy as exc:
-                if self.state is not State.STANDING_BY:
+                if self.state is not TailerState.STANDING_BY:
                     _log.info("mirror.standing_by", "%(error)s; standing by", error=exc)
                 self._stand_by()
             session.execute("select 1")  # an idle session would be ended, and the turn lost
@@ -196,21 +196,21 @@ class Tailer:
                 return None
 
     def _stand_by(self) -> None:
-        self._tell(State.STANDING_BY)
+        self._tell(TailerState.STANDING_BY)
         self.progress.behind_since = time.monotonic()  # if it lags, then from its turn on
 
     def _take_over(self) -> None:
-        if self.state is State.STANDING_BY:
-            self._tell(State.TAKING_OVER)
+        if self.state is TailerState.STANDING_BY:
+            self._tell(TailerState.TAKING_OVER)
 
     def _interrupted(self) -> None:
         """Whether the log has all is not known any more."""
         if self.progress.behind_since is None:
             self.progress.behind_since = time.monotonic()
-        if self.state is not State.STARTING:
-            self._tell(State.INTERRUPTED)
+        if self.state is not TailerState.STARTING:
+            self._tell(TailerState.INTERRUPTED)
 
-    def _tell(self, state: State) -> None:
+    def _tell(self, state: TailerState) -> None:
         if state is not self.state:
             self.state = state
             self._on_state(state)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from txmsg.binlog import table
 from txmsg.binlog.database import Session
-from txmsg.binlog.progress import Progress
-from txmsg.binlog.rows import Batch, Row
-from txmsg.binlog.sink import REFUSALS, Sink
-from txmsg.binlog.stops import Stops
-from txmsg.binlog.table import TableQueue
+from txmsg.binlog.progress import TailerProgress
+from txmsg.binlog.rows import RowBatch, TableRow
+from txmsg.binlog.sink import REFUSALS, MirrorSink
+from txmsg.binlog.stops import StoppedQueues
+from txmsg.binlog.table import MirroredQueue
 from txmsg.errors import MirrorDiverged
 from txmsg.message import QueueId, QueueNumber
 from txmsg.runtime.logs import EventLog
@@ -36,7 +36,7 @@ class PendingQueue:
     next_offset: int
     repeats_end: int
     """What comes by replication before this offset may be there already; from here on each offset comes once."""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
 
 
 class PendingQueues:
@@ -45,10 +45,10 @@ class PendingQueues:
     def __init__(
         self,
         session: Session,
-        sink: Sink,
-        stops: Stops,
-        progress: Progress,
-        on_progress: Callable[[Progress], None],
+        sink: MirrorSink,
+        stops: StoppedQueues,
+        progress: TailerProgress,
+        on_progress: Callable[[TailerProgress], None],
     ) -> None:
         self.queues: dict[int, PendingQueue] = {}
         self.filled: list[PendingQueue] = []
@@ -62,18 +62,18 @@ class PendingQueues:
         self._on_progress = on_progress
         self._refilled_bytes = 0
 
-    def begin(self, queue: TableQueue, next_offset: int) -> None:
+    def begin(self, queue: MirroredQueue, next_offset: int) -> None:
         """Goes on with a queue from this offset on."""
         self.queues[queue.id] = PendingQueue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
 
-    def stop(self, queue: TableQueue | PendingQueue, error: Exception) -> None:
+    def stop(self, queue: MirroredQueue | PendingQueue, error: Exception) -> None:
         """Mirrors a queue no further: what was taken of it and is not in the log is dropped."""
         self.queues.pop(queue.id, None)
         self.filled = [filled for filled in self.filled if filled.id != queue.id]
         self.dirty.discard(queue.id)
         self._stops.add(queue.id, queue.topic, queue.number, error)
 
-    def among(self, found: Sequence[TableQueue]) -> list[tuple[TableQueue, PendingQueue]]:
+    def among(self, found: Sequence[MirroredQueue]) -> list[tuple[MirroredQueue, PendingQueue]]:
         """Those of the table's queues that are under way."""
         return [(in_table, queue) for in_table in found if (queue := self.queues.get(in_table.id)) is not None]
 
@@ -146,7 +146,7 @@ class PendingQueues:
                 waited = True
         queue.repeats_end = queue.next_offset
 
-    def _take_refilled(self, queue: PendingQueue, row: Row, size_bytes_max: int) -> None:
+    def _take_refilled(self, queue: PendingQueue, row: TableRow, size_bytes_max: int) -> None:
         if not queue.rows:
             self.filled.append(queue)
         queue.rows.append(row)
@@ -190,7 +190,7 @@ class PendingQueues:
 
     def _append(self, filled: Sequence[PendingQueue]) -> None:
         begun_at = time.monotonic()
-        self._sink.append([Batch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
+        self._sink.append([RowBatch(queue.topic, queue.number, queue.base, queue.rows) for queue in filled])
         self._progress.appends.observe(time.monotonic() - begun_at)
         for queue in filled:
             self._progress.messages += len(queue.rows)

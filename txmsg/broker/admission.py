@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.errors import Overloaded, TopicClosed
 from txmsg.wire.access.rate import TokenBucket, admitted
 
@@ -22,7 +22,7 @@ class Admission:
         self._monotonic = monotonic
         self._buckets: dict[str, TokenBucket] = {}
 
-    async def admit(self, topic: Topic, count: int) -> None:
+    async def admit(self, topic: StoredTopic, count: int) -> None:
         """Returns when `count` messages may be stored. Raises TopicClosed, and Overloaded."""
         if not topic.is_writable:
             raise TopicClosed(
@@ -41,7 +41,7 @@ class Admission:
         )
 
 
-def _refusal(topic: Topic, wait_s_max: float) -> Overloaded:
+def _refusal(topic: StoredTopic, wait_s_max: float) -> Overloaded:
     return Overloaded(
         f"topic {topic.name!r} accepts {topic.send_rate_max:g} messages/s at each broker, and more wait here than can "
         f"be sent in {wait_s_max:g} s: nothing was stored, send more slowly, or raise the rate with `txmsg topic "

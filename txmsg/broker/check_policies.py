@@ -12,8 +12,8 @@ from dataclasses import replace
 from txmsg.administration.groups import CheckChange, CheckSettings
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
-from txmsg.broker.store.check_policies import CheckPolicies as Store
 from txmsg.broker.store.check_policies import CheckPolicyRow
+from txmsg.broker.store.check_policies import CheckPolicyStore as Store
 from txmsg.checker.policy import CheckPolicies, CheckPolicy
 from txmsg.errors import MisuseError, UnknownGroup
 from txmsg.runtime.logs import EventLog

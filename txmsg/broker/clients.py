@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from txmsg.broker.journal import Journal
+from txmsg.broker.journal import JournalBuffer
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import TransactionId, TransactionState
@@ -53,10 +53,10 @@ class AttachedClient:
 class AttachedClients:
     """The clients attached to this broker. Implements checker.Clients. tracing: traces what they are asked."""
 
-    def __init__(self, journal: Journal | None = None, *, tracing: Tracing | None = None) -> None:
+    def __init__(self, journal: JournalBuffer | None = None, *, tracing: Tracing | None = None) -> None:
         self._tracing = tracing
         self._clients: set[AttachedClient] = set()
-        self._journal = journal or Journal()
+        self._journal = journal or JournalBuffer()
         self._latest: dict[str, AttachedClient] = {}
         """By client id, the one that came last."""
         self._asked: dict[bytes, asyncio.Future[TransactionState | None]] = {}

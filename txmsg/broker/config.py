@@ -17,7 +17,7 @@ from txmsg.checker.loop import CheckLoopConfig
 from txmsg.checker.policy import CheckPolicy
 from txmsg.errors import MisuseError, shown
 from txmsg.message import BODY_SIZE_BYTES_CEILING, BODY_SIZE_BYTES_MAX, QUEUES_MAX
-from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
+from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, SettingKind, check_settings, setting
 from txmsg.settings.common import (
     TlsConfig,
     UserConfig,
@@ -106,7 +106,7 @@ class BrokerConfig:
     data_dir: Path | None = setting(
         None,
         "Directory of the embedded PostgreSQL (in DIR/pg).",
-        kind=Kind.PATH,
+        kind=SettingKind.PATH,
         option="--data-dir",
         shown="the user's data directory",
     )

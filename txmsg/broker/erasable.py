@@ -16,9 +16,9 @@ from typing import Final
 from uuid import UUID
 
 from txmsg.broker.delivery.values import MessageBatch, Receipt, Refusal
-from txmsg.broker.store.body_keys import BodyKeys, Keys
-from txmsg.broker.store.rows import Row
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.body_keys import BodyKeyStore, Keys
+from txmsg.broker.store.rows import StoredRow
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.errors import DuplicateId, InvalidMessage, TxmsgError
 from txmsg.message import now_us
 from txmsg.message.columns import Columns
@@ -44,13 +44,13 @@ class UnreadableCounts:
 class ErasableBodies:
     """What a broker does with the bodies of erasable topics. With those of others it does nothing."""
 
-    def __init__(self, keys: BodyKeys, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, keys: BodyKeyStore, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self._monotonic = monotonic
         self._hourly = HourlyLog(_log)
         self.unreadable = UnreadableCounts()
 
-    async def seal(self, topic: Topic, batch: Columns) -> dict[bytes, TxmsgError]:
+    async def seal(self, topic: StoredTopic, batch: Columns) -> dict[bytes, TxmsgError]:
         """Encrypts the bodies of messages to an erasable topic, in place; returns those that cannot be stored any more.
 
         Raises BrokerUnavailable. A key that no message comes for expires as others do.
@@ -107,7 +107,7 @@ class ErasableBodies:
                 self.unreadable.damaged += len(damaged)
         return [part for part in parts if part.rows], acks, refusals
 
-    def _note(self, topic: str, keyless: Sequence[Row], keys: Keys) -> None:
+    def _note(self, topic: str, keyless: Sequence[StoredRow], keys: Keys) -> None:
         """Counts and logs what is passed over: what an operator has erased, and what came after its key had expired."""
         erased = sum((row.transaction_id, row.n) in keys for row in keyless)
         self.unreadable.erased += erased
@@ -134,10 +134,10 @@ def _has_sealed(handout: MessageBatch) -> bool:
     return any(map(_headers_of, handout.rows)) and any(is_sealed(row.headers) for row in handout.rows)
 
 
-def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[Row], list[int]]:
+def _opened(handout: MessageBatch, keys: Keys) -> tuple[MessageBatch, list[StoredRow], list[int]]:
     """A batch decrypted, and what it lacks: messages without a key, and the offsets of those that are damaged."""
-    rows: list[Row] = []
-    keyless: list[Row] = []
+    rows: list[StoredRow] = []
+    keyless: list[StoredRow] = []
     damaged: list[int] = []
     for row in handout.rows:
         if row.headers is None or not is_sealed(row.headers):

@@ -14,7 +14,7 @@ from shutil import disk_usage
 from typing import Any, Final
 
 from txmsg.broker.journal import ENTRIES_MAX
-from txmsg.broker.parts import Parts, Storage
+from txmsg.broker.parts import BrokerParts, StorageParts
 from txmsg.broker.store import figures as store
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.delivery import open_segment
@@ -22,7 +22,7 @@ from txmsg.checks.brokers import BROKER_DRAINED, NO_LEASES, NOTHING_WRITTEN, STO
 from txmsg.checks.database import DATABASE_AWAY
 from txmsg.errors import CODES
 from txmsg.metrics.calls import put_calls
-from txmsg.metrics.catalogue import ERROR, GROUP, NAMED_MAX, OTHER, TOPIC, Process
+from txmsg.metrics.catalogue import ERROR, GROUP, NAMED_MAX, OTHER, TOPIC, ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.lookup import Lookup
 
@@ -31,7 +31,7 @@ _STATES: Final = ("new", "in_doubt", "parked")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _DatabaseReading:
     """What the database said."""
 
     groups: list[store.GroupFigures]
@@ -44,17 +44,17 @@ class _Found:
     disk_free_ratio: float | None
 
 
-class DatabaseFigures(Lookup[_Found]):
+class DatabaseFigures(Lookup[_DatabaseReading]):
     """The figures of the database, as last asked for. `pool`: whose statements have a timeout."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__("figures of the database", self._ask)
         self._pool = pool
 
-    async def _ask(self) -> _Found:
+    async def _ask(self) -> _DatabaseReading:
         async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
             segment = await open_segment(conn)
-            return _Found(
+            return _DatabaseReading(
                 groups=await store.group_figures(conn, segment, named_max=NAMED_MAX),
                 group_count=await store.group_count(conn),
                 topics=await store.topic_figures(conn, segment, named_max=NAMED_MAX),
@@ -117,7 +117,7 @@ async def _free_ratio(directory: str | None) -> float | None:
     return usage.free / usage.total
 
 
-def unready(parts: Parts) -> str:
+def unready(parts: BrokerParts) -> str:
     """Why a broker should get no traffic; empty if it may."""
     membership, writers = parts.delivering.membership, parts.sending.writers
     if parts.stop.is_set():
@@ -137,7 +137,7 @@ def unready(parts: Parts) -> str:
 class BrokerFigures:
     """All figures of a broker, read when somebody asks."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self.database = DatabaseFigures(parts.storage.admin_pool)
 
@@ -145,7 +145,7 @@ class BrokerFigures:
         """What this broker exports; if asked for, with the figures of the database, which take it a while."""
         if with_database:
             await self.database.look()
-        figures = Figures(Process.BROKER)
+        figures = Figures(ExportingProcess.BROKER)
         figures.put("txmsg_ready", not unready(self._parts))
         put_calls(figures, self._parts.shared)
         _put_sending(figures, self._parts)
@@ -158,7 +158,7 @@ class BrokerFigures:
         return figures
 
 
-def _put_sending(figures: Figures, parts: Parts) -> None:
+def _put_sending(figures: Figures, parts: BrokerParts) -> None:
     config, counts, writers = parts.config, parts.service.counts, parts.sending.writers.by_name
     for name, writer in writers.items():
         figures.put("txmsg_writer_batch_items", writer.counts.items, writer=name)
@@ -184,7 +184,7 @@ def _put_sending(figures: Figures, parts: Parts) -> None:
     figures.put("txmsg_scheduled_released_total", parts.sending.scheduler.released)
 
 
-def _put_checks(figures: Figures, parts: Parts) -> None:
+def _put_checks(figures: Figures, parts: BrokerParts) -> None:
     checks, counts = parts.checking.checks, parts.checking.checks.counts
     figures.put("txmsg_checks_total", counts.asked)
     answers = {"commit": counts.committed, "rollback": counts.rolled_back, "unknown": counts.unknown}
@@ -195,7 +195,7 @@ def _put_checks(figures: Figures, parts: Parts) -> None:
     figures.put_bound("checks_in_flight", checks.in_flight, parts.config.check_loop.in_flight_max)
 
 
-def _put_delivery(figures: Figures, parts: Parts) -> None:
+def _put_delivery(figures: Figures, parts: BrokerParts) -> None:
     delivering, state = parts.delivering, parts.delivering.delivery.state
     counts = state.counts
     figures.put("txmsg_delivered_messages_total", counts.delivered)
@@ -219,7 +219,7 @@ def _put_delivery(figures: Figures, parts: Parts) -> None:
     figures.put_bound("journal", delivering.journal.waiting, ENTRIES_MAX)
 
 
-def _put_storage(figures: Figures, storage: Storage) -> None:
+def _put_storage(figures: Figures, storage: StorageParts) -> None:
     config, kept = storage.config, storage.segments.kept
     figures.put("txmsg_segments", len(kept))
     figures.put("txmsg_segments_bytes", sum(segment.size_bytes for segment in kept))
@@ -231,7 +231,7 @@ def _put_storage(figures: Figures, storage: Storage) -> None:
     figures.put_bound("segments", len(kept), config.segments_max)
 
 
-def _put_cluster(figures: Figures, parts: Parts) -> None:
+def _put_cluster(figures: Figures, parts: BrokerParts) -> None:
     membership, storage = parts.delivering.membership, parts.storage
     figures.put("txmsg_database_reachable", not membership.is_cut_off)
     figures.put("txmsg_lease_held", membership.leases.is_held())

@@ -36,7 +36,7 @@ from txmsg.runtime.postgres import ENCODING, encoding_of
 Connection = psycopg.Connection[Any]
 
 
-class Row(NamedTuple):
+class FindingsRow(NamedTuple):
     """A line of `txmsg db check`: what is looked at, how it is, and what is wrong or worth knowing about that."""
 
     name: str
@@ -59,11 +59,11 @@ class Row(NamedTuple):
         return self.finding.fix if self.finding and self.ok else ""
 
 
-def _row(name: str, value: str, check: Check, *, is_well: bool) -> Row:
-    return Row(name, value, None if is_well else check.found(value=value))
+def _row(name: str, value: str, check: Check, *, is_well: bool) -> FindingsRow:
+    return FindingsRow(name, value, None if is_well else check.found(value=value))
 
 
-def of_server(connection: Connection) -> Iterator[Row]:
+def of_server(connection: Connection) -> Iterator[FindingsRow]:
     """Version, settings, rights of the role. Ends the transaction under way."""
 
     def scalar(statement: LiteralString) -> str:
@@ -84,7 +84,7 @@ def of_server(connection: Connection) -> Iterator[Row]:
     connection.rollback()
 
 
-def of_pooler(*, is_shared: bool) -> Row:
+def of_pooler(*, is_shared: bool) -> FindingsRow:
     """A pooler between here and the server that hands each transaction to any session of the server."""
     return _row("transaction pooler", "seen" if is_shared else "none seen", POOLER, is_well=not is_shared)
 
@@ -94,7 +94,7 @@ def replicated_topics(connection: Connection) -> int:
     return int(_scalar(connection, "select count(*) from txmsg.topic t where t.durability = 'replicated'"))
 
 
-def of_replication(connection: Connection, *, topics: int) -> Iterator[Row]:
+def of_replication(connection: Connection, *, topics: int) -> Iterator[FindingsRow]:
     """Which of both servers this is, and whether what `topics` topics of durability `replicated` wait for is there."""
     if _scalar(connection, "select pg_is_in_recovery()"):
         yield from _of_standby(connection)
@@ -102,23 +102,25 @@ def of_replication(connection: Connection, *, topics: int) -> Iterator[Row]:
         yield from _of_primary(connection, topics)
 
 
-def _of_primary(connection: Connection, topics: int) -> Iterator[Row]:
-    yield Row("role of the server", "primary")
+def _of_primary(connection: Connection, topics: int) -> Iterator[FindingsRow]:
+    yield FindingsRow("role of the server", "primary")
     names = str(_scalar(connection, "show synchronous_standby_names"))
     unnamed = STANDBY_UNNAMED.found(topics=topics) if topics and not names else None
-    yield Row("synchronous_standby_names", names or "none", unnamed)
+    yield FindingsRow("synchronous_standby_names", names or "none", unnamed)
     standbys = _rows(connection, _STANDBYS)
     if any(standby.sync_state is None for standby in standbys):
         hidden = STANDBYS_HIDDEN.found(topics=topics) if topics else STANDBYS_UNSEEN.found()
-        yield Row("standbys", f"{len(standbys)} attached", hidden)
+        yield FindingsRow("standbys", f"{len(standbys)} attached", hidden)
         return
     if names and not any(standby.is_synchronous for standby in standbys):
-        yield Row("synchronous standby", "none attached", STANDBY_MISSING.found(topics=topics) if topics else None)
+        yield FindingsRow(
+            "synchronous standby", "none attached", STANDBY_MISSING.found(topics=topics) if topics else None
+        )
     for standby in standbys:
         yield _of_attached(standby)
 
 
-def _of_attached(row: Any) -> Row:
+def _of_attached(row: Any) -> FindingsRow:
     where = f" at {row.client_addr}" if row.client_addr else ""
     lag = "nothing confirmed yet"
     if row.flush_lag_bytes is not None:
@@ -127,15 +129,15 @@ def _of_attached(row: Any) -> Row:
     return _row(name, f"{row.sync_state}, {row.state}, {lag}", STANDBY_READS_SLOT, is_well=keeps_copy)
 
 
-def _of_standby(connection: Connection) -> Iterator[Row]:
-    yield Row("role of the server", "hot standby", HOT_STANDBY.found())
+def _of_standby(connection: Connection) -> Iterator[FindingsRow]:
+    yield FindingsRow("role of the server", "hot standby", HOT_STANDBY.found())
     receivers = _rows(connection, _RECEIVER)
     if not receivers:
-        yield Row("follows", "no primary", FOLLOWS_NOTHING.found())
+        yield FindingsRow("follows", "no primary", FOLLOWS_NOTHING.found())
     elif receivers[0].status is None:
-        yield Row("follows", "a primary", PRIMARY_UNSEEN.found())
+        yield FindingsRow("follows", "a primary", PRIMARY_UNSEEN.found())
     else:
-        yield Row("follows", f"{receivers[0].sender_host}:{receivers[0].sender_port}, {receivers[0].status}")
+        yield FindingsRow("follows", f"{receivers[0].sender_host}:{receivers[0].sender_port}, {receivers[0].status}")
     replay = _rows(connection, _REPLAY)[0]
     last = f"; newest commit {replay.newest.isoformat(timespec='seconds')}" if replay.newest else ""
     value = f"{replay.lag_bytes} bytes behind what is received{last}"

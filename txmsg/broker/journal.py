@@ -22,7 +22,7 @@ from txmsg.broker.periodic import repeat
 from txmsg.broker.store import journal as store
 from txmsg.broker.store.connect import Pool
 from txmsg.broker.store.incarnation import same_incarnation
-from txmsg.broker.store.journal import RUN_MAX, Entry
+from txmsg.broker.store.journal import RUN_MAX, JournalRow
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.message import TransactionId
 from txmsg.runtime.logs import EventLog
@@ -37,7 +37,7 @@ _WRITE_S: Final = 0.25
 _LOOK_S: Final = 5.0
 
 
-class Event(StrEnum):
+class JournalEvent(StrEnum):
     """What a broker notes. On disk, as JournalEntry of administration/messages.py says."""
 
     CHECK = "check"
@@ -51,7 +51,7 @@ class Event(StrEnum):
     LOST = "lost"
 
 
-class Journal:
+class JournalBuffer:
     """What one broker has noted and not yet written. Knows no database. Noting never waits, and never fails."""
 
     def __init__(self, *, entries_max: int = ENTRIES_MAX, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -63,7 +63,7 @@ class Journal:
         """Entries that were not kept, since the broker started."""
         self._entries_max = entries_max
         self._monotonic = monotonic
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[JournalRow] = deque()
         self._untold = 0
 
     @property
@@ -73,7 +73,7 @@ class Journal:
 
     def note(
         self,
-        event: Event,
+        event: JournalEvent,
         queue_id: int,
         offsets: Iterable[int],
         group: str,
@@ -87,7 +87,7 @@ class Journal:
         if queue_id in self.queues:
             now, by, detail = self._monotonic(), _text(by), _text(detail)
             for first, last in _runs(offsets):
-                self._add(Entry(now, event, queue_id, first, last, None, group, by, attempt, detail, delay_s))
+                self._add(JournalRow(now, event, queue_id, first, last, None, group, by, attempt, detail, delay_s))
 
     def note_check(
         self, topic: str, transaction_id: TransactionId, at: float, *, group: str, by: str, attempt: int, answer: str
@@ -95,13 +95,13 @@ class Journal:
         """A client was asked for the outcome of a transaction at this moment (of `now`), and has answered this."""
         if topic in self.topics:
             of = (None, None, None, transaction_id, group, _text(by), attempt, _text(answer))
-            self._add(Entry(at, Event.CHECK, *of))
+            self._add(JournalRow(at, JournalEvent.CHECK, *of))
 
     def now(self) -> float:
         """This moment, by the clock of entries."""
         return self._monotonic()
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: JournalRow) -> None:
         if len(self._waiting) < self._entries_max:
             self._waiting.append(entry)
         else:
@@ -109,20 +109,20 @@ class Journal:
 
     # ---- for the writer
 
-    def take(self, count: int) -> list[Entry]:
+    def take(self, count: int) -> list[JournalRow]:
         """Removes the oldest `count` entries. The last one may say how many were lost, until `told`."""
         taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), count))]
         if self._untold:
-            taken.append(Entry(self._monotonic(), Event.LOST, entries=self._untold))
+            taken.append(JournalRow(self._monotonic(), JournalEvent.LOST, entries=self._untold))
         return taken
 
-    def told(self, entries: list[Entry]) -> None:
+    def told(self, entries: list[JournalRow]) -> None:
         """These are on disk."""
         self._untold -= entries[-1].entries or 0
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def put_back(self, entries: list[JournalRow]) -> None:
         """These could not be written now."""
-        self._waiting.extendleft(entry for entry in reversed(entries) if entry.event is not Event.LOST)
+        self._waiting.extendleft(entry for entry in reversed(entries) if entry.event is not JournalEvent.LOST)
 
     def lose(self, count: int) -> None:
         """So many entries are not kept. The next ones that are written say it."""
@@ -134,9 +134,9 @@ class Journal:
         self.lost += count
         self._untold += count
 
-    def lose_all(self, entries: Iterable[Entry]) -> None:
+    def lose_all(self, entries: Iterable[JournalRow]) -> None:
         """These, which were taken, are not kept."""
-        self.lose(sum(entry.event is not Event.LOST for entry in entries))
+        self.lose(sum(entry.event is not JournalEvent.LOST for entry in entries))
 
     def forget(self) -> None:
         """Ids of queues may be those of others by now: what waits is lost."""
@@ -148,7 +148,7 @@ class Journal:
 class JournalWriter:
     """Writes the journal of one broker, and learns which topics have one."""
 
-    def __init__(self, pool: Pool, journal: Journal) -> None:
+    def __init__(self, pool: Pool, journal: JournalBuffer) -> None:
         self.written = 0
         """Entries written since the broker started."""
         self._pool = pool

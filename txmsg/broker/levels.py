@@ -13,7 +13,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.periodic import repeat
 from txmsg.broker.segments import Segments
 from txmsg.broker.store import levels as store
-from txmsg.broker.store.batch import Batch, Problem
+from txmsg.broker.store.batch import Problem, WriteBatch
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.incarnation import same_incarnation
 from txmsg.broker.writer import Writer
@@ -21,7 +21,7 @@ from txmsg.errors import BrokerUnavailable, OutcomeUnknown
 from txmsg.message import QueueId
 
 
-class Levels:
+class DurabilityLevels:
     """The queues of topics with durability `replicated`, as last read."""
 
     def __init__(self, pool: Pool, segments: Segments) -> None:
@@ -44,7 +44,7 @@ class Levels:
         """Repeats `refresh` until cancelled."""
         await repeat("reading durabilities", self.refresh, interval_s)
 
-    async def replicated(self, batch: Batch) -> set[bytes]:
+    async def replicated(self, batch: WriteBatch) -> set[bytes]:
         """The transactions of a batch with a message that waits for a standby; for outcomes, the database is asked."""
         queues = await self.refresh() if self._queues is None else self._queues
         if not queues:
@@ -65,12 +65,12 @@ class Levels:
 class LeveledWriter:
     """Writes messages that wait for a standby with a separate writer, so that no others wait behind them."""
 
-    def __init__(self, levels: Levels, writer: Writer, replicated: Writer) -> None:
+    def __init__(self, levels: DurabilityLevels, writer: Writer, replicated: Writer) -> None:
         self._levels = levels
         self._writer = writer
         self._replicated = replicated
 
-    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
+    async def write(self, batch: WriteBatch, size_bytes: int) -> Mapping[bytes, Problem]:
         """As `Writer.write`. The two parts of a mixed batch fail independently: their errors are problems."""
         apart = await self._levels.replicated(batch)
         if not apart:
@@ -86,7 +86,7 @@ class LeveledWriter:
         return {**problems[0], **problems[1]}
 
 
-async def _write(writer: Writer, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
+async def _write(writer: Writer, batch: WriteBatch, size_bytes: int) -> Mapping[bytes, Problem]:
     try:
         return await writer.write(batch, size_bytes)
     except (BrokerUnavailable, OutcomeUnknown) as exc:
@@ -105,7 +105,7 @@ class Writers:
         on_ends: Callable[[Mapping[int, int]], None],
         on_due: Callable[[int], None],
     ) -> None:
-        self._levels = Levels(pool, segments)
+        self._levels = DurabilityLevels(pool, segments)
         self._look_s = config.topic_refresh_s
         half = Writer(config, segments, on_ends=on_ends, on_due=on_due)
         other = Writer(config, segments, on_ends=on_ends, on_due=on_due)

@@ -18,7 +18,7 @@ from psycopg.pq import PGconn, Ping
 from psycopg.rows import scalar_row
 
 from txmsg.broker import findings, migrations
-from txmsg.broker.findings import Row
+from txmsg.broker.findings import FindingsRow
 from txmsg.checks import database
 from txmsg.checks.check import Finding
 from txmsg.checks.database import (
@@ -273,7 +273,7 @@ def require(url: str) -> None:
     )
 
 
-def check(url: str) -> list[Row]:
+def check(url: str) -> list[FindingsRow]:
     """What an operator should know of the database: its server, its standbys, its revision and schema. Only reads."""
     with _connect(url, any_server=True) as connection:
         found = list(findings.of_server(connection))
@@ -284,10 +284,10 @@ def check(url: str) -> list[Row]:
         is_lenient = _is_lenient(connection, revision)
         topics = findings.replicated_topics(connection) if revision in REVISIONS or is_lenient else 0
         found += findings.of_replication(connection, topics=topics)
-        found.append(Row("revision", revision or "none", _of_revision(revision, is_lenient=is_lenient)))
+        found.append(FindingsRow("revision", revision or "none", _of_revision(revision, is_lenient=is_lenient)))
         if revision is not None:
             value = _named(differences) if (differences := _differences(connection)) else "as its revision made it"
-            found.append(Row("schema", value, SCHEMA_DIFFERS.found(value=value) if differences else None))
+            found.append(FindingsRow("schema", value, SCHEMA_DIFFERS.found(value=value) if differences else None))
         return found
 
 

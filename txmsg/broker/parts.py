@@ -25,18 +25,18 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.delivery import Delivery
 from txmsg.broker.delivery.topics import DeliveryTopics
 from txmsg.broker.erasable import ErasableBodies
-from txmsg.broker.journal import Journal, JournalWriter
+from txmsg.broker.journal import JournalBuffer, JournalWriter
 from txmsg.broker.levels import Writers
 from txmsg.broker.retention import Retention
 from txmsg.broker.scheduler import DueWindow, Scheduler
 from txmsg.broker.segments import Segments
-from txmsg.broker.service import CheckResolver, Counts, NotifyService
+from txmsg.broker.service import CheckResolver, NotifyService, OutcomeCounts
 from txmsg.broker.settings import RunTimeSettings
 from txmsg.broker.store.audit import AuditLog
-from txmsg.broker.store.body_keys import BodyKeys
-from txmsg.broker.store.check_policies import CheckPolicies as CheckPolicyStore
+from txmsg.broker.store.body_keys import BodyKeyStore
+from txmsg.broker.store.check_policies import CheckPolicyStore
 from txmsg.broker.store.connect import Pool
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.broker.store.settings import NOTICE as SETTINGS_NOTICE
 from txmsg.broker.store.settings import SettingStore
@@ -46,20 +46,20 @@ from txmsg.broker.store.users import Users
 from txmsg.broker.waits import Waits
 from txmsg.checker.loop import CheckLoop
 from txmsg.checker.policy import CheckPolicies
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.settings.tracing import tracing_of_process
 from txmsg.wire.listening import connections_allowed
 from txmsg.wire.server_connection import ServerConnection
 from txmsg.wire.shared import Shared
 
 
-class Storage:
+class StorageParts:
     """The database and what holds in all of the broker: settings, segments, topics.
 
     admin_pool: for requests of operators, whose statements have a timeout.
     """
 
-    def __init__(self, given: Given[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments) -> None:
+    def __init__(self, given: GivenSettings[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments) -> None:
         config = given.config
         self.pool = pool
         self.admin_pool = admin_pool
@@ -78,10 +78,10 @@ class Storage:
         return self.settings.config
 
 
-class Delivering:
+class DeliveryParts:
     """The cluster, and delivery of this broker's queues."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: StorageParts) -> None:
         config, pool = storage.config, storage.pool
         self.membership = Membership(
             pool,
@@ -90,7 +90,7 @@ class Delivering:
             schema_revision=migrate.REVISIONS[-1],
             heartbeat_s=config.delivery.heartbeat_s,
         )
-        self.journal = Journal()
+        self.journal = JournalBuffer()
         self.journal_writer = JournalWriter(pool, self.journal)
         self.delivery = delivery = Delivery(
             pool, self.membership, config.delivery, topics=DeliveryTopics(storage.topics), journal=self.journal
@@ -104,12 +104,12 @@ class Delivering:
         self.hints.hint(self.membership.of_others(ends))
 
 
-class Sending:
+class WritingParts:
     """The writers, the scheduler of delayed messages, and what is counted of outcomes."""
 
-    def __init__(self, storage: Storage, delivering: Delivering) -> None:
+    def __init__(self, storage: StorageParts, delivering: DeliveryParts) -> None:
         config, pool, segments = storage.config, storage.pool, storage.segments
-        self.bodies = ErasableBodies(BodyKeys(pool))
+        self.bodies = ErasableBodies(BodyKeyStore(pool))
         self.window = DueWindow()
         pool.incarnation.on_end(self.window.forget)
         self.writers = Writers(pool, config, segments, on_ends=delivering.on_ends, on_due=self.window.note)
@@ -122,17 +122,17 @@ class Sending:
             look_again=self.writers.look_again,
             config=config.scheduler,
         )
-        self.counts = Counts()
+        self.counts = OutcomeCounts()
 
 
-class Checking:
+class CheckingParts:
     """Check-backs: the clients that can be asked, and the loop that asks them."""
 
-    def __init__(self, storage: Storage, delivering: Delivering, sending: Sending) -> None:
+    def __init__(self, storage: StorageParts, delivering: DeliveryParts, sending: WritingParts) -> None:
         config, pool = storage.config, storage.pool
         tracing = tracing_of_process() if config.tracing else None
         self.clients = AttachedClients(delivering.journal, tracing=tracing)
-        self.halves = Halves(pool)
+        self.halves = HalfMessages(pool)
         self.checks = checks = CheckLoop(
             self.halves,
             self.clients,
@@ -146,10 +146,10 @@ class Checking:
         storage.settings.on_change(lambda new: checks.pace(new.check_loop))
 
 
-class Admitting:
+class AccessParts:
     """Users, and the audit log. access: None without authentication."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: StorageParts) -> None:
         config, pool = storage.config, storage.pool
         self.audit_log = AuditLog(storage.admin_pool)
         self.audit = AuditUpkeep(config, self.audit_log)
@@ -163,21 +163,21 @@ class Admitting:
             storage.settings.on_change(lambda new: access.guard.use_limits(new.user.limits()))
 
 
-class Parts:
+class BrokerParts:
     """All of them. stop: set when the broker is told to stop. Nothing runs yet, and no statement was executed."""
 
     def __init__(
-        self, given: Given[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
+        self, given: GivenSettings[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
     ) -> None:
         config = given.config
         self.stop = stop
-        self.storage = storage = Storage(given, pool, admin_pool, segments)
-        self.delivering = Delivering(storage)
-        self.sending = Sending(storage, self.delivering)
-        self.checking = Checking(storage, self.delivering, self.sending)
+        self.storage = storage = StorageParts(given, pool, admin_pool, segments)
+        self.delivering = DeliveryParts(storage)
+        self.sending = WritingParts(storage, self.delivering)
+        self.checking = CheckingParts(storage, self.delivering, self.sending)
         self.service = _service(storage, self.delivering, self.sending, self.checking)
         self.waits = _waits(storage, self.delivering, self.sending, self.checking)
-        self.admitting = Admitting(storage)
+        self.admitting = AccessParts(storage)
         self.shared = Shared[ServerConnection](
             connections_max=connections_allowed(config.connections_max),
             tls=config.tls.of_server(),
@@ -191,7 +191,9 @@ class Parts:
         return self.storage.config
 
 
-def _service(storage: Storage, delivering: Delivering, sending: Sending, checking: Checking) -> NotifyService:
+def _service(
+    storage: StorageParts, delivering: DeliveryParts, sending: WritingParts, checking: CheckingParts
+) -> NotifyService:
     config = storage.config
     service = NotifyService(
         storage.topics,
@@ -209,7 +211,7 @@ def _service(storage: Storage, delivering: Delivering, sending: Sending, checkin
     return service
 
 
-def _waits(storage: Storage, delivering: Delivering, sending: Sending, checking: Checking) -> Waits:
+def _waits(storage: StorageParts, delivering: DeliveryParts, sending: WritingParts, checking: CheckingParts) -> Waits:
     def look_at_all() -> None:
         """Due times have changed: all that looks for what is due begins from the start."""
         sending.window.forget("")
@@ -223,7 +225,9 @@ def _waits(storage: Storage, delivering: Delivering, sending: Sending, checking:
     return waits
 
 
-def _notices(storage: Storage, delivering: Delivering, checking: Checking, admitting: Admitting) -> Notices:
+def _notices(
+    storage: StorageParts, delivering: DeliveryParts, checking: CheckingParts, admitting: AccessParts
+) -> Notices:
     def topics_changed(_: str) -> None:
         storage.topics.look_soon()
         delivering.journal_writer.look_soon()

@@ -33,7 +33,7 @@ class DropCounts:
     """Messages dropped unread, counted once for each group that had not read them."""
 
 
-class Verdict(Enum):
+class RetentionVerdict(Enum):
     """What happens to a segment past its retention."""
 
     DROP = "every group has read it"
@@ -54,13 +54,13 @@ def past_their_time(kept: Sequence[SegmentRow], config: BrokerConfig) -> Iterato
         yield segment
 
 
-def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> Verdict:
+def verdict(segment: SegmentRow, pins: Sequence[Pin], config: BrokerConfig) -> RetentionVerdict:
     """What happens to a segment past its retention in which `pins` are unread."""
     if not pins:
-        return Verdict.DROP
+        return RetentionVerdict.DROP
     if segment.age_s < config.retention_max_s:
-        return Verdict.WAIT
-    return Verdict.KEEP if any(pin.unread == "keep" for pin in pins) else Verdict.DROP_UNREAD
+        return RetentionVerdict.WAIT
+    return RetentionVerdict.KEEP if any(pin.unread == "keep" for pin in pins) else RetentionVerdict.DROP_UNREAD
 
 
 class Retention:
@@ -96,14 +96,14 @@ class Retention:
         for segment in past_their_time(kept, self._config):
             pins = await store.pins(conn, segment.id, following[segment.id])
             match verdict(segment, pins, self._config):
-                case Verdict.WAIT:
+                case RetentionVerdict.WAIT:
                     return
-                case Verdict.KEEP:
+                case RetentionVerdict.KEEP:
                     self._alert_kept(segment, pins)
                     return
-                case Verdict.DROP:
+                case RetentionVerdict.DROP:
                     await store.mark_dropping(conn, segment.id)
-                case Verdict.DROP_UNREAD:
+                case RetentionVerdict.DROP_UNREAD:
                     if await store.mark_dropping(conn, segment.id):
                         self._alert_lost(segment, pins)
 

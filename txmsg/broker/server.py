@@ -13,7 +13,7 @@ from txmsg.broker import migrate
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.figures import BrokerFigures, unready
-from txmsg.broker.parts import Parts
+from txmsg.broker.parts import BrokerParts
 from txmsg.broker.segments import Segments
 from txmsg.broker.services import handlers_of
 from txmsg.broker.store.connect import ADMIN_POOL_SIZE_MAX, Pool, open_pool
@@ -21,8 +21,8 @@ from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.metrics.http import Probes, serving
 from txmsg.runtime.logs import EventLog
-from txmsg.settings.live import Given
-from txmsg.wire.server import CLOSING_S_MAX, Server
+from txmsg.settings.live import GivenSettings
+from txmsg.wire.server import CLOSING_S_MAX, WireServer
 
 _log = EventLog(__name__)
 
@@ -35,20 +35,20 @@ _WRITE_S_MIN = 1.0
 """At a stop whose time was used up by requests under way: for writing what was accepted."""
 
 
-class Broker:
+class BrokerServer:
     """Its parts, what tells of them, and what answers. `run` runs all of it."""
 
     def __init__(
-        self, given: Given[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
+        self, given: GivenSettings[BrokerConfig], pool: Pool, admin_pool: Pool, segments: Segments, stop: asyncio.Event
     ) -> None:
-        self.parts = parts = Parts(given, pool, admin_pool, segments, stop)
+        self.parts = parts = BrokerParts(given, pool, admin_pool, segments, stop)
         self.figures = BrokerFigures(parts)
         membership = parts.delivering.membership
         self.alerting = Alerting(
             given.config, admin_pool, self.figures.read, has_joined=lambda: bool(membership.brokers)
         )
         parts.storage.settings.on_change(self.alerting.use)
-        self.server = Server(handlers_of(parts, self.figures, self.alerting), parts.shared)
+        self.server = WireServer(handlers_of(parts, self.figures, self.alerting), parts.shared)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs until the broker stops, by name; the writers, which end after the server, are not among them."""
@@ -145,11 +145,11 @@ def stop_s_max(config: BrokerConfig) -> float:
 
 
 async def serve(
-    given: Given[BrokerConfig],
+    given: GivenSettings[BrokerConfig],
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
     *,
-    on_made: Callable[[Broker], None] = lambda _: None,
+    on_made: Callable[[BrokerServer], None] = lambda _: None,
 ) -> None:
     """Runs a broker until `stop` is set, then ends in order: what was accepted is written, cursors are flushed.
 
@@ -167,7 +167,7 @@ async def serve(
     try:
         segments = Segments(pool, config)
         if await _wait_for_database(config, pool, segments, stop):
-            broker = Broker(given, pool, admin_pool, segments, stop)
+            broker = BrokerServer(given, pool, admin_pool, segments, stop)
             on_made(broker)
             await broker.run(on_ready)
     finally:

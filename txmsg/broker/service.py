@@ -16,8 +16,8 @@ from txmsg.broker.admission import Admission
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.levels import LeveledWriter
-from txmsg.broker.store.batch import Batch, DecidedBy, Problem
-from txmsg.broker.store.topics import Topic, TopicRegistry
+from txmsg.broker.store.batch import DecidedBy, Problem, WriteBatch
+from txmsg.broker.store.topics import StoredTopic, TopicRegistry
 from txmsg.broker.writer import Writer
 from txmsg.errors import (
     BrokerUnavailable,
@@ -66,7 +66,7 @@ Problems = Mapping[bytes, TxmsgError]
 
 
 @dataclass(slots=True)
-class Counts:
+class OutcomeCounts:
     """Outcomes since this broker started."""
 
     committed_by_client: int = 0
@@ -97,8 +97,8 @@ class NotifyService:
     body_size_bytes_max: int = BODY_SIZE_BYTES_MAX
     admission: Admission = field(default_factory=Admission)
     """Which messages topics accept, and at what rate."""
-    counts: Counts = field(default_factory=Counts)
-    own_queues: Callable[[Topic], Sequence[QueueId]] | None = None
+    counts: OutcomeCounts = field(default_factory=OutcomeCounts)
+    own_queues: Callable[[StoredTopic], Sequence[QueueId]] | None = None
     """The writable queues of a topic that this broker delivers. Unordered messages enter these, so that brokers do not
     wait for each other's locks. None, or an empty result: all queues."""
     bodies: ErasableBodies | None = None
@@ -152,9 +152,9 @@ class NotifyService:
             )
         size_bytes += 100 * len(columns.transaction_id)
         if half:
-            stored = await self.half_writer.write(Batch(half=columns, incarnation=incarnation), size_bytes)
+            stored = await self.half_writer.write(WriteBatch(half=columns, incarnation=incarnation), size_bytes)
         else:
-            stored = await self.writer.write(Batch(plain=columns, incarnation=incarnation), size_bytes)
+            stored = await self.writer.write(WriteBatch(plain=columns, incarnation=incarnation), size_bytes)
         problems |= _errors_of(stored, columns.transaction_id)
         self.counts.refuse(problems)
         return problems
@@ -185,7 +185,7 @@ class NotifyService:
         columns.queue += self._queues(topic, batch)
         columns.producer += [producer] * len(batch.transaction_id)
 
-    def _queues(self, topic: Topic, batch: Columns) -> list[QueueId]:
+    def _queues(self, topic: StoredTopic, batch: Columns) -> list[QueueId]:
         """The queue of each message. An ordering key has one queue; others enter queues that this broker delivers.
 
         Chosen by id, so that a repeated message meets its first copy under the same queue's lock.
@@ -221,7 +221,7 @@ class NotifyService:
         key is free. A transaction named with both outcomes is a problem. Raises Overloaded, BrokerUnavailable.
         """
         torn = set(commit).intersection(rollback)
-        batch = Batch(
+        batch = WriteBatch(
             commit=_unique(commit, torn),
             rollback=_unique(rollback, torn),
             check=_unique(unknown, {*commit, *rollback}) if unknown else [],
@@ -261,11 +261,11 @@ class CheckResolver:
     """Writes the outcomes of checks. Implements checker.Resolver."""
 
     writer: Writer | LeveledWriter
-    counts: Counts
+    counts: OutcomeCounts
 
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
         """Makes these outcomes final. Raises the first problem after all others were written."""
-        batch = Batch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
+        batch = WriteBatch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
         batch.decided_by = dict.fromkeys(batch.ends(), DecidedBy.CHECK)
         problems = _errors_of(await self.writer.write(batch, 40 * len(batch)), batch.ends(), batch.commit)
         self.counts.committed_by_check += sum(transaction_id not in problems for transaction_id in batch.commit)
@@ -345,7 +345,7 @@ def _invalid(topic: str, batch: Columns, rows: Sequence[int], body_size_bytes_ma
     return problems
 
 
-def _of_other_types(topic: Topic, batch: Columns, *, is_half: bool) -> dict[bytes, TxmsgError]:
+def _of_other_types(topic: StoredTopic, batch: Columns, *, is_half: bool) -> dict[bytes, TxmsgError]:
     """The transactions with messages of another type than the topic takes."""
     problems: dict[bytes, TxmsgError] = {}
     for row, transaction_id in enumerate(batch.transaction_id):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from txmsg.administration.access import Access
-from txmsg.administration.alerts import Alerts
-from txmsg.administration.audit import Audit
-from txmsg.administration.cluster import Cluster
-from txmsg.administration.dead_letters import DeadLetters
-from txmsg.administration.groups import Groups
-from txmsg.administration.halves import Admin
-from txmsg.administration.messages import Messages as MessageService
-from txmsg.administration.rules import Rules
-from txmsg.administration.schemas import Schemas
-from txmsg.administration.settings import Settings
-from txmsg.administration.topics import Topics
+from txmsg.administration.access import AccessService
+from txmsg.administration.alerts import AlertsService
+from txmsg.administration.audit import AuditService
+from txmsg.administration.cluster import ClusterService
+from txmsg.administration.dead_letters import DeadLettersService
+from txmsg.administration.groups import GroupsService
+from txmsg.administration.halves import AdminService
+from txmsg.administration.messages import MessagesService as MessageService
+from txmsg.administration.rules import RulesService
+from txmsg.administration.schemas import SchemasService
+from txmsg.administration.settings import SettingsService
+from txmsg.administration.topics import TopicsService
 from txmsg.broker.alerts.alerting import Alerting
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.admin import AdminApi
@@ -31,12 +31,12 @@ from txmsg.broker.api.settings import SettingsApi
 from txmsg.broker.api.topics import TopicsApi
 from txmsg.broker.cluster import Registry
 from txmsg.broker.figures import BrokerFigures
-from txmsg.broker.parts import Parts
+from txmsg.broker.parts import BrokerParts
 from txmsg.broker.store.access_rules import AccessRules
-from txmsg.broker.store.body_keys import BodyKeys
+from txmsg.broker.store.body_keys import BodyKeyStore
 from txmsg.broker.store.dead_letters import DeadLetters as DeadLetterStore
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.broker.store.messages import Messages
 from txmsg.broker.store.mirrors import Mirrors
 from txmsg.broker.store.retry_administration import RetryAdministration
@@ -48,7 +48,7 @@ from txmsg.wire.users import AccessWatch
 from txmsg.wire.v1 import txmsg_rpc
 
 
-def handlers_of(parts: Parts, figures: BrokerFigures, alerting: Alerting) -> Handlers:
+def handlers_of(parts: BrokerParts, figures: BrokerFigures, alerting: Alerting) -> Handlers:
     """All methods of a broker."""
     storage, delivering, checking, live = parts.storage, parts.delivering, parts.checking, parts.admitting.access
     pool, clients, config = storage.admin_pool, checking.clients, parts.config
@@ -56,33 +56,35 @@ def handlers_of(parts: Parts, figures: BrokerFigures, alerting: Alerting) -> Han
     return Handlers(
         {
             txmsg_rpc.Notify: _notify(parts),
-            Admin: AdminApi(
+            AdminService: AdminApi(
                 parts.service,
                 delivering.delivery,
-                Halves(pool),
+                HalfMessages(pool),
                 groups,
                 clients,
                 audit=parts.admitting.audit_log,
                 drops=storage.retention.counts,
                 on_resume=partial(checking.checks.wake, sweep=True),
             ),
-            Access: access,
+            AccessService: access,
             AccessWatch: access,
-            Rules: RulesApi(AccessRules(pool), live),
-            Alerts: AlertsApi(pool, alerting),
-            Audit: parts.admitting.audit_log,
-            Cluster: ClusterApi(Registry(pool), Mirrors(pool), clients, config.broker_id, figures.read),
-            DeadLetters: DeadLettersApi(DeadLetterStore(pool)),
-            MessageService: MessagesApi(Messages(pool), BodyKeys(pool)),
-            Groups: GroupsApi(groups, RetryAdministration(pool), delivering.delivery, checking.policies, clients),
-            Settings: SettingsApi(storage.settings),
-            Schemas: SchemasApi(TopicSchemas(pool), storage.topics.ensure),
-            Topics: TopicsApi(storage.topics, TopicAdministration(pool), lambda: parts.config.retention_s),
+            RulesService: RulesApi(AccessRules(pool), live),
+            AlertsService: AlertsApi(pool, alerting),
+            AuditService: parts.admitting.audit_log,
+            ClusterService: ClusterApi(Registry(pool), Mirrors(pool), clients, config.broker_id, figures.read),
+            DeadLettersService: DeadLettersApi(DeadLetterStore(pool)),
+            MessageService: MessagesApi(Messages(pool), BodyKeyStore(pool)),
+            GroupsService: GroupsApi(
+                groups, RetryAdministration(pool), delivering.delivery, checking.policies, clients
+            ),
+            SettingsService: SettingsApi(storage.settings),
+            SchemasService: SchemasApi(TopicSchemas(pool), storage.topics.ensure),
+            TopicsService: TopicsApi(storage.topics, TopicAdministration(pool), lambda: parts.config.retention_s),
         }
     )
 
 
-def _notify(parts: Parts) -> NotifyApi:
+def _notify(parts: BrokerParts) -> NotifyApi:
     return NotifyApi(
         parts.service,
         parts.delivering.delivery,

@@ -21,7 +21,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError, shown
 from txmsg.runtime.logs import EventLog, set_log_level
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.clients import CLIENT, ClientConfig
-from txmsg.settings.live import Given, replaced, value_in
+from txmsg.settings.live import GivenSettings, replaced, value_in
 from txmsg.settings.sources import DEFAULT, unknown
 
 _log = EventLog(__name__)
@@ -42,7 +42,7 @@ class RunTimeSettings:
     `on_change` when they are made.
     """
 
-    def __init__(self, given: Given[BrokerConfig], store: SettingStore, admin_store: SettingStore) -> None:
+    def __init__(self, given: GivenSettings[BrokerConfig], store: SettingStore, admin_store: SettingStore) -> None:
         self.config = given.config
         """What holds now."""
         self.version = 0

@@ -1,6 +1,7 @@
 """Group commit: collects what waits to be written; while one batch commits, the next one fills.
 
-Knows requests as `Work`, and the database as `store.batch.apply`. Requests are answered only after their commit.
+Knows requests as `WriterRequest`, and the database as `store.batch.apply`. Requests are answered only after their
+commit.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.segments import Segments
 from txmsg.broker.store.batch import (
     STALE_SEGMENT,
-    Applied,
-    Batch,
+    AppliedBatch,
     Problem,
     Unreplicated,
     Unwritable,
+    WriteBatch,
     apply,
     try_to_write,
 )
@@ -64,10 +65,10 @@ _ANSWER_GRACE_S = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class WriterRequest:
     """The items of one request, and its future: one per request, not per item."""
 
-    batch: Batch
+    batch: WriteBatch
     items: int
     size_bytes: int
     done: asyncio.Future[Mapping[bytes, Problem]]
@@ -119,7 +120,7 @@ class Writer:
         self.counts = WriterCounts()
         self.waiting_items = 0
         self.waiting_size_bytes = 0
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[WriterRequest] = deque()
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._connection: PreparedConnection | None = None
@@ -136,7 +137,7 @@ class Writer:
         """From the next batch on these settings hold. The timeouts of its session stay: they are not live."""
         self._config = config
 
-    async def write(self, batch: Batch, size_bytes: int) -> Mapping[bytes, Problem]:
+    async def write(self, batch: WriteBatch, size_bytes: int) -> Mapping[bytes, Problem]:
         """Returns when the batch is on disk, with the problems by transaction id.
 
         Raises Overloaded or BrokerUnavailable when nothing was written, OutcomeUnknown when it may have been. If it is
@@ -157,15 +158,15 @@ class Writer:
         finally:
             timer.cancel()
 
-    def _add(self, batch: Batch, size_bytes: int) -> Work:
-        work = Work(batch, len(batch), size_bytes, asyncio.get_running_loop().create_future())
+    def _add(self, batch: WriteBatch, size_bytes: int) -> WriterRequest:
+        work = WriterRequest(batch, len(batch), size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(work)
         self.waiting_items += work.items
         self.waiting_size_bytes += size_bytes
         self._arrived.set()
         return work
 
-    def _expire(self, work: Work) -> None:
+    def _expire(self, work: WriterRequest) -> None:
         if work.done.done():
             return
         cause = self._database_away or f"no answer from the database in {self._config.request_timeout_s} s"
@@ -246,10 +247,10 @@ class Writer:
             _log.info("write.possible", "the Notify database writes again")
         self._database_away = self.trouble = ""
 
-    def _take(self) -> tuple[Batch, list[Work]]:
+    def _take(self) -> tuple[WriteBatch, list[WriterRequest]]:
         """The next batch: the oldest waiting requests, with at most one outcome per transaction."""
         config = self._config
-        works = list[Work]()
+        works = list[WriterRequest]()
         items = size_bytes = 0
         items_max = min(config.batch_items_max, max(_SPLIT_ITEMS, (self.waiting_items + 1) // 2))
         ended: set[bytes] = set()
@@ -276,12 +277,12 @@ class Writer:
             size_bytes += work.size_bytes
         if len(works) == 1:
             return works[0].batch, works
-        batch = Batch()
+        batch = WriteBatch()
         for work in works:
             batch.extend(work.batch)
         return batch, works
 
-    async def _settle(self, batch: Batch, works: list[Work]) -> None:
+    async def _settle(self, batch: WriteBatch, works: list[WriterRequest]) -> None:
         begun_at = time.monotonic()
         try:
             applied = await self._apply(batch, begun_at + self._config.request_timeout_s)
@@ -312,9 +313,9 @@ class Writer:
 
         If the database is away, the sweep of `Scheduler` finds them later.
         """
-        self._add(Batch(check=ids), 0).done.add_done_callback(_note_failure)
+        self._add(WriteBatch(check=ids), 0).done.add_done_callback(_note_failure)
 
-    async def _apply(self, batch: Batch, give_up_at: float, *, tried: bool = False) -> Applied:
+    async def _apply(self, batch: WriteBatch, give_up_at: float, *, tried: bool = False) -> AppliedBatch:
         """Applies a batch: repeats it while the database is away, splits it if an item is refused.
 
         When its time is up, it raises OutcomeUnknown if something of it may be written (or was before: tried), else
@@ -362,13 +363,13 @@ class Writer:
                 self._written()
                 return applied
 
-    def _end(self, incarnation: UUID | None, batch: Batch, exc: psycopg.Error, *, tried: bool) -> None:
+    def _end(self, incarnation: UUID | None, batch: WriteBatch, exc: psycopg.Error, *, tried: bool) -> None:
         """Memory is out of date. Raises for a batch that depends on it: its senders repeat it."""
         self._segments.pool.incarnation.end(incarnation, exc.diag.message_primary or str(exc))
         if batch.incarnation is not None or exc.sqlstate == UNKNOWN_ID:
             raise _of_the_past(tried) from exc
 
-    async def _refused(self, batch: Batch, exc: Exception, give_up_at: float, tried: bool) -> Applied:
+    async def _refused(self, batch: WriteBatch, exc: Exception, give_up_at: float, tried: bool) -> AppliedBatch:
         if isinstance(exc, Unconfirmed) or (isinstance(exc, Unreplicated) and self._waits_for_standby):
             raise self._without_standby(exc, tried) from exc  # it concerns the whole batch
         return await self._split(batch, exc, give_up_at)
@@ -407,14 +408,14 @@ class Writer:
             raise (OutcomeUnknown if tried else BrokerUnavailable)(self._database_away) from exc
         await asyncio.sleep(_RECONNECT_PAUSE_S)
 
-    async def _split(self, batch: Batch, exc: Exception, give_up_at: float) -> Applied:
+    async def _split(self, batch: WriteBatch, exc: Exception, give_up_at: float) -> AppliedBatch:
         """Applies both halves of a refused batch separately, until the refused item is alone."""
         ids = sorted(batch.ids())
         if len(ids) == 1 and isinstance(exc, psycopg.errors.UniqueViolation) and time.monotonic() < give_up_at:
             # Its copy was committed meanwhile, in another queue: now it is found.
             return await self._apply(batch, time.monotonic(), tried=True)
         if len(ids) == 1 and isinstance(exc, Unreplicated):
-            return Applied(problems={ids[0]: self._without_standby(exc, tried=True)})
+            return AppliedBatch(problems={ids[0]: self._without_standby(exc, tried=True)})
         if len(ids) == 1:
             _log.error(
                 "write.refused",
@@ -422,9 +423,9 @@ class Writer:
                 transaction_id=UUID(bytes=ids[0]),
                 error=exc,
             )
-            return Applied(problems={ids[0]: FAILED})
+            return AppliedBatch(problems={ids[0]: FAILED})
         middle = len(ids) // 2
-        result = Applied()
+        result = AppliedBatch()
         for part in (set(ids[:middle]), set(ids[middle:])):
             applied = await self._apply(batch.only(part), give_up_at, tried=True)
             result.extend(applied)

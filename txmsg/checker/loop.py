@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol, assert_never
 from uuid import UUID
 
-from txmsg.checker.policy import CheckPolicies, Decision, ParkReason, decide_after_answer, decide_before_check
-from txmsg.checker.ports import Askable, Clients, DueHalf, HalfStore, Resolver
+from txmsg.checker.policy import CheckDecision, CheckPolicies, ParkReason, decide_after_answer, decide_before_check
+from txmsg.checker.ports import Askable, CheckClients, DueHalf, HalfStore, Resolver
 from txmsg.errors import MisuseError, OutcomeConflict, OutcomeExpired
 from txmsg.message import TransactionId, TransactionState
 from txmsg.runtime.logs import EventLog
@@ -28,7 +28,7 @@ _WINDOW_OVERLAP: Final = timedelta(seconds=2)
 _PARK_BATCH: Final = 1000
 
 
-class Clock(Protocol):
+class LoopClock(Protocol):
     """Time as the loop sees it. Tests bring their own."""
 
     def now_s(self) -> float:
@@ -123,12 +123,12 @@ class CheckLoop:
     def __init__(
         self,
         store: HalfStore,
-        clients: Clients,
+        clients: CheckClients,
         resolver: Resolver,
         *,
         policies: CheckPolicies | None = None,
         config: CheckLoopConfig | None = None,
-        clock: Clock | None = None,
+        clock: LoopClock | None = None,
     ) -> None:
         self.counts: Final = CheckCounts()
         self._store = store
@@ -252,10 +252,10 @@ class CheckLoop:
         used_up: list[TransactionId] = []
         for half in claim.halves:
             match decide_before_check(self._policies.of(half.group), half.checks):
-                case Decision.ASK:
+                case CheckDecision.ASK:
                     self._in_flight += 1
                     checks.create_task(self._check(half), name=f"check {half.transaction_id}")
-                case Decision.PARK:
+                case CheckDecision.PARK:
                     used_up.append(half.transaction_id)
                 case decision:
                     raise AssertionError(f"a due half is asked about or parked, not {decision}")
@@ -385,18 +385,18 @@ class CheckLoop:
     async def _settle(self, half: DueHalf, answer: TransactionState) -> None:
         decision = decide_after_answer(self._policies.of(half.group), half.checks, answer)
         match decision:
-            case Decision.COMMIT:
+            case CheckDecision.COMMIT:
                 await self._resolver.end(commit=[half.transaction_id])
                 self.counts.committed += 1
-            case Decision.ROLLBACK:
+            case CheckDecision.ROLLBACK:
                 await self._resolver.end(rollback=[half.transaction_id])
                 self.counts.rolled_back += 1
-            case Decision.WAIT:
+            case CheckDecision.WAIT:
                 self.counts.unknown += 1  # the claim has set the time of the next check
-            case Decision.PARK:
+            case CheckDecision.PARK:
                 self.counts.unknown += 1
                 await self._park([half.transaction_id])
-            case Decision.ASK:
+            case CheckDecision.ASK:
                 raise AssertionError(f"an answer leads to an outcome, not to {decision}")
             case _:
                 assert_never(decision)

@@ -170,7 +170,7 @@ class ParkReason(enum.Enum):
     NO_CLIENT = "no client of the group"
 
 
-class Decision(enum.Enum):
+class CheckDecision(enum.Enum):
     """What the broker does next with a half message that it has claimed."""
 
     ASK = "ask"
@@ -180,20 +180,20 @@ class Decision(enum.Enum):
     PARK = "park"
 
 
-def decide_before_check(policy: CheckPolicy, checks: int) -> Decision:
+def decide_before_check(policy: CheckPolicy, checks: int) -> CheckDecision:
     """ASK, or PARK when the checks were used up before this one. `checks` counts the one that is due now."""
     assert checks >= 1, f"a claimed half message counts its check, but has {checks}"
-    return Decision.PARK if checks > policy.checks_max else Decision.ASK
+    return CheckDecision.PARK if checks > policy.checks_max else CheckDecision.ASK
 
 
-def decide_after_answer(policy: CheckPolicy, checks: int, answer: TransactionState) -> Decision:
+def decide_after_answer(policy: CheckPolicy, checks: int, answer: TransactionState) -> CheckDecision:
     """What follows from the answer to check number `checks` (from 1). UNKNOWN waits, the last one parks."""
     match answer:
         case TransactionState.COMMIT:
-            return Decision.COMMIT
+            return CheckDecision.COMMIT
         case TransactionState.ROLLBACK:
-            return Decision.ROLLBACK
+            return CheckDecision.ROLLBACK
         case TransactionState.UNKNOWN:
-            return Decision.PARK if checks >= policy.checks_max else Decision.WAIT
+            return CheckDecision.PARK if checks >= policy.checks_max else CheckDecision.WAIT
         case _:
             assert_never(answer)

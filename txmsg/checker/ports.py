@@ -87,7 +87,7 @@ class HalfStore(Protocol):
         ...
 
 
-class Clients(Protocol):
+class CheckClients(Protocol):
     """The clients attached to this broker, as the check loop sees them."""
 
     def askable(self) -> Sequence[tuple[str, UUID | None]]:

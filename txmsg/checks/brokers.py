@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txmsg.checks.check import CRITICAL, NOTE, WARNING, Check
-from txmsg.checks.conditions import JOB, Level, PromQL, Rise, Share
+from txmsg.checks.conditions import JOB, LevelCondition, PromQL, RiseCondition, ShareCondition
 from txmsg.metrics.catalogue import ERROR
 from txmsg.wire.tls import EXPIRES_SOON_S
 
@@ -45,7 +45,7 @@ BROKER_DIED: Final = Check(
     why="the others do their work, and fewer may fail before delivery stops",
     fix="`txmsg cluster show` names them: check their logs, and restart them. Use `txmsg cluster forget` for brokers "
     "that will not come back; after a day all are forgotten",
-    condition=Level("txmsg_brokers_dead", ">", 0, by=JOB),
+    condition=LevelCondition("txmsg_brokers_dead", ">", 0, by=JOB),
     for_s=60,
 )
 BROKER_DRAINED: Final = Check(
@@ -69,7 +69,7 @@ DISK_NEARLY_FULL: Final = Check(
     why="on a full disk nothing is stored: sends fail",
     fix="enlarge the disk, or keep less: `txmsg config set broker.retention_size_bytes 50GiB`; for a log --retention "
     "and --retention-size of `txmsg metaq serve`",
-    condition=Level("txmsg_disk_free_ratio", "<", lambda alerts: alerts.disk_free_ratio),
+    condition=LevelCondition("txmsg_disk_free_ratio", "<", lambda alerts: alerts.disk_free_ratio),
     for_s=300,
 )
 BOUND_NEAR: Final = Check(
@@ -78,7 +78,7 @@ BOUND_NEAR: Final = Check(
     "{bound} of {instance} is {value:share} full",
     why="at the bound further requests wait or are refused, as docs/limits.md says",
     fix="find what is slow, or add brokers; `txmsg config explain broker` lists the bounds",
-    condition=Level("txmsg_bound_used_ratio", ">", lambda alerts: alerts.bound_ratio),
+    condition=LevelCondition("txmsg_bound_used_ratio", ">", lambda alerts: alerts.bound_ratio),
     for_s=300,
 )
 BATCHES_SLOW: Final = Check(
@@ -98,7 +98,7 @@ SERVER_ERRORS: Final = Check(
     "{instance} failed unexpectedly in calls",
     why="this is a defect of txmsg",
     fix="its log has the traceback: report it",
-    condition=Rise("txmsg_call_errors_total", 600, where={ERROR: "internal"}, by=("job", "instance")),
+    condition=RiseCondition("txmsg_call_errors_total", 600, where={ERROR: "internal"}, by=("job", "instance")),
 )
 OPEN_FILES_NEAR: Final = Check(
     "open-files-near",
@@ -106,7 +106,7 @@ OPEN_FILES_NEAR: Final = Check(
     "{instance} uses {value:share} of its file descriptors",
     why="without one it accepts no connection and opens no file",
     fix="raise LimitNOFILE, or distribute the clients over more processes",
-    condition=Share("txmsg_process_open_files", "txmsg_process_open_files_limit", 0.8),
+    condition=ShareCondition("txmsg_process_open_files", "txmsg_process_open_files_limit", 0.8),
     for_s=300,
 )
 FIGURES_OLD: Final = Check(
@@ -161,7 +161,7 @@ CERTIFICATE_EXPIRES: Final = Check(
     "the certificate of {instance} expires in {value:duration}",
     why="clients refuse an expired certificate",
     fix="renew it: the process reloads the file by itself",
-    condition=Level("txmsg_tls_certificate_remaining_seconds", "<", EXPIRES_SOON_S, least=0),
+    condition=LevelCondition("txmsg_tls_certificate_remaining_seconds", "<", EXPIRES_SOON_S, least=0),
     for_s=300,
 )
 CERTIFICATE_EXPIRED: Final = Check(
@@ -170,7 +170,7 @@ CERTIFICATE_EXPIRED: Final = Check(
     "the certificate of {instance} has expired",
     why="clients refuse it",
     fix="renew it: the process reloads the file by itself",
-    condition=Level("txmsg_tls_certificate_remaining_seconds", "<", 0),
+    condition=LevelCondition("txmsg_tls_certificate_remaining_seconds", "<", 0),
     for_s=60,
 )
 CLOCK_DIFFERS: Final = Check(

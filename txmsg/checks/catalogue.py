@@ -8,7 +8,7 @@ from typing import Final
 
 from txmsg.checks import brokers, database, logs, messages
 from txmsg.checks.check import Check, Finding
-from txmsg.checks.conditions import Level, Samples, holding, scope_of
+from txmsg.checks.conditions import LevelCondition, Samples, holding, scope_of
 from txmsg.checks.texts import VALUE
 from txmsg.checks.thresholds import DEFAULTS, Thresholds
 from txmsg.metrics.catalogue import Scope
@@ -36,6 +36,6 @@ def findings_in(samples: Samples, thresholds: Thresholds = DEFAULTS, scope: Scop
         if scope not in {None, scope_of(check.condition)}:
             continue
         held = holding(check.condition, samples, thresholds=thresholds) or {}
-        sign = 1 if isinstance(check.condition, Level) and check.condition.sign == "<" else -1
+        sign = 1 if isinstance(check.condition, LevelCondition) and check.condition.sign == "<" else -1
         for value, labels in sorted((sign * value, sorted(labels)) for labels, value in held.items()):
             yield check.found(**{**dict(labels), VALUE: sign * value})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from txmsg.checks.conditions import Condition, promql_duration
-from txmsg.checks.texts import LABELS, Words, chinese, filled, for_prometheus, sentence
+from txmsg.checks.texts import LABELS, CheckTexts, chinese, filled, for_prometheus, sentence
 
 
 class Severity(StrEnum):
@@ -112,6 +112,6 @@ class Finding:
         return self.what if words is None else filled(words.what, self.fields)
 
 
-def words_of(check: Check, language: str = "en") -> Words:
+def words_of(check: Check, language: str = "en") -> CheckTexts:
     """The texts of a check in a language, in English if it has no others."""
-    return (chinese().get(check.name) if language == "zh" else None) or Words(check.what, check.why, check.fix)
+    return (chinese().get(check.name) if language == "zh" else None) or CheckTexts(check.what, check.why, check.fix)

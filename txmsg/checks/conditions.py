@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from txmsg.checks.thresholds import DEFAULTS, Thresholds
-from txmsg.metrics.catalogue import CATALOGUE, GROUP, TOPIC, Process, Scope
+from txmsg.metrics.catalogue import CATALOGUE, GROUP, TOPIC, ExportingProcess, Scope
 from txmsg.metrics.figures import Figures
 
 Labels: TypeAlias = frozenset[tuple[str, str]]
@@ -38,7 +38,7 @@ def _number(threshold: Threshold, thresholds: Thresholds) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LevelCondition:
     """A value is beyond a threshold."""
 
     metric: str
@@ -65,7 +65,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class RiseCondition:
     """A counter has risen within a time."""
 
     metric: str
@@ -82,14 +82,14 @@ class Rise:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareCondition:
     """A value is a greater part of another one than a threshold. One of 0 means no limit."""
 
     metric: str
     of: str
     threshold: Threshold
     by: tuple[str, ...] | None = field(default=None, kw_only=True)
-    """As for a Level."""
+    """As for a LevelCondition."""
 
     @property
     def promql(self) -> str:
@@ -106,7 +106,7 @@ class PromQL:
     promql: str
 
 
-Condition = Level | Rise | Share | PromQL
+Condition = LevelCondition | RiseCondition | ShareCondition | PromQL
 
 
 def promql_duration(seconds: float) -> str:
@@ -133,7 +133,7 @@ def scope_of(condition: Condition | None) -> Scope | None:
     metric = CATALOGUE[condition.metric]
     if metric.name in SEEN_OF_MIRRORS:
         return Scope.DATABASE
-    return metric.scope if Process.BROKER in metric.processes else None
+    return metric.scope if ExportingProcess.BROKER in metric.processes else None
 
 
 # ---- over figures
@@ -170,7 +170,7 @@ class History:
     """The counters of a process over the longest window of a condition."""
 
     def __init__(self, conditions: Iterable[Condition | None] = ()) -> None:
-        rises = [condition for condition in conditions if isinstance(condition, Rise)]
+        rises = [condition for condition in conditions if isinstance(condition, RiseCondition)]
         self._metrics = {rise.metric for rise in rises}
         self._window_s = max((rise.window_s for rise in rises), default=0.0)
         self._moments: deque[tuple[float, dict[str, Series]]] = deque()
@@ -203,15 +203,15 @@ def holding(
 ) -> dict[Labels, float] | None:
     """The series for which a condition holds, and their values. None: there are no figures to tell."""
     match condition:
-        case Level():
+        case LevelCondition():
             if condition.metric not in samples:
                 return None
             values = _by(condition.by, _where(condition.where, samples[condition.metric]), max)
             return {labels: value for labels, value in values.items() if condition.holds(value, thresholds)}
-        case Rise():
+        case RiseCondition():
             rises = _where(condition.where, history.rise(condition.metric, condition.window_s))
             return {labels: value for labels, value in _by(condition.by, rises, operator.add).items() if value > 0}
-        case Share():
+        case ShareCondition():
             if condition.metric not in samples or condition.of not in samples:
                 return None
             # What is of the database is compared with the limit of the broker that looks.

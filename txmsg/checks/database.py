@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txmsg.checks.check import CRITICAL, NOTE, WARNING, Check
-from txmsg.checks.conditions import JOB, Level, Rise
+from txmsg.checks.conditions import JOB, LevelCondition, RiseCondition
 from txmsg.runtime.postgres import WITHOUT_POOLER
 
 VERSION_MIN: Final = 150000
@@ -283,7 +283,7 @@ SLOT_IN_DANGER: Final = Check(
     "the slot of a mirror is lost after {value:size} more",
     why=f"after that {_NOTHING_RECEIVED}, until it is refilled from the table",
     fix="let its reader catch up, or raise max_slot_wal_keep_size",
-    condition=Level("txmsg_mirror_safe_bytes", "<", lambda alerts: alerts.slot_safe_size_bytes),
+    condition=LevelCondition("txmsg_mirror_safe_bytes", "<", lambda alerts: alerts.slot_safe_size_bytes),
     for_s=60,
 )
 SLOT_KEEPS_LOG: Final = Check(
@@ -293,7 +293,7 @@ SLOT_KEEPS_LOG: Final = Check(
     why="it grows until the slot is read, and fills the disk of the database",
     fix="`txmsg doctor --storage` names it, `txmsg tailer status` says why a tailer is behind. Start its tailer or "
     "standby, or drop it if it is not wanted any more; set max_slot_wal_keep_size, so that it cannot fill the disk",
-    condition=Level("txmsg_slot_kept_bytes", ">", lambda alerts: alerts.slot_kept_size_bytes, by=JOB),
+    condition=LevelCondition("txmsg_slot_kept_bytes", ">", lambda alerts: alerts.slot_kept_size_bytes, by=JOB),
     for_s=300,
 )
 SLOT_UNREAD: Final = Check(
@@ -325,7 +325,7 @@ NO_MIRROR: Final = Check(
     why="readers of the log see nothing new, and the database keeps write-ahead log meanwhile",
     fix="start `txmsg tailer run`, or `txmsg tailer drop` if the mirror is not wanted any more; the tailers' logs "
     "give the reason",
-    condition=Level("txmsg_mirror_tailing", "==", 0, by=JOB),
+    condition=LevelCondition("txmsg_mirror_tailing", "==", 0, by=JOB),
     for_s=120,
 )
 MIRROR_BEHIND: Final = Check(
@@ -334,7 +334,7 @@ MIRROR_BEHIND: Final = Check(
     "the mirror is {value:duration} behind",
     why="readers of the log see messages late, and retention keeps the missing ones",
     fix="check that `txmsg tailer run` runs, then the disk of the log, and `txmsg tailer status`",
-    condition=Level("txmsg_mirror_lag_seconds", ">", lambda alerts: alerts.mirror_behind_s, by=JOB),
+    condition=LevelCondition("txmsg_mirror_lag_seconds", ">", lambda alerts: alerts.mirror_behind_s, by=JOB),
     for_s=300,
 )
 MIRROR_STOPPED: Final = Check(
@@ -343,7 +343,7 @@ MIRROR_STOPPED: Final = Check(
     "{value} queues are no longer mirrored",
     why="the log receives nothing more of them, and retention keeps the missing messages",
     fix="`txmsg tailer status` shows the reason; `txmsg tailer fork` if log and table differ",
-    condition=Level("txmsg_mirror_stopped_queues", ">", 0),
+    condition=LevelCondition("txmsg_mirror_stopped_queues", ">", 0),
     for_s=60,
 )
 MIRROR_INCOMPLETE: Final = Check(
@@ -352,7 +352,7 @@ MIRROR_INCOMPLETE: Final = Check(
     "messages were dropped before they were mirrored",
     why="the log has holes at their offsets",
     fix="keep a tailer running, or raise the retention",
-    condition=Rise("txmsg_mirror_missing_messages_total", 3600),
+    condition=RiseCondition("txmsg_mirror_missing_messages_total", 3600),
 )
 TAILER_WAITS: Final = Check(
     "tailer-waits",

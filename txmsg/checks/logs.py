@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txmsg.checks.check import CRITICAL, WARNING, Check
-from txmsg.checks.conditions import PAIR, Level, PromQL, Rise
+from txmsg.checks.conditions import PAIR, LevelCondition, PromQL, RiseCondition
 
 LOG_UNREADABLE: Final = Check(
     "log-opens",
@@ -21,7 +21,7 @@ LOG_FAILED: Final = Check(
     why="producers and tailers wait, or get errors, and write-ahead log of the database is kept meanwhile",
     fix="/readyz and its log give the reason. On a full disk, give it a larger one, or keep less: --retention and "
     "--retention-size of `txmsg metaq serve`",
-    condition=Level("txmsg_log_failed", "==", 1),
+    condition=LevelCondition("txmsg_log_failed", "==", 1),
     for_s=60,
 )
 LOG_COPIES_MISSING: Final = Check(
@@ -30,7 +30,7 @@ LOG_COPIES_MISSING: Final = Check(
     "the log at {instance} has {value} copies fewer than its appends wait for",
     why="appends wait",
     fix="start the missing copies; `txmsg metaq status` lists the copies that reported recently",
-    condition=Level("txmsg_log_copies_missing", ">", 0),
+    condition=LevelCondition("txmsg_log_copies_missing", ">", 0),
     for_s=60,
 )
 LOG_COPY_BEHIND: Final = Check(
@@ -39,7 +39,7 @@ LOG_COPY_BEHIND: Final = Check(
     "the leader of the copy {instance} has not answered for {value:duration}",
     why="the copy lacks what the leader has written since",
     fix="check that the leader runs. The log of the copy gives the reason for waiting",
-    condition=Level("txmsg_log_follow_silent_seconds", ">", 60),
+    condition=LevelCondition("txmsg_log_follow_silent_seconds", ">", 60),
     for_s=60,
 )
 LOG_SYNC_SLOW: Final = Check(
@@ -59,7 +59,7 @@ LOG_GROUP_BEHIND: Final = Check(
     "group {group} in topic {topic} of a log is {value:duration} behind",
     why="its members see messages late",
     fix="check that a member of the group is running (`txmsg group list --log`). If so, add members, or queues",
-    condition=Level("txmsg_log_group_lag_seconds", ">", 300, by=PAIR),
+    condition=LevelCondition("txmsg_log_group_lag_seconds", ">", 300, by=PAIR),
     for_s=300,
 )
 LOG_USERS_UNKNOWN: Final = Check(
@@ -79,7 +79,7 @@ AGENT_HELD: Final = Check(
     why="the log lacks its lines, which are lost if their files go",
     fix="`txmsg agent status` shows the reason, and what to do: the spool is full because the log is unavailable, or "
     "damaged; the log refuses appends; or a mount does not answer. Do not remove the files until this is fixed",
-    condition=Level("txmsg_agent_held", ">", 0),
+    condition=LevelCondition("txmsg_agent_held", ">", 0),
     for_s=60,
 )
 AGENT_UNREADABLE: Final = Check(
@@ -89,7 +89,7 @@ AGENT_UNREADABLE: Final = Check(
     why="the log lacks their lines",
     fix="`txmsg agent status` names them. Give the agent's user permission, or check the disk or the mount; they are "
     "tried again every 30 s. To go on without the rest of a file, delete it",
-    condition=Level("txmsg_agent_unreadable_files", ">", 0),
+    condition=LevelCondition("txmsg_agent_unreadable_files", ">", 0),
     for_s=60,
 )
 AGENT_SPOOL_FILLS: Final = Check(
@@ -98,7 +98,7 @@ AGENT_SPOOL_FILLS: Final = Check(
     "the spool of {source} at {instance} is {value:share} full",
     why="a full spool stops reading",
     fix="the log is unavailable, or slower than the files grow: `txmsg agent status` shows the reason",
-    condition=Level("txmsg_agent_spool_used_ratio", ">", 0.5),
+    condition=LevelCondition("txmsg_agent_spool_used_ratio", ">", 0.5),
     for_s=60,
 )
 AGENT_BEHIND: Final = Check(
@@ -116,7 +116,7 @@ AGENT_LOST_LINES: Final = Check(
     "{value:size} of {source} at {instance} were lost before they were read",
     why="these lines are lost",
     fix="rotate later, or keep more files; use `create` instead of `copytruncate`, which can lose lines",
-    condition=Rise("txmsg_agent_lost_bytes_total", 3600),
+    condition=RiseCondition("txmsg_agent_lost_bytes_total", 3600),
 )
 
 # ---- pages, gateways
@@ -127,7 +127,7 @@ PAGE_STALE: Final = Check(
     "the page at {instance} has had no figures for {value:duration}",
     why="visitors see old values",
     fix="check the job that computes the figures, and its database",
-    condition=Level("txmsg_page_figures_age_seconds", ">", 60),
+    condition=LevelCondition("txmsg_page_figures_age_seconds", ">", 60),
     for_s=60,
 )
 PAGE_EMPTY: Final = Check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from txmsg.checks.check import CRITICAL, WARNING, Check
-from txmsg.checks.conditions import JOB, PAIR, Level, Rise, Share
+from txmsg.checks.conditions import JOB, PAIR, LevelCondition, RiseCondition, ShareCondition
 
 GROUP_BEHIND: Final = Check(
     "group-behind",
@@ -14,7 +14,7 @@ GROUP_BEHIND: Final = Check(
     why="its consumers see messages late",
     fix="check that a consumer of the group is running (`txmsg group show`). If so, raise its concurrency, or add "
     "processes",
-    condition=Level("txmsg_group_lag_seconds", ">", lambda alerts: alerts.group_behind_s, by=PAIR),
+    condition=LevelCondition("txmsg_group_lag_seconds", ">", lambda alerts: alerts.group_behind_s, by=PAIR),
     for_s=300,
 )
 GROUP_PAUSED: Final = Check(
@@ -23,7 +23,7 @@ GROUP_PAUSED: Final = Check(
     "{value} groups get single messages from {instance}, because all their handlers fail",
     why="their messages wait until a single one succeeds",
     fix="`txmsg group show` has the last error",
-    condition=Level("txmsg_delivery_paused_groups", ">", 0),
+    condition=LevelCondition("txmsg_delivery_paused_groups", ">", 0),
     for_s=300,
 )
 DEAD_LETTERS: Final = Check(
@@ -32,7 +32,7 @@ DEAD_LETTERS: Final = Check(
     "group {group} in topic {topic} has {value} dead letters",
     why="its handler failed at every attempt, and no operator has acted since",
     fix="`txmsg dead-letter list` shows the errors (of a log with --log LOG); redrive or purge the dead letters",
-    condition=Level("txmsg_group_dead_letters", ">", lambda alerts: alerts.dead_letters, by=PAIR),
+    condition=LevelCondition("txmsg_group_dead_letters", ">", lambda alerts: alerts.dead_letters, by=PAIR),
     for_s=300,
 )
 GROUP_UNREAD: Final = Check(
@@ -55,7 +55,7 @@ TRANSACTIONS_IN_DOUBT: Final = Check(
     "a transaction has been undecided for {value:duration} although it is checked",
     why="its messages wait, and later ones of their ordering keys wait behind them",
     fix="check that a client of its producer group is attached and its check listener answers (`txmsg half list`)",
-    condition=Level(
+    condition=LevelCondition(
         "txmsg_half_oldest_seconds", ">", lambda alerts: alerts.in_doubt_s, where={"state": "in_doubt"}, by=JOB
     ),
     for_s=300,
@@ -67,7 +67,7 @@ CHECKS_OVERDUE: Final = Check(
     why="its messages wait, undecided, and later ones of their ordering keys wait behind them",
     fix="start a client of its producer group that reads its fence: `txmsg half list` names the group, and says if no "
     "client can answer; or decide it by `txmsg half commit` or `rollback`",
-    condition=Level("txmsg_half_overdue_seconds", ">", lambda alerts: alerts.check_overdue_s, by=JOB),
+    condition=LevelCondition("txmsg_half_overdue_seconds", ">", lambda alerts: alerts.check_overdue_s, by=JOB),
     for_s=60,
 )
 TRANSACTIONS_PARKED: Final = Check(
@@ -77,7 +77,7 @@ TRANSACTIONS_PARKED: Final = Check(
     why="no client could tell whether they committed: their messages wait for an operator",
     fix="`txmsg half list --parked` shows them; `txmsg half commit` and `rollback` decide them, `resume` has them "
     "checked again",
-    condition=Level("txmsg_halves", ">", lambda alerts: alerts.parked, where={"state": "parked"}, by=JOB),
+    condition=LevelCondition("txmsg_halves", ">", lambda alerts: alerts.parked, where={"state": "parked"}, by=JOB),
     for_s=300,
 )
 DROPPED_UNREAD: Final = Check(
@@ -86,7 +86,7 @@ DROPPED_UNREAD: Final = Check(
     "messages that a group had not read were dropped",
     why="they are lost for the group",
     fix="the log of the broker names the groups. Raise --retention-max, or set the topics to unread=keep",
-    condition=Rise("txmsg_unread_dropped_messages_total", 3600, by=JOB),
+    condition=RiseCondition("txmsg_unread_dropped_messages_total", 3600, by=JOB),
 )
 SEGMENTS_TOO_LARGE: Final = Check(
     "segments-too-large",
@@ -94,7 +94,7 @@ SEGMENTS_TOO_LARGE: Final = Check(
     "segments have {value:share} of the size limit of retention",
     why="they fill the disk of the database",
     fix="a group or a mirror has not read the oldest segment: the broker's log names it",
-    condition=Share(
+    condition=ShareCondition(
         "txmsg_segments_bytes", "txmsg_retention_limit_bytes", lambda alerts: alerts.segments_ratio, by=JOB
     ),
     for_s=1800,
@@ -106,7 +106,7 @@ OUTBOX_WAITS: Final = Check(
     why="its messages reach nobody meanwhile",
     fix="check that brokers answer. The service's log says why its outbox is not relayed; `txmsg outbox list` lists "
     "its messages",
-    condition=Level("txmsg_client_outbox_oldest_seconds", ">", 300, by=("job", "instance")),
+    condition=LevelCondition("txmsg_client_outbox_oldest_seconds", ">", 300, by=("job", "instance")),
     for_s=60,
 )
 OUTBOX_REFUSED: Final = Check(
@@ -115,6 +115,6 @@ OUTBOX_REFUSED: Final = Check(
     "brokers refuse {value} transactions in the outbox of {instance}",
     why="their messages reach nobody, although their transactions committed",
     fix="`txmsg outbox list` shows the reason, such as an unknown topic. They are retried every minute",
-    condition=Level("txmsg_client_outbox_refused_rows", ">", 0, by=("job", "instance")),
+    condition=LevelCondition("txmsg_client_outbox_refused_rows", ">", 0, by=("job", "instance")),
     for_s=300,
 )

@@ -24,7 +24,7 @@ _FIELD: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _OF_PROMETHEUS: Final = re.compile(r"\{\{ \$(?:value|labels\.(\w+))(?: \| (\w+))? \}\}")
 
 
-class Words(NamedTuple):
+class CheckTexts(NamedTuple):
     """What a check says in one language."""
 
     what: str
@@ -33,10 +33,10 @@ class Words(NamedTuple):
 
 
 @cache
-def chinese() -> Mapping[str, Words]:
+def chinese() -> Mapping[str, CheckTexts]:
     """By the name of a check. English is where the check is."""
     found = tomllib.loads((Path(__file__).parent / "texts.zh.toml").read_text(encoding="utf-8"))
-    return {name: Words(*words) for name, words in found.items()}
+    return {name: CheckTexts(*words) for name, words in found.items()}
 
 
 def fields_in(text: str) -> set[str]:

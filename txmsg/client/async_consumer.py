@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from txmsg.administration.groups import GroupChange, Groups
+from txmsg.administration.groups import GroupChange, GroupsService
 from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers, knock
 from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.receiving.arrivals import Arrival
-from txmsg.client.receiving.delivery import Delivery
+from txmsg.client.receiving.delivery import MessageDelivery
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
-from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.member import ConsumerMember
 from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX, FetchBounds
 from txmsg.client.receiving.shard import Shard
-from txmsg.client.receiving.suspects import Suspects
+from txmsg.client.receiving.suspects import SuspectHandler
 from txmsg.client.steering import follow
 from txmsg.consumer.counts import ConsumerCounts
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.consumer.lifecycle import WithHandlers
 from txmsg.consumer.options import CLOSE_TIMEOUT_S, CONCURRENCY, ConsumerOptions, check_count
 from txmsg.consumer.workers import Workers
@@ -142,7 +142,7 @@ class AsyncConsumer(WithHandlers):
         super()._begin()
         self._shards: list[_ShardLinks] = []
         self._counts = ConsumerCounts()
-        self._running: Callable[[], Sequence[Delivery]] = list
+        self._running: Callable[[], Sequence[MessageDelivery]] = list
         """What is being handled."""
         self._is_paused = False
         self._blocked_at = -math.inf
@@ -159,16 +159,16 @@ class AsyncConsumer(WithHandlers):
 
     async def _open(self) -> None:
         self._set(ClientConfig())  # after a fork others may hold than when it was made
-        self._workers = Workers[Delivery](
+        self._workers = Workers[MessageDelivery](
             self._concurrency,
             name=f"txmsg-{self.group}",
             before=lambda message: self.hooks.before_handler(message),  # noqa: PLW0108 - tests may set it later
             blocked=self._note_blocked,
         )
         self._running = self._workers.running
-        self._suspects = Suspects(self._workers, self.group)
+        self._suspects = SuspectHandler(self._workers, self.group)
         self._isolating = asyncio.create_task(self._suspects.run(), name=f"txmsg-suspects-{self.group}")
-        member = Member(
+        member = ConsumerMember(
             group=self.group,
             client_id=uuid4().hex,
             subscriptions=tuple(Subscription(topic=topic, tags=tag) for topic, tag in self._subscriptions.tags.items()),
@@ -181,7 +181,7 @@ class AsyncConsumer(WithHandlers):
         )
         self._watching = asyncio.create_task(self._watch())
 
-    def _at_shard(self, addresses: Sequence[str], member: Member) -> _ShardLinks:
+    def _at_shard(self, addresses: Sequence[str], member: ConsumerMember) -> _ShardLinks:
         brokers = Brokers(addresses, **self._access)
         shard = Shard(brokers)
 
@@ -273,7 +273,7 @@ class AsyncConsumer(WithHandlers):
         if self._loop is None or self._closing is not None:
             raise MisuseError(f"the consumer of group {self.group} does not run: start it first")
         request = GroupChange(group=self.group, stopped=stopped)
-        calls = [shard.brokers.call(Groups.alter, request, timeout_s=_ALTER_TIMEOUT_S) for shard in self._shards]
+        calls = [shard.brokers.call(GroupsService.alter, request, timeout_s=_ALTER_TIMEOUT_S) for shard in self._shards]
         ends = await asyncio.gather(*calls, return_exceptions=True)
         failed = {i: end for i, end in enumerate(ends) if isinstance(end, BaseException)}
         for error in failed.values():
@@ -308,11 +308,11 @@ class AsyncConsumer(WithHandlers):
             _log.error("consumer.topic_unasked", "%(error)s", error=error, group=self.group, topic=topic)
             for message in arrival.messages:
                 assert message.offset is not None
-                arrival.deliveries.refuse(arrival.hand, message.offset, Failure(str(error)))
+                arrival.deliveries.refuse(arrival.hand, message.offset, HandlerFailure(str(error)))
             return
         late_at = asyncio.get_running_loop().time() + self._visibility_timeout_s
         deliveries = [
-            Delivery(arrival.deliveries, arrival.hand, message, handler, late_at) for message in arrival.messages
+            MessageDelivery(arrival.deliveries, arrival.hand, message, handler, late_at) for message in arrival.messages
         ]
         if arrival.losses < SUSPECT_FROM:
             self._workers.put(deliveries)
@@ -320,7 +320,7 @@ class AsyncConsumer(WithHandlers):
         for delivery in deliveries:
             self._suspects.put(delivery, arrival.losses)
 
-    def _note_blocked(self, delivery: Delivery, time_s: float) -> None:
+    def _note_blocked(self, delivery: MessageDelivery, time_s: float) -> None:
         """A handler has kept the loop from all else, also from telling brokers that this process lives."""
         if time_s < self._visibility_timeout_s / 2:
             return
@@ -341,7 +341,7 @@ class AsyncConsumer(WithHandlers):
     async def _watch(self) -> None:
         """Logs each handler that takes too long or hangs: nothing else would show it."""
         loop = asyncio.get_running_loop()
-        told: list[Delivery] = []
+        told: list[MessageDelivery] = []
         while True:
             began_at, time_s = loop.time(), min(self._visibility_timeout_s / 4, WATCH_INTERVAL_S_MAX)
             await asyncio.sleep(time_s)

@@ -20,7 +20,7 @@ from txmsg.client.channel import Brokers, knock
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.hooks import ProducerHooks
 from txmsg.client.options import check_listener_of
-from txmsg.client.outbox.relay import Relay
+from txmsg.client.outbox.relay import OutboxRelay
 from txmsg.client.outbox.state import OutboxState
 from txmsg.client.sending.batch import EndEntry, FreshEntry, SendEntry, Waiter, messages_of, recalled
 from txmsg.client.sending.begun import AsyncBegunHalf
@@ -448,8 +448,8 @@ class AsyncProducer:
         if self._relaying is None and not self._closed:
             self._relaying = in_background(self._new_relay().run(), name=f"txmsg-outbox-{self.group}")
 
-    def _new_relay(self) -> Relay:
-        return Relay(
+    def _new_relay(self) -> OutboxRelay:
+        return OutboxRelay(
             _check_fence(self._fence, self.group),
             self.group,
             self._outbox,

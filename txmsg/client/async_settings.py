@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Final, Self
 
-from txmsg.administration.settings import Settings as Service
+from txmsg.administration.settings import SettingsService as Service
 from txmsg.administration.settings import WatchedSettings, WatchSettings
 from txmsg.client.channel import RETRYABLE, Brokers
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, printable, shown

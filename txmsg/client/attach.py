@@ -21,7 +21,7 @@ from txmsg.client.receiving.received import checked
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.message import TransactionState
 from txmsg.runtime.logs import EventLog
-from txmsg.wire.channel import Stream
+from txmsg.wire.channel import ClientStream
 from txmsg.wire.v1.txmsg_pb2 import BrokerFrame, Check, CheckAnswer, ClientFrame, Hello
 from txmsg.wire.v1.txmsg_rpc import Notify
 
@@ -175,7 +175,7 @@ class AttachedStreams:
             self.attached_to.discard(address)
             stream.close()
 
-    async def _tell(self, stream: Stream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]) -> None:
+    async def _tell(self, stream: ClientStream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]) -> None:
         while True:
             await stream.send(ClientFrame(check_answer=await answers.get()))
 

@@ -23,7 +23,7 @@ from txmsg.runtime.logs import EventLog
 from txmsg.runtime.process import check_not_patched
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.brokers import MEMORY
-from txmsg.wire.channel import Channel, Stream
+from txmsg.wire.channel import Channel, ClientStream
 from txmsg.wire.credential import TokenChoice, client_access
 from txmsg.wire.method import Method, ReplyT, RequestT
 from txmsg.wire.tls import TlsChoice
@@ -49,7 +49,7 @@ class BrokerCalls(Protocol):
     async def call(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT: ...
     async def stream(
         self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
-    ) -> Stream[RequestT, ReplyT]: ...
+    ) -> ClientStream[RequestT, ReplyT]: ...
     async def close(self) -> None: ...
 
 
@@ -61,7 +61,7 @@ class BlockingCalls(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Broker:
+class KnownBroker:
     """A broker as this client reaches it. name: its address as the brokers know it, "" before it has said so.
 
     shard: its Notify database, empty before it has said so.
@@ -100,7 +100,7 @@ class Brokers:
         self.shard = b""
         self._access = client_access(tls, token)
         self._brokers = {address: self._new_broker(address, is_given=True) for address in addresses}
-        self._gone: set[Broker] = set()
+        self._gone: set[KnownBroker] = set()
         self._listed: list[str] = []
         self._draining: frozenset[str] = frozenset()
         self.current = random.choice(list(self._brokers.values()))
@@ -169,10 +169,10 @@ class Brokers:
             for changed in self._watchers:
                 changed()
 
-    def _new_broker(self, address: str, *, is_given: bool) -> Broker:
+    def _new_broker(self, address: str, *, is_given: bool) -> KnownBroker:
         if address == MEMORY:
-            return Broker(address, is_given, MemoryChannel(), MemoryBlockingChannel())
-        return Broker(
+            return KnownBroker(address, is_given, MemoryChannel(), MemoryBlockingChannel())
+        return KnownBroker(
             address,
             is_given,
             Channel(address, **self._access),
@@ -247,7 +247,7 @@ class Brokers:
     def _shares(self) -> int:
         return min(len(self._brokers), 3)
 
-    def avoid(self, broker: Broker) -> None:
+    def avoid(self, broker: KnownBroker) -> None:
         """The broker has failed: the next attempt goes to another one."""
         broker.failed_at = time.monotonic()
         if self.current is broker:
@@ -265,7 +265,7 @@ class Brokers:
         elif count and random.random() < count / len(able):
             self.current = random.choice([broker for broker in able if broker.address in new] or able)
 
-    def _is_of_shard(self, broker: Broker, shard: bytes) -> bool:
+    def _is_of_shard(self, broker: KnownBroker, shard: bytes) -> bool:
         """Notes the database of a broker. False if the others of the list have another.
 
         A recreated database is another one, too: it counts when no broker of the one before is left.
@@ -289,7 +289,7 @@ class Brokers:
         self.shard = shard
         return True
 
-    def _able(self) -> list[Broker]:
+    def _able(self) -> list[KnownBroker]:
         """The brokers that take messages, as far as is known; all, if it is not."""
         ours = self._ours()
         found = [
@@ -299,19 +299,19 @@ class Brokers:
         ]
         return found or ours
 
-    def _ours(self) -> list[Broker]:
+    def _ours(self) -> list[KnownBroker]:
         """Those that do not belong to another database."""
         return [broker for broker in list(self._brokers.values()) if broker.shard in {b"", self.shard}] or list(
             self._brokers.values()
         )
 
-    def _choice(self) -> Broker:
+    def _choice(self) -> KnownBroker:
         """One of them that has not failed lately, else the one that failed first."""
         now = time.monotonic()
         able = [broker for broker in self._able() if broker.failed_at < now - _AVOIDED_S]
         return random.choice(able) if able else min(self._ours(), key=lambda broker: broker.failed_at)
 
-    def _let_go(self, broker: Broker) -> None:
+    def _let_go(self, broker: KnownBroker) -> None:
         """Its channel stays open for a while: what consumers still have of it can be settled."""
         del self._brokers[broker.address]
         self._gone.add(broker)

@@ -28,7 +28,7 @@ _SHARD: Final = b"txmsg in memory."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _StoredTransaction:
     """The messages of one transaction, or of one plain send. delayed: the places of those that are to come later."""
 
     group: str
@@ -49,7 +49,7 @@ class MemoryBroker:
         self._forget()
 
     def _forget(self) -> None:
-        self._halves: dict[bytes, _Stored] = {}
+        self._halves: dict[bytes, _StoredTransaction] = {}
         self._ended: dict[bytes, bool] = {}
         """Whether a transaction was committed."""
         self._sent: list[ReceivedMessage] = []
@@ -94,7 +94,7 @@ class MemoryBroker:
                 self._commit(id_bytes, of_transaction)
         return pb.SendReply(shard=_SHARD)
 
-    def _commit(self, id_bytes: bytes, stored: _Stored) -> None:
+    def _commit(self, id_bytes: bytes, stored: _StoredTransaction) -> None:
         self._ended[id_bytes] = True
         for message in stored.messages:
             if message.n in stored.delayed:
@@ -127,7 +127,7 @@ class MemoryBroker:
             else:
                 self._ended[id_bytes] = False
 
-    def _check(self, id_bytes: bytes, stored: _Stored) -> None:
+    def _check(self, id_bytes: bytes, stored: _StoredTransaction) -> None:
         """Asks a client of the group, if one is there."""
         first = stored.messages[0]
         check = pb.Check(
@@ -256,7 +256,7 @@ def _error(id_bytes: bytes, error: TxmsgError) -> pb.ItemError:
     return pb.ItemError(transaction_id=id_bytes, code=error.code, text=str(error))
 
 
-def _stored(request: pb.SendRequest) -> Mapping[bytes, _Stored]:
+def _stored(request: pb.SendRequest) -> Mapping[bytes, _StoredTransaction]:
     """The messages of a request by transaction."""
     messages: dict[bytes, list[ReceivedMessage]] = {}
     delayed: dict[bytes, set[int]] = {}
@@ -268,7 +268,7 @@ def _stored(request: pb.SendRequest) -> Mapping[bytes, _Stored]:
             if is_delayed:
                 delayed.setdefault(message.id_bytes, set()).add(message.n)
     return {
-        id_bytes: _Stored(
+        id_bytes: _StoredTransaction(
             group=request.group,
             messages=sorted(of_id, key=lambda message: message.n),
             delayed=frozenset(delayed.get(id_bytes, ())),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from txmsg.administration.settings import Settings as Service
+from txmsg.administration.settings import SettingsService as Service
 from txmsg.administration.settings import WatchSettings
 from txmsg.client.channel import Brokers
 from txmsg.errors import MisuseError, TxmsgError

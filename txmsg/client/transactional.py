@@ -66,13 +66,13 @@ class _AsyncSessionDecorator(Protocol[A_co]):
     ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]: ...
 
 
-class _Decorator(Protocol):
+class _TransactionalDecorator(Protocol):
     """Without a session the signature stays as it is."""
 
     def __call__(self, function: F, /) -> F: ...
 
 
-class _AsyncDecorator(Protocol):
+class _AsyncTransactionalDecorator(Protocol):
     """The same for coroutine functions."""
 
     def __call__(self, function: C, /) -> C: ...
@@ -143,7 +143,7 @@ def transactional_message(
     session: None = None,
     message: Build = None,
     wait: bool = False,
-) -> _Decorator: ...
+) -> _TransactionalDecorator: ...
 @overload
 def transactional_message(
     producer: AsyncProducer,
@@ -155,7 +155,7 @@ def transactional_message(
     session: None = None,
     message: Build = None,
     wait: bool = False,
-) -> _AsyncDecorator: ...
+) -> _AsyncTransactionalDecorator: ...
 def transactional_message(
     producer: Producer | AsyncProducer,
     *,

@@ -41,7 +41,7 @@ class RetryAfter(Exception):
         super().__init__(reason or f"again after {self.delay_s:g} s")
 
 
-class Failure(NamedTuple):
+class HandlerFailure(NamedTuple):
     """A failed delivery. delay_s: until the next one; None: the back-off decides. is_final: no further delivery.
 
     is_rejected: because of the message, not of the handler or what it needs.
@@ -89,20 +89,20 @@ class Retry:
                     f"Retry(by_type=...): {kind.__name__} is given {shown(chosen)}: give Reject, Skip or a Retry(...)"
                 )
 
-    def _failure_of(self, exc: Exception, attempt: int, error: str) -> Failure | None:
+    def _failure_of(self, exc: Exception, attempt: int, error: str) -> HandlerFailure | None:
         """The failure to report; None: the message is acknowledged. attempt: the delivery that failed, from 1."""
         if isinstance(exc, RetryAfter):
             delay_s = _delay_of(exc)
             if delay_s is None:
                 delay_s = self._delay_s(attempt, random.uniform(-1, 1))
-            return Failure(error, delay_s, is_final=self._is_last(attempt))
+            return HandlerFailure(error, delay_s, is_final=self._is_last(attempt))
         entries = [*_SAID, *self.by_type.items()]
         chosen = next((chosen for kind, chosen in entries if isinstance(exc, kind)), None)
         if isinstance(chosen, Retry):  # which may tell types derived from this one apart
             return chosen._failure_of(exc, attempt, error)
         if chosen is None:
-            return Failure(error, self._delay_s(attempt, random.uniform(-1, 1)), is_final=self._is_last(attempt))
-        return None if chosen is Skip else Failure(error, is_final=True, is_rejected=True)
+            return HandlerFailure(error, self._delay_s(attempt, random.uniform(-1, 1)), is_final=self._is_last(attempt))
+        return None if chosen is Skip else HandlerFailure(error, is_final=True, is_rejected=True)
 
     def _delay_s(self, attempt: int, chance: float = 0.0) -> float | None:
         """Seconds until the delivery after `attempt`; None: the group decides. chance: of the jitter, from -1 to 1."""

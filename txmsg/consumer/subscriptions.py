@@ -15,7 +15,7 @@ from inspect import isfunction, unwrap
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 from weakref import WeakSet
 
-from txmsg.consumer.failures import AS_THE_GROUP, Failure, Reject, Retry, RetryAfter, check_retry
+from txmsg.consumer.failures import AS_THE_GROUP, HandlerFailure, Reject, Retry, RetryAfter, check_retry
 from txmsg.consumer.handler_counts import HandlerCounts
 from txmsg.errors import InvalidMessage, MisuseError, TxmsgError, said_by, shown
 from txmsg.message import Message, ReceivedMessage, check_name
@@ -105,7 +105,7 @@ def handled(name: str, result: R) -> R:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class ConcurrencyShare:
     """Calls at once of some handlers together, apart from those of their consumer."""
 
     concurrency: int
@@ -123,14 +123,14 @@ class Handler:
         self.retry = retry
         self.counts = HandlerCounts()
         """Of its calls."""
-        self.share: Share | None = None
+        self.share: ConcurrencyShare | None = None
         """Of a handler that does not share the calls of its consumer."""
         self.list_count = 1
         """Messages of one queue of a log that are handled together: so many calls at once make a list."""
         self._is_secret = is_secret
         """Whether its errors may quote what was encrypted."""
 
-    def failure_of(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
+    def failure_of(self, message: ReceivedMessage, exc: Exception) -> HandlerFailure | None:
         """What becomes of a message whose handler raised; None: it is done with. Logs it. Raises nothing.
 
         Its text is for a person who looks at retries, in characters that can be kept.
@@ -139,9 +139,9 @@ class Handler:
             return self._judged(message, exc)
         except Exception as wrong:  # noqa: BLE001 - the user's: what is asked of an exception may be code of its class
             kind, cause = type(exc).__name__, type(wrong).__name__
-            return Failure(f"{kind}: its class raised {cause} when it was asked what becomes of the message")
+            return HandlerFailure(f"{kind}: its class raised {cause} when it was asked what becomes of the message")
 
-    def _judged(self, message: ReceivedMessage, exc: Exception) -> Failure | None:
+    def _judged(self, message: ReceivedMessage, exc: Exception) -> HandlerFailure | None:
         text = text_of(exc)
         failure = self.retry._failure_of(exc, message.attempt, without_words(text) if self._is_secret else text)
         if failure is None:
@@ -174,7 +174,7 @@ class Handler:
         return failure
 
 
-def _told(failure: Failure) -> str:
+def _told(failure: HandlerFailure) -> str:
     if failure.is_final:
         return "it is a dead letter"
     if failure.delay_s is not None:

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from types import coroutine
 from typing import Any, Final, Generic, TypeVar
 
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.consumer.isolation import isolation
 from txmsg.consumer.subscriptions import Handler
 from txmsg.message import ReceivedMessage
@@ -36,7 +36,7 @@ _TURN_COUNT: Final = 50
 """Messages handled in one turn of the loop, when no handler waits for anything."""
 
 
-class Run(ABC):
+class MessageRun(ABC):
     """Messages of one topic that are handled one after the other.
 
     `next` and `note` are called where the handler runs, which may be a thread; `end` is called on the loop.
@@ -52,7 +52,7 @@ class Run(ABC):
         """The message to be handled now; None when the run is over. now: by the loop's clock."""
 
     @abstractmethod
-    def note(self, failure: Failure | None) -> None:
+    def note(self, failure: HandlerFailure | None) -> None:
         """The message that `next` gave was handled; or its handler raised, and this is to become of it."""
 
     def leave(self) -> None:  # noqa: B027 - where messages go side by side, `end` is all
@@ -67,7 +67,7 @@ class Run(ABC):
         """
 
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=MessageRun)
 
 
 class Workers(Generic[R]):
@@ -477,7 +477,7 @@ class _ThreadWorkers(Generic[R]):
             self._ended.popleft().end()
 
 
-def _log_failed(run: Run) -> None:
+def _log_failed(run: MessageRun) -> None:
     _log.exception(
         "consumer.worker_failed",
         "group %(group)s: a message of topic %(topic)r is redelivered: what txmsg does around its handler failed",

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from txmsg.errors import MisuseError, StorageError
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.commit_log import sync_directory
-from txmsg.metaq.tables import TABLE_SCHEMA, Skipped, Span, read_span
+from txmsg.metaq.tables import TABLE_SCHEMA, MessageSpan, Skipped, read_span
 from txmsg.runtime.owners import refusal_text, require_own
 
 _GROUP_SIZE_BYTES: Final = 32 * 1024 * 1024
@@ -45,7 +45,7 @@ class Format(Enum):
         return next((each for each in cls if each.value == path.suffix), None)
 
 
-class Partition(Enum):
+class PartitionScheme(Enum):
     """How the files of a directory are divided, into directories called NAME=VALUE."""
 
     QUEUE = "queue"
@@ -60,17 +60,17 @@ class Exported:
     messages: int
     files: tuple[Path, ...]
     size_bytes: int
-    spans: tuple[Span, ...]
+    spans: tuple[MessageSpan, ...]
     """The next export of the same queues may begin at their ends."""
 
 
 def export(
     log: LogAccess,
-    spans: Sequence[Span],
+    spans: Sequence[MessageSpan],
     to: Path,
     format: Format,
     *,
-    partitions: Collection[Partition] | None = None,
+    partitions: Collection[PartitionScheme] | None = None,
     on_written: Callable[[int], object] = lambda count: None,
     on_missing: Skipped | None = None,
 ) -> Exported:
@@ -204,12 +204,12 @@ class _File:
 class _Directory:
     """A file per queue."""
 
-    def __init__(self, path: Path, format: Format, partitions: Collection[Partition]) -> None:
+    def __init__(self, path: Path, format: Format, partitions: Collection[PartitionScheme]) -> None:
         path.mkdir()
         self._path = path
         self._format = format
         self._partitions = partitions
-        names_queue = Partition.QUEUE in partitions
+        names_queue = PartitionScheme.QUEUE in partitions
         self._schema = pa.schema([field for field in TABLE_SCHEMA if field.name != "queue" or not names_queue])
         self._open: dict[Path, _File] = {}
         """By directory; the one that was opened first first."""
@@ -217,8 +217,8 @@ class _Directory:
 
     def add(self, batch: pa.RecordBatch) -> None:
         queue = batch["queue"][0].as_py()
-        place = self._path / f"queue={queue}" if Partition.QUEUE in self._partitions else self._path
-        if Partition.DAY not in self._partitions:
+        place = self._path / f"queue={queue}" if PartitionScheme.QUEUE in self._partitions else self._path
+        if PartitionScheme.DAY not in self._partitions:
             self._file(place, queue).add(batch)
             return
         days = pc.cast(batch["stored_at"], pa.date32(), safe=False)

@@ -22,7 +22,7 @@ _AT_ONCE_SIZE_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class KeySearch:
     """The result of a step, or where the next one continues. Neither: the message is not in the log."""
 
     found: ReceivedMessage | None
@@ -36,7 +36,7 @@ class Search:
 
 def search_id(
     log: LogAccess, topic: str, message_id: str, start: Mapping[LogQueue, int], *, size_bytes: int = _STEP_SIZE_BYTES
-) -> Search:
+) -> KeySearch:
     """One step of a search, which reads about so much. start: empty for the first; then what the one before said.
 
     Raises InvalidMessage for what is not the id of a message, CorruptLog for damage with nothing whole behind it.
@@ -55,8 +55,8 @@ def search_id(
             for batch in found[0].batches:
                 left_bytes -= batch.unpacked_size_bytes
                 if (message := batch._with_id(transaction_id.bytes, n)) is not None:
-                    return Search(message, {})
-    return Search(None, at)
+                    return KeySearch(message, {})
+    return KeySearch(None, at)
 
 
 def _begin(log: LogAccess, topic: str, transaction_id: UUID) -> dict[LogQueue, int]:

@@ -28,10 +28,10 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgErr
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import LogBatch
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.store.delayed import DELAYED, Delayed
 from txmsg.metaq.store.log import Append
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.settings.clients import CONCURRENCY_MAX
 from txmsg.wire.start import Start
@@ -57,7 +57,7 @@ class LogQueue(NamedTuple):
     queue: int
 
 
-class Range(NamedTuple):
+class QueueRange(NamedTuple):
     """The offset of the first message that is kept, and the one after the last."""
 
     begin: int
@@ -69,7 +69,7 @@ class ColumnsFor(NamedTuple):
 
     topic: str
     queue: int
-    columns: Columns
+    columns: FrameColumns
     due_at_us: int | None = None
 
 
@@ -191,7 +191,7 @@ class QueueState:
     queue: LogQueue
     owner: str | None
     offset: int | None
-    kept: Range
+    kept: QueueRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class LogAccess(Protocol):
 
     # ---- reading
 
-    def identity(self) -> Identity:
+    def identity(self) -> LogIdentity:
         """The log's identity and generation: under another generation, earlier offsets may refer to other messages."""
         ...
 
@@ -229,7 +229,7 @@ class LogAccess(Protocol):
         """The numbers of the queues of a topic, also of a group's; empty if there is no such topic."""
         ...
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         """The range kept of each queue. (0, 0) for a queue that was never written to."""
         ...
 

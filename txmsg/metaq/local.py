@@ -10,17 +10,17 @@ from typing import Final, Self
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, StorageError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
-from txmsg.metaq.finding import Search, search_id
+from txmsg.metaq.finding import KeySearch, search_id
 from txmsg.metaq.group.groups import LocalGroups, LocalMember
 from txmsg.metaq.group.logs import GroupLogs
-from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogGroupSettings, LogQueue, Range
+from txmsg.metaq.interface import FETCH_SIZE_BYTES_MAX, OWN, Fetched, GroupState, LogGroupSettings, LogQueue, QueueRange
 from txmsg.metaq.store.cells import queues_of_topic
 from txmsg.metaq.store.delayed import Delayed, delayed_from
 from txmsg.metaq.store.growth import Growth
 from txmsg.metaq.store.log import Append, Log, LogConfig, LogCounts, LogSize
 from txmsg.metaq.store.reader import CurrentReader, LogReader, QueueReader
 from txmsg.metaq.store.role import require_no_copy
-from txmsg.metaq.store.state import Identity, identity_of
+from txmsg.metaq.store.state import LogIdentity, identity_of
 from txmsg.metaq.store.topics import TopicSettings, read_topics
 from txmsg.runtime.forks import renew_in_children
 from txmsg.runtime.owners import refusal_text
@@ -74,16 +74,18 @@ class LocalLog:
 
     # ---- reading
 
-    def identity(self) -> Identity:
+    def identity(self) -> LogIdentity:
         return identity_of(self.root, create=False)
 
     def topics(self) -> dict[str, list[int]]:
         return {topic: queues for topic, queues in self._require_reader().topics().items() if topic not in OWN}
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         with self._reading:
             readers = {queue: self._queue(queue) for queue in queues}
-            return {queue: Range(*reader.range()) if reader else Range(0, 0) for queue, reader in readers.items()}
+            return {
+                queue: QueueRange(*reader.range()) if reader else QueueRange(0, 0) for queue, reader in readers.items()
+            }
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         with self._reading:
@@ -158,7 +160,7 @@ class LocalLog:
             return reader.find(topic, key, count_max=count_max) if reader else []
 
     def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
-        search = Search(None, {})
+        search = KeySearch(None, {})
         while not (search := search_id(self, topic, message_id, search.following)).is_done:
             pass
         return search.found

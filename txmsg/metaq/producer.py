@@ -12,7 +12,7 @@ from google_crc32c import value as crc32c
 from txmsg.errors import MisuseError, shown
 from txmsg.message import QUEUES_MAX, Message, new_transaction_id_bytes, now_us
 from txmsg.metaq.acks import Acks
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.interface import ColumnsFor, LogAccess, TakesColumns
 from txmsg.metaq.relay import Appendable, SpooledLog
 from txmsg.metaq.spool import SIZE_BYTES_MAX as SPOOL_SIZE_BYTES_MAX
@@ -76,7 +76,7 @@ class LogProducer:
             if not isinstance(acks, Acks):
                 raise MisuseError(f"acks={shown(acks)} of a LogProducer: give one of txmsg.metaq.Acks, or None")
             if spool is not None or not isinstance(log, TakesColumns):  # which is asked by each call
-                log = _Asking(cast(LogAccess, log), acks)
+                log = _LogWithAcks(cast(LogAccess, log), acks)
         self._spooled = None
         if spool is not None:
             if acks is Acks.NONE:
@@ -146,7 +146,7 @@ class LogProducer:
         )
 
 
-class _Asking:
+class _LogWithAcks:
     """A log whose appends ask for a level."""
 
     def __init__(self, log: LogAccess, acks: Acks) -> None:
@@ -196,9 +196,9 @@ def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
     yield messages[start:]
 
 
-def _columns(messages: Sequence[Message], now: int, *, is_delayed: bool) -> Columns:
+def _columns(messages: Sequence[Message], now: int, *, is_delayed: bool) -> FrameColumns:
     """Columns of messages, each with a new id. Delayed ones are stored when they are due, so they say their birth."""
-    return Columns(
+    return FrameColumns(
         body=[message.body for message in messages],
         stored_at_us=[now],
         born_at_us=[now] * len(messages) if is_delayed else (),

@@ -11,9 +11,9 @@ from txmsg.errors import CorruptLog, ProtocolError, TxmsgError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, Kind, Payload, read_header
+from txmsg.metaq.format.frame import BadFrame, Buffer, Compression, FrameKind, Payload, read_header
 from txmsg.metaq.interface import LogGroupSettings, LogQueue, Member
-from txmsg.metaq.store.delayed import Delayed, Waiting
+from txmsg.metaq.store.delayed import Delayed, WaitingSend
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.wire.failures import error_of_told
@@ -129,7 +129,7 @@ def appends_of(batches: Iterable[AppendBatch], data: memoryview) -> Iterator[App
 
 def _append_of(batch: AppendBatch, stored: bytes) -> Append:
     try:
-        compression, kind = Compression(batch.compression), Kind(batch.kind)
+        compression, kind = Compression(batch.compression), FrameKind(batch.kind)
     except ValueError as exc:
         raise ProtocolError(
             f"a batch for topic {shown(batch.topic)} cannot be read: {exc}; nothing was appended"
@@ -200,7 +200,7 @@ def wire_delayed(found: Delayed, following: int) -> DelayedInLogReply:
 
 def delayed_of(reply: DelayedInLogReply) -> Delayed:
     """The inverse of `wire_delayed`."""
-    first = [Waiting(each.due_at_us, each.number, each.topic, each.queue, each.messages) for each in reply.first]
+    first = [WaitingSend(each.due_at_us, each.number, each.topic, each.queue, each.messages) for each in reply.first]
     return Delayed(dict(reply.messages), first)
 
 

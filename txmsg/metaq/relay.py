@@ -29,7 +29,7 @@ class Appendable(Protocol):
     def settings_of(self, topic: str) -> TopicSettings: ...
 
 
-class Relay:
+class SpoolRelay:
     """Moves batches from a spool to a log, between `start` and `close`.
 
     Nothing is dropped: batches that the log refuses are retried, and block later ones. An append without an answer is
@@ -127,7 +127,7 @@ class SpooledLog:
         self._known: dict[str, TopicSettings] = {}
         self._log = log
         self._is_closed = False
-        self.relay = Relay(spool, log, on_relayed=self._learn)
+        self.relay = SpoolRelay(spool, log, on_relayed=self._learn)
         self.relay.start()
 
     def append(self, appends: Sequence[Append]) -> list[int]:

@@ -41,7 +41,7 @@ _FETCH_SIZE_BYTES: Final = 8 * 1024 * 1024
 _WAIT_S: Final = 30.0
 
 
-class Span(NamedTuple):
+class MessageSpan(NamedTuple):
     """Messages of a queue that follow each other: the offset of the first one, and the one after the last."""
 
     queue: LogQueue
@@ -96,7 +96,7 @@ def spans_of(
     start: Start | None = None,
     until: Start | None = None,
     queues: Collection[int] | None = None,
-) -> list[Span]:
+) -> list[MessageSpan]:
     """The range of each queue, as `read_arrow` has it. Raises UnknownTopic."""
     there = log.queues_of(topic)
     if not there:
@@ -108,11 +108,13 @@ def spans_of(
     kept = log.ranges(chosen)
     begins = offsets_of(log, chosen, start or Start.earliest())
     ends = offsets_of(log, chosen, until or Start.latest())
-    return [Span(queue, begins[queue], max(begins[queue], min(ends[queue], kept[queue].end))) for queue in chosen]
+    return [
+        MessageSpan(queue, begins[queue], max(begins[queue], min(ends[queue], kept[queue].end))) for queue in chosen
+    ]
 
 
 def read_span(
-    log: LogAccess, span: Span, *, keys: BodyKeys | None = None, on_missing: Skipped | None = None
+    log: LogAccess, span: MessageSpan, *, keys: BodyKeys | None = None, on_missing: Skipped | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Its messages. Schema and errors: those of `read_arrow`."""
     offset = span.begin

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """The types of Prometheus that are used."""
 
     COUNTER = "counter"
@@ -20,7 +20,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-class Process(Enum):
+class ExportingProcess(Enum):
     """Who exports metrics."""
 
     BROKER = "broker"
@@ -86,7 +86,7 @@ class Metric:
     """One entry."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     unit: str
     """Of its values: seconds, bytes, messages ...; `1` for a share, and for what is 0 or 1."""
     meaning: str
@@ -95,19 +95,19 @@ class Metric:
     scope: Scope = Scope.PROCESS
     section: str = ""
     """The heading on the page, and the row of the dashboard."""
-    processes: frozenset[Process] = frozenset()
+    processes: frozenset[ExportingProcess] = frozenset()
 
 
 def _counter(name: str, unit: str, meaning: str, *labels: str, scope: Scope = Scope.PROCESS) -> Metric:
-    return Metric(name=name, kind=Kind.COUNTER, unit=unit, meaning=meaning, labels=labels, scope=scope)
+    return Metric(name=name, kind=MetricKind.COUNTER, unit=unit, meaning=meaning, labels=labels, scope=scope)
 
 
 def _gauge(name: str, unit: str, meaning: str, *labels: str, scope: Scope = Scope.PROCESS) -> Metric:
-    return Metric(name=name, kind=Kind.GAUGE, unit=unit, meaning=meaning, labels=labels, scope=scope)
+    return Metric(name=name, kind=MetricKind.GAUGE, unit=unit, meaning=meaning, labels=labels, scope=scope)
 
 
 def _histogram(name: str, unit: str, meaning: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=Kind.HISTOGRAM, unit=unit, meaning=meaning, labels=labels)
+    return Metric(name=name, kind=MetricKind.HISTOGRAM, unit=unit, meaning=meaning, labels=labels)
 
 
 _PROCESS: Final = (
@@ -541,7 +541,7 @@ _WORKER: Final = (
 )
 
 
-def _of_section(section: str, processes: Iterable[Process], metrics: Iterable[Metric]) -> Iterator[Metric]:
+def _of_section(section: str, processes: Iterable[ExportingProcess], metrics: Iterable[Metric]) -> Iterator[Metric]:
     for metric in metrics:
         yield replace(metric, section=section, processes=frozenset(processes))
 
@@ -549,29 +549,29 @@ def _of_section(section: str, processes: Iterable[Process], metrics: Iterable[Me
 CATALOGUE: Final = {
     metric.name: metric
     for metrics in (
-        _of_section("Processes", set(Process) - {Process.APPLICATION}, _PROCESS),
-        _of_section("Calls", (Process.BROKER, Process.METAQ, Process.ROCKETMQ), _CALLS),
-        _of_section("Disk", (Process.BROKER, Process.METAQ), _DISK),
-        _of_section("Sending", (Process.BROKER,), _SENDING),
-        _of_section("Check-backs", (Process.BROKER,), _CHECKS),
-        _of_section("Delivery", (Process.BROKER,), _DELIVERY),
-        _of_section("Groups", (Process.BROKER,), _GROUPS),
-        _of_section("Segments and retention", (Process.BROKER,), _STORAGE),
-        _of_section("Leases and the Notify database", (Process.BROKER,), _DATABASE),
-        _of_section("Log", (Process.METAQ,), _LOG),
-        _of_section("Mirror", (Process.TAILER,), _MIRROR),
-        _of_section("Agents", (Process.AGENT,), _AGENT),
-        _of_section("RocketMQ's clients", (Process.ROCKETMQ,), _ROCKETMQ),
-        _of_section("Pages", (Process.PAGE,), _PAGE),
-        _of_section("Workers", (Process.WORKER,), _WORKER),
-        _of_section("Applications", (Process.APPLICATION, Process.WORKER), _CLIENT),
+        _of_section("Processes", set(ExportingProcess) - {ExportingProcess.APPLICATION}, _PROCESS),
+        _of_section("Calls", (ExportingProcess.BROKER, ExportingProcess.METAQ, ExportingProcess.ROCKETMQ), _CALLS),
+        _of_section("Disk", (ExportingProcess.BROKER, ExportingProcess.METAQ), _DISK),
+        _of_section("Sending", (ExportingProcess.BROKER,), _SENDING),
+        _of_section("Check-backs", (ExportingProcess.BROKER,), _CHECKS),
+        _of_section("Delivery", (ExportingProcess.BROKER,), _DELIVERY),
+        _of_section("Groups", (ExportingProcess.BROKER,), _GROUPS),
+        _of_section("Segments and retention", (ExportingProcess.BROKER,), _STORAGE),
+        _of_section("Leases and the Notify database", (ExportingProcess.BROKER,), _DATABASE),
+        _of_section("Log", (ExportingProcess.METAQ,), _LOG),
+        _of_section("Mirror", (ExportingProcess.TAILER,), _MIRROR),
+        _of_section("Agents", (ExportingProcess.AGENT,), _AGENT),
+        _of_section("RocketMQ's clients", (ExportingProcess.ROCKETMQ,), _ROCKETMQ),
+        _of_section("Pages", (ExportingProcess.PAGE,), _PAGE),
+        _of_section("Workers", (ExportingProcess.WORKER,), _WORKER),
+        _of_section("Applications", (ExportingProcess.APPLICATION, ExportingProcess.WORKER), _CLIENT),
     )
     for metric in metrics
 }
 """All metrics by name, in the order of the page."""
 
 BOUNDS: Final = {
-    Process.BROKER: {
+    ExportingProcess.BROKER: {
         "connections": "clients connected",
         "writer_half_items": "half messages that wait for a batch",
         "writer_half_bytes": "their bytes",
@@ -586,14 +586,14 @@ BOUNDS: Final = {
         "sessions_administration": "sessions of the pool for administration in use",
         "segments": "segments kept; at the maximum none is closed",
     },
-    Process.METAQ: {
+    ExportingProcess.METAQ: {
         "connections": "clients connected",
         "appending": "bytes of appends in progress",
         "sending": "bytes of fetches in transfer",
         "arriving": "bytes of incomplete requests",
         "members": "members of groups",
     },
-    Process.ROCKETMQ: {
+    ExportingProcess.ROCKETMQ: {
         "connections": "clients connected",
         "calls": "calls in progress, including streams and waiting receives; further ones fail",
         "requests": "bytes of requests in progress; above it, large requests fail",

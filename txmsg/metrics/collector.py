@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ClientCollector:
         """The figures now; called by prometheus_client, from any thread."""
         from txmsg.metrics.text import families_of
 
-        figures = Figures(Process.APPLICATION)
+        figures = Figures(ExportingProcess.APPLICATION)
         for client in self._clients:
             client._put_figures(figures)
         return families_of(figures)

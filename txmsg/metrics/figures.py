@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, Kind, Metric, Process
+from txmsg.metrics.catalogue import BOUNDS, CATALOGUE, ExportingProcess, Metric, MetricKind
 from txmsg.metrics.counts import Histogram
 
 Value = float | Histogram
@@ -24,18 +24,18 @@ _release = version("txmsg")
 class Figures:
     """What one scrape is told: values by metric and labels, in the order of the catalogue."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ExportingProcess) -> None:
         self.process = process
         self._values: dict[str, dict[Labels, Value]] = {
             metric.name: {} for metric in CATALOGUE.values() if process in metric.processes
         }
-        if process is not Process.APPLICATION:  # which knows best itself
+        if process is not ExportingProcess.APPLICATION:  # which knows best itself
             self._add_process()
 
     def put(self, name: str, value: Value, **labels: str) -> None:
         """Sets the value of one series. KeyError for what the catalogue does not say of this process."""
         metric = CATALOGUE[name]
-        assert isinstance(value, Histogram) == (metric.kind is Kind.HISTOGRAM), name
+        assert isinstance(value, Histogram) == (metric.kind is MetricKind.HISTOGRAM), name
         if labels.keys() != set(metric.labels):
             raise KeyError(f"{name} has the labels {metric.labels}, not {tuple(labels)}")
         self._values[name][tuple(labels[label] for label in metric.labels)] = value

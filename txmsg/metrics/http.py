@@ -25,7 +25,7 @@ from txmsg.metrics.figures import Figures
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.address import LOCALHOST, host_and_port, host_of, is_local, is_loopback
 from txmsg.wire.listening import loopback_end, stop_listening
-from txmsg.wire.table import Bounds, Place, Table
+from txmsg.wire.table import ConnectionPlace, ConnectionTable, ConnectionTableBounds
 from txmsg.wire.tls import ServerTls, TlsStream
 
 _log = EventLog(__name__)
@@ -35,7 +35,7 @@ _END: Final = b"\r\n\r\n"
 _TOKEN_SIZE_MIN: Final = 16
 
 
-class Page(NamedTuple):
+class HttpAnswer(NamedTuple):
     """An answer."""
 
     status: HTTPStatus
@@ -92,7 +92,7 @@ class Probes:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EndpointLimits:
     """What clients may take of the process, together."""
 
     connections: int = 64
@@ -116,7 +116,7 @@ class Endpoint:
     def __init__(
         self,
         probes: Probes,
-        limits: Limits = Limits(),
+        limits: EndpointLimits = EndpointLimits(),
         *,
         tls: ServerTls | None = None,
         token: BearerToken | None = None,
@@ -133,9 +133,9 @@ class Endpoint:
         self._is_local = True
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
-        self._table = Table(
+        self._table = ConnectionTable(
             "the endpoint of /metrics",
-            Bounds(connections=limits.connections, strangers=limits.connections),
+            ConnectionTableBounds(connections=limits.connections, strangers=limits.connections),
             clock=clock,
         )
         self._looking: asyncio.TimerHandle | None = None
@@ -202,19 +202,19 @@ class Endpoint:
             self._table.leave(place)
             writer.transport.abort()
 
-    async def _answer(self, client: _Client, place: Place) -> None:
+    async def _answer(self, client: _Client, place: ConnectionPlace) -> None:
         is_head = False
         async with asyncio.timeout(self._limits.request_s):
             head = await client.head(self._limits.head_size_bytes)
         if head is None:
-            page = Page(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"the request is too large\n")
+            page = HttpAnswer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"the request is too large\n")
         else:
             request = _request_of(head, is_local=self._is_local)
-            is_head = isinstance(request, _Request) and request.method == "HEAD"
-            if isinstance(request, _Request) and request.path == "/metrics":
+            is_head = isinstance(request, _MetricsRequest) and request.method == "HEAD"
+            if isinstance(request, _MetricsRequest) and request.path == "/metrics":
                 await self._answer_scrape(request, client, place)
                 return
-            if isinstance(request, _Request):
+            if isinstance(request, _MetricsRequest):
                 says_why = is_loopback(place.address) or self._may_read(request, client)
                 page = self._page_of(request, says_why=says_why)
             else:
@@ -222,11 +222,11 @@ class Endpoint:
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=not is_head))
 
-    async def _answer_scrape(self, request: _Request, client: _Client, place: Place) -> None:
+    async def _answer_scrape(self, request: _MetricsRequest, client: _Client, place: ConnectionPlace) -> None:
         if not self._may_read(request, client):
             page = _NOT_YOU
         elif self.scrapes >= self._limits.scrapes:
-            page = Page(HTTPStatus.SERVICE_UNAVAILABLE, b"others read the figures at this moment: try again\n")
+            page = HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, b"others read the figures at this moment: try again\n")
         else:
             self.scrapes += 1
             self._table.know(place)
@@ -238,16 +238,16 @@ class Endpoint:
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=request.method != "HEAD"))
 
-    def _page_of(self, request: _Request, *, says_why: bool) -> Page:
+    def _page_of(self, request: _MetricsRequest, *, says_why: bool) -> HttpAnswer:
         match request.path:
             case "/livez":
                 return _verdict(self._probes.dead(), says_why=says_why)
             case "/readyz":
                 return _verdict(self._probes.unready(), says_why=says_why)
             case _:
-                return Page(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n")
+                return HttpAnswer(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n")
 
-    def _may_read(self, request: _Request, client: _Client) -> bool:
+    def _may_read(self, request: _MetricsRequest, client: _Client) -> bool:
         asks_certificates = self._tls is not None and self._tls.asks_clients
         if self._token is None and not asks_certificates:
             return True
@@ -261,7 +261,7 @@ class Endpoint:
         # The text of thousands of series takes 15 ms: not on the loop, where messages would wait for it.
         return await asyncio.to_thread(self._text_of, figures)
 
-    async def _metrics(self) -> Page:
+    async def _metrics(self) -> HttpAnswer:
         # Those who ask at the same time are told the same: scrapes cost the process no more for being many.
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.ensure_future(self._text())
@@ -269,11 +269,11 @@ class Endpoint:
             async with asyncio.timeout(self._limits.answer_s):
                 body = await asyncio.shield(self._scrape)
         except TimeoutError:
-            return Page(HTTPStatus.SERVICE_UNAVAILABLE, b"the figures were not read in time\n")
+            return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, b"the figures were not read in time\n")
         except Exception:  # noqa: BLE001 - whatever it is, the process goes on
             _log.exception("metrics.failed", "the figures could not be read")
-            return Page(HTTPStatus.INTERNAL_SERVER_ERROR, b"the figures could not be read; the log says why\n")
-        return Page(HTTPStatus.OK, body, self._content_type)
+            return HttpAnswer(HTTPStatus.INTERNAL_SERVER_ERROR, b"the figures could not be read; the log says why\n")
+        return HttpAnswer(HTTPStatus.OK, body, self._content_type)
 
 
 @asynccontextmanager
@@ -363,34 +363,34 @@ class _Client:
             self._writer.write(self._tls.leaving())  # of the handshake; or why it is refused
 
 
-class _Request(NamedTuple):
+class _MetricsRequest(NamedTuple):
     method: str
     path: str
     authorization: str
 
 
-def _request_of(head: bytes, *, is_local: bool) -> _Request | Page:
+def _request_of(head: bytes, *, is_local: bool) -> _MetricsRequest | HttpAnswer:
     """What is asked for, or the answer to a request that is none of ours."""
     line, *lines = head.decode("latin-1").split("\r\n")[:-2]
     words = line.split(" ")
     fields = [text.partition(":") for text in lines]
     if len(words) != 3 or words[2] not in {"HTTP/1.1", "HTTP/1.0"} or any(not name.strip() for name, _, _ in fields):
-        return Page(HTTPStatus.BAD_REQUEST, b"this is not an HTTP/1.1 request\n")
+        return HttpAnswer(HTTPStatus.BAD_REQUEST, b"this is not an HTTP/1.1 request\n")
     method, target, _ = words
     if method not in {"GET", "HEAD"}:
-        return Page(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD are answered\n")
+        return HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD are answered\n")
     values = {name.lower(): value.strip() for name, _, value in fields}
     if values.get("content-length", "0") != "0" or "transfer-encoding" in values:
-        return Page(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"a request has no body\n")
+        return HttpAnswer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"a request has no body\n")
     hosts = [value.strip() for name, _, value in fields if name.lower() == "host"]
     if len(hosts) != 1 or (is_local and not is_loopback(host_of(hosts[0]))):
-        return Page(
+        return HttpAnswer(
             HTTPStatus.MISDIRECTED_REQUEST, b"ask for localhost or 127.0.0.1: the Host of the request is another\n"
         )
-    return _Request(method, target.partition("?")[0], values.get("authorization", ""))
+    return _MetricsRequest(method, target.partition("?")[0], values.get("authorization", ""))
 
 
-def _bytes_of(page: Page, *, with_body: bool) -> bytes:
+def _bytes_of(page: HttpAnswer, *, with_body: bool) -> bytes:
     head = (
         f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"
         f"Content-Type: {page.content_type}\r\n"
@@ -403,14 +403,14 @@ def _bytes_of(page: Page, *, with_body: bool) -> bytes:
     return head.encode("latin-1") + (page.body if with_body else b"")
 
 
-def _verdict(trouble: str, *, says_why: bool) -> Page:
+def _verdict(trouble: str, *, says_why: bool) -> HttpAnswer:
     if trouble:
         told = printable(trouble) if says_why else "the log of the process says why"
-        return Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{told}\n".encode())
-    return Page(HTTPStatus.OK, b"ok\n")
+        return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, f"{told}\n".encode())
+    return HttpAnswer(HTTPStatus.OK, b"ok\n")
 
 
-_NOT_YOU: Final = Page(
+_NOT_YOU: Final = HttpAnswer(
     HTTPStatus.UNAUTHORIZED,
     b"metrics are for those with the token of --http-token-file, or a certificate of --tls-client-ca\n",
     asks="WWW-Authenticate: Bearer\r\n",

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from txmsg.metrics.catalogue import Kind, Metric
+from txmsg.metrics.catalogue import Metric, MetricKind
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures, Labels, Value
 
@@ -39,14 +39,14 @@ class _Once:
 
 
 def _family(metric: Metric, values: Mapping[Labels, Value]) -> Family:
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         histograms = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
         for labels, value in values.items():
             assert isinstance(value, Histogram)
             bounds = [*map(str, map(float, value.bounds)), "+Inf"]
             histograms.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)
         return histograms
-    family = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     singles = family(metric.name, metric.meaning, labels=metric.labels)
     for labels, value in values.items():
         assert not isinstance(value, Histogram)

@@ -7,12 +7,12 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from txmsg.administration.groups import GroupName, Groups, GroupSettings
+from txmsg.administration.groups import GroupName, GroupSettings, GroupsService
 from txmsg.client.channel import Brokers
 from txmsg.errors import TxmsgError, UnknownGroup
 from txmsg.rocketmq.codec import group_of
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.runtime.logs import EventLog
 
@@ -39,9 +39,9 @@ _NODE_JS: Final = 8
 
 
 def check_kind(kind: pb.ClientType) -> None:
-    """Raises Refused for clients that are not served."""
+    """Raises CallRefused for clients that are not served."""
     if kind in _LITE:
-        raise Refused(
+        raise CallRefused(
             pb.UNSUPPORTED, "lite consumers are not supported: consume by a PushConsumer or a SimpleConsumer instead"
         )
 
@@ -53,7 +53,7 @@ class Agreements:
         self._brokers = brokers
 
     async def agreed(self, settings: pb.Settings) -> pb.Settings:
-        """The settings that a client is to use. Raises Refused."""
+        """The settings that a client is to use. Raises CallRefused."""
         check_kind(settings.client_type)
         agreed = pb.Settings()
         agreed.CopyFrom(settings)
@@ -76,7 +76,7 @@ class Agreements:
             return GroupSettings()
         name = group_of(subscription.group)
         try:
-            return await self._brokers.ask(Groups.show_settings, GroupName(group=name), timeout_s=_TIMEOUT_S)
+            return await self._brokers.ask(GroupsService.show_settings, GroupName(group=name), timeout_s=_TIMEOUT_S)
         except UnknownGroup:
             return GroupSettings()
         except TxmsgError as exc:  # a client that is told nothing does not start; keys keep their order in any case

@@ -19,18 +19,18 @@ from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.message import TransactionState, now_us
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
 from txmsg.rocketmq.answers import Answers
-from txmsg.rocketmq.clients import TOPICS_MAX, Client, Clients
+from txmsg.rocketmq.clients import TOPICS_MAX, GatewayClient, GatewayClients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
 from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.filters import wanted_of
-from txmsg.rocketmq.grpc.call import Call, Method
-from txmsg.rocketmq.grpc.framing import Failed
+from txmsg.rocketmq.grpc.call import GrpcCall, Method
+from txmsg.rocketmq.grpc.framing import GrpcFailed
 from txmsg.rocketmq.ids import Handle, transaction_of_id
-from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, Member, Received, Receivers
+from txmsg.rocketmq.receivers import RENEWED_S, TOO_LATE, ClientSubscription, Received, Receivers
 from txmsg.rocketmq.requests import read_request
-from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.routes import TopicRoutes
 from txmsg.rocketmq.senders import Senders
-from txmsg.rocketmq.status import OK, Refused, status_of
+from txmsg.rocketmq.status import OK, CallRefused, status_of
 from txmsg.rocketmq.unzipped import UnzippedSizes
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.runtime.logs import EventLog
@@ -55,8 +55,8 @@ class Api:
         self,
         senders: Senders,
         receivers: Receivers,
-        clients: Clients,
-        routes: Routes,
+        clients: GatewayClients,
+        routes: TopicRoutes,
         agreements: Agreements,
         *,
         door: CallAdmission | None = None,
@@ -128,13 +128,13 @@ class Api:
     ) -> Method:
         """A method with one request and one reply: exceptions become a status."""
 
-        async def replied(call: Call) -> Any:
+        async def replied(call: GrpcCall) -> Any:
             try:
                 caller, request = await self._entered(name, kind, call)
                 return await method(request, caller)
-            except (Refused, TxmsgError) as exc:
+            except (CallRefused, TxmsgError) as exc:
                 return reply(status=status_of(exc))
-            except Failed:  # of the call itself
+            except GrpcFailed:  # of the call itself
                 raise
             except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
                 _log.exception("rocketmq.call_failed", "%(method)s failed unexpectedly", method=name)
@@ -144,7 +144,7 @@ class Api:
 
         seconds = self.answers.seconds_of(name)
 
-        async def answer(call: Call) -> None:
+        async def answer(call: GrpcCall) -> None:
             began_at = time.monotonic()
             answered = await replied(call)
             seconds.observe(time.monotonic() - began_at)
@@ -153,25 +153,25 @@ class Api:
 
         return answer
 
-    async def _admitted(self, call: Call) -> GatewayCaller:
-        """Who calls; its connection is not a stranger any more. Raises Refused, TxmsgError."""
+    async def _admitted(self, call: GrpcCall) -> GatewayCaller:
+        """Who calls; its connection is not a stranger any more. Raises CallRefused, TxmsgError."""
         caller = await self._door.enter(call)
         principal = caller.principal
         call.admitted("" if principal is ANYONE else principal.name, is_admin=principal.is_admin)
         return caller
 
-    async def _entered(self, name: str, kind: type[RequestT], call: Call) -> tuple[GatewayCaller, RequestT]:
-        """The caller and its request, if it is allowed. Raises Refused, TxmsgError."""
+    async def _entered(self, name: str, kind: type[RequestT], call: GrpcCall) -> tuple[GatewayCaller, RequestT]:
+        """The caller and its request, if it is allowed. Raises CallRefused, TxmsgError."""
         caller = await self._admitted(call)
         raw = await call.read()
         if raw is None:
-            raise Refused(pb.BAD_REQUEST, f"the call of {name} has no request")
+            raise CallRefused(pb.BAD_REQUEST, f"the call of {name} has no request")
         request = read_request(kind, raw)
         self._door.check(name, request, caller)
         await self._door.pace(name, request, caller)
         return caller, request
 
-    def _noted(self, error: Refused | TxmsgError) -> pb.Status:
+    def _noted(self, error: CallRefused | TxmsgError) -> pb.Status:
         """The status for an error of a call that is not answered by one reply."""
         status = status_of(error)
         self.answers.note(status)
@@ -204,7 +204,7 @@ class Api:
         self._receivers.left(caller.client_id)
         return pb.NotifyClientTerminationResponse(status=OK)
 
-    async def telemetry(self, call: Call) -> None:
+    async def telemetry(self, call: GrpcCall) -> None:
         """A client's stream: the client sends its settings, and the gateway asks for outcomes of transactions."""
         try:
             caller = await self._admitted(call)
@@ -214,11 +214,11 @@ class Api:
             except Unauthenticated:  # else heartbeats say whether it lives: it opens a stream that breaks again
                 self._receivers.left(caller.client_id)
                 raise
-        except (Refused, TxmsgError) as exc:
+        except (CallRefused, TxmsgError) as exc:
             await call.write(pb.TelemetryCommand(status=self._noted(exc)))
 
-    async def _telemetry(self, caller: GatewayCaller, call: Call) -> None:
-        client = Client(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
+    async def _telemetry(self, caller: GatewayCaller, call: GrpcCall) -> None:
+        client = GatewayClient(caller.client_id, lambda topic: self._door.may_be_asked(topic, caller))
         self._clients.attach(client)
         reading = asyncio.create_task(self._read(client, caller, call))
         stopping = asyncio.create_task(self._stopping.wait())
@@ -239,7 +239,7 @@ class Api:
                 if task is not None:
                     task.cancel()
 
-    async def _read(self, client: Client, caller: GatewayCaller, call: Call) -> None:
+    async def _read(self, client: GatewayClient, caller: GatewayCaller, call: GrpcCall) -> None:
         while (raw := await call.read()) is not None:
             frame = read_request(pb.TelemetryCommand, raw)
             try:
@@ -251,7 +251,7 @@ class Api:
                 try:
                     self._door.check("Telemetry", frame, caller)
                     agreed = await self._agreements.agreed(frame.settings)
-                except (Refused, TxmsgError) as exc:
+                except (CallRefused, TxmsgError) as exc:
                     await client.commands.put(pb.TelemetryCommand(status=self._noted(exc)))
                 else:
                     await client.commands.put(pb.TelemetryCommand(status=OK, settings=agreed))
@@ -262,7 +262,7 @@ class Api:
         """Those of the last topics that exist, or may exist. Unknown ones are refused where they are used."""
         topics = []
         for resource in list(named)[-TOPICS_MAX:]:
-            with suppress(Refused):
+            with suppress(CallRefused):
                 topics.append(topic_of(resource))
         unknown = await asyncio.gather(*map(self._is_unknown, topics))
         return [topic for topic, is_unknown in zip(topics, unknown, strict=True) if not is_unknown]
@@ -272,7 +272,7 @@ class Api:
             await self._routes.queues(topic, pb.Endpoints())
         except UnknownTopic:
             return True
-        except (Refused, TxmsgError):  # a broker is away: nobody knows
+        except (CallRefused, TxmsgError):  # a broker is away: nobody knows
             return False
         return False
 
@@ -280,7 +280,7 @@ class Api:
 
     async def send(self, request: pb.SendMessageRequest, caller: GatewayCaller) -> pb.SendMessageResponse:
         if not request.messages:
-            raise Refused(pb.MESSAGE_CORRUPTED, "there is no message to send")
+            raise CallRefused(pb.MESSAGE_CORRUPTED, "there is no message to send")
         if len(request.messages) == 1:  # as all official clients send: no task of its own for it
             entries = [await self._send(request.messages[0], caller)]
         else:
@@ -301,7 +301,7 @@ class Api:
                     transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
                 )
             self._clients.has_sent(caller.client_id, message.topic, half=is_half)
-        except (Refused, TxmsgError) as exc:
+        except (CallRefused, TxmsgError) as exc:
             return pb.SendResultEntry(status=status_of(exc))
         id_ = properties.message_id
         return pb.SendResultEntry(
@@ -323,17 +323,19 @@ class Api:
 
     async def recall(self, request: pb.RecallMessageRequest, _: GatewayCaller) -> pb.RecallMessageResponse:
         if not await self._senders.recall(topic_of(request.topic), transaction_of_id(request.recall_handle)):
-            raise Refused(pb.MESSAGE_NOT_FOUND, "the message is due: it is being delivered")
+            raise CallRefused(pb.MESSAGE_NOT_FOUND, "the message is due: it is being delivered")
         return pb.RecallMessageResponse(status=OK, message_id=request.recall_handle)
 
     # ---- receiving
 
-    async def receive(self, call: Call) -> None:
+    async def receive(self, call: GrpcCall) -> None:
         """If there are no messages, only the status; otherwise the status, the messages, and the time of delivery."""
         try:
             caller, request = await self._entered("ReceiveMessage", pb.ReceiveMessageRequest, call)
             invisible_s = _invisible_s(request)
-            member = Member(group_of(request.group), caller.client_id, topic_of(request.message_queue.topic))
+            member = ClientSubscription(
+                group_of(request.group), caller.client_id, topic_of(request.message_queue.topic)
+            )
             async with self._door.staying("ReceiveMessage", request, caller):
                 received = await self._unless_stopped(
                     self._receivers.receive(
@@ -348,7 +350,7 @@ class Api:
                         may_hold=lambda: self._door.may_receive(member.group, member.topic, caller),
                     )
                 )
-        except (Refused, TxmsgError) as exc:
+        except (CallRefused, TxmsgError) as exc:
             await call.write(pb.ReceiveMessageResponse(status=self._noted(exc)))
             return
         if received is None or not received.messages:
@@ -379,9 +381,9 @@ class Api:
             self._waiting.discard(patience)
 
     async def acknowledge(self, request: pb.AckMessageRequest, caller: GatewayCaller) -> pb.AckMessageResponse:
-        member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
+        member = ClientSubscription(group_of(request.group), caller.client_id, topic_of(request.topic))
         if not request.entries:
-            raise Refused(pb.BAD_REQUEST, "there is no message to acknowledge: `entries` is empty")
+            raise CallRefused(pb.BAD_REQUEST, "there is no message to acknowledge: `entries` is empty")
         handles = [Handle.parse(entry.receipt_handle) for entry in request.entries]
         late = await self._receivers.acknowledge(member, dict.fromkeys(handles))  # each once
         too_late = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message=TOO_LATE)
@@ -400,7 +402,7 @@ class Api:
     async def bury(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, caller: GatewayCaller
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
+        member = ClientSubscription(group_of(request.group), caller.client_id, topic_of(request.topic))
         error = f"the consumer gave it up after {request.delivery_attempt} attempts"
         await self._receivers.bury(member, Handle.parse(request.receipt_handle), error)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
@@ -409,11 +411,11 @@ class Api:
         self, request: pb.ChangeInvisibleDurationRequest, caller: GatewayCaller
     ) -> pb.ChangeInvisibleDurationResponse:
         """For push consumers: refuses a message. For simple consumers: extends or shortens its time, or returns it."""
-        member = Member(group_of(request.group), caller.client_id, topic_of(request.topic))
+        member = ClientSubscription(group_of(request.group), caller.client_id, topic_of(request.topic))
         handle = Handle.parse(request.receipt_handle)
         invisible_s = _seconds(request.invisible_duration)
         if not 0 <= invisible_s <= INVISIBLE_S[1]:
-            raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"{invisible_s:g} s are not 0 s to {INVISIBLE_S[1]:g} s")
+            raise CallRefused(pb.ILLEGAL_INVISIBLE_TIME, f"{invisible_s:g} s are not 0 s to {INVISIBLE_S[1]:g} s")
         if handle.is_renewed:
             await self._receivers.refuse(member, handle, "the consumer refused it", delay_s=invisible_s)
         else:
@@ -431,7 +433,7 @@ def _invisible_s(request: pb.ReceiveMessageRequest) -> float:
     invisible_s = _seconds(request.invisible_duration)
     if not INVISIBLE_S[0] <= invisible_s <= INVISIBLE_S[1]:
         how = "small" if invisible_s < INVISIBLE_S[0] else "large"  # in RocketMQ's words, which people look for
-        raise Refused(
+        raise CallRefused(
             pb.ILLEGAL_INVISIBLE_TIME,
             f"the invisibleTime is too {how}: {invisible_s} s, where {INVISIBLE_S[0]:g} s to {INVISIBLE_S[1]:g} s are "
             "allowed",
@@ -439,7 +441,7 @@ def _invisible_s(request: pb.ReceiveMessageRequest) -> float:
     return invisible_s
 
 
-def _wait_s(request: pb.ReceiveMessageRequest, call: Call) -> float:
+def _wait_s(request: pb.ReceiveMessageRequest, call: GrpcCall) -> float:
     left_s = call.time_remaining()
     asked_s = _seconds(request.long_polling_timeout) if request.HasField("long_polling_timeout") else _WAIT_S_MAX
     return max(0.0, min(asked_s, _WAIT_S_MAX, _WAIT_S_MAX if left_s is None else left_s - _WAIT_MARGIN_S))

@@ -36,7 +36,7 @@ class Sends(enum.Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Client:
+class GatewayClient:
     """A client, while one of its Telemetry streams is open."""
 
     id: str
@@ -53,13 +53,13 @@ class Client:
         return self.topics.get(topic, Sends.PLAIN) is not Sends.PLAIN and self.may_be_asked(topic)
 
 
-class Clients:
+class GatewayClients:
     """Attaches to brokers for each topic that a client can be asked about, and forwards checks to these clients."""
 
     def __init__(self, brokers: Brokers, tasks: Tasks) -> None:
         self._brokers = brokers
         self._tasks = tasks
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, GatewayClient] = {}
         self._presences: dict[str, asyncio.Task[None]] = {}
         self._checks: defaultdict[tuple[str, bytes], set[asyncio.Future[TransactionState]]] = defaultdict(set)
         """By the topic and the id of the transaction: who may end transactions of one topic answers for no other."""
@@ -74,14 +74,14 @@ class Clients:
         """The topics for which brokers may send checks to this gateway."""
         return {topic for topic, presence in self._presences.items() if not presence.done()}
 
-    def attach(self, client: Client) -> None:
+    def attach(self, client: GatewayClient) -> None:
         """Adds a client; a new stream of the same client replaces its previous one."""
         before = self._clients.get(client.id)
         if before is not None:
             client.topics = dict(before.topics)
         self._clients[client.id] = client
 
-    def detach(self, client: Client) -> None:
+    def detach(self, client: GatewayClient) -> None:
         """Removes a client whose stream has ended. Detaches from topics that no other client can be asked about."""
         if self._clients.get(client.id) is client:
             del self._clients[client.id]
@@ -179,7 +179,7 @@ class Clients:
                 del self._checks[check]
 
 
-def _rank(client: Client, topic: str) -> tuple[int, bool, int]:
+def _rank(client: GatewayClient, topic: str) -> tuple[int, bool, int]:
     """The client with the lowest rank is asked. Clients that hang come after all others, whatever they have sent."""
     return max(client.unanswered, 1), client.topics[topic] is not Sends.HALVES, client.unanswered
 
@@ -187,7 +187,7 @@ def _rank(client: Client, topic: str) -> tuple[int, bool, int]:
 class _Listener:
     """Answers checks for the clients that send to one topic."""
 
-    def __init__(self, clients: Clients, topic: str) -> None:
+    def __init__(self, clients: GatewayClients, topic: str) -> None:
         self._clients = clients
         self._topic = topic
 

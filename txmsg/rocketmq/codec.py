@@ -21,7 +21,7 @@ from txmsg.rocketmq.limits import (
     check_properties,
     words_of_keys,
 )
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.unpacking import Unpackable, unzipped
 
@@ -52,18 +52,18 @@ _TIME_DIGITS_MAX: Final = 16
 
 
 def topic_of(resource: pb.Resource) -> str:
-    """The name of a topic. Raises Refused."""
+    """The name of a topic. Raises CallRefused."""
     return _name_of("topic", resource, pb.ILLEGAL_TOPIC)
 
 
 def group_of(resource: pb.Resource) -> str:
-    """The name of a consumer group. Raises Refused."""
+    """The name of a consumer group. Raises CallRefused."""
     return _name_of("consumer group", resource, pb.ILLEGAL_CONSUMER_GROUP)
 
 
 def _name_of(what: str, resource: pb.Resource, code: pb.Code) -> str:
     if resource.resource_namespace:
-        raise Refused(
+        raise CallRefused(
             code,
             f"{what} {resource.name!r} is in namespace {resource.resource_namespace!r}: there are none here, so leave "
             "it out of the client's configuration, and put it into the name if you need it",
@@ -71,11 +71,11 @@ def _name_of(what: str, resource: pb.Resource, code: pb.Code) -> str:
     try:
         return check_name(what, resource.name)
     except InvalidName as exc:
-        raise Refused(code, str(exc)) from None
+        raise CallRefused(code, str(exc)) from None
 
 
 def message_of(sent: pb.Message, now_us: int) -> Message:
-    """The message to store. Raises Refused, with RocketMQ's code, and InvalidMessage."""
+    """The message to store. Raises CallRefused, with RocketMQ's code, and InvalidMessage."""
     properties = sent.system_properties
     group = properties.message_group or None  # the empty text is none, as in RocketMQ; so are those below
     deliver_at_us = _deliver_at_us(properties, now_us)
@@ -97,7 +97,7 @@ def _tag_of(properties: pb.SystemProperties) -> str | None:
     try:
         return check_tag(properties.tag) if properties.tag else None
     except InvalidName as exc:
-        raise Refused(pb.ILLEGAL_MESSAGE_TAG, str(exc)) from None
+        raise CallRefused(pb.ILLEGAL_MESSAGE_TAG, str(exc)) from None
 
 
 def _first_check_after(sent: pb.Message) -> timedelta | None:
@@ -112,7 +112,7 @@ def _first_check_after(sent: pb.Message) -> timedelta | None:
             return None  # as in RocketMQ
         after_s = float(told)
     if not 0 <= after_s <= FIRST_CHECK_S_MAX:
-        raise Refused(
+        raise CallRefused(
             pb.BAD_REQUEST,
             f"a first check {after_s:g} s after the half message: 0 s to {FIRST_CHECK_S_MAX} s are allowed "
             f"({FIRST_CHECK_PROPERTY}, or orphaned_transaction_recovery_duration)",
@@ -122,15 +122,15 @@ def _first_check_after(sent: pb.Message) -> timedelta | None:
 
 def _check_type(kind: pb.MessageType, group: str | None, deliver_at_us: int | None) -> None:
     if kind not in (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION):
-        raise Refused(
+        raise CallRefused(
             pb.UNSUPPORTED, f"messages of type {kind} are not supported: send NORMAL, FIFO, DELAY or TRANSACTION"
         )
     if (kind == pb.FIFO) != (group is not None):
-        raise Refused(
+        raise CallRefused(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a message has a message group if, and only if, its type is FIFO"
         )
     if (kind == pb.DELAY) != (deliver_at_us is not None):
-        raise Refused(
+        raise CallRefused(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             "a message has a delivery timestamp if, and only if, its type is DELAY",
         )
@@ -144,7 +144,7 @@ def _deliver_at_us(properties: pb.SystemProperties, now_us: int) -> int | None:
     seconds = properties.delivery_timestamp.seconds  # of any client: do not trust Timestamp's own range
     at_us = seconds * 1_000_000 + properties.delivery_timestamp.nanos // 1000
     if not 0 <= at_us <= now_us + DELAY_MAX.total_seconds() * 1_000_000:
-        raise Refused(
+        raise CallRefused(
             pb.ILLEGAL_DELIVERY_TIME,
             f"a delivery timestamp of {seconds} seconds since 1970 is none of the next {DELAY_MAX.days} days: are "
             "these milliseconds?",
@@ -158,16 +158,16 @@ def _body_of(sent: pb.Message) -> bytes:
         digest = _DIGESTS[properties.body_digest.type](body)
         told = properties.body_digest.checksum.upper()
         if told.lstrip("0") != digest.lstrip("0"):
-            raise Refused(pb.MESSAGE_CORRUPTED, f"the digest of the body is {digest}, and the sender's is {told}")
+            raise CallRefused(pb.MESSAGE_CORRUPTED, f"the digest of the body is {digest}, and the sender's is {told}")
     if properties.body_encoding == pb.GZIP:
         try:
             body = unzipped(body, BODY_SIZE_BYTES_MAX)
         except Unpackable as exc:
-            raise Refused(pb.MESSAGE_CORRUPTED, f"the body cannot be unzipped: {exc}") from None
+            raise CallRefused(pb.MESSAGE_CORRUPTED, f"the body cannot be unzipped: {exc}") from None
     if not body:
-        raise Refused(pb.MESSAGE_BODY_EMPTY, "the body is empty")
+        raise CallRefused(pb.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > BODY_SIZE_BYTES_MAX:
-        raise Refused(
+        raise CallRefused(
             pb.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes: at most {BODY_SIZE_BYTES_MAX} are allowed"
         )
     return body

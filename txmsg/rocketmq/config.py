@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from txmsg.settings.catalogue import Kind, check_settings, setting
+from txmsg.settings.catalogue import SettingKind, check_settings, setting
 from txmsg.settings.common import (
     TlsConfig,
     http_listen_setting,
@@ -52,7 +52,7 @@ class GatewayConfig:
         None,
         "File that encrypts access keys, as `txmsg user access-key create` was given it. Then clients sign their calls "
         "with the access key of a user, and may do what rules allow. Brokers need --auth.",
-        kind=Kind.FILE,
+        kind=SettingKind.FILE,
         option="--access-key-file",
         shown="clients do not authenticate",
     )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from txmsg.errors import shown
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.limits import has_control
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.principal import ANYONE, Principal
 from txmsg.wire.address import host_of
@@ -39,8 +39,11 @@ class GatewayCaller:
 class CallAdmission:
     """Admits every call."""
 
-    async def enter(self, call: Call) -> GatewayCaller:
-        """Identifies the caller by the headers of the call; its request is read later. Raises Refused, TxmsgError."""
+    async def enter(self, call: GrpcCall) -> GatewayCaller:
+        """Identifies the caller by the headers of the call; its request is read later.
+
+        Raises CallRefused, TxmsgError.
+        """
         return GatewayCaller(client_id_of(call.headers), ANYONE, host_of(call.peer))
 
     def closed(self) -> str:
@@ -81,12 +84,12 @@ class CallAdmission:
 
 
 def client_id_of(headers: Mapping[str, str]) -> str:
-    """The id that the client sends. Raises Refused."""
+    """The id that the client sends. Raises CallRefused."""
     found = headers.get(_CLIENT_ID)
     if not found:
-        raise Refused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
+        raise CallRefused(pb.CLIENT_ID_REQUIRED, f"the header {_CLIENT_ID} is missing")
     if len(found) > _CLIENT_ID_LENGTH_MAX or has_control(found):
-        raise Refused(
+        raise CallRefused(
             pb.BAD_REQUEST,
             f"the header {_CLIENT_ID} is {shown(found)}, of {len(found)} characters: use at most "
             f"{_CLIENT_ID_LENGTH_MAX}, and no control character",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from txmsg.checks.brokers import STOPPING
 from txmsg.checks.database import DATABASE_AWAY
 from txmsg.checks.logs import GATEWAY_ALONE, GATEWAY_CLOSED
-from txmsg.metrics.catalogue import ERROR, METHOD, Process
+from txmsg.metrics.catalogue import ERROR, METHOD, ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.rocketmq.answers import GOOD
 from txmsg.rocketmq.grpc.framing import Code
-from txmsg.rocketmq.parts import Parts
+from txmsg.rocketmq.parts import GatewayParts
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 
-def unready(parts: Parts) -> str:
+def unready(parts: GatewayParts) -> str:
     """Why a gateway should get no clients; empty if it may."""
     if parts.stop.is_set():
         return STOPPING.found(process="gateway").what
@@ -26,9 +26,9 @@ def unready(parts: Parts) -> str:
     return ""
 
 
-def figures_of(parts: Parts) -> Figures:
+def figures_of(parts: GatewayParts) -> Figures:
     """All figures of a gateway."""
-    figures = Figures(Process.ROCKETMQ)
+    figures = Figures(ExportingProcess.ROCKETMQ)
     figures.put("txmsg_ready", not unready(parts))
     _put_calls(figures, parts)
     figures.put("txmsg_rocketmq_brokers", len(parts.presence.attached_to))
@@ -40,7 +40,7 @@ def figures_of(parts: Parts) -> Figures:
     return figures
 
 
-def _put_calls(figures: Figures, parts: Parts) -> None:
+def _put_calls(figures: Figures, parts: GatewayParts) -> None:
     port, errors = parts.port, parts.api.answers.errors
     figures.put("txmsg_connections", len(port.connections))
     figures.put("txmsg_calls_in_flight", port.calls)

@@ -12,7 +12,7 @@ from txmsg.errors import InvalidName
 from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.codec import keys_of, properties_of
 from txmsg.rocketmq.sql92 import Filter, FilterSyntaxError, parse_filter
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.tags import parse_tags
 
@@ -33,18 +33,18 @@ ALL = Wanted()
 
 
 def wanted_of(expression: pb.FilterExpression) -> Wanted:
-    """Parses a filter expression. Raises Refused."""
+    """Parses a filter expression. Raises CallRefused."""
     text = expression.expression.strip()
     if expression.type == pb.SQL:
         try:
             return Wanted(sql=parse_filter(text))
         except FilterSyntaxError as exc:
-            raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, f"SQL filter: {exc}") from None
+            raise CallRefused(pb.ILLEGAL_FILTER_EXPRESSION, f"SQL filter: {exc}") from None
     tags = [tag for tag in text.split("||") if tag.strip()]  # RocketMQ passes over what is empty
     try:
         return Wanted(tags=str(parse_tags(" || ".join(tags) or text)))
     except InvalidName as exc:
-        raise Refused(pb.ILLEGAL_FILTER_EXPRESSION, str(exc)) from None
+        raise CallRefused(pb.ILLEGAL_FILTER_EXPRESSION, str(exc)) from None
 
 
 def _properties_of(message: ReceivedMessage) -> dict[str, str]:

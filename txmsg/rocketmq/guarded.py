@@ -16,7 +16,7 @@ from typing import Any, Final
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.rocketmq.config import WINDOW_S
 from txmsg.rocketmq.door import CallAdmission, GatewayCaller, client_id_of
-from txmsg.rocketmq.grpc.call import Call
+from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.denied import DeniedCalls
@@ -34,7 +34,7 @@ from txmsg.wire.access.permissions import (
     denied,
 )
 from txmsg.wire.access.principal import Principal
-from txmsg.wire.access.rules import Action, Kind, Right
+from txmsg.wire.access.rules import Action, ResourceKind, Right
 
 _REFUSING_MAX: Final = 100
 """Refusals that wait; more are answered at once, and not why."""
@@ -55,7 +55,7 @@ _UNLIMITED: Final = frozenset(
 """Without these, messages that a client has would go to others, and transactions be asked about."""
 _AGAIN_AT_ONCE: Final = frozenset({"ReceiveMessage", "Telemetry"})
 """Push consumers try again after 20 ms, however often; and further frames of a stream have come already."""
-_RECEIVE_TOPIC: Final = Right(Action.RECEIVE, Kind.TOPIC)
+_RECEIVE_TOPIC: Final = Right(Action.RECEIVE, ResourceKind.TOPIC)
 
 Needs = Iterable[tuple[Right, str]]
 
@@ -154,7 +154,7 @@ class GuardedCallAdmission(CallAdmission):
         guard.on_change = self._look
         guard.on_denied = DeniedCalls().add
 
-    async def enter(self, call: Call) -> GatewayCaller:
+    async def enter(self, call: GrpcCall) -> GatewayCaller:
         headers, peer = call.headers, call.peer
         client_id, signature = client_id_of(headers), read_signature(headers)
         try:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from txmsg.errors import shown
 from txmsg.message import ReceivedMessage
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
@@ -24,10 +24,12 @@ _NUMBER_MAX = 2**64
 def transaction_of_id(text: str, what: str = "message id", code: pb.Code = pb.ILLEGAL_MESSAGE_ID) -> bytes:
     """The 16-byte transaction id for a message id: the bytes in it, or for an id of another form its digest.
 
-    So a send that is repeated with the same id is the same message. Raises Refused with this code.
+    So a send that is repeated with the same id is the same message. Raises CallRefused with this code.
     """
     if not text.strip() or len(text) > _ID_LENGTH_MAX or "\0" in text:
-        raise Refused(code, f"{what} {shown(text)} is blank, or longer than {_ID_LENGTH_MAX} characters, or has a NUL")
+        raise CallRefused(
+            code, f"{what} {shown(text)} is blank, or longer than {_ID_LENGTH_MAX} characters, or has a NUL"
+        )
     if _V1.fullmatch(text):
         return bytes.fromhex(text[2:])
     return hashlib.sha256(text.encode()).digest()[:16]
@@ -63,13 +65,13 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of `str`. Raises Refused for any other text."""
+        """The inverse of `str`. Raises CallRefused for any other text."""
         found = _HANDLE.fullmatch(text)
         if found is not None:
             queue_id, token, epoch, offset = int(found[1]), int(found[2], 16), int(found[3]), int(found[4])
             if max(queue_id * 2**32, token, epoch, offset) < _NUMBER_MAX:
                 return cls(found[6], queue_id, token, epoch, offset, found[5] == "p")
-        raise Refused(pb.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:100]!r} is none that this server gives")
+        raise CallRefused(pb.INVALID_RECEIPT_HANDLE, f"receipt handle {text[:100]!r} is none that this server gives")
 
     def __str__(self) -> str:
         kind = "p" if self.is_renewed else "s"

@@ -8,7 +8,7 @@ from typing import Final
 
 from txmsg.errors import shown
 from txmsg.message import KEY_SIZE_BYTES_MAX
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 BODY_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -42,25 +42,25 @@ def has_control(text: str) -> bool:
 
 
 def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str]) -> None:
-    """Raises Refused for properties that RocketMQ would not accept, alone or together with tag and keys."""
+    """Raises CallRefused for properties that RocketMQ would not accept, alone or together with tag and keys."""
     if len(properties) > PROPERTIES_MAX:
-        raise Refused(
+        raise CallRefused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(properties)} properties: at most {PROPERTIES_MAX} are allowed"
         )
     for name, value in properties.items():
         if name in _SYSTEM_NAMES or name.startswith(OWN_HEADERS):
-            raise Refused(
+            raise CallRefused(
                 pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {shown(name)} has a name of the system's own: use another"
             )
         if has_control(name) or has_control(value):
-            raise Refused(
+            raise CallRefused(
                 pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
                 f"property {shown(name)} has a control character in its name or value {shown(value)}: encode it",
             )
     texts = [tag, *keys, *properties, *properties.values()]
     size_bytes = sum(len(text.encode()) for text in texts)
     if size_bytes > PROPERTIES_SIZE_BYTES_MAX:
-        raise Refused(
+        raise CallRefused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
             f"properties, tag and keys have {size_bytes} bytes in all: at most {PROPERTIES_SIZE_BYTES_MAX} are "
             "allowed; put more into the body",
@@ -68,16 +68,16 @@ def check_properties(properties: Mapping[str, str], tag: str, keys: Iterable[str
 
 
 def words_of_keys(keys: Sequence[str]) -> list[str]:
-    """The keys of a message. A key with blanks counts as several, as in RocketMQ. Raises Refused."""
+    """The keys of a message. A key with blanks counts as several, as in RocketMQ. Raises CallRefused."""
     for key in keys:
         if has_control(key) or (key and not key.strip()):
-            raise Refused(
+            raise CallRefused(
                 pb.ILLEGAL_MESSAGE_KEY, f"key {shown(key)} is blank or has a control character: use other characters"
             )
     words = " ".join(keys).split(" ")
     words = [word for word in words if word]
     if words and len(words[0].encode()) > KEY_SIZE_BYTES_MAX:
-        raise Refused(
+        raise CallRefused(
             pb.ILLEGAL_MESSAGE_KEY,
             f"the first key {shown(words[0])} has {len(words[0].encode())} bytes: at most {KEY_SIZE_BYTES_MAX} are "
             "allowed, since messages are found by it",
@@ -86,10 +86,10 @@ def words_of_keys(keys: Sequence[str]) -> list[str]:
 
 
 def check_group(group: str) -> None:
-    """Raises Refused for a message group that RocketMQ would not accept."""
+    """Raises CallRefused for a message group that RocketMQ would not accept."""
     size_bytes = len(group.encode())
     if not group.strip() or has_control(group) or size_bytes >= GROUP_SIZE_BYTES_MAX:
-        raise Refused(
+        raise CallRefused(
             pb.ILLEGAL_MESSAGE_GROUP,
             f"message group {shown(group)} of {size_bytes} bytes: use 1 to {GROUP_SIZE_BYTES_MAX - 1}, not all of them "
             "blanks, and no control character",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
 from txmsg.rocketmq.api import Api
-from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.clients import GatewayClients
 from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.grpc.port import Port
@@ -16,13 +16,13 @@ from txmsg.rocketmq.receivers import Receivers
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class GatewayParts:
     """What a gateway consists of, to be looked at."""
 
     config: GatewayConfig
     brokers: Brokers
     presence: AttachedStreams
-    clients: Clients
+    clients: GatewayClients
     receivers: Receivers
     door: CallAdmission
     api: Api

@@ -22,7 +22,7 @@ from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.rocketmq.filters import Wanted
 from txmsg.rocketmq.ids import Handle
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.runtime.logs import EventLog
@@ -58,7 +58,7 @@ _LAST_CALL = 1 << 62
 """Of a line: after all others."""
 
 
-class Member(NamedTuple):
+class ClientSubscription(NamedTuple):
     """One topic of one client in a consumer group."""
 
     group: str
@@ -78,7 +78,7 @@ class Member(NamedTuple):
 class Received(NamedTuple):
     """The messages that one call took for a member, and its line."""
 
-    member: Member
+    member: ClientSubscription
     broker: str
     line: int
     messages: list[tuple[ReceivedMessage, Handle]]
@@ -101,7 +101,7 @@ class _Reply(NamedTuple):
 
 @dataclass(slots=True)
 class _HeldDelivery:
-    member: Member
+    member: ClientSubscription
     until: float
     may_hold: Callable[[], bool]
 
@@ -114,14 +114,14 @@ class Receivers:
         self._tasks = tasks
         self._held: dict[Handle, _HeldDelivery] = {}
         self._heard: dict[str, float] = {}
-        self._replies: dict[tuple[Member, str], _Reply] = {}
+        self._replies: dict[tuple[ClientSubscription, str], _Reply] = {}
         """By member and broker, the last one that brought something."""
         self._lost: OrderedDict[tuple[str, int, int], int] = OrderedDict()
         """By group, queue and offset of a message that came alone, how often its reply did not reach a client."""
 
     async def receive(
         self,
-        member: Member,
+        member: ClientSubscription,
         broker: str,
         wanted: Wanted,
         *,
@@ -132,7 +132,7 @@ class Receivers:
         attempt: str = "",
         may_hold: Callable[[], bool] = lambda: True,
     ) -> Received:
-        """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, Refused.
+        """Up to `count` messages that this broker delivers, or none after wait_s. Raises TxmsgError, CallRefused.
 
         Messages that the member's SQL filter does not accept are acknowledged: they are done for the group.
 
@@ -182,7 +182,7 @@ class Receivers:
         return received
 
     async def _receive_once(
-        self, member: Member, broker: str, request: ReceiveRequest, *, renews: bool
+        self, member: ClientSubscription, broker: str, request: ReceiveRequest, *, renews: bool
     ) -> list[tuple[ReceivedMessage, Handle]]:
         """The messages of one call; unreadable ones are refused."""
         request.call += 1
@@ -207,7 +207,7 @@ class Receivers:
             await self._call(broker, refusing, _GRACE_S)
         return got
 
-    def _give_back_unless_come(self, member: Member, broker: str, attempt: str) -> None:
+    def _give_back_unless_come(self, member: ClientSubscription, broker: str, attempt: str) -> None:
         reply = self._replies.pop((member, broker), None)
         if reply is not None and reply.attempt == attempt:
             self._give_back(member, broker, reply.line, reply.handles)
@@ -219,7 +219,7 @@ class Receivers:
         """
         self._give_back(received.member, received.broker, received.line, received.handles)
 
-    def _give_back(self, member: Member, broker: str, line: int, handles: Sequence[Handle]) -> None:
+    def _give_back(self, member: ClientSubscription, broker: str, line: int, handles: Sequence[Handle]) -> None:
         self._forget(handles)
         request = self._request(member)
         if (lost := self._lost_too_often(member, handles)) is not None:
@@ -229,7 +229,7 @@ class Receivers:
             request.line, request.call = line, _LAST_CALL
         self._settle_later(broker, request)
 
-    def _lost_too_often(self, member: Member, handles: Sequence[Handle]) -> Handle | None:
+    def _lost_too_often(self, member: ClientSubscription, handles: Sequence[Handle]) -> Handle | None:
         """The message, if it came alone (as large ones do) and is lost once more after _LOST_MAX times."""
         if len(handles) != 1:
             return None
@@ -245,10 +245,10 @@ class Receivers:
         self._tasks.start(self._settle(broker, request), name="rocketmq-settle")
 
     async def _settle(self, broker: str, request: ReceiveRequest) -> None:
-        with suppress(TxmsgError, Refused):  # they come again in any case, when their time is over
+        with suppress(TxmsgError, CallRefused):  # they come again in any case, when their time is over
             await self._call(broker, request, _GRACE_S)
 
-    async def acknowledge(self, member: Member, handles: Iterable[Handle]) -> set[Handle]:
+    async def acknowledge(self, member: ClientSubscription, handles: Iterable[Handle]) -> set[Handle]:
         """Acknowledges messages. Returns those that came too late. Raises TxmsgError: then none may be reported as
         done.
         """
@@ -258,26 +258,26 @@ class Receivers:
         late = await asyncio.gather(*(self._acknowledge(member, *each) for each in of_broker.items()))
         return set().union(*late)
 
-    async def _acknowledge(self, member: Member, broker: str, handles: Sequence[Handle]) -> set[Handle]:
+    async def _acknowledge(self, member: ClientSubscription, broker: str, handles: Sequence[Handle]) -> set[Handle]:
         request = self._request(member)
         request.acks.extend(handle.receipt for handle in handles)
         late = await self._late_at(broker, handles, request)
         self._forget(handles)
         return late
 
-    async def refuse(self, member: Member, handle: Handle, error: str, *, delay_s: float) -> None:
+    async def refuse(self, member: ClientSubscription, handle: Handle, error: str, *, delay_s: float) -> None:
         """Has a message redelivered after delay_s, or after the group's back-off if that is longer.
 
-        So a client that passes milliseconds where it means seconds is not flooded. Raises Refused if it came too late,
-        and TxmsgError.
+        So a client that passes milliseconds where it means seconds is not flooded. Raises CallRefused if it came too
+        late, and TxmsgError.
         """
         await self._refuse(member, handle, Refusal(error=error, delay_ms=round(delay_s * 1000), least=True))
 
-    async def bury(self, member: Member, handle: Handle, error: str) -> None:
+    async def bury(self, member: ClientSubscription, handle: Handle, error: str) -> None:
         """Makes a message a dead letter now. Raises as `refuse`."""
         await self._refuse(member, handle, Refusal(error=error, delay_ms=_NO_DELAY_MS, dead=True))
 
-    async def _refuse(self, member: Member, handle: Handle, refusal: Refusal) -> None:
+    async def _refuse(self, member: ClientSubscription, handle: Handle, refusal: Refusal) -> None:
         request = self._request(member)
         refusal.receipt.CopyFrom(handle.receipt)
         request.refusals.append(refusal)
@@ -285,7 +285,7 @@ class Receivers:
         self._forget([handle])
         _check_in_time(late)
 
-    async def set_invisible(self, member: Member, handle: Handle, invisible_s: float) -> None:
+    async def set_invisible(self, member: ClientSubscription, handle: Handle, invisible_s: float) -> None:
         """Makes a message visible again this long from now, sooner or later than before. Raises as `refuse`."""
         request = self._request(member, invisible_s)
         request.held.append(handle.receipt)
@@ -330,17 +330,17 @@ class Receivers:
                 if held.until < now or held.member.client_id not in self._heard or not held.may_hold()
             ]
         )
-        groups: defaultdict[tuple[Member, str], list[Handle]] = defaultdict(list)
+        groups: defaultdict[tuple[ClientSubscription, str], list[Handle]] = defaultdict(list)
         for handle, held in self._held.items():
             groups[held.member, handle.broker].append(handle)
         await asyncio.gather(*(self._renew(*whose, handles) for whose, handles in groups.items()))
 
-    async def _renew(self, member: Member, broker: str, handles: Sequence[Handle]) -> None:
+    async def _renew(self, member: ClientSubscription, broker: str, handles: Sequence[Handle]) -> None:
         request = self._request(member, RENEWED_S)
         request.held.extend(handle.receipt for handle in handles)
         try:
             self._forget(await self._late_at(broker, handles, request))
-        except (TxmsgError, Refused) as exc:  # the next renewal may reach it
+        except (TxmsgError, CallRefused) as exc:  # the next renewal may reach it
             _log.warning(
                 "rocketmq.renewal_failed",
                 "%(messages)d messages in the hands of group %(group)s could not be renewed: %(error)s",
@@ -353,7 +353,7 @@ class Receivers:
         for handle in handles:
             self._held.pop(handle, None)
 
-    def _request(self, member: Member, invisible_s: float = RENEWED_S) -> ReceiveRequest:
+    def _request(self, member: ClientSubscription, invisible_s: float = RENEWED_S) -> ReceiveRequest:
         return ReceiveRequest(group=member.group, client_id=member.id, visibility_timeout_ms=round(invisible_s * 1000))
 
     async def _late_at(self, broker: str, handles: Sequence[Handle], request: ReceiveRequest) -> set[Handle]:
@@ -364,7 +364,7 @@ class Receivers:
         """
         try:
             return _late(handles, await self._call(broker, request, _GRACE_S))
-        except (*RETRYABLE, Refused):
+        except (*RETRYABLE, CallRefused):
             if not await self._has_gone(broker):
                 raise
             return set(handles)
@@ -383,7 +383,7 @@ class Receivers:
     async def _call(self, broker: str, request: ReceiveRequest, timeout_s: float) -> ReceiveReply:
         address = self._brokers.address_of(broker)
         if address is None:
-            raise Refused(
+            raise CallRefused(
                 pb.HA_NOT_AVAILABLE, f"broker {broker!r} is not there any more: its queues are delivered by others"
             )
         return await self._brokers.channel(address).call(Notify.receive, request, timeout_s=timeout_s)
@@ -413,4 +413,4 @@ def _late(handles: Iterable[Handle], reply: ReceiveReply) -> set[Handle]:
 
 def _check_in_time(late: set[Handle]) -> None:
     if late:
-        raise Refused(pb.INVALID_RECEIPT_HANDLE, TOO_LATE)
+        raise CallRefused(pb.INVALID_RECEIPT_HANDLE, TOO_LATE)

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 REQUEST_SIZE_BYTES_MAX: Final = 2 * BODY_SIZE_BYTES_MAX
@@ -31,22 +31,24 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 
 def read_request(kind: type[RequestT], raw: bytes) -> RequestT:
-    """Parses a request. Raises Refused if it is too large, has too many parts, or is not of this type."""
+    """Parses a request. Raises CallRefused if it is too large, has too many parts, or is not of this type."""
     size_bytes_max = REQUEST_SIZE_BYTES_MAX if kind is pb.SendMessageRequest else SMALL_SIZE_BYTES_MAX
     if len(raw) > size_bytes_max:
-        raise Refused(pb.BAD_REQUEST, f"a request of {len(raw)} bytes: at most {size_bytes_max} are allowed")
+        raise CallRefused(pb.BAD_REQUEST, f"a request of {len(raw)} bytes: at most {size_bytes_max} are allowed")
     try:
         if len(raw) > PARTS_MAX * _PART_SIZE_BYTES_MIN:
             _check_parts(raw)
         return kind.FromString(raw)
     except (DecodeError, IndexError):
-        raise Refused(pb.BAD_REQUEST, f"the request is not a {kind.__name__} of RocketMQ 5: use its clients") from None
+        raise CallRefused(
+            pb.BAD_REQUEST, f"the request is not a {kind.__name__} of RocketMQ 5: use its clients"
+        ) from None
 
 
 def _check_parts(raw: bytes) -> None:
     """Scans the top-level fields only, and stops at the first that occurs too often.
 
-    Raises Refused, DecodeError, and IndexError for truncated fields.
+    Raises CallRefused, DecodeError, and IndexError for truncated fields.
     """
     seen: Counter[int] = Counter()
     place = 0
@@ -64,7 +66,7 @@ def _check_parts(raw: bytes) -> None:
             raise DecodeError("no field of proto3")
         seen[number] += 1
         if seen[number] > PARTS_MAX or len(seen) > PARTS_MAX:
-            raise Refused(
+            raise CallRefused(
                 pb.BAD_REQUEST, f"more than {PARTS_MAX} messages or entries in one request: make several requests"
             )
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from txmsg.administration.topics import TopicName, Topics
+from txmsg.administration.topics import TopicName, TopicsService
 from txmsg.client.channel import Brokers
 from txmsg.errors import UnknownTopic
 from txmsg.message import ANY_TYPE
@@ -28,19 +28,19 @@ _TYPES: Final[Mapping[str, Sequence[pb.MessageType]]] = {
 }
 
 
-class _Known(NamedTuple):
+class _CachedTopicType(NamedTuple):
     """The type of a topic, cached until a time."""
 
     message_type: str
     until: float
 
 
-class Routes:
+class TopicRoutes:
     """Routes of the topics of a Notify database."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _CachedTopicType] = {}
 
     async def queues(self, topic: str, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
         """The queues of a topic, all at the endpoints that the client used. Raises UnknownTopic, TxmsgError."""
@@ -63,7 +63,7 @@ class Routes:
         if known is not None and known.until > now:
             return known.message_type
         try:
-            settings = await self._brokers.ask(Topics.settings, TopicName(topic=topic), timeout_s=_TIMEOUT_S)
+            settings = await self._brokers.ask(TopicsService.settings, TopicName(topic=topic), timeout_s=_TIMEOUT_S)
         except UnknownTopic:
             self._known.pop(topic, None)
             raise
@@ -71,5 +71,5 @@ class Routes:
             self._known = {name: each for name, each in self._known.items() if each.until > now}
         # A type that this release does not know: brokers say what they take when a message is sent.
         message_type = settings.message_type if settings.message_type in _TYPES else ANY_TYPE
-        self._known[topic] = _Known(message_type, now + _KNOWN_S)
+        self._known[topic] = _CachedTopicType(message_type, now + _KNOWN_S)
         return message_type

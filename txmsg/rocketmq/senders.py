@@ -12,7 +12,7 @@ from txmsg.client.channel import Brokers
 from txmsg.client.sending.batch import EndEntry, SendEntry, recalled
 from txmsg.client.sending.sender import Sender
 from txmsg.message import Message, TransactionState, message_id
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import RecallReply
 
@@ -48,10 +48,10 @@ class Senders:
         await waiter
 
     async def recall(self, topic: str, transaction_id: bytes) -> bool:
-        """Whether the delayed message was taken back; False if it is too late. Raises OutcomeExpired, Refused."""
+        """Whether the delayed message was taken back; False if it is too late. Raises OutcomeExpired, CallRefused."""
         result = await self._sender(topic).recall(transaction_id, 0, topic)
         if result == RecallReply.UNDECIDED:
-            raise Refused(
+            raise CallRefused(
                 pb.BAD_REQUEST,
                 "it is a half message, which is not scheduled yet: end its transaction by ROLLBACK instead",
             )

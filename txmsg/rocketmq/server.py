@@ -16,20 +16,20 @@ from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
-from txmsg.rocketmq.clients import Clients
+from txmsg.rocketmq.clients import GatewayClients
 from txmsg.rocketmq.config import GatewayConfig
 from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.figures import figures_of, unready
 from txmsg.rocketmq.grpc.port import HTTP2, Port
 from txmsg.rocketmq.guarded import GuardedCallAdmission
-from txmsg.rocketmq.parts import Parts
+from txmsg.rocketmq.parts import GatewayParts
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX
-from txmsg.rocketmq.routes import Routes
+from txmsg.rocketmq.routes import TopicRoutes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.runtime.logs import EventLog, set_log_level
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.wire.access.keys import KeyFile
 from txmsg.wire.address import host_and_port
 from txmsg.wire.listening import connections_allowed
@@ -65,7 +65,7 @@ _TIMEOUT_S = 2.5
 """Of a send: clients wait for 3 s by default."""
 
 
-async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+async def serve(given: GivenSettings[GatewayConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serves until `stop` is set, then shuts down in order.
 
     `on_ready` is called once with the address when it accepts clients. Raises MisuseError if it cannot listen there, or
@@ -78,7 +78,7 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
     brokers = Brokers(config.brokers())
     standing, returning = Tasks(), Tasks()
     senders = Senders(brokers, timeout_s=_TIMEOUT_S)
-    receivers, clients = Receivers(brokers, returning), Clients(brokers, standing)
+    receivers, clients = Receivers(brokers, returning), GatewayClients(brokers, standing)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(brokers.close)
         await learn(brokers)
@@ -87,12 +87,12 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
         door = (
             CallAdmission() if config.access_key_file is None else await _door(config, config.access_key_file, standing)
         )
-        api = Api(senders, receivers, clients, Routes(brokers), Agreements(brokers), door=door)
+        api = Api(senders, receivers, clients, TopicRoutes(brokers), Agreements(brokers), door=door)
         port = made_port(api, reserve=0 if config.access_key_file is None else _RESERVE)
         presence = AttachedStreams(brokers, client_id=uuid4().hex)
         standing.start(presence.run(), name="rocketmq-routes")
         standing.start(receivers.renew(), name="rocketmq-renewals")
-        parts = Parts(config, brokers, presence, clients, receivers, door, api, port, stop)
+        parts = GatewayParts(config, brokers, presence, clients, receivers, door, api, port, stop)
         tls = config.tls.of_server()
         if tls is not None:
             standing.start(_renewed(tls), name="rocketmq-tls")
@@ -106,7 +106,7 @@ async def serve(given: Given[GatewayConfig], on_ready: Callable[[str], None], st
             await senders.drain()
 
 
-async def _tell_readiness(parts: Parts) -> None:
+async def _tell_readiness(parts: GatewayParts) -> None:
     """Logs why clients cannot be served, when that begins, and when it is over."""
     told = ""
     while True:
@@ -119,7 +119,7 @@ async def _tell_readiness(parts: Parts) -> None:
         told = reason
 
 
-def _probes(parts: Parts) -> Probes:
+def _probes(parts: GatewayParts) -> Probes:
     async def read() -> Figures:
         return figures_of(parts)
 
@@ -164,7 +164,7 @@ async def _learn_from(brokers: Brokers, address: str) -> None:
         brokers.learn(address, route)
 
 
-async def _listening(parts: Parts, tls: ServerTls | None) -> str:
+async def _listening(parts: GatewayParts, tls: ServerTls | None) -> str:
     """Accepts clients from now on. Returns the address. Raises MisuseError."""
     listen = parts.config.listen
     try:

@@ -39,7 +39,7 @@ _CODES: dict[type[TxmsgError], pb.Code] = {
 }
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """A request that cannot be carried out: `code` is for the client, the text for people."""
 
     def __init__(self, code: pb.Code, text: str) -> None:
@@ -47,9 +47,9 @@ class Refused(Exception):
         self.code = code
 
 
-def status_of(error: Refused | TxmsgError) -> pb.Status:
+def status_of(error: CallRefused | TxmsgError) -> pb.Status:
     """The status for an error."""
-    if isinstance(error, Refused):
+    if isinstance(error, CallRefused):
         return pb.Status(code=error.code, message=str(error))
     code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), pb.INTERNAL_SERVER_ERROR)
     return pb.Status(code=code, message=str(error))

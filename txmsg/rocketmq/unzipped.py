@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
-from txmsg.rocketmq.status import Refused
+from txmsg.rocketmq.status import CallRefused
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 _RATIO_MAX: Final = 1032
@@ -39,7 +39,7 @@ class UnzippedSizes:
     def held(self, payer: str, sent: pb.Message) -> Iterator[UnzippedSize]:
         """Has room for the body of this message while it is in memory; say by `unzipped` how large it has become.
 
-        Raises Refused, before anything is unzipped.
+        Raises CallRefused, before anything is unzipped.
         """
         held = UnzippedSize(0)
         if sent.system_properties.body_encoding == pb.GZIP:
@@ -50,7 +50,7 @@ class UnzippedSizes:
             )
             if is_over:
                 self._forget(payer, 0)
-                raise Refused(
+                raise CallRefused(
                     pb.TOO_MANY_REQUESTS,
                     "zipped bodies that are being stored fill the memory: send fewer at once, or try again",
                 )

@@ -27,7 +27,7 @@ class ChildFailed(RuntimeError):
     """A child did not get ready, or ended by itself. The text holds the end of its log."""
 
 
-class Process(Protocol):
+class ChildProcess(Protocol):
     """What a Child needs of a process; subprocess.Popen is one. Its stdout is a pipe."""
 
     @property
@@ -41,21 +41,21 @@ class Process(Protocol):
     def send_signal(self, signum: int, /) -> None: ...
 
 
-Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], Process]
+Spawn = Callable[[Sequence[str], Mapping[str, str], IO[bytes]], ChildProcess]
 """Starts `python -m COMMAND` in a session of its own, with this environment and stderr, and pipes to the parent."""
 
 
-def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
     """The usual way: the child imports nothing from the working directory, which may be another user's, or /tmp."""
     return spawn_program([sys.executable, "-P", "-m", *command], environment, stderr)
 
 
-def spawn_application(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+def spawn_application(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
     """The same for modules of a user, who may have them in the working directory."""
     return spawn_program([sys.executable, "-m", *command], environment, stderr)
 
 
-def spawn_program(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Process:
+def spawn_program(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
     """The same for a program that is not a module of Python."""
     return subprocess.Popen(
         command,

@@ -31,7 +31,7 @@ _FALSE: Final = {"false", "no", "off", "0"}
 _PASSWORD: Final = re.compile(r"(?<=:)[^:/@]+(?=@)|(?<=password=)[^&]+")
 
 
-class Kind(Enum):
+class SettingKind(Enum):
     """What values a setting takes."""
 
     FLAG = "true or false"
@@ -54,7 +54,7 @@ class Setting:
     """Within its scope: `first_check_s`, or `delivery.pause_failures` of a part."""
     scope: str
     """What it belongs to: broker, metaq, tailer, client."""
-    kind: Kind
+    kind: SettingKind
     default: object
     default_shown: str
     """The default for people, where it is made at the start or stands for something."""
@@ -92,7 +92,7 @@ class Setting:
         """Raises MisuseError unless a program may give this value for the field."""
         if value is None and self.default is None:
             return
-        of_other_kind = isinstance(value, str) and self.kind not in {Kind.TEXT, Kind.CHOICE}
+        of_other_kind = isinstance(value, str) and self.kind not in {SettingKind.TEXT, SettingKind.CHOICE}
         if of_other_kind or _CONVERT[self.kind](value) is None or not self._allows(value):
             raise MisuseError(f"{self.name}={self.show(value)} is not {self.rule()}")
 
@@ -121,15 +121,15 @@ class Setting:
     def in_words(self, value: object) -> str:
         """A value as people write it, and as every source takes it; without a password in it."""
         match self.kind, value:
-            case Kind.DURATION, float() | int():
+            case SettingKind.DURATION, float() | int():
                 return shown_duration(value)
-            case Kind.SIZE, float() | int():
+            case SettingKind.SIZE, float() | int():
                 return _shown_size(round(value))
-            case Kind.FLAG, bool():
+            case SettingKind.FLAG, bool():
                 return "true" if value else "false"
-            case Kind.TEXT, str():
+            case SettingKind.TEXT, str():
                 return _PASSWORD.sub("***", value)
-            case Kind.TEXTS, tuple() | list():
+            case SettingKind.TEXTS, tuple() | list():
                 return " ".join(map(str, value))
         text = f"{value:g}" if isinstance(value, float) else str(value)
         return "" if value is None else text
@@ -155,7 +155,7 @@ def setting(
     live: bool = False,
     option: str = "",
     variable: str = "",
-    kind: Kind | None = None,
+    kind: SettingKind | None = None,
     made: Callable[[], T] | None = None,
     shown: str = "",
     loses: str = "",
@@ -189,7 +189,7 @@ def setting(
     return result
 
 
-def required(meaning: str, *, kind: Kind, option: str, metavar: str = "", variable: str = "") -> Any:
+def required(meaning: str, *, kind: SettingKind, option: str, metavar: str = "", variable: str = "") -> Any:
     """A field without a default: whoever makes the dataclass must give it, by any source."""
     optional: Any = setting(
         REQUIRED,
@@ -247,18 +247,18 @@ def made_of(config: type[T], values: Mapping[str, object]) -> T:
     return config(**own)
 
 
-def _kind_of(name: str, default: object, choices: tuple[str, ...]) -> Kind:
+def _kind_of(name: str, default: object, choices: tuple[str, ...]) -> SettingKind:
     if choices:
-        return Kind.CHOICE
+        return SettingKind.CHOICE
     if isinstance(default, bool):
-        return Kind.FLAG
+        return SettingKind.FLAG
     if name.endswith("_s") or "_s_" in name:
-        return Kind.DURATION
+        return SettingKind.DURATION
     if "size_bytes" in name:
-        return Kind.SIZE
+        return SettingKind.SIZE
     if isinstance(default, int):
-        return Kind.COUNT
-    return Kind.NUMBER if isinstance(default, float) else Kind.TEXT
+        return SettingKind.COUNT
+    return SettingKind.NUMBER if isinstance(default, float) else SettingKind.TEXT
 
 
 def _flag(given: object) -> bool | None:
@@ -303,31 +303,31 @@ def _shown_size(size_bytes: int) -> str:
     return str(size_bytes)
 
 
-_CONVERT: Final[Mapping[Kind, Callable[[object], object]]] = {
-    Kind.FLAG: _flag,
-    Kind.COUNT: _count,
-    Kind.NUMBER: number_in,
-    Kind.DURATION: duration_in,
-    Kind.SIZE: _size,
-    Kind.TEXT: _text,
-    Kind.CHOICE: _text,
-    Kind.TEXTS: _texts,
-    Kind.PATH: _path,
-    Kind.FILE: _path,
+_CONVERT: Final[Mapping[SettingKind, Callable[[object], object]]] = {
+    SettingKind.FLAG: _flag,
+    SettingKind.COUNT: _count,
+    SettingKind.NUMBER: number_in,
+    SettingKind.DURATION: duration_in,
+    SettingKind.SIZE: _size,
+    SettingKind.TEXT: _text,
+    SettingKind.CHOICE: _text,
+    SettingKind.TEXTS: _texts,
+    SettingKind.PATH: _path,
+    SettingKind.FILE: _path,
 }
 _ARTICLE: Final = {
-    Kind.FLAG: "true or false",
-    Kind.COUNT: "a whole number",
-    Kind.NUMBER: "a number",
-    Kind.DURATION: "a duration",
-    Kind.SIZE: "a size",
-    Kind.TEXT: "a text on one line",
-    Kind.CHOICE: "a choice",
-    Kind.TEXTS: "a list of texts",
-    Kind.PATH: "a path",
-    Kind.FILE: "the path of a file",
+    SettingKind.FLAG: "true or false",
+    SettingKind.COUNT: "a whole number",
+    SettingKind.NUMBER: "a number",
+    SettingKind.DURATION: "a duration",
+    SettingKind.SIZE: "a size",
+    SettingKind.TEXT: "a text on one line",
+    SettingKind.CHOICE: "a choice",
+    SettingKind.TEXTS: "a list of texts",
+    SettingKind.PATH: "a path",
+    SettingKind.FILE: "the path of a file",
 }
 _WAY_OUT: Final = {
-    Kind.DURATION: "; give a number of seconds, or 30s, 12h, 7d",
-    Kind.SIZE: "; give bytes, or 512KiB, 64MiB, 100GiB",
+    SettingKind.DURATION: "; give a number of seconds, or 30s, 12h, 7d",
+    SettingKind.SIZE: "; give bytes, or 512KiB, 64MiB, 100GiB",
 }

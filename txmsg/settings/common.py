@@ -8,7 +8,7 @@ from pathlib import Path
 from txmsg.errors import MisuseError
 from txmsg.metrics.http import BearerToken
 from txmsg.runtime.logs import LOG_FORMATS, LOG_LEVELS
-from txmsg.settings.catalogue import COUNT_MAX, SIZE_BYTES_MAX, Kind, check_settings, setting
+from txmsg.settings.catalogue import COUNT_MAX, SIZE_BYTES_MAX, SettingKind, check_settings, setting
 from txmsg.wire.access.limits import UserLimits
 from txmsg.wire.address import check_reach
 from txmsg.wire.tls import ServerTls
@@ -26,12 +26,17 @@ class UserConfig:
         live=True,
     )
     requests_per_s: float = setting(
-        0.0, "Requests per second of one user. 0: no limit.", kind=Kind.NUMBER, least=0, most=COUNT_MAX, live=True
+        0.0,
+        "Requests per second of one user. 0: no limit.",
+        kind=SettingKind.NUMBER,
+        least=0,
+        most=COUNT_MAX,
+        live=True,
     )
     messages_per_s: float = setting(
         0.0,
         "Messages per second that one user sends. 0: no limit.",
-        kind=Kind.NUMBER,
+        kind=SettingKind.NUMBER,
         least=0,
         most=COUNT_MAX,
         live=True,
@@ -39,7 +44,7 @@ class UserConfig:
     in_flight_bytes: int = setting(
         0,
         "Bytes of one user's requests in progress. 0: no limit.",
-        kind=Kind.SIZE,
+        kind=SettingKind.SIZE,
         least=0,
         most=SIZE_BYTES_MAX,
         live=True,
@@ -65,17 +70,17 @@ class TlsConfig:
     cert: Path | None = setting(
         None,
         "Certificate chain of this server (PEM). Reloaded when it changes.",
-        kind=Kind.FILE,
+        kind=SettingKind.FILE,
         option="--tls-cert",
         shown="no TLS",
     )
     key: Path | None = setting(
-        None, "Private key of the certificate, without a password (PEM).", kind=Kind.FILE, option="--tls-key"
+        None, "Private key of the certificate, without a password (PEM).", kind=SettingKind.FILE, option="--tls-key"
     )
     client_ca: Path | None = setting(
         None,
         "CAs (PEM). Each client must have a certificate of one of them.",
-        kind=Kind.FILE,
+        kind=SettingKind.FILE,
         option="--tls-client-ca",
         shown="clients need none",
     )
@@ -150,7 +155,7 @@ def http_token_file_setting() -> Path | None:
     return setting(
         None,
         "File with the token that readers of /metrics must send (Authorization: Bearer). Reloaded at each request.",
-        kind=Kind.FILE,
+        kind=SettingKind.FILE,
         option="--http-token-file",
         shown="none is needed",
     )

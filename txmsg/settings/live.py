@@ -18,7 +18,7 @@ _log = EventLog(__name__)
 T = TypeVar("T")
 
 
-class Given(Generic[T]):
+class GivenSettings(Generic[T]):
     """What a process was given. sources: where values come from, for people. `use` is told what is given anew."""
 
     def __init__(self, config: T, sources: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -30,7 +30,7 @@ _ENTRY: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class SettingValue:
     """The value of a setting, and where it comes from, for people."""
 
     value: Any
@@ -38,16 +38,16 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _FileEntry:
     value: object
     place: str
 
 
-def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, Value]:
+def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, SettingValue]:
     """The values that a file gives settings of one scope, by name. Other scopes may be in the file, too."""
     known = {each.full_name: each for each in settings}
     scope = next(iter(known.values())).scope
-    found: dict[str, Value] = {}
+    found: dict[str, SettingValue] = {}
     for name, entry in _entries(path):
         of = name.partition(".")[0]
         if of not in (tables := (*SCOPES, COMMANDS_TABLE)):
@@ -56,14 +56,14 @@ def from_file(path: Path, settings: Iterable[Setting]) -> dict[str, Value]:
             continue
         if name not in known:
             raise unknown(name, known, f"{entry.place}: ")
-        found[known[name].name] = Value(_value(known[name], entry.value, entry.place), entry.place)
+        found[known[name].name] = SettingValue(_value(known[name], entry.value, entry.place), entry.place)
     return found
 
 
-def from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, Value]:
+def from_environment(environment: Mapping[str, str], settings: Iterable[Setting]) -> dict[str, SettingValue]:
     """The values that variables give, by name. An empty variable gives none."""
     return {
-        each.name: Value(_value(each, environment[each.variable], each.variable), each.variable)
+        each.name: SettingValue(_value(each, environment[each.variable], each.variable), each.variable)
         for each in settings
         if environment.get(each.variable)
     }
@@ -81,12 +81,12 @@ def strange_variables(environment: Mapping[str, str], settings: Iterable[Setting
             yield f"the variable {name} is not a setting and is ignored{near}"
 
 
-def from_options(given: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, Value]:
+def from_options(given: Mapping[str, object], settings: Iterable[Setting]) -> dict[str, SettingValue]:
     """The values that options gave, by name, as click passes them: checked, None where one was not given."""
     found = {each: given.get(parameter_of(each)) for each in settings if each.option}
     return {
         # '' among repeated ones: none of them, which is not the same as not given.
-        each.name: Value(tuple(filter(None, value)) if isinstance(value, tuple) else value, each.option)
+        each.name: SettingValue(tuple(filter(None, value)) if isinstance(value, tuple) else value, each.option)
         for each, value in found.items()
         if value not in (None, ())
     }
@@ -136,13 +136,13 @@ def read_file(path: Path) -> tuple[str, dict[str, Any]]:
         raise MisuseError(f"{path} is not a file of settings in TOML: {exc}") from exc
 
 
-def _entries(path: Path) -> Iterator[tuple[str, _Entry]]:
+def _entries(path: Path) -> Iterator[tuple[str, _FileEntry]]:
     """The full name of each entry of a file, and where it is."""
     text, content = read_file(path)
     lines = _lines(text)
     for name, value in _flat(content):
         place = f"{path} line {lines[name]}" if name in lines else str(path)
-        yield name, _Entry(value, place)
+        yield name, _FileEntry(value, place)
 
 
 def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, object]]:

@@ -65,7 +65,7 @@ def _require_known(name: str) -> None:
         raise MisuseError(f"MetaQ has no column {name!r}: there are {', '.join(_TYPES)}")
 
 
-class Columns:
+class ArrowColumns:
     """Makes Arrow batches of these columns. Sent to executors."""
 
     def __init__(self, schema: StructType) -> None:

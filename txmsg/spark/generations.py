@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from txmsg.errors import BrokerUnavailable, MisuseError, OffsetsMissing
 from txmsg.metaq.format.batch import FrameBatch
-from txmsg.metaq.interface import LogAccess, LogQueue, Range
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.interface import LogAccess, LogQueue, QueueRange
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.spark.options import ReadOptions
 
 
 def require_continued(
-    log: LogAccess, options: ReadOptions, noted: Identity, found: Identity, offsets: Mapping[LogQueue, int]
+    log: LogAccess, options: ReadOptions, noted: LogIdentity, found: LogIdentity, offsets: Mapping[LogQueue, int]
 ) -> None:
     """Raises MisuseError if a later generation of the log does not show that it has what is before these offsets.
 
@@ -37,7 +37,7 @@ def require_continued(
             )
 
 
-def _is_continued(log: LogAccess, queue: LogQueue, offset: int, kept: Range, generation: int) -> bool:
+def _is_continued(log: LogAccess, queue: LogQueue, offset: int, kept: QueueRange, generation: int) -> bool:
     if offset == 0:
         return True
     if offset > kept.end:

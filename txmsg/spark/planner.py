@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from txmsg.errors import MisuseError, OffsetsMissing
-from txmsg.metaq.interface import LogAccess, LogQueue, Range
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.interface import LogAccess, LogQueue, QueueRange
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.spark.generations import require_continued
 from txmsg.spark.options import Place, ReadOptions
-from txmsg.spark.position import Position
-from txmsg.spark.tasks import Part, limited
+from txmsg.spark.position import StreamPosition
+from txmsg.spark.tasks import QueuePart, limited
 from txmsg.wire.start import Start
 
 
@@ -23,12 +23,12 @@ class Planner:
 
     # ---- a stream
 
-    def initial(self) -> Position:
+    def initial(self) -> StreamPosition:
         """Where a new stream begins. Topics that come later begin at their first message."""
         queues = self._queues(all_named=False)
         self._require_known(self._options.start, queues)
         begins = self._places(queues, self._options.start, self._log.ranges(queues))
-        return Position(self._log.identity(), begins, is_initial=True)
+        return StreamPosition(self._log.identity(), begins, is_initial=True)
 
     def starts(self) -> dict[LogQueue, Start]:
         """Where a new stream is asked to begin in each queue that is there. Raises MisuseError for unknown queues."""
@@ -36,7 +36,9 @@ class Planner:
         self._require_known(place, queues)
         return {queue: place if isinstance(place, Start) else place.get(queue, Start.earliest()) for queue in queues}
 
-    def latest(self, start: Position, *, count_max: int | None, target: Mapping[LogQueue, int] | None) -> Position:
+    def latest(
+        self, start: StreamPosition, *, count_max: int | None, target: Mapping[LogQueue, int] | None
+    ) -> StreamPosition:
         """Where a batch from `start` on ends: equal to `start` if there is nothing new.
 
         The first batch of a stream has an end of its own also when it is empty: so the checkpoint says where the stream
@@ -68,7 +70,7 @@ class Planner:
         unread = {queue: at for queue, at in start.offsets.items() if queue not in ends}
         if start.is_initial:
             fresh |= unread
-        return Position(identity, {**unread, **ends}, fresh)
+        return StreamPosition(identity, {**unread, **ends}, fresh)
 
     def _gap_at(self, queue: LogQueue, offset: int) -> tuple[int, int] | None:
         for fetched in self._log.fetch({queue: offset}, size_bytes_max=1):
@@ -76,7 +78,7 @@ class Planner:
                 return fetched.error.begin, fetched.error.end
         return None
 
-    def require_same_log(self, start: Position) -> Identity:
+    def require_same_log(self, start: StreamPosition) -> LogIdentity:
         """The log's identity. Raises MisuseError for a position in another log, or in a later generation of the same
         one that does not have all messages before the position.
         """
@@ -90,7 +92,7 @@ class Planner:
         require_continued(self._log, self._options, noted, found, start.offsets)
         return found
 
-    def _begin(self, queue: LogQueue, known: int | None, kept: Range) -> int:
+    def _begin(self, queue: LogQueue, known: int | None, kept: QueueRange) -> int:
         """Where the next batch begins in a queue, after what is gone."""
         if known is None:
             if kept.begin:
@@ -110,7 +112,7 @@ class Planner:
 
     # ---- a batch
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[QueuePart]:
         """The parts of a batch read. Raises UnknownTopic, OffsetOutOfRange."""
         options = self._options
         queues = self._queues(all_named=True)
@@ -119,7 +121,7 @@ class Planner:
         ranges = self._log.ranges(queues)
         begins = self._places(queues, options.start, ranges)
         ends = self._places(queues, options.end, ranges)
-        return [Part(queue, begins[queue], ends[queue]) for queue in queues]
+        return [QueuePart(queue, begins[queue], ends[queue]) for queue in queues]
 
     # ---- both
 
@@ -129,7 +131,7 @@ class Planner:
         return [LogQueue(topic, queue) for topic in wanted for queue in sorted(known[topic])]
 
     def _places(
-        self, queues: Collection[LogQueue], place: Place, ranges: Mapping[LogQueue, Range]
+        self, queues: Collection[LogQueue], place: Place, ranges: Mapping[LogQueue, QueueRange]
     ) -> dict[LogQueue, int]:
         if isinstance(place, Start) and place.kind == "time":
             return self._log.offsets_at(queues, place.value)
@@ -148,7 +150,7 @@ class Planner:
                 "in the option topics, or leave the queue out"
             )
 
-    def _place(self, queue: LogQueue, start: Start, kept: Range) -> int:
+    def _place(self, queue: LogQueue, start: Start, kept: QueueRange) -> int:
         if start.kind != "offset":
             return kept.begin if start.kind == "earliest" else kept.end
         at = start.value

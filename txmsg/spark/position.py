@@ -8,11 +8,11 @@ from typing import Any
 
 from txmsg.errors import MisuseError
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """The offset to go on at, of each queue that was seen; as JSON in Spark's checkpoint.
 
     begun: where queues began that the position before this one did not have. A batch that is run again, after a crash
@@ -20,7 +20,7 @@ class Position:
     ends, but not where the first one began.
     """
 
-    identity: Identity
+    identity: LogIdentity
     offsets: Mapping[LogQueue, int]
     begun: Mapping[LogQueue, int] = field(default_factory=dict)
     is_initial: bool = False
@@ -40,10 +40,10 @@ class Position:
         return told
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Position:
+    def of_json(cls, told: Mapping[str, Any]) -> StreamPosition:
         """The inverse of `to_json`. Raises MisuseError for what another source wrote."""
         try:
-            identity = Identity(int(told["log"]), int(told["generation"]))
+            identity = LogIdentity(int(told["log"]), int(told["generation"]))
             offsets, begun = _by_queue(told["offsets"]), _by_queue(told.get("begun", {}))
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise MisuseError(
@@ -53,7 +53,7 @@ class Position:
         return cls(identity, offsets, begun, bool(told.get("initial")))
 
 
-def begins_between(start: Position, end: Position) -> dict[LogQueue, int]:
+def begins_between(start: StreamPosition, end: StreamPosition) -> dict[LogQueue, int]:
     """Of each queue in `end`, where the batch that ends there begins."""
     if start == end:
         return dict(end.offsets)

@@ -11,11 +11,11 @@ from txmsg.errors import MisuseError, OffsetOutOfRange
 from txmsg.metaq.format.batch import LogBatch, in_pieces
 from txmsg.metaq.interface import LogAccess, offset_after
 from txmsg.metaq.location import open_log
-from txmsg.metaq.store.state import Identity
-from txmsg.spark.columns import Columns
+from txmsg.metaq.store.state import LogIdentity
+from txmsg.spark.columns import ArrowColumns
 from txmsg.spark.generations import require_continued
 from txmsg.spark.options import ReadOptions
-from txmsg.spark.tasks import Part
+from txmsg.spark.tasks import QueuePart
 
 _FETCHED_FIRST_BYTES = 512 * 1024
 _FETCHED_BYTES_MAX = 8 * 1024 * 1024
@@ -24,13 +24,13 @@ _FETCHED_BYTES_MAX = 8 * 1024 * 1024
 class Task(InputPartition):
     """Parts of queues that one task reads, and the log that they are of."""
 
-    def __init__(self, parts: tuple[Part, ...], identity: Identity) -> None:
+    def __init__(self, parts: tuple[QueuePart, ...], identity: LogIdentity) -> None:
         super().__init__(parts)
         self.parts = parts
         self.identity = identity
 
 
-def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_task(task: InputPartition, options: ReadOptions, columns: ArrowColumns) -> Iterator[pa.RecordBatch]:
     """The messages of all parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
     if not isinstance(task, Task):
         return  # Spark's stand-in for no partitions at all
@@ -47,7 +47,7 @@ def read_task(task: InputPartition, options: ReadOptions, columns: Columns) -> I
 
 
 def read_parts(
-    log: LogAccess, parts: Iterable[Part], options: ReadOptions, columns: Columns
+    log: LogAccess, parts: Iterable[QueuePart], options: ReadOptions, columns: ArrowColumns
 ) -> Iterator[pa.RecordBatch]:
     """The messages of these parts, in order within each. Raises OffsetOutOfRange when some are gone, CorruptLog."""
     keys = None
@@ -61,7 +61,7 @@ def read_parts(
                 yield columns.of(part.queue, piece, part.end, keys)
 
 
-def _fetched(log: LogAccess, part: Part, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:
+def _fetched(log: LogAccess, part: QueuePart, options: ReadOptions) -> Iterator[tuple[LogBatch, ...]]:
     """Batches from the begin of a part on; the last one may go on after its end."""
     offset, size_bytes = part.begin, _FETCHED_FIRST_BYTES
     while offset < part.end:

@@ -66,7 +66,7 @@ def write_idempotent(
     the checkpoint, or does not know the query: to continue would count messages twice, or never. So a query must use
     this sink from its first batch on.
     """
-    sink = Sink(url, query, write)
+    sink = BatchSink(url, query, write)
 
     def write_batch(batch: DataFrame, batch_id: int) -> None:
         checkpoint_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -77,7 +77,7 @@ def write_idempotent(
     return write_batch
 
 
-class Sink(Generic[T]):
+class BatchSink(Generic[T]):
     """Writes the batches of one query, one after the other, on a connection that it keeps between them."""
 
     def __init__(self, url: str, query: str, write: Callable[[psycopg.Connection[Any], T], None]) -> None:

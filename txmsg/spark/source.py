@@ -25,12 +25,12 @@ from pyspark.sql.types import StructType
 from txmsg.errors import TxmsgError
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
-from txmsg.spark.columns import Columns, schema_of
+from txmsg.spark.columns import ArrowColumns, schema_of
 from txmsg.spark.options import ReadOptions, options_of
 from txmsg.spark.planner import Planner
-from txmsg.spark.position import Position, begins_between
+from txmsg.spark.position import StreamPosition, begins_between
 from txmsg.spark.reader import Task, read_parts, read_task
-from txmsg.spark.tasks import Part, cut_into_tasks
+from txmsg.spark.tasks import QueuePart, cut_into_tasks
 
 _PREFETCHED_MAX: Final = 20_000
 _PREFETCHED_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -66,7 +66,7 @@ class MetaqDataSource(DataSource):
     @_ToldByItsText()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        return _BatchReader(options_of(self.options, streaming=False), Columns(schema))
+        return _BatchReader(options_of(self.options, streaming=False), ArrowColumns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A streaming read. Its options are checked when it is first called.
@@ -85,7 +85,7 @@ class MetaqDataSource(DataSource):
 class _BatchReader(DataSourceReader):
     """Has no pushFilters: a DataFrame's scans share what the first of them plans, or the last that pushed filters."""
 
-    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+    def __init__(self, options: ReadOptions, columns: ArrowColumns) -> None:
         self._options = options
         self._columns = columns
 
@@ -100,7 +100,7 @@ class _BatchReader(DataSourceReader):
             yield from read_task(partition, self._options, self._columns)
 
 
-class _Stream(SupportsTriggerAvailableNow):
+class _PlannedStream(SupportsTriggerAvailableNow):
     """What both readers of a stream share: the log, open in the process that plans the stream's batches."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -117,8 +117,8 @@ class _Stream(SupportsTriggerAvailableNow):
         return options_of(self._given, streaming=True)
 
     @cached_property
-    def _columns(self) -> Columns:
-        return Columns(self._schema)
+    def _columns(self) -> ArrowColumns:
+        return ArrowColumns(self._schema)
 
     @property
     def _log(self) -> LogAccess:
@@ -130,9 +130,9 @@ class _Stream(SupportsTriggerAvailableNow):
     def _planner(self) -> Planner:
         return Planner(self._log, self._options)
 
-    def _parts(self, start: Position, end: Position) -> list[Part]:
+    def _parts(self, start: StreamPosition, end: StreamPosition) -> list[QueuePart]:
         begins = begins_between(start, end)
-        return [Part(queue, begins[queue], at) for queue, at in end.offsets.items()]
+        return [QueuePart(queue, begins[queue], at) for queue, at in end.offsets.items()]
 
     @_ToldByItsText()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -144,7 +144,7 @@ class _Stream(SupportsTriggerAvailableNow):
         self._target = self._planner.ends()
 
 
-class _StreamReader(_Stream, DataSourceStreamReader):
+class _StreamReader(_PlannedStream, DataSourceStreamReader):
     """Reads a batch by tasks on executors."""
 
     @_ToldByItsText()
@@ -157,16 +157,16 @@ class _StreamReader(_Stream, DataSourceStreamReader):
     @_ToldByItsText()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         count_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        position = Position.of_json(start)
+        position = StreamPosition.of_json(start)
         return self._planner.latest(position, count_max=count_max, target=self._target).to_json()
 
     @_ToldByItsText()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        return Position(self._log.identity(), self._planner.ends()).to_json()
+        return StreamPosition(self._log.identity(), self._planner.ends()).to_json()
 
     @_ToldByItsText()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        first, last = Position.of_json(start), Position.of_json(end)
+        first, last = StreamPosition.of_json(start), StreamPosition.of_json(end)
         self._planner.require_same_log(last)
         return _tasks(self._parts(first, last), self._options, self._log)
 
@@ -179,13 +179,13 @@ class _StreamReader(_Stream, DataSourceStreamReader):
             self._opened.close()
 
 
-class _PrefetchingReader(_Stream, SimpleDataSourceStreamReader):
+class _PrefetchingReader(_PlannedStream, SimpleDataSourceStreamReader):
     """Reads a batch while it is planned, in the process that plans it. Where it ends, Spark notes before it is used."""
 
     @_ToldByItsText()
     def read(self, start: dict[str, Any]) -> tuple[Iterator[pa.RecordBatch], dict[str, Any]]:
         """The next batch, and where it ends; a smaller one instead of one that is too large for memory."""
-        begin, count_max = Position.of_json(start), self._options.max_offsets_per_trigger or _PREFETCHED_MAX
+        begin, count_max = StreamPosition.of_json(start), self._options.max_offsets_per_trigger or _PREFETCHED_MAX
         while True:
             end = self._planner.latest(begin, count_max=count_max, target=self._target)
             parts = [part for part in self._parts(begin, end) if part.size > 0]
@@ -195,7 +195,7 @@ class _PrefetchingReader(_Stream, SimpleDataSourceStreamReader):
                 return iter(found), end.to_json()
             count_max = count // 2
 
-    def _prefetched(self, parts: Iterable[Part], *, can_be_less: bool) -> list[pa.RecordBatch] | None:
+    def _prefetched(self, parts: Iterable[QueuePart], *, can_be_less: bool) -> list[pa.RecordBatch] | None:
         """These messages, or None when they are too large and can be less."""
         found: list[pa.RecordBatch] = []
         size_bytes = 0
@@ -213,12 +213,12 @@ class _PrefetchingReader(_Stream, SimpleDataSourceStreamReader):
     ) -> Iterator[pa.RecordBatch]:
         """A batch that was noted and not used, as after a crash. On an executor."""
         with _ToldByItsText(), open_log(self._options.where) as log:
-            first, last = Position.of_json(start), Position.of_json(end)
+            first, last = StreamPosition.of_json(start), StreamPosition.of_json(end)
             Planner(log, self._options).require_same_log(last)
             yield from read_parts(log, self._parts(first, last), self._options, self._columns)
 
 
-def _tasks(parts: Iterable[Part], options: ReadOptions, log: LogAccess) -> list[InputPartition]:
+def _tasks(parts: Iterable[QueuePart], options: ReadOptions, log: LogAccess) -> list[InputPartition]:
     identity = log.identity()
     cut = cut_into_tasks(parts, min_tasks=options.min_partitions, size_max=options.max_records_per_partition)
     return [Task(parts, identity) for parts in cut]

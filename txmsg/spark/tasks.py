@@ -14,7 +14,7 @@ _GAPS_MAX: Final = 16
 """In one batch. Beyond, it has fewer messages than it may have."""
 
 
-class Part(NamedTuple):
+class QueuePart(NamedTuple):
     """Messages of a queue: from `begin` up to, and without, `end`."""
 
     queue: LogQueue
@@ -27,7 +27,7 @@ class Part(NamedTuple):
         return self.end - self.begin
 
 
-def cut_into_tasks(parts: Iterable[Part], *, min_tasks: int, size_max: int) -> list[tuple[Part, ...]]:
+def cut_into_tasks(parts: Iterable[QueuePart], *, min_tasks: int, size_max: int) -> list[tuple[QueuePart, ...]]:
     """The parts, large ones split into equal pieces, small ones together in a task. Empty ones are left out."""
     wanted = [part for part in parts if part.size > 0]
     total = sum(part.size for part in wanted)
@@ -36,7 +36,7 @@ def cut_into_tasks(parts: Iterable[Part], *, min_tasks: int, size_max: int) -> l
         share = total // min_tasks
     size_max = max(1, min(size_max, share))
     packed_max = min(size_max, _PACKED)
-    tasks: list[list[Part]] = []
+    tasks: list[list[QueuePart]] = []
     room = 0
     for part in wanted:
         for piece in _pieces(part, size_max):
@@ -48,10 +48,10 @@ def cut_into_tasks(parts: Iterable[Part], *, min_tasks: int, size_max: int) -> l
     return [tuple(task) for task in tasks]
 
 
-def _pieces(part: Part, size_max: int) -> Iterable[Part]:
+def _pieces(part: QueuePart, size_max: int) -> Iterable[QueuePart]:
     count = -(-part.size // size_max)
     cuts = [part.begin + part.size * n // count for n in range(count + 1)]
-    return (Part(part.queue, begin, end) for begin, end in pairwise(cuts))
+    return (QueuePart(part.queue, begin, end) for begin, end in pairwise(cuts))
 
 
 def limited(

@@ -25,7 +25,7 @@ from txmsg.runtime.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from txmsg.broker.config import BrokerConfig
-    from txmsg.broker.server import Broker
+    from txmsg.broker.server import BrokerServer
 
 _END_S_MAX = 30.0
 _NO_BROKER: dict[str, str] = {}
@@ -106,7 +106,9 @@ class BrokerHost:
 # ---- in the process, which alone imports the broker
 
 
-Serve = Callable[["BrokerConfig", Callable[["Broker"], None], Callable[[str], None], asyncio.Event], Awaitable[None]]
+Serve = Callable[
+    ["BrokerConfig", Callable[["BrokerServer"], None], Callable[[str], None], asyncio.Event], Awaitable[None]
+]
 
 
 class _Served:
@@ -114,7 +116,7 @@ class _Served:
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
-        self._broker: Broker | None = None
+        self._broker: BrokerServer | None = None
         self._stop = asyncio.Event()
         self._task: asyncio.Future[None] | None = None
 
@@ -134,7 +136,7 @@ class _Served:
             task, self._task = self._task, None
             task.result()  # raises why
 
-    def _take(self, broker: Broker) -> None:
+    def _take(self, broker: BrokerServer) -> None:
         self._broker = broker
 
     async def stop(self) -> None:
@@ -168,9 +170,9 @@ def _config(storage: str, listen: str) -> BrokerConfig:
 
 async def _main() -> None:
     from txmsg.broker import server
-    from txmsg.settings.live import Given
+    from txmsg.settings.live import GivenSettings
 
-    served = _Served(lambda config, made, ready, stop: server.serve(Given(config), ready, stop, on_made=made))
+    served = _Served(lambda config, made, ready, stop: server.serve(GivenSettings(config), ready, stop, on_made=made))
     # Closed on exec, so that nothing that is started here reads from it.
     commands = os.fdopen(take_stdin())
     while line := await asyncio.to_thread(commands.readline):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter
 
-from txmsg.metrics.catalogue import CATALOGUE, Kind, Metric, Process
+from txmsg.metrics.catalogue import CATALOGUE, ExportingProcess, Metric, MetricKind
 from txmsg.metrics.collector import Counted
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures, Labels, Value
@@ -27,13 +27,13 @@ def export_metrics(*clients: Counted, meter_provider: MeterProvider | None = Non
     meter = get_meter(_SCOPE, meter_provider=meter_provider)
 
     def read(metric: Metric) -> Values:
-        figures = Figures(Process.APPLICATION)
+        figures = Figures(ExportingProcess.APPLICATION)
         for client in clients:
             client._put_figures(figures)
         return next(values for of, values in figures.series() if of is metric)
 
     for metric in CATALOGUE.values():
-        if Process.APPLICATION in metric.processes:
+        if ExportingProcess.APPLICATION in metric.processes:
             _create(meter, metric, read)
 
 
@@ -46,12 +46,12 @@ def _create(meter: Meter, metric: Metric, read: Callable[[Metric], Values]) -> N
         return [callback]
 
     match metric.kind:
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             meter.create_observable_counter(f"{metric.name}_count", observed(_count), "1", metric.meaning)
             meter.create_observable_counter(f"{metric.name}_sum", observed(_sum), metric.unit, metric.meaning)
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             meter.create_observable_counter(metric.name, observed(_single), metric.unit, metric.meaning)
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             meter.create_observable_gauge(metric.name, observed(_single), metric.unit, metric.meaning)
 
 

@@ -19,7 +19,7 @@ from txmsg.tracing.spans import (
     MESSAGE_ID,
     OUTCOME,
     TRANSACTION_ID,
-    Block,
+    SpanBlock,
     attributes_of,
     begin,
     end,
@@ -63,7 +63,7 @@ class Unsampled:
 
     def local_transaction(self) -> AbstractContextManager[Any]:
         """Instrumentations record nothing in it."""
-        return _NOTHING if self._beneath is None else Block(self._beneath, is_current=True, is_own=False)
+        return _NOTHING if self._beneath is None else SpanBlock(self._beneath, is_current=True, is_own=False)
 
     def telling(self, state: TransactionState) -> AbstractContextManager[Any]:
         return _NOTHING
@@ -109,7 +109,7 @@ class SendSpan:
 
     def local_transaction(self) -> AbstractContextManager[Any]:
         """The time of the local transaction. What instrumentations do in it stands beneath it."""
-        return Block(
+        return SpanBlock(
             begin(
                 self._tracer,
                 LOCAL_TRANSACTION,
@@ -122,7 +122,7 @@ class SendSpan:
     def telling(self, state: TransactionState) -> AbstractContextManager[Any]:
         """The time in which the broker is told the outcome."""
         attributes = attributes_of(state.value, self._topic, kind="settle", count=self._count)
-        return Block(
+        return SpanBlock(
             begin(
                 self._tracer,
                 name_of(state.value, self._topic),

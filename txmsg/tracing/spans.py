@@ -40,7 +40,7 @@ _failed: set[type[Exception]] = set()
 """What tracing has failed with in this process."""
 
 
-class Block:
+class SpanBlock:
     """A span for the time of a `with`. It ends there, with the error that the block raises, if it does.
 
     is_current: whether what runs in the block belongs to the span. is_own: whether the span is ours to end. is_secret:

@@ -24,7 +24,7 @@ from txmsg.tracing.context import beneath, context_of, links_of, unsampled
 from txmsg.tracing.sending import LOCAL_TRANSACTION, RootSampling, SendSpan, SendSpans, Unsampled
 from txmsg.tracing.spans import (
     MESSAGE_COUNT,
-    Block,
+    SpanBlock,
     attributes_of,
     attributes_of_check,
     attributes_of_received,
@@ -73,9 +73,9 @@ class Tracing:
         self._roots = RootSampling(sampled)
         self._sendings = SendSpans(self._tracer, self._nothing, self._roots)
 
-    def untraced(self) -> Block:
+    def untraced(self) -> SpanBlock:
         """Spans of the block belong to no trace, and begin none."""
-        return Block(self._nothing, is_current=True, is_own=False)
+        return SpanBlock(self._nothing, is_current=True, is_own=False)
 
     # ---- producers
 
@@ -85,14 +85,14 @@ class Tracing:
         """The time of a call that stores messages."""
         return self._sendings.begin(operation, messages, group)
 
-    def transaction(self) -> Block:
+    def transaction(self) -> SpanBlock:
         """The time of a transaction whose messages are sent in it."""
         if not get_current_span().get_span_context().is_valid and not self._roots.may_begin():
             return self.untraced()
         span = begin(self._tracer, LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
-        return Block(span, is_current=True)
+        return SpanBlock(span, is_current=True)
 
-    def answering(self, group: str, message: ReceivedMessage, traceparent: str) -> Block:
+    def answering(self, group: str, message: ReceivedMessage, traceparent: str) -> SpanBlock:
         """The time in which a check listener is asked. traceparent: of the broker's span, if it traces."""
         headers = {**message.headers, "traceparent": traceparent} if traceparent else message.headers
         context = context_of(headers)
@@ -105,11 +105,11 @@ class Tracing:
             kind=SpanKind.SERVER,
             attributes=attributes_of_check("answer", group, message, message.attempt),
         )
-        return Block(span, is_current=True)
+        return SpanBlock(span, is_current=True)
 
     # ---- consumers
 
-    def processing(self, group: str, message: ReceivedMessage, *, is_secret: bool = False) -> Block | None:
+    def processing(self, group: str, message: ReceivedMessage, *, is_secret: bool = False) -> SpanBlock | None:
         """The time of a handler, if its message is traced. Consumers run the others `untraced`, at no cost for each.
 
         is_secret: whether its errors may quote what was encrypted.
@@ -125,7 +125,7 @@ class Tracing:
             attributes=attributes_of_received(group, message),
             links=None if context is None else [Link(context)],
         )
-        return Block(span, is_current=True, is_secret=is_secret)
+        return SpanBlock(span, is_current=True, is_secret=is_secret)
 
     def received(
         self, group: str, topics: set[str], packed_headers: Callable[[], Sequence[bytes | None]], begun_at_ns: int
@@ -155,7 +155,7 @@ class Tracing:
 
     # ---- servers
 
-    def checking(self, group: str, message: ReceivedMessage, check: int) -> AbstractContextManager[Block | None]:
+    def checking(self, group: str, message: ReceivedMessage, check: int) -> AbstractContextManager[SpanBlock | None]:
         """The time in which a broker waits for the answer of a check-back."""
         context = context_of(message.headers)
         if context is None:
@@ -167,7 +167,7 @@ class Tracing:
             kind=SpanKind.CLIENT,
             attributes=attributes_of_check("check", group, message, check),
         )
-        return Block(span)
+        return SpanBlock(span)
 
     def mirroring(
         self, topics: set[str], count: int, packed_headers: Iterable[bytes | None]
@@ -188,7 +188,7 @@ class Tracing:
             attributes=attributes_of("mirror", topic, kind="send", count=count),
             links=links,
         )
-        return Block(span)
+        return SpanBlock(span)
 
 
 def sdk_is_set_up() -> bool:

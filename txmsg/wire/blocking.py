@@ -31,9 +31,9 @@ from txmsg.wire.frames import (
     LAST,
     MORE,
     Buffer,
-    Frame,
     FrameReader,
-    Kind,
+    WireFrame,
+    WireFrameKind,
     call_head,
     frame_of,
     parts_of,
@@ -119,12 +119,12 @@ class BlockingChannel:
         call = line.begin(gives_many=method.gives_many)
         try:
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-            kind, head = Kind.CALL, call_head(method.wire_name, left_ms)
+            kind, head = WireFrameKind.CALL, call_head(method.wire_name, left_ms)
             before: Sequence[Buffer] | None = None
             for request in requests:
                 if before is not None:
                     line.send(kind, 0, call, (head, *before), deadline)
-                    kind, head = Kind.PUSH, b""
+                    kind, head = WireFrameKind.PUSH, b""
                 before = request
             line.send(kind, LAST, call, (head, *(before or ())), deadline)
             while (message := line.receive(call, deadline)) is not None:
@@ -208,7 +208,7 @@ class BlockingChannel:
                 tls.send([hello])
                 sock.sendall(tls.leaving())
             reader = FrameReader()
-            frames: list[Frame] = []
+            frames: list[WireFrame] = []
             while not frames:
                 data = sock.recv(_READ_SIZE_BYTES)
                 if not data:
@@ -218,8 +218,10 @@ class BlockingChannel:
                     sock.sendall(tls.leaving())
                 frames = reader.feed(data)
             read_greeting(frames[0])
-            if any(frame.kind == Kind.GOAWAY for frame in frames):
-                told = error_of_bytes(next(frame for frame in frames if frame.kind == Kind.GOAWAY).payload, self.who)
+            if any(frame.kind == WireFrameKind.GOAWAY for frame in frames):
+                told = error_of_bytes(
+                    next(frame for frame in frames if frame.kind == WireFrameKind.GOAWAY).payload, self.who
+                )
                 is_about_us = isinstance(told, Unauthenticated | Overloaded)
                 raise not_begun(self.who, told) if is_about_us else ConnectionError(str(told))
         except BaseException:
@@ -270,7 +272,7 @@ class _GreetedSocket(NamedTuple):
     socket: socket.socket
     tls: TlsStream | None
     reader: FrameReader
-    frames: list[Frame]
+    frames: list[WireFrame]
 
 
 class _BlockingCall:
@@ -375,7 +377,7 @@ class _BlockingConnection:
             if call.is_ended or self._lost is not None:
                 return
         with suppress(TxmsgError):
-            self.send(Kind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
+            self.send(WireFrameKind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
 
     def retire(self) -> None:
         """Closes the connection when the calls under way have ended: there is a newer one."""
@@ -406,12 +408,14 @@ class _BlockingConnection:
 
     # ---- writing
 
-    def send(self, kind: Kind, flags: int, call: _BlockingCall, pieces: Iterable[Buffer], deadline: float) -> None:
+    def send(
+        self, kind: WireFrameKind, flags: int, call: _BlockingCall, pieces: Iterable[Buffer], deadline: float
+    ) -> None:
         """Sends a message, given in pieces.
 
         Raises BrokerUnavailable while nothing of the call has left, OutcomeUnknown later.
         """
-        is_first = kind == Kind.CALL
+        is_first = kind == WireFrameKind.CALL
         for part in parts_of(kind, flags, call.number, *pieces):
             try:
                 if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -494,7 +498,7 @@ class _BlockingConnection:
                     # Encrypted and not sent, it would be the end of the line.
                     if self._writable.poll(0):
                         with suppress(TxmsgError, TimeoutError):
-                            self._write(frame_of(Kind.PING), now)
+                            self._write(frame_of(WireFrameKind.PING), now)
                 finally:
                     self._writing.release()
         elif now - self._pinged_at >= _PING_S_MAX:
@@ -545,17 +549,17 @@ class _BlockingConnection:
                 if reason or self._lost is not None:
                     self._lose(reason)
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: WireFrame) -> None:
         kind, flags, number, payload = frame
-        if kind == Kind.GOAWAY:
+        if kind == WireFrameKind.GOAWAY:
             self._go_away(number, error_of_bytes(payload, self._who))
             return
-        if kind == Kind.PING:
+        if kind == WireFrameKind.PING:
             return  # a server sends none to those who block
         found = self._calls.get(number)
-        if found is None or found.is_ended or (kind == Kind.PUSH and not found.gives_many):
+        if found is None or found.is_ended or (kind == WireFrameKind.PUSH and not found.gives_many):
             return
-        if kind == Kind.ERROR:
+        if kind == WireFrameKind.ERROR:
             found.forget_parts()  # of a message that had not come whole
         found.parts.append(payload)
         found.size_bytes += len(payload)
@@ -567,12 +571,12 @@ class _BlockingConnection:
             return
         message = payload if len(found.parts) == 1 else b"".join(found.parts)
         found.forget_parts()
-        if kind == Kind.ERROR:
+        if kind == WireFrameKind.ERROR:
             found.finish(error_of_bytes(message, self._who))
-        elif kind == Kind.PUSH:
+        elif kind == WireFrameKind.PUSH:
             found.messages.append(message)
             found.came.notify()
-        elif kind == Kind.REPLY:
+        elif kind == WireFrameKind.REPLY:
             if not found.gives_many:
                 found.messages.append(message)
             found.finish(None)

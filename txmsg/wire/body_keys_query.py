@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from txmsg.wire.method import Method
-from txmsg.wire.values import Range
+from txmsg.wire.values import NumberRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class KeysQuery:
 
     topic: str
     transaction_ids: bytes
-    n: Sequence[Annotated[int, Range(0, 2**15 - 1)]]
+    n: Sequence[Annotated[int, NumberRange(0, 2**15 - 1)]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Calling(Protocol):
         ...
 
 
-class _Known(NamedTuple):
+class _KnownCaller(NamedTuple):
     caller: Caller
     principal: Principal = ANYONE
     usage: Usage | None = None
@@ -94,7 +94,7 @@ def require(right: Right, name: str) -> None:
 @contextmanager
 def calling_as(caller: Caller) -> Iterator[None]:
     """What runs inside is done for this caller: for what needs no server, as commands on the database."""
-    token = answering.set(_Known(caller))
+    token = answering.set(_KnownCaller(caller))
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ State = Mapping[str, object] | None
 """What is there before or after a change, as far as it matters. None: nothing."""
 
 
-class Change(NamedTuple):
+class AuditedChange(NamedTuple):
     """An entry of the audit log. before, after: JSON."""
 
     who: str
@@ -51,11 +51,11 @@ class Change(NamedTuple):
 
 def change_of(
     action: str, target: str, *, before: State = None, after: State = None, caller: Caller | None = None
-) -> Change:
+) -> AuditedChange:
     """An entry. caller: who has done it, if not who makes the call that is being answered."""
     caller = caller or current_caller()
     who = caller.name or (ANYONE if caller.address else ITSELF)
-    return Change(who, caller.address, action, target[:_TARGET_LENGTH_MAX], _json(before), _json(after))
+    return AuditedChange(who, caller.address, action, target[:_TARGET_LENGTH_MAX], _json(before), _json(after))
 
 
 def _json(state: State) -> str | None:

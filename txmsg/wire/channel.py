@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError
 from txmsg.errors import BrokerUnavailable, ProtocolError, TxmsgError
 from txmsg.wire.address import UNIX, host_and_port
 from txmsg.wire.codec import MESSAGE_SIZE_BYTES_MAX
-from txmsg.wire.connection import Connection
+from txmsg.wire.connection import WireConnection
 from txmsg.wire.credential import TokenChoice, client_token
 from txmsg.wire.failures import error_of_bytes, not_begun, unanswered, unreachable
-from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, Kind, call_head
+from txmsg.wire.frames import CALLS_MAX, LAST, Buffer, WireFrameKind, call_head
 from txmsg.wire.method import Method, ReplyT, RequestT, checked, packed, unpacked
 from txmsg.wire.tls import TlsChoice, TlsStream, client_context
 
@@ -69,10 +69,10 @@ class Channel:
 
     async def stream(
         self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
-    ) -> Stream[RequestT, ReplyT]:
+    ) -> ClientStream[RequestT, ReplyT]:
         """Begins a call in which messages are many; `timeout_s` is for the connection. Close the stream at the end."""
         connection = await self._connected(asyncio.get_running_loop().time() + timeout_s)
-        return Stream(connection, method, first)
+        return ClientStream(connection, method, first)
 
     async def close(self) -> None:
         """Calls under way fail. Closing twice is fine."""
@@ -158,7 +158,7 @@ class Channel:
         return connection
 
 
-class _ClientConnection(Connection):
+class _ClientConnection(WireConnection):
     """A connection to a server, and who waits for what."""
 
     def __init__(self, who: str, tls: TlsStream | None = None, *, token: str = "") -> None:
@@ -170,7 +170,7 @@ class _ClientConnection(Connection):
         """Why the server takes no more calls, if it has said so."""
         self._who = who
         self._waiting: dict[int, asyncio.Future[Buffer]] = {}
-        self._streams: dict[int, Stream[Any, Any]] = {}
+        self._streams: dict[int, ClientStream[Any, Any]] = {}
         self._next_call = 0
         self._pinged_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
@@ -185,7 +185,7 @@ class _ClientConnection(Connection):
         call = self.next_call()
         self._waiting[call] = answer
         left_s = deadline - loop.time()
-        self.send(Kind.CALL, LAST, call, call_head(method.wire_name, max(1, int(left_s * 1000))), request)
+        self.send(WireFrameKind.CALL, LAST, call, call_head(method.wire_name, max(1, int(left_s * 1000))), request)
         timer = loop.call_at(deadline, self._expire, call)
         if self._looking is None:
             self._look()
@@ -197,13 +197,13 @@ class _ClientConnection(Connection):
                 self._cancel(call)
             del answer  # its error knows this frame, and would keep the request until it is collected
 
-    def begin(self, stream: Stream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
+    def begin(self, stream: ClientStream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
         """Begins a call in which messages are many."""
         self.require_open()
         call = self.next_call()
         self._streams[call] = stream
         flags = 0 if method.takes_many else LAST
-        self.send(Kind.CALL, flags, call, call_head(method.wire_name, 0), first)
+        self.send(WireFrameKind.CALL, flags, call, call_head(method.wire_name, 0), first)
         if self._looking is None:
             self._look()
         return call
@@ -215,7 +215,7 @@ class _ClientConnection(Connection):
 
     def _cancel(self, call: int) -> None:
         self.drop(call)
-        self.send(Kind.CANCEL, 0, call)
+        self.send(WireFrameKind.CANCEL, 0, call)
 
     def require_open(self) -> None:
         """Raises BrokerUnavailable when no more calls can begin, Unauthenticated if we are not let in."""
@@ -243,21 +243,21 @@ class _ClientConnection(Connection):
             self.ready.set_result(None)
 
     def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
-        if kind == Kind.REPLY:
+        if kind == WireFrameKind.REPLY:
             answer = self._waiting.pop(call, None)
             if answer is not None:
                 if not answer.done():
                     answer.set_result(message)
             elif (stream := self._streams.pop(call, None)) is not None:
                 stream.finish(None)
-        elif kind == Kind.ERROR:
+        elif kind == WireFrameKind.ERROR:
             if self.drop(call):  # refused before it had left whole: the server forgets what it has of it
-                self.send(Kind.CANCEL, 0, call)
+                self.send(WireFrameKind.CANCEL, 0, call)
             self._fail(call, error_of_bytes(message, self._who))
-        elif kind == Kind.PUSH:
+        elif kind == WireFrameKind.PUSH:
             if (stream := self._streams.get(call)) is not None:
                 stream.put(message)
-        elif kind == Kind.GOAWAY:
+        elif kind == WireFrameKind.GOAWAY:
             self._go_away(call, error_of_bytes(message, self._who))
         else:
             raise ProtocolError(f"a server sends no frames of kind {kind}")
@@ -300,14 +300,14 @@ class _ClientConnection(Connection):
         if now - self.heard_at > _SILENCE_S:
             if self._pinged_at <= self.heard_at:
                 self._pinged_at = now
-                self.send(Kind.PING, 0, 0)
+                self.send(WireFrameKind.PING, 0, 0)
             elif now - self._pinged_at >= _PING_S_MAX:
                 self.abort("it answers no ping")
                 return
         self._looking = self.loop.call_later(_LOOK_S, self._look, context=Context())
 
 
-class Stream(Generic[RequestT, ReplyT]):
+class ClientStream(Generic[RequestT, ReplyT]):
     """A call in which messages are many, as its caller has it."""
 
     def __init__(self, connection: _ClientConnection, method: Method[RequestT, ReplyT], first: RequestT) -> None:
@@ -321,7 +321,7 @@ class Stream(Generic[RequestT, ReplyT]):
 
     async def send(self, request: RequestT) -> None:
         """Sends a message, and returns when the server is taking it."""
-        self._connection.send(Kind.PUSH, 0, self._call, packed(request))
+        self._connection.send(WireFrameKind.PUSH, 0, self._call, packed(request))
         await self._connection.drained(self._call)
 
     async def receive(self) -> ReplyT | None:

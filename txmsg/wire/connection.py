@@ -25,10 +25,10 @@ from txmsg.wire.frames import (
     PART_SIZE_BYTES,
     PREFACE,
     Buffer,
-    Frame,
     FrameReader,
-    Kind,
     OutgoingMessage,
+    WireFrame,
+    WireFrameKind,
     frame_of,
     header_of,
 )
@@ -54,12 +54,12 @@ _log = EventLog(__name__)
 def greeting(*, blocking: bool = False, token: str = "") -> bytes:
     """What each side sends first; a client also gives its token."""
     hello = Greeting(versions=[VERSION], release=_release, blocking=blocking, token=token)
-    return PREFACE + frame_of(Kind.HELLO, payload=hello.SerializeToString())
+    return PREFACE + frame_of(WireFrameKind.HELLO, payload=hello.SerializeToString())
 
 
-def read_greeting(frame: Frame) -> Greeting:
+def read_greeting(frame: WireFrame) -> Greeting:
     """What the other side said first. Raises ProtocolError if it was something else, or of another version."""
-    if frame.kind != Kind.HELLO:
+    if frame.kind != WireFrameKind.HELLO:
         raise ProtocolError(f"its first frame is of kind {frame.kind}, not a greeting")
     try:
         hello = Greeting.FromString(frame.payload)
@@ -108,7 +108,7 @@ class Traffic:
         self.sent_bytes = 0
 
 
-class Connection(asyncio.Protocol):
+class WireConnection(asyncio.Protocol):
     """One of them. Subclasses say what comes of it: `greeted`, `take`, `lost` and what else stands first here."""
 
     def __init__(self, traffic: Traffic | None = None, *, tls: TlsStream | None = None, token: str = "") -> None:
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             return
         size_bytes = sum(map(len, pieces))
         # Messages of one call keep their order; and a stream's wait where it can wait for them.
-        must_wait = call in self._lanes or (self.is_full and kind == Kind.PUSH)
+        must_wait = call in self._lanes or (self.is_full and kind == WireFrameKind.PUSH)
         if must_wait or size_bytes > PART_SIZE_BYTES:
             self._lanes.setdefault(call, deque()).append(OutgoingMessage(kind, flags, call, pieces))
             self._fill()
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
         was_sent = self._lanes.pop(call, None) is not None
         if was_sent:
             self._tell_drained()
-        for kind in Kind:
+        for kind in WireFrameKind:
             if (partial := self.partial.pop((kind, call), None)) is not None:
                 self._forget_kept(partial)
         return was_sent
@@ -324,20 +324,20 @@ class Connection(asyncio.Protocol):
 
     # ---- reading
 
-    def _take_frame(self, frame: Frame) -> None:
+    def _take_frame(self, frame: WireFrame) -> None:
         kind, flags, call, payload = frame
         if self.peer is None:
             self.peer = read_greeting(frame)
             self.greeted()
-        elif kind == Kind.PING:
+        elif kind == WireFrameKind.PING:
             if not flags & LAST:
-                self.send(Kind.PING, LAST, call, payload)
+                self.send(WireFrameKind.PING, LAST, call, payload)
         elif flags & MORE or (self.partial and (kind, call) in self.partial):
             self._take_part(frame)
         else:
             self.take(kind, flags, call, payload)
 
-    def _take_part(self, frame: Frame) -> None:
+    def _take_part(self, frame: WireFrame) -> None:
         kind, flags, call, payload = frame
         now = self.loop.time()
         partial = self.partial.get((kind, call))

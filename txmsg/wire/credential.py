@@ -91,16 +91,16 @@ def check_token(token: object) -> None:
         raise MisuseError(f"token is a {type(token).__name__}, not a token, the Path of a file or a function")
 
 
-class Access(TypedDict):
+class ClientAccess(TypedDict):
     """How a client gets into servers, for all that connects to them: `Brokers(addresses, **access)`."""
 
     tls: TlsChoice
     token: TokenChoice
 
 
-def client_access(tls: TlsChoice, token: TokenChoice) -> Access:
+def client_access(tls: TlsChoice, token: TokenChoice) -> ClientAccess:
     """What the user's `tls=` and `token=` mean, read once. Raises MisuseError."""
-    return Access(tls=client_context(tls) or False, token=client_token(token))
+    return ClientAccess(tls=client_context(tls) or False, token=client_token(token))
 
 
 def _of_text(token: str) -> ClientToken:

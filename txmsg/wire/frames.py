@@ -30,7 +30,7 @@ _HEADER: Final = Struct(">IBBI")
 _CALL_HEAD: Final = Struct(">BI")
 
 
-class Kind(IntEnum):
+class WireFrameKind(IntEnum):
     """What a frame is."""
 
     HELLO = 1
@@ -49,7 +49,7 @@ LAST: Final = 2
 """Flag of CALL and PUSH: the caller sends no more messages of this call. Of PING: this is the answer."""
 
 
-class Frame(NamedTuple):
+class WireFrame(NamedTuple):
     """One of them. call: which call it belongs to, 0 for none."""
 
     kind: int
@@ -137,7 +137,7 @@ class FrameReader:
         self._has_preface = False
         self._size_bytes_max = GREETING_SIZE_BYTES_MAX
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[WireFrame]:
         """The frames that are complete with these bytes. Raises ProtocolError: then the connection is of no use."""
         if self._rest:
             data = self._rest + data
@@ -162,7 +162,7 @@ class FrameReader:
                 break
             at = begin + size
             self._size_bytes_max = PART_SIZE_BYTES
-            frames.append(Frame(kind, flags, call, data[begin:at]))
+            frames.append(WireFrame(kind, flags, call, data[begin:at]))
         self._rest = data[at:]
         return frames
 

@@ -29,7 +29,7 @@ _SAY_AGAIN_S = 60.0
 _SAY_OPEN_AGAIN_S = 3600.0
 
 
-class Server:
+class WireServer:
     """Listens after `bind` and `start`, until `stop`. handlers: what it answers. shared: by its connections."""
 
     def __init__(self, handlers: Handlers, shared: Shared[ServerConnection]) -> None:

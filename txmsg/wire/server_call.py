@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from txmsg.errors import ProtocolError
 from txmsg.wire.caller import Calling
 from txmsg.wire.data import pieces_of
-from txmsg.wire.frames import Buffer, Kind
+from txmsg.wire.frames import Buffer, WireFrameKind
 from txmsg.wire.method import Method, ReplyT, RequestT, unpacked
 from txmsg.wire.texts import nul_in
 
@@ -122,7 +122,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
 
     async def send(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:
         """Sends a reply, with data if it has some, and returns when the client is taking it."""
-        self.connection.send(Kind.PUSH, 0, self._call, *pieces_of(reply, data))
+        self.connection.send(WireFrameKind.PUSH, 0, self._call, *pieces_of(reply, data))
         await self.connection.drained(self._call)
 
 

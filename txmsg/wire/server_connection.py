@@ -21,15 +21,15 @@ from txmsg.wire.access.limits import Usage
 from txmsg.wire.access.principal import ANYONE, NOBODY
 from txmsg.wire.access.tokens import read_token
 from txmsg.wire.caller import Caller, answering
-from txmsg.wire.connection import Connection, Partial
+from txmsg.wire.connection import Partial, WireConnection
 from txmsg.wire.data import split
 from txmsg.wire.failures import bytes_of_error
-from txmsg.wire.frames import LAST, Buffer, Kind, read_call_head
+from txmsg.wire.frames import LAST, Buffer, WireFrameKind, read_call_head
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.method import Method, packed
 from txmsg.wire.server_call import Handler, RunningCall, ServerCall, ignore, read_request
 from txmsg.wire.shared import Shared
-from txmsg.wire.table import Place, full_text
+from txmsg.wire.table import ConnectionPlace, full_text
 from txmsg.wire.tls import ServerTls, TlsStream
 
 _log = EventLog(__name__)
@@ -41,7 +41,7 @@ _REFUSING_MAX = 100
 """Refused logins whose answer waits; more are told at once, and not why."""
 
 
-class ServerConnection(Connection):
+class ServerConnection(WireConnection):
     """A client's connection, as the server has it."""
 
     def __init__(self, shared: Shared[ServerConnection], handlers: Handlers, tls: ServerTls | None = None) -> None:
@@ -66,7 +66,7 @@ class ServerConnection(Connection):
         self._is_going = False
         self._pinged_at = 0.0
         self._connected_at = self.loop.time()
-        self._place: Place | None = None
+        self._place: ConnectionPlace | None = None
         """In the server's table; None before it is made, and if there is none for it."""
         self.ended: asyncio.Future[None] = self.loop.create_future()
         """Done when the connection is at its end."""
@@ -203,7 +203,7 @@ class ServerConnection(Connection):
     def go_away(self, error: TxmsgError) -> None:
         """Begins no more calls. The client is told which was the last one, so that it knows what was not begun."""
         self._is_going = True
-        self.send(Kind.GOAWAY, 0, self._last_call, bytes_of_error(error))
+        self.send(WireFrameKind.GOAWAY, 0, self._last_call, bytes_of_error(error))
 
     def look(self, now: float) -> None:
         """Ends what takes too long."""
@@ -219,13 +219,13 @@ class ServerConnection(Connection):
         elif self.is_paused:
             self.put_off(limits.look_s)
             if not self.is_full:
-                self.send(Kind.PING, 0, 0)  # for the client, whose pings are not read now
+                self.send(WireFrameKind.PING, 0, 0)  # for the client, whose pings are not read now
         elif self.is_overdue(now):
             self.abort("a request came too slowly")
         elif now - self.heard_at > limits.silence_s and self.reads_now:
             if self._pinged_at <= self.heard_at:
                 self._pinged_at = now
-                self.send(Kind.PING, 0, 0)
+                self.send(WireFrameKind.PING, 0, 0)
             elif now - self._pinged_at > limits.silence_s:
                 self.abort("it answers no ping")
         for running in [each for each in self._calls.values() if each.deadline < now]:
@@ -236,24 +236,24 @@ class ServerConnection(Connection):
     # ---- what comes
 
     def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
-        if kind == Kind.CALL:
+        if kind == WireFrameKind.CALL:
             if self.principal is not NOBODY:  # which is told soon, or was, and knows then that no call was begun
                 self._begin(flags, call, message)
-        elif kind == Kind.PUSH:
+        elif kind == WireFrameKind.PUSH:
             running = self._calls.get(call)
             if running is not None and running.call is not None:
                 running.call.put(message, is_last=bool(flags & LAST))
-        elif kind == Kind.CANCEL:
+        elif kind == WireFrameKind.CANCEL:
             self.drop(call)
             if (running := self._calls.get(call)) is not None:
                 running.cancel()
-        elif kind != Kind.GOAWAY:
+        elif kind != WireFrameKind.GOAWAY:
             raise ProtocolError(f"a client sends no frames of kind {kind}")
 
     def allowed_bytes(self, kind: int, call: int, first: bytes) -> int:
-        if self.principal is NOBODY or (kind == Kind.PUSH and call not in self._calls):
+        if self.principal is NOBODY or (kind == WireFrameKind.PUSH and call not in self._calls):
             return 0
-        return self._handlers.request_size_bytes_max(read_call_head(first).method if kind == Kind.CALL else "")
+        return self._handlers.request_size_bytes_max(read_call_head(first).method if kind == WireFrameKind.CALL else "")
 
     def too_large(self, kind: int, call: int, allowed_bytes: int) -> None:
         error = MessageTooLarge(
@@ -280,7 +280,7 @@ class ServerConnection(Connection):
         """Ends a call of which a message is not taken, also if it is under way."""
         if (running := self._calls.get(call)) is not None:
             running.cancel()
-        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+        self.send(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes more of requests are under way, or fewer."""
@@ -368,7 +368,7 @@ class ServerConnection(Connection):
             _log.exception("server.call_failed", "a call from %(peer)s failed", peer=self.peer_name)
             self._fail(call, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
         else:
-            self.send(Kind.REPLY, 0, call, message)
+            self.send(WireFrameKind.REPLY, 0, call, message)
             await self.drained(call)  # a call whose reply is large is under way until the client is taking it
             if running.call is not None and not self.is_lost:
                 running.call.unsent = ignore
@@ -378,7 +378,7 @@ class ServerConnection(Connection):
         if isinstance(error, PermissionDenied) and self._shared.guard is not None:
             self._shared.guard.on_denied(self.principal.name, host_of(self.peer_name), error.what)
         self.drop(call)  # what had not left of it
-        self.send(Kind.ERROR, 0, call, bytes_of_error(error))
+        self.send(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
 
     def _forget(self, call: int, running: RunningCall) -> None:
         del self._calls[call]

@@ -14,7 +14,7 @@ from txmsg.wire.access.failures import Failures
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.limits import NO_LIMITS, Usages
 from txmsg.wire.connection import Partial, Traffic
-from txmsg.wire.table import Bounds, Table
+from txmsg.wire.table import ConnectionTable, ConnectionTableBounds
 from txmsg.wire.tls import ServerTls
 
 _RESERVE = 16
@@ -22,7 +22,7 @@ _RESERVE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """What one connection may take of a server: a stranger's as a friend's."""
 
     first_byte_s: float = 5.0
@@ -77,7 +77,7 @@ class Shared(Generic[ConnectedT]):
         self,
         *,
         connections_max: int,
-        limits: Limits = Limits(),
+        limits: ConnectionLimits = ConnectionLimits(),
         tls: ServerTls | None = None,
         guard: Guard | None = None,
     ) -> None:
@@ -90,9 +90,9 @@ class Shared(Generic[ConnectedT]):
         self.refusing = 0
         """Connections whose refusal waits."""
         self.connections_max = connections_max
-        self.table = Table(
+        self.table = ConnectionTable(
             "the server",
-            Bounds(
+            ConnectionTableBounds(
                 connections=connections_max,
                 reserve=0 if guard is None else _RESERVE,
                 first_byte_s=min(limits.first_byte_s, limits.greeting_s),

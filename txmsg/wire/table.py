@@ -39,7 +39,7 @@ _Rank: TypeAlias = tuple[int, float, int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ConnectionTableBounds:
     """Of one table."""
 
     connections: int
@@ -65,7 +65,7 @@ class Bounds:
         return self.of_user or self.connections - self.connections // _PART
 
 
-class Place:
+class ConnectionPlace:
     """Of one connection. close: ends it at once, and says why."""
 
     __slots__ = ("address", "close", "ends_itself", "has_spoken", "is_in", "is_stranger", "number", "since", "user")
@@ -86,16 +86,18 @@ class Place:
         self.user = ""
 
 
-class Table:
+class ConnectionTable:
     """name: of the socket, for the log. clock: monotonic. Belongs to one loop."""
 
-    def __init__(self, name: str, bounds: Bounds, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, bounds: ConnectionTableBounds, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.name = name
         self.bounds = bounds
         self.closed: Counter[str] = Counter()
         """Connections that were closed because it was full, by address, since it was last said."""
         self._clock = clock
-        self._strangers: dict[str, dict[Place, None]] = {}
+        self._strangers: dict[str, dict[ConnectionPlace, None]] = {}
         """By address, those that are strangers for longest first."""
         self._ranks: list[_Rank] = []
         """A heap with that of each address, and some that are not true any more."""
@@ -108,7 +110,7 @@ class Table:
     def __len__(self) -> int:
         return self.strangers + self.known
 
-    def enter(self, host: str, close: Callable[[str], None]) -> Place | None:
+    def enter(self, host: str, close: Callable[[str], None]) -> ConnectionPlace | None:
         """A place for a connection from there; None if it loses itself. May close another one."""
         address = network_of(host)
         now, bounds = self._clock(), self.bounds
@@ -121,15 +123,15 @@ class Table:
                     return None
                 self.leave(loser)
                 loser.close("others needed its place")
-        place = Place(address, now, close)
+        place = ConnectionPlace(address, now, close)
         self._add(place)
         return place
 
-    def spoken(self, place: Place) -> None:
+    def spoken(self, place: ConnectionPlace) -> None:
         """Its first byte has come."""
         place.has_spoken = True
 
-    def know(self, place: Place, user: str = "", *, is_admin: bool = False) -> None:
+    def know(self, place: ConnectionPlace, user: str = "", *, is_admin: bool = False) -> None:
         """It is not a stranger any more, but this user's; "" is none. Raises Overloaded: it is to be closed then."""
         if not place.is_in or not place.is_stranger:
             return
@@ -149,14 +151,14 @@ class Table:
         if user:
             self._of_users[user] += 1
 
-    def renew(self, place: Place) -> None:
+    def renew(self, place: ConnectionPlace) -> None:
         """A stranger has come a step further: its time begins again, and others are strangers for longer."""
         if place.is_in and place.is_stranger:
             self._remove(place)
             place.since = self._clock()
             self._add(place)
 
-    def forget(self, place: Place, *, ends_itself: bool = False) -> None:
+    def forget(self, place: ConnectionPlace, *, ends_itself: bool = False) -> None:
         """It is a stranger again: its request is answered, or its credential is not valid any more.
 
         ends_itself: it may lose its place, but has no time here.
@@ -171,7 +173,7 @@ class Table:
         place.ends_itself = ends_itself
         self._add(place)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionPlace) -> None:
         """The connection is at its end. Leaving twice is fine."""
         if place.is_in:
             place.is_in = False
@@ -201,7 +203,7 @@ class Table:
         if self.closed and self._said_at is not None and now - self._said_at >= SAY_AGAIN_S:
             self._log_closed(now)
 
-    def _loser(self, address: str) -> Place | None:
+    def _loser(self, address: str) -> ConnectionPlace | None:
         """The stranger that loses its place to one of this address; None if that one loses."""
 
         while self._ranks and self._ranks[0] != self._rank(self._ranks[0][-1]):
@@ -228,14 +230,14 @@ class Table:
             self._ranks = [rank for rank in map(self._rank, self._strangers) if rank is not None]
             heapify(self._ranks)
 
-    def _add(self, place: Place) -> None:
+    def _add(self, place: ConnectionPlace) -> None:
         self._numbers += 1
         place.number = self._numbers
         self._strangers.setdefault(place.address, {})[place] = None
         self.strangers += 1
         self._note_rank(place.address)
 
-    def _remove(self, place: Place) -> None:
+    def _remove(self, place: ConnectionPlace) -> None:
         places = self._strangers[place.address]
         del places[place]
         if not places:
@@ -243,7 +245,7 @@ class Table:
         self.strangers -= 1
         self._note_rank(place.address)
 
-    def _leave_known(self, place: Place) -> None:
+    def _leave_known(self, place: ConnectionPlace) -> None:
         self.known -= 1
         if place.user:
             self._of_users[place.user] -= 1

@@ -14,12 +14,12 @@ from txmsg.runtime.logs import EventLog
 from txmsg.wire.access.guard import Guard
 from txmsg.wire.access.keys import AccessKey
 from txmsg.wire.access.limits import NO_LIMITS, UserLimits
-from txmsg.wire.access.rules import Rules, known_rules
+from txmsg.wire.access.rules import RuleSet, known_rules
 from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.wire.channel import Channel
 from txmsg.wire.credential import client_access
 from txmsg.wire.method import Method
-from txmsg.wire.values import Natural, Range
+from txmsg.wire.values import Natural, NumberRange
 
 LOOK_S: Final = 1.0
 """How long after a failure the next broker is asked."""
@@ -36,7 +36,7 @@ class WatchAccess:
     """
 
     version: Natural = 0
-    wait_ms: Annotated[int, Range(0, 300_000)] = 0
+    wait_ms: Annotated[int, NumberRange(0, 300_000)] = 0
     access_keys: bool = False
 
 
@@ -158,5 +158,5 @@ def snapshot_of(told: WatchedAccess) -> AccessSnapshot:
         users={user.name: user for user in told.users},
         credentials={token.id: token for token in told.tokens},
         access_keys={key.id: key for key in told.access_keys},
-        rules=Rules(known_rules((rule.subject, rule.action, rule.kind, rule.pattern) for rule in told.rules)),
+        rules=RuleSet(known_rules((rule.subject, rule.action, rule.kind, rule.pattern) for rule in told.rules)),
     )

@@ -27,19 +27,19 @@ SIZE_BYTES_MAX: Final = 1024 * 1024
 """Of a request in JSON: reading it takes up to 50 times as much memory."""
 
 
-class Range(NamedTuple):
-    """The numbers that a field may have, as `Annotated[int, Range(0, 9)]`."""
+class NumberRange(NamedTuple):
+    """The numbers that a field may have, as `Annotated[int, NumberRange(0, 9)]`."""
 
     least: int
     most: int
 
 
-_INT64: Final = Range(-(2**63), 2**63 - 1)
-Natural = Annotated[int, Range(0, 2**63 - 1)]
-Natural32 = Annotated[int, Range(0, 2**31 - 1)]
+_INT64: Final = NumberRange(-(2**63), 2**63 - 1)
+Natural = Annotated[int, NumberRange(0, 2**63 - 1)]
+Natural32 = Annotated[int, NumberRange(0, 2**31 - 1)]
 
 
-class _Wrong(Exception):
+class _InvalidField(Exception):
     """A value that its field cannot have. path: the way to it, the last step first."""
 
     def __init__(self, value: object, reason: str, kind: type[ProtocolError | InvalidName] = ProtocolError) -> None:
@@ -70,7 +70,7 @@ def check(value: object) -> None:
     """Raises MisuseError for a dataclass with a value that its field cannot have, as a user may have given it."""
     try:
         _read(type(value), json.loads(packed(value)), strict=True)
-    except _Wrong as exc:
+    except _InvalidField as exc:
         raise MisuseError(f"{exc.where}={_shown(exc.value)} is not possible: it {exc.reason}") from None
     except UnicodeEncodeError as exc:
         raise MisuseError(f"{shown(exc.object)} contains half of a surrogate pair, which is not a character") from None
@@ -82,7 +82,7 @@ def unpacked(kind: type[ValueT], data: bytes, *, strict: bool) -> ValueT:
         value: ValueT = _read(kind, json.loads(data or b"{}"), strict)
     except (ValueError, RecursionError) as exc:
         raise ProtocolError(f"{len(data)} bytes are not a {kind.__name__} in JSON: {exc}") from exc
-    except _Wrong as exc:
+    except _InvalidField as exc:
         raise exc.kind(str(exc)) from None
     return value
 
@@ -115,8 +115,8 @@ def _default_of(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _read(kind: Any, value: Any, strict: bool, bounds: Range = _INT64) -> Any:
-    """The value of a type that JSON has as this one. Raises _Wrong."""
+def _read(kind: Any, value: Any, strict: bool, bounds: NumberRange = _INT64) -> Any:
+    """The value of a type that JSON has as this one. Raises _InvalidField."""
     if kind is int:
         is_in = type(value) is int and bounds.least <= value <= bounds.most
         return _check(is_in, value, f"must be a whole number from {bounds.least} to {bounds.most}")
@@ -129,21 +129,23 @@ def _read(kind: Any, value: Any, strict: bool, bounds: Range = _INT64) -> Any:
     return _one_of(kind, value, strict) if issubclass(kind, StrEnum) else _dataclass(kind, value, strict)
 
 
-def _annotated(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) -> Any:
-    return _read(arguments[0], value, strict, next((each for each in arguments if isinstance(each, Range)), bounds))
+def _annotated(arguments: Sequence[Any], value: Any, strict: bool, bounds: NumberRange) -> Any:
+    return _read(
+        arguments[0], value, strict, next((each for each in arguments if isinstance(each, NumberRange)), bounds)
+    )
 
 
-def _optional(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) -> Any:
+def _optional(arguments: Sequence[Any], value: Any, strict: bool, bounds: NumberRange) -> Any:
     (kind,) = (each for each in arguments if each is not NoneType)
     return None if value is None else _read(kind, value, strict, bounds)
 
 
-def _items(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) -> list[Any]:
+def _items(arguments: Sequence[Any], value: Any, strict: bool, bounds: NumberRange) -> list[Any]:
     _check(isinstance(value, list), value, "must be a list")
     return [_within(str(n), arguments[0], each, strict, bounds) for n, each in enumerate(value)]
 
 
-def _named(arguments: Sequence[Any], value: Any, strict: bool, bounds: Range) -> dict[str, Any]:
+def _named(arguments: Sequence[Any], value: Any, strict: bool, bounds: NumberRange) -> dict[str, Any]:
     _check(isinstance(value, dict), value, "must be an object")
     return {_read(str, name, strict): _within(name, arguments[1], each, strict, bounds) for name, each in value.items()}
 
@@ -154,7 +156,7 @@ def _dataclass(kind: type, value: Any, strict: bool) -> Any:
     for name, (_, default, _) in known.items():
         _check(name in value or default is not MISSING, value, f"lacks {name}")
     if strict and (unknown := value.keys() - known.keys()):
-        raise _Wrong(value, f"has {', '.join(sorted(unknown))}, which this release does not know: upgrade it")
+        raise _InvalidField(value, f"has {', '.join(sorted(unknown))}, which this release does not know: upgrade it")
     given = ((name, *known[name], each) for name, each in value.items() if name in known)
     return kind(**{name: _within(name, of, each, strict, is_secret=secret) for name, of, _, secret, each in given})
 
@@ -162,7 +164,7 @@ def _dataclass(kind: type, value: Any, strict: bool) -> Any:
 def _within(step: str, *arguments: Any, is_secret: bool = False) -> Any:
     try:
         return _read(*arguments)
-    except _Wrong as exc:
+    except _InvalidField as exc:
         if is_secret:
             exc.value = "(a secret)"
         exc.path.append(step)
@@ -171,7 +173,7 @@ def _within(step: str, *arguments: Any, is_secret: bool = False) -> Any:
 
 def _check(holds: bool, value: Any, reason: str) -> Any:
     if not holds:
-        raise _Wrong(value, reason)
+        raise _InvalidField(value, reason)
     return value
 
 
@@ -185,11 +187,11 @@ def _one_of(choices: Iterable[str], value: Any, strict: bool) -> Any:
 def _text(value: Any) -> str:
     text: str = _check(isinstance(value, str), value, "must be a text")
     if "\0" in text:
-        raise _Wrong(text, "contains a NUL character, which no stored text has: remove it", InvalidName)
+        raise _InvalidField(text, "contains a NUL character, which no stored text has: remove it", InvalidName)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _Wrong(text, "contains half of a surrogate pair, which is not a character") from None
+        raise _InvalidField(text, "contains half of a surrogate pair, which is not a character") from None
     return text
 
 
@@ -200,21 +202,21 @@ def _time(value: Any) -> datetime:
             return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise _Wrong(value, "must be a time with its zone, as 2026-05-01T10:00:00Z")
+    raise _InvalidField(value, "must be a time with its zone, as 2026-05-01T10:00:00Z")
 
 
 def _uuid(value: Any) -> UUID:
     try:
         return UUID(_text(value))
     except ValueError:
-        raise _Wrong(value, "must be a UUID") from None
+        raise _InvalidField(value, "must be a UUID") from None
 
 
 def _bytes(value: Any) -> bytes:
     try:
         return b64decode(_text(value), validate=True)
     except ValueError:
-        raise _Wrong(value, "must be base64") from None
+        raise _InvalidField(value, "must be base64") from None
 
 
 _SCALARS: Final[Mapping[Any, Any]] = {

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from tests.integration.fence.business import COMMIT, LEVELS, ROLLBACK, UNKNOWN, recorded, register, users_count
 from txmsg.checker.fence import Fence
 from txmsg.checker.tables import fence_table
-from txmsg.client.flows.sql_text import Kind, steps
+from txmsg.client.flows.sql_text import StatementKind, steps
 from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionState, new_transaction_id
 
@@ -132,7 +132,7 @@ def test_text_that_commits_by_itself_is_known_and_other_text_does_not(
             connection.exec_driver_sql("rollback")
             connection.invalidate()
         survived = users_count(mariadb_engine) > 0
-        known = any(step.kind is Kind.END for step in steps(sql, "mariadb"))
+        known = any(step.kind is StatementKind.END for step in steps(sql, "mariadb"))
         if (survived, known) != (commits, commits):
             wrong.append((sql, survived, known))
     assert wrong == []

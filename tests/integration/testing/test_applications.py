@@ -20,7 +20,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.message.typed.topic import Topic
 from txmsg.metaq import Log, LogProducer
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.ops.cli.connections import asker
 from txmsg.testing import Broker, MakeConsumer, MakeProducer, RunApp, broker_away, dies_before_commit, handler_fails
@@ -124,7 +124,7 @@ def _appends(got: list[ReceivedMessage]) -> Callable[[ReceivedMessage], Any]:
 
 
 def _acknowledged(app: Txmsg) -> float:
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     app._put_figures(figures)
     (found,) = (
         values for metric, values in figures.series() if metric.name == "txmsg_client_acknowledged_messages_total"

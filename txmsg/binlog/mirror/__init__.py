@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txmsg.binlog.mirror.log_sink import LogSink
-from txmsg.binlog.sink import Sink
+from txmsg.binlog.sink import MirrorSink
 from txmsg.metaq.kafka.location import is_kafka
 from txmsg.metaq.location import open_log
 
@@ -27,7 +27,7 @@ def open_sink(
     kafka_config: Path | None = None,
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
-) -> Sink:
+) -> MirrorSink:
     """The log in a directory, made when missing, at an address, or in a Kafka.
 
     tracing: traces the appends that have traced messages. kafka_config, replication_factor, min_insync_replicas: of a

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from txmsg.binlog.mirror.rows import columns_of, traced
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.binlog.sink import REFUSALS, MessageFingerprint, OffsetRange, QueueTail, content_crc
 from txmsg.errors import BrokerUnavailable, CorruptLog, InvalidMessage, ProtocolError, UnknownTopic, shown
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogQueue
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.location import parse_address, properties_file, read_properties
 from txmsg.metaq.kafka.names import MIRROR, kafka_name
 from txmsg.metaq.kafka.positions import Positions
-from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
+from txmsg.metaq.kafka.probe import KafkaPartition, PartitionBounds, Probe
 from txmsg.metaq.kafka.record import PLACE, ReadRecord, Record, place_in_own, received, records_of
 from txmsg.metaq.kafka.scan import scan
-from txmsg.metaq.kafka.topics import Topics
-from txmsg.metaq.kafka.transactions import Note, Part, TransactionalWriter
+from txmsg.metaq.kafka.topics import KafkaTopicAdmin
+from txmsg.metaq.kafka.transactions import PartitionWrite, TransactionalWriter, TransactionNote
 from txmsg.wire.headers import pack_headers
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class KafkaSink:
         address = parse_address(where)
         self.name = str(address)
         self._tracing = tracing
-        self._clients = Clients(address, read_properties(properties_file(config)), timeout_s=_TIMEOUT_S)
+        self._clients = KafkaClients(address, read_properties(properties_file(config)), timeout_s=_TIMEOUT_S)
         self._replication_factor = -1 if replication_factor is None else replication_factor
         self._min_insync_replicas = min_insync_replicas
         admin = self._clients.admin()
         self.log_id = self._clients.identity(admin).log_id
-        self._topics = Topics(self._clients, admin)
+        self._topics = KafkaTopicAdmin(self._clients, admin)
         self._probe = Probe(self._clients)
         self._positions = Positions(self._clients, admin, self._topics, self._probe)
         self._counts: dict[str, int] = {}
@@ -89,17 +89,19 @@ class KafkaSink:
         places = [self._place(topic, number) for topic, number in queues]
         named = zip(places, queues, strict=True)
         bounds, notes = self._looked_up(
-            {place: LogQueue(*queue) for place, queue in named if isinstance(place, Partition)}
+            {place: LogQueue(*queue) for place, queue in named if isinstance(place, KafkaPartition)}
         )
         last = self._probe.last({place: kept for place, kept in bounds.items() if kept.low < kept.high})
         return [
             self._tail(topic, number, bounds.get(place), last.get(place), notes.get(place))
-            if isinstance(place, Partition)
+            if isinstance(place, KafkaPartition)
             else place
             for (topic, number), place in zip(queues, places, strict=True)
         ]
 
-    def _looked_up(self, places: Mapping[Partition, LogQueue]) -> tuple[dict[Partition, Bounds], dict[Partition, Note]]:
+    def _looked_up(
+        self, places: Mapping[KafkaPartition, LogQueue]
+    ) -> tuple[dict[KafkaPartition, PartitionBounds], dict[KafkaPartition, TransactionNote]]:
         """Their bounds, as far as they are there, and what is noted of them.
 
         A node that is asked which topics there are may not have heard yet of one that a tailer has just created, and
@@ -118,14 +120,19 @@ class KafkaSink:
                 return bounds, notes
             time.sleep(_LOOK_S)
 
-    def _place(self, topic: str, number: int) -> Partition | Exception:
+    def _place(self, topic: str, number: int) -> KafkaPartition | Exception:
         try:
             return self._partition(topic, number)
         except REFUSALS as exc:
             return exc
 
     def _tail(
-        self, topic: str, number: int, bounds: Bounds | None, last: ReadRecord | None, note: Note | None
+        self,
+        topic: str,
+        number: int,
+        bounds: PartitionBounds | None,
+        last: ReadRecord | None,
+        note: TransactionNote | None,
     ) -> QueueTail | Exception:
         where = self._where(topic, number)
         try:
@@ -170,30 +177,30 @@ class KafkaSink:
 
     # ---- writing
 
-    def append(self, batches: Sequence[Batch]) -> None:
+    def append(self, batches: Sequence[RowBatch]) -> None:
         with traced(self._tracing, batches):
             parts = [self._part(batch) for batch in batches]
             self._require([part.partition for part in parts])
             self._writer.write(parts)
 
-    def _part(self, batch: Batch) -> Part:
+    def _part(self, batch: RowBatch) -> PartitionWrite:
         partition = self._partition(batch.topic, batch.number)
         end = batch.base_offset + len(batch.rows)
-        return Part(partition, _records(batch, partition), _note_of(end, batch.rows[-1]))
+        return PartitionWrite(partition, _records(batch, partition), _note_of(end, batch.rows[-1]))
 
     def mark_hole(self, topic: str, number: int, begin: int, end: int) -> None:
         """Readers see that offsets are not dense there. What is noted here is that it need not be found again."""
         partition = self._partition(topic, number)
         self._require([partition])
         position = self._positions.ends([LogQueue(topic, number)]).get(LogQueue(topic, number), 0)
-        self._writer.write([Part(partition, (), _note_of(end), position)])
+        self._writer.write([PartitionWrite(partition, (), _note_of(end), position)])
 
-    def _partition(self, topic: str, number: int) -> Partition:
-        partition = Partition(kafka_name(topic, self._clients.address.prefix), number)
+    def _partition(self, topic: str, number: int) -> KafkaPartition:
+        partition = KafkaPartition(kafka_name(topic, self._clients.address.prefix), number)
         self._wanted[partition.topic] = max(self._wanted.get(partition.topic, 0), number + 1)
         return partition
 
-    def _require(self, partitions: Sequence[Partition]) -> None:
+    def _require(self, partitions: Sequence[KafkaPartition]) -> None:
         """Makes what is missing of them: a topic gets as many partitions as it has queues."""
         lacking = {topic: self._wanted[topic] for topic, number in partitions if self._counts.get(topic, 0) <= number}
         for topic, count in lacking.items():
@@ -219,7 +226,7 @@ class KafkaSink:
             time.sleep(_LOOK_S)
 
 
-def _records(batch: Batch, partition: Partition) -> Iterator[Record]:
+def _records(batch: RowBatch, partition: KafkaPartition) -> Iterator[Record]:
     try:
         yield from records_of(columns_of(batch.rows), *partition, batch.base_offset)
     except ProtocolError as exc:
@@ -241,23 +248,25 @@ def _mark_of(record: ReadRecord, topic: str, number: int, where: str) -> Message
     return MessageFingerprint(found.offset, found.id_bytes, found.n, content_crc(_row_of(found)))
 
 
-def _row_of(message: ReceivedMessage) -> Row:
+def _row_of(message: ReceivedMessage) -> TableRow:
     key, tag, ordering_key = ((text or "").encode() for text in (message.key, message.tag, message.ordering_key))
-    return Row(message.id_bytes, message.n, key, tag, pack_headers(message.headers), message.body, 0, 0, ordering_key)
+    return TableRow(
+        message.id_bytes, message.n, key, tag, pack_headers(message.headers), message.body, 0, 0, ordering_key
+    )
 
 
 # ---- notes: the offset that comes next, and behind it id, n and checksum of the message before it; none: a hole
 
 
-def _note_of(end: int, last: Row | None = None) -> str:
+def _note_of(end: int, last: TableRow | None = None) -> str:
     return str(end) if last is None else f"{end} {last.transaction_id.hex()} {last.n} {content_crc(last)}"
 
 
-def _tells_of_a_message(note: Note) -> bool:
+def _tells_of_a_message(note: TransactionNote) -> bool:
     return len(note.text.split()) > 1
 
 
-def _noted(note: Note, where: str) -> tuple[int, MessageFingerprint | None]:
+def _noted(note: TransactionNote, where: str) -> tuple[int, MessageFingerprint | None]:
     try:
         end, *message = note.text.split()
         if not message:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from txmsg.binlog.mirror.rows import columns_of, traced
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.binlog.sink import REFUSALS, MessageFingerprint, OffsetRange, QueueTail, content_crc
 from txmsg.errors import LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.format.frame import Compression, encode, hole
@@ -54,7 +54,7 @@ class LogSink:
     def marks(self, topic: str, number: int, begin: int, end: int) -> Iterator[MessageFingerprint]:
         return marks_of(self._log, LogQueue(topic, number), begin, end)
 
-    def append(self, batches: Sequence[Batch]) -> None:
+    def append(self, batches: Sequence[RowBatch]) -> None:
         with traced(self._tracing, batches):
             self._append(
                 [
@@ -114,6 +114,6 @@ def marks_of(log: LogAccess, queue: LogQueue, begin: int, end: int) -> Iterator[
             columns = (arrow[name].to_pylist() for name in names)
             for offset, transaction_id, n, key, tag, headers, body, ordering_key in zip(*columns, strict=True):
                 texts = [(text or "").encode() for text in (key, tag, ordering_key)]
-                row = Row(transaction_id, n, texts[0], texts[1], headers or b"", body, 0, 0, texts[2])
+                row = TableRow(transaction_id, n, texts[0], texts[1], headers or b"", body, 0, 0, texts[2])
                 yield MessageFingerprint(offset, transaction_id, n, content_crc(row))
             begin = batch.end_offset

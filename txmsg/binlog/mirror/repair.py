@@ -12,9 +12,9 @@ from txmsg.binlog.comparing import Compared, Divergence, compare
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirror.log_sink import LogSink
 from txmsg.binlog.mirror.rows import columns_of
-from txmsg.binlog.mirrors import Mirrors
-from txmsg.binlog.rows import Row
-from txmsg.binlog.table import TableQueue
+from txmsg.binlog.mirrors import TailerMirror
+from txmsg.binlog.rows import TableRow
+from txmsg.binlog.table import MirroredQueue
 from txmsg.errors import MisuseError
 from txmsg.metaq.format.frame import Compression, encode
 from txmsg.metaq.interface import LogAccess, LogQueue
@@ -24,14 +24,14 @@ from txmsg.metaq.store.log import Log
 _PUT_BACK_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Forked(NamedTuple):
+class ForkedLog(NamedTuple):
     """A log that goes on. groups: those that were further than it is now, and were set back."""
 
     generation: int
     groups: Sequence[str]
 
 
-def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
+def fork_log(root: Path, cuts: Sequence[Divergence]) -> ForkedLog:
     """Continues a log under a new generation, from where it and the table differ.
 
     What it has from there on is not served any more; the table's messages come in its place when the tailer runs. So
@@ -41,7 +41,7 @@ def fork_log(root: Path, cuts: Sequence[Divergence]) -> Forked:
     with Log(root) as log, open_log(root) as reading:
         groups = _set_back(reading, cuts)
         generation = log.fork([(cut.topic, cut.number, cut.offset) for cut in cuts])
-        return Forked(generation, sorted(groups | _set_back(reading, cuts)))
+        return ForkedLog(generation, sorted(groups | _set_back(reading, cuts)))
 
 
 def delete_topics(where: str, kafka_config: Path | None, topics: Collection[str]) -> None:
@@ -68,7 +68,7 @@ def _set_back(log: LogAccess, cuts: Sequence[Divergence]) -> set[str]:
     return found
 
 
-class Missing(NamedTuple):
+class MissingMessages(NamedTuple):
     """Messages that a log lacks and the table has: offsets from `begin` on, up to `end`."""
 
     topic: str
@@ -79,18 +79,18 @@ class Missing(NamedTuple):
     """They stand in the log again. Else it ends at `begin` now, and a tailer takes all from there on."""
 
 
-def take_again(root: Path, session: Session, name: str) -> list[Missing]:
+def take_again(root: Path, session: Session, name: str) -> list[MissingMessages]:
     """Gives a log back what it lacks and the table has: in its place where there is room, as a repair leaves it.
 
     Where there is none, the queue ends where the first of it is missing, and a tailer goes on there. Offsets stay what
     they were, so the generation does. Queues that have diverged or cannot be read are left alone, and so is what the
     table has not got any more. Raises LogBusy while the log is written, and MisuseError if there is no such mirror.
     """
-    mirrors = Mirrors(session, name)
+    mirrors = TailerMirror(session, name)
     mirror = mirrors.look()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
-    found: list[Missing] = []
+    found: list[MissingMessages] = []
     with Log(root) as log, open_log(root) as reading:
         sink = LogSink(reading, str(root))
         for compared in list(compare(session, sink, mirrors, table.queues(session, mirror.include, mirror.exclude))):
@@ -99,22 +99,22 @@ def take_again(root: Path, session: Session, name: str) -> list[Missing]:
     return found
 
 
-def _taken_again(log: Log, session: Session, compared: Compared) -> Iterator[Missing]:
+def _taken_again(log: Log, session: Session, compared: Compared) -> Iterator[MissingMessages]:
     queue, log_end = compared.queue, compared.in_log.end
     for begin, end in log.reader.queue(queue.topic, queue.number).holes():
         if begin < queue.begin:
             continue
         if _is_put_back(log, session, queue, begin, end):
-            yield Missing(queue.topic, queue.number, begin, end, is_back=True)
+            yield MissingMessages(queue.topic, queue.number, begin, end, is_back=True)
         else:
             log.truncate(queue.topic, queue.number, begin)
-            yield Missing(queue.topic, queue.number, begin, log_end, is_back=False)
+            yield MissingMessages(queue.topic, queue.number, begin, log_end, is_back=False)
             return
 
 
-def _is_put_back(log: Log, session: Session, queue: TableQueue, begin: int, end: int) -> bool:
+def _is_put_back(log: Log, session: Session, queue: MirroredQueue, begin: int, end: int) -> bool:
     """Whether the messages of a hole are in its place again: it has room for them, compressed as they were."""
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     size_bytes = 0
     with closing(table.rows(session, queue.id, begin, end)) as in_table:
         for offset, row in in_table:

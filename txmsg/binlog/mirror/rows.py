@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from txmsg.binlog.rows import Batch, Row
+from txmsg.binlog.rows import RowBatch, TableRow
 from txmsg.message import EPOCH_2000_US
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 
 if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 
-def columns_of(rows: Sequence[Row]) -> Columns:
+def columns_of(rows: Sequence[TableRow]) -> FrameColumns:
     """What a log stores of them."""
-    columns: Any = Row._make(zip(*rows, strict=True))
-    return Columns(
+    columns: Any = TableRow._make(zip(*rows, strict=True))
+    return FrameColumns(
         body=columns.body,
         stored_at_us=[us + EPOCH_2000_US for us in columns.stored_at_2000_us],
         transaction_id=b"".join(columns.transaction_id),
@@ -34,7 +34,7 @@ def _texts(values: tuple[bytes, ...]) -> Sequence[str]:
     return [value.decode() for value in values] if any(values) else ()
 
 
-def traced(tracing: Tracing | None, batches: Sequence[Batch]) -> AbstractContextManager[object]:
+def traced(tracing: Tracing | None, batches: Sequence[RowBatch]) -> AbstractContextManager[object]:
     """A span around the append of these, if one of them has a trace."""
     if tracing is None:
         return nullcontext()

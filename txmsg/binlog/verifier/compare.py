@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.binlog.verifier.log_walk import LogFiles
-from txmsg.binlog.verifier.mirror import FIELDS, Mirror, Queue, Row
-from txmsg.binlog.verifier.table import Table, TableQueue
+from txmsg.binlog.verifier.mirror import FIELDS, Row, VerifiedMirror, VerifiedQueue
+from txmsg.binlog.verifier.table import MessageTable, TableQueue
 from txmsg.errors import shown
 
 DIFFERENCES_KEPT_MAX: Final = 20
@@ -44,7 +44,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifierReport:
     """What was found."""
 
     queues: int = 0
@@ -91,7 +91,7 @@ def verify(
     mirror: str = "metaq",
     wait_s: float = 0.0,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Report:
+) -> VerifierReport:
     """Compares all queues of the mirror's topics, or of those that fit `topics` and `exclude`, in little memory.
 
     where: the directory of a log, or kafka://HOST:PORT,...[/PREFIX], then kafka_config is a file of Kafka's properties.
@@ -101,8 +101,8 @@ def verify(
 
     Raises CorruptLog for a directory that is not a log, StorageError when the database cannot be read.
     """
-    report = Report()
-    with _opened(where, kafka_config) as log, Table(storage) as table:
+    report = VerifierReport()
+    with _opened(where, kafka_config) as log, MessageTable(storage) as table:
         known = table.queues()
         if not topics:
             topics, excluded = table.patterns(mirror)
@@ -114,7 +114,7 @@ def verify(
         total, done = sum(ends[queue] - begins[queue] for queue in queues), 0
         for queue in queues:
             begin, end = begins[queue], ends[queue]
-            comparison = _Comparison(report, log, queue, begin, end)
+            comparison = _QueueComparison(report, log, queue, begin, end)
             for compared in comparison.run(table.rows(queue, begin, end)):
                 progress(done + compared, total)
             comparison.finish(table.begins([queue])[queue])
@@ -123,7 +123,7 @@ def verify(
     return report
 
 
-def _opened(where: Path | str, kafka_config: Path | None) -> Mirror:
+def _opened(where: Path | str, kafka_config: Path | None) -> VerifiedMirror:
     if isinstance(where, str) and where.startswith("kafka://"):
         from txmsg.binlog.verifier.kafka_walk import KafkaTopics  # with txmsg[kafka] only
 
@@ -135,22 +135,26 @@ def _fits(topic: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
-def _look_for_strangers(report: Report, log: Mirror, known: Sequence[TableQueue], queues: Sequence[TableQueue]) -> None:
+def _look_for_strangers(
+    report: VerifierReport, log: VerifiedMirror, known: Sequence[TableQueue], queues: Sequence[TableQueue]
+) -> None:
     """Queues of the log that the table does not have."""
-    in_log, in_table = log.topics(), {Queue(queue.topic, queue.number) for queue in known}
+    in_log, in_table = log.topics(), {VerifiedQueue(queue.topic, queue.number) for queue in known}
     report.other_topics = sorted(in_log.keys() - {queue.topic for queue in known})
     strange = [
         queue
         for topic in sorted({queue.topic for queue in queues} & in_log.keys())
         for number in in_log[topic]
-        if (queue := Queue(topic, number)) not in in_table
+        if (queue := VerifiedQueue(topic, number)) not in in_table
     ]
     for queue, end in log.ends(strange).items():
         if end:
             report.note(Difference("extra", *queue, log.begin(queue), end, "the database has no such queue"))
 
 
-def _ends(log: Mirror, table: Table, queues: Sequence[TableQueue], wait_s: float) -> dict[TableQueue, int]:
+def _ends(
+    log: VerifiedMirror, table: MessageTable, queues: Sequence[TableQueue], wait_s: float
+) -> dict[TableQueue, int]:
     """Up to where each queue is compared: whatever table or log had, after both had time to have what the other has."""
     deadline = time.monotonic() + wait_s
     wanted = table.ends(queues)
@@ -166,19 +170,19 @@ def _ends(log: Mirror, table: Table, queues: Sequence[TableQueue], wait_s: float
     return {queue: max(wanted[queue], mirrored[queue]) for queue in queues}
 
 
-def _mirrored(log: Mirror, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
-    ends = log.ends([Queue(queue.topic, queue.number) for queue in queues])
-    return {queue: ends[Queue(queue.topic, queue.number)] for queue in queues}
+def _mirrored(log: VerifiedMirror, queues: Sequence[TableQueue]) -> dict[TableQueue, int]:
+    ends = log.ends([VerifiedQueue(queue.topic, queue.number) for queue in queues])
+    return {queue: ends[VerifiedQueue(queue.topic, queue.number)] for queue in queues}
 
 
-class _Comparison:
+class _QueueComparison:
     """One queue, from `begin` to before `end`."""
 
-    def __init__(self, report: Report, log: Mirror, queue: TableQueue, begin: int, end: int) -> None:
+    def __init__(self, report: VerifierReport, log: VerifiedMirror, queue: TableQueue, begin: int, end: int) -> None:
         self._report = report
         self._log = log
         self._queue = queue
-        self._walk = log.walk(Queue(queue.topic, queue.number), begin, end, self._note)
+        self._walk = log.walk(VerifiedQueue(queue.topic, queue.number), begin, end, self._note)
         self._extra: list[tuple[int, int]] = []
 
     def run(self, rows: Iterator[Row]) -> Iterator[int]:

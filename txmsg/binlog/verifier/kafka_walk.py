@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from txmsg.binlog.verifier.mirror import Note, Queue, Row, Walk
+from txmsg.binlog.verifier.mirror import NoteDifference, QueueWalk, Row, VerifiedQueue
 from txmsg.errors import BrokerUnavailable, StorageError
 
 _TIMEOUT_S: Final = 60.0
@@ -61,7 +61,7 @@ class KafkaTopics:
     def expected(self, row: Row) -> Row:
         return (*row[:6], headers_of(row[6]), *row[7:])
 
-    def ends(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+    def ends(self, queues: Sequence[VerifiedQueue]) -> dict[VerifiedQueue, int]:
         found = dict.fromkeys(queues, 0)
         there = self.topics() if queues else {}
         bounds = {queue: self._bounds(queue) for queue in queues if queue.number in there.get(queue.topic, ())}
@@ -76,36 +76,36 @@ class KafkaTopics:
             back *= _BACK
         return found
 
-    def begin(self, queue: Queue) -> int:
+    def begin(self, queue: VerifiedQueue) -> int:
         bounds = self._bounds(queue)
         for _, message in self._messages({queue: bounds[0]}, {queue: bounds}):
             if (offset := offset_of(message)) is not None:
                 return offset
         return 0
 
-    def walk(self, queue: Queue, begin: int, end: int, note: Note) -> Walk:
+    def walk(self, queue: VerifiedQueue, begin: int, end: int, note: NoteDifference) -> QueueWalk:
         return _PartitionWalk(self, queue, end, note)
 
-    def messages(self, queue: Queue) -> tuple[int, Iterator[Message]]:
+    def messages(self, queue: VerifiedQueue) -> tuple[int, Iterator[Message]]:
         """The first offset that Kafka keeps, and all records that are committed now."""
         if queue.number not in self.topics().get(queue.topic, ()):
             return 0, iter(())
         bounds = self._bounds(queue)
         return bounds[0], (message for _, message in self._messages({queue: bounds[0]}, {queue: bounds}))
 
-    def _bounds(self, queue: Queue) -> tuple[int, int]:
+    def _bounds(self, queue: VerifiedQueue) -> tuple[int, int]:
         try:
             begin, end = self._consumer.get_watermark_offsets(self._place(queue), timeout=_TIMEOUT_S)
         except KafkaException as exc:
             raise BrokerUnavailable(f"{self._name}: no answer where topic {queue.topic} ends: {exc}") from exc
         return begin, end
 
-    def _place(self, queue: Queue, offset: int = -1001) -> TopicPartition:
+    def _place(self, queue: VerifiedQueue, offset: int = -1001) -> TopicPartition:
         return TopicPartition(self._prefix + queue.topic, queue.number, offset)
 
     def _messages(
-        self, starts: Mapping[Queue, int], bounds: Mapping[Queue, tuple[int, int]]
-    ) -> Iterator[tuple[Queue, Message]]:
+        self, starts: Mapping[VerifiedQueue, int], bounds: Mapping[VerifiedQueue, tuple[int, int]]
+    ) -> Iterator[tuple[VerifiedQueue, Message]]:
         """What readers get of these partitions from there on, up to where each ends."""
         self._consumer.assign([self._place(queue, start) for queue, start in starts.items()])
         left = {queue for queue, start in starts.items() if start < bounds[queue][1]}
@@ -117,7 +117,7 @@ class KafkaTopics:
             elif time.monotonic() > heard_at + _TIMEOUT_S:
                 raise BrokerUnavailable(f"{self._name}: nothing came for {_TIMEOUT_S:g} s from {min(left)}")
             for message in messages:
-                queue = Queue((message.topic() or "").removeprefix(self._prefix), message.partition() or 0)
+                queue = VerifiedQueue((message.topic() or "").removeprefix(self._prefix), message.partition() or 0)
                 error = message.error()
                 if error is None:
                     yield queue, message
@@ -130,7 +130,7 @@ class KafkaTopics:
 class _PartitionWalk:
     """One queue, by the records of its partition."""
 
-    def __init__(self, kafka: KafkaTopics, queue: Queue, end: int, note: Note) -> None:
+    def __init__(self, kafka: KafkaTopics, queue: VerifiedQueue, end: int, note: NoteDifference) -> None:
         self._kafka = kafka
         self._queue = queue
         self._end = end

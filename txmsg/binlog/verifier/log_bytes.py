@@ -31,7 +31,7 @@ class Damaged(Exception):
     """Bytes that are not the frame that a cell promises; the text says why."""
 
 
-class Cell(NamedTuple):
+class VerifiedCell(NamedTuple):
     """Where a frame of a queue stands, as the queue's cells say."""
 
     base: int
@@ -46,7 +46,7 @@ class Cell(NamedTuple):
         return self.base + self.messages
 
 
-class Frame(NamedTuple):
+class VerifiedFrame(NamedTuple):
     """A frame: its messages, or the offset at which a hole ends."""
 
     rows: Iterator[Row]
@@ -84,7 +84,7 @@ class LogBytes:
 
     # ---- cells
 
-    def cells(self, topic: str, queue: int) -> Iterator[Cell]:
+    def cells(self, topic: str, queue: int) -> Iterator[VerifiedCell]:
         """The cells of a queue whose frames are kept, in their order."""
         begin = self.begin()
         for path in self._cell_files(topic, queue):
@@ -93,7 +93,7 @@ class LogBytes:
                     whole = len(data) // _CELL.size * _CELL.size
                     for base, position, size, count, _, crc, _ in _CELL.iter_unpack(data[:whole]):
                         if position >= begin:
-                            yield Cell(base, position, size, count, crc)
+                            yield VerifiedCell(base, position, size, count, crc)
 
     def end(self, topic: str, queue: int) -> int:
         """The offset after the last message of a queue, or the last hole."""
@@ -103,7 +103,7 @@ class LogBytes:
                 if whole:
                     file.seek(whole - _CELL.size)
                     base, position, size, count, _, crc, _ = _CELL.unpack(file.read(_CELL.size))
-                    cell = Cell(base, position, size, count, crc)
+                    cell = VerifiedCell(base, position, size, count, crc)
                     return cell.end if cell.messages else self.frame(cell, topic, queue).hole_end or cell.end
         return 0
 
@@ -112,7 +112,7 @@ class LogBytes:
 
     # ---- frames
 
-    def frame(self, cell: Cell, topic: str, queue: int) -> Frame:
+    def frame(self, cell: VerifiedCell, topic: str, queue: int) -> VerifiedFrame:
         """What the cell points at. Raises Damaged for anything that no whole frame of this queue is."""
         data = self._bytes(cell.position, cell.size_bytes)
         if len(data) < _HEADER.size:
@@ -131,10 +131,10 @@ class LogBytes:
         if len(payload) != stored_size or crc32c(payload) != payload_crc:
             raise Damaged(f"the payload at position {cell.position} does not match its checksum")
         if kind in _HOLES:
-            return Frame(iter(()), int.from_bytes(payload[:8], "little"))
+            return VerifiedFrame(iter(()), int.from_bytes(payload[:8], "little"))
         if compression:
             payload = unpacked(payload, raw_size, _CODECS[compression]).to_pybytes()
-        return Frame(_rows(payload, columns, base, count, first_stored_at), None)
+        return VerifiedFrame(_rows(payload, columns, base, count, first_stored_at), None)
 
     def _bytes(self, position: int, size: int) -> bytes:
         """So many bytes from there, or as many as there are. Frames do not span files."""

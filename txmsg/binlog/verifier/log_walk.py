@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from txmsg.binlog.verifier.log_bytes import Damaged, LogBytes
-from txmsg.binlog.verifier.mirror import Note, Queue, Row, Walk
+from txmsg.binlog.verifier.mirror import NoteDifference, QueueWalk, Row, VerifiedQueue
 
 
 class LogFiles:
@@ -25,13 +25,13 @@ class LogFiles:
     def topics(self) -> dict[str, list[int]]:
         return self._log.topics()
 
-    def ends(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+    def ends(self, queues: Sequence[VerifiedQueue]) -> dict[VerifiedQueue, int]:
         return {queue: self._log.end(*queue) for queue in queues}
 
-    def begin(self, queue: Queue) -> int:
+    def begin(self, queue: VerifiedQueue) -> int:
         return next(self._log.cells(*queue)).base
 
-    def walk(self, queue: Queue, begin: int, end: int, note: Note) -> Walk:
+    def walk(self, queue: VerifiedQueue, begin: int, end: int, note: NoteDifference) -> QueueWalk:
         return _QueueWalk(self._log, queue, begin, end, note)
 
     def expected(self, row: Row) -> Row:
@@ -41,7 +41,7 @@ class LogFiles:
 class _QueueWalk:
     """One queue, by its cells."""
 
-    def __init__(self, log: LogBytes, queue: Queue, begin: int, end: int, note: Note) -> None:
+    def __init__(self, log: LogBytes, queue: VerifiedQueue, begin: int, end: int, note: NoteDifference) -> None:
         self._log = log
         self._queue = queue
         self._begin = begin

@@ -21,20 +21,20 @@ FIELDS: Final = (
 )
 
 
-class Queue(NamedTuple):
+class VerifiedQueue(NamedTuple):
     """A queue by its names."""
 
     topic: str
     number: int
 
 
-class Note(Protocol):
+class NoteDifference(Protocol):
     """Notes that offsets are not as they must be; for the kinds see `compare.Difference`."""
 
     def __call__(self, kind: str, begin: int, end: int, detail: str = "") -> None: ...
 
 
-class Walk(Protocol):
+class QueueWalk(Protocol):
     """One queue, read once from its begin on. The rest holds as far as it was read."""
 
     holes: list[tuple[int, int]]
@@ -52,7 +52,7 @@ class Walk(Protocol):
         ...
 
 
-class Mirror(Protocol):
+class VerifiedMirror(Protocol):
     """A log as a reader finds it."""
 
     def __enter__(self) -> Self: ...
@@ -63,15 +63,15 @@ class Mirror(Protocol):
         """Topics and the numbers of their queues."""
         ...
 
-    def ends(self, queues: Sequence[Queue]) -> dict[Queue, int]:
+    def ends(self, queues: Sequence[VerifiedQueue]) -> dict[VerifiedQueue, int]:
         """The offset after the last message of each; 0 if it has none."""
         ...
 
-    def begin(self, queue: Queue) -> int:
+    def begin(self, queue: VerifiedQueue) -> int:
         """The first offset that is kept of a queue that has messages."""
         ...
 
-    def walk(self, queue: Queue, begin: int, end: int, note: Note) -> Walk:
+    def walk(self, queue: VerifiedQueue, begin: int, end: int, note: NoteDifference) -> QueueWalk:
         """To be compared up to `end`. begin: of the table."""
         ...
 

@@ -59,7 +59,7 @@ class TableQueue:
     id: int
 
 
-class Table:
+class MessageTable:
     """The table `message`. One connection; no transaction is held for longer than a queue's segment is read."""
 
     def __init__(self, storage: str) -> None:

@@ -112,7 +112,7 @@ class Alerting:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(repeat("evaluating alerts", self.look_once, self._config.alerts.interval_s))
                 for name, soon in self._deliver_soon.items():
-                    step = _Delivery(self, name).step
+                    step = _ReceiverDelivery(self, name).step
                     tasks.create_task(repeat(f"telling receiver {name} of alerts", step, _DELIVER_S, soon=soon))
         finally:
             for messenger in self.messengers.values():
@@ -310,7 +310,7 @@ class Alerting:
         return dict(zip(self.messengers, outcomes, strict=True))
 
 
-class _Delivery:
+class _ReceiverDelivery:
     """Delivers what there is for one receiver."""
 
     def __init__(self, alerting: Alerting, name: str) -> None:

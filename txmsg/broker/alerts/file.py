@@ -56,14 +56,14 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+class WebhookReceiver:
     """POST of JSON to a URL."""
 
     url: Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Email:
+class EmailReceiver:
     """Mail by SMTP."""
 
     to: Sequence[str]
@@ -76,7 +76,7 @@ class Email:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandReceiver:
     """A program, which gets JSON on its standard input."""
 
     argv: Sequence[str]
@@ -87,7 +87,7 @@ class Receiver:
     """Who is told of alerts of this severity, or a worse one."""
 
     name: str
-    target: Webhook | Email | Command
+    target: WebhookReceiver | EmailReceiver | CommandReceiver
     severity: Severity
 
     @property
@@ -139,7 +139,7 @@ def read_alert_file(path: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 def _receiver(name: str, table: _Table) -> Receiver:
-    kinds: dict[str, Callable[[_Table], Webhook | Email | Command]] = {
+    kinds: dict[str, Callable[[_Table], WebhookReceiver | EmailReceiver | CommandReceiver]] = {
         "webhook": _webhook,
         "email": _email,
         "command": _command,
@@ -156,14 +156,14 @@ def _receiver(name: str, table: _Table) -> Receiver:
     return receiver
 
 
-def _webhook(table: _Table) -> Webhook:
+def _webhook(table: _Table) -> WebhookReceiver:
     url = table.secret("webhook")
     parts = _split(url.reveal())
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise table.error("webhook must be a URL: http://HOST/PATH or https://HOST/PATH")
     if "@" in parts.netloc:  # which urllib takes for a part of the host
         raise table.error("webhook must be a URL without a user and a password: put a token into its path or query")
-    return Webhook(url=url)
+    return WebhookReceiver(url=url)
 
 
 def _split(url: str) -> Any:
@@ -175,7 +175,7 @@ def _split(url: str) -> Any:
     return parts if url.isascii() and url.isprintable() and " " not in url else None
 
 
-def _email(table: _Table) -> Email:
+def _email(table: _Table) -> EmailReceiver:
     to = table.texts("email")
     sender = table.text("from")
     for address in (*to, sender):
@@ -191,17 +191,17 @@ def _email(table: _Table) -> Email:
     tls = table.choice("tls", _TLS, "starttls")
     if password is not None and tls == "none":
         raise table.error('a password is not sent without encryption: use tls = "starttls" or "tls"')
-    return Email(to=to, sender=sender, host=host, port=int(port), tls=tls, user=user, password=password)
+    return EmailReceiver(to=to, sender=sender, host=host, port=int(port), tls=tls, user=user, password=password)
 
 
-def _command(table: _Table) -> Command:
+def _command(table: _Table) -> CommandReceiver:
     argv = table.texts("command")
     if not Path(argv[0]).is_absolute():
         raise table.error(f"command must begin with an absolute path, not {shown(argv[0])}")
-    return Command(argv=argv)
+    return CommandReceiver(argv=argv)
 
 
-_KINDS: Final[Mapping[str, Callable[[_Table], Webhook | Email | Command]]] = {
+_KINDS: Final[Mapping[str, Callable[[_Table], WebhookReceiver | EmailReceiver | CommandReceiver]]] = {
     "webhook": _webhook,
     "email": _email,
     "command": _command,

@@ -25,7 +25,7 @@ from typing import Any, Final, assert_never
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from txmsg.broker.alerts.file import Command, Email, Receiver, Webhook
+from txmsg.broker.alerts.file import CommandReceiver, EmailReceiver, Receiver, WebhookReceiver
 from txmsg.runtime.threads import DaemonThreads
 
 ATTEMPT_S_MAX: Final = 10.0
@@ -69,11 +69,11 @@ class Messenger:
         try:
             async with asyncio.timeout(ATTEMPT_S_MAX):
                 match target:
-                    case Webhook():
+                    case WebhookReceiver():
                         await self._in_thread(_post, target, notification_id, content)
-                    case Email():
+                    case EmailReceiver():
                         await self._in_thread(_mail, target, notification_id, content)
-                    case Command():
+                    case CommandReceiver():
                         await _run(target, notification_id, content)
                     case _:
                         assert_never(target)
@@ -178,7 +178,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(line: _CancellableConnection, webhook: Webhook, notification_id: int, content: Mapping[str, Any]) -> None:
+def _post(
+    line: _CancellableConnection, webhook: WebhookReceiver, notification_id: int, content: Mapping[str, Any]
+) -> None:
     request = urllib.request.Request(
         webhook.url.reveal(),
         data=json.dumps(content).encode(),
@@ -223,7 +225,7 @@ class _SmtpTls(smtplib.SMTP_SSL):
         return _on(self._line, made)
 
 
-def _mail(line: _CancellableConnection, email: Email, notification_id: int, content: Mapping[str, Any]) -> None:
+def _mail(line: _CancellableConnection, email: EmailReceiver, notification_id: int, content: Mapping[str, Any]) -> None:
     message = EmailMessage()
     message["From"], message["To"] = email.sender, ", ".join(email.to)
     message["Subject"] = subject(content)
@@ -243,7 +245,7 @@ def _mail(line: _CancellableConnection, email: Email, notification_id: int, cont
         raise ReceiverFailed(f"the mail server did not take it: {_why(exc)}") from None
 
 
-def _smtp(line: _CancellableConnection, email: Email, context: ssl.SSLContext) -> smtplib.SMTP:
+def _smtp(line: _CancellableConnection, email: EmailReceiver, context: ssl.SSLContext) -> smtplib.SMTP:
     if email.tls == "tls":
         return _SmtpTls(line, email.host, email.port, context)
     return _Smtp(line, email.host, email.port)
@@ -280,7 +282,7 @@ def text(content: Mapping[str, Any]) -> str:
 # ---- command
 
 
-async def _run(command: Command, notification_id: int, content: Mapping[str, Any]) -> None:
+async def _run(command: CommandReceiver, notification_id: int, content: Mapping[str, Any]) -> None:
     try:
         process = await asyncio.create_subprocess_exec(
             *command.argv,

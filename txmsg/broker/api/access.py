@@ -11,9 +11,9 @@ from typing import Final
 
 from txmsg.administration.access import (
     AlterUser,
+    ConnectionIdentity,
     CreateAccessKey,
     DeleteUser,
-    Identity,
     IssuedToken,
     LimitUser,
     NewUser,
@@ -48,10 +48,10 @@ class AccessApi:
         self._live = live
 
     @with_call
-    async def who_am_i(self, _: Nothing, call: ServerCall[Nothing, Identity]) -> Identity:
+    async def who_am_i(self, _: Nothing, call: ServerCall[Nothing, ConnectionIdentity]) -> ConnectionIdentity:
         principal = call.connection.principal
         expires_at = principal.expires_at
-        return Identity(
+        return ConnectionIdentity(
             name=principal.name,
             roles=sorted(principal.roles),
             authentication=self._live is not None,

@@ -17,7 +17,7 @@ from txmsg.broker.service import NotifyService
 from txmsg.broker.store.audit import AuditLog
 from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.group_administration import GroupAdministration
-from txmsg.broker.store.halves import Halves
+from txmsg.broker.store.halves import HalfMessages
 from txmsg.errors import ProtocolError, TxmsgError, shown
 from txmsg.message import check_name, datetime_of_us, us_of_datetime
 from txmsg.runtime.logs import EventLog
@@ -38,7 +38,7 @@ class AdminApi:
         self,
         service: NotifyService,
         delivery: DeliveryService,
-        halves: Halves,
+        halves: HalfMessages,
         groups: GroupAdministration,
         clients: AttachedClients,
         *,

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 from txmsg.administration.ask import Nothing
 from txmsg.administration.cluster import (
-    BrokerFigures,
     BrokerId,
-    Client,
     ClientPage,
     ClientQuery,
+    ClientSummary,
     ClusterState,
     Drained,
+    ExportedFigures,
     Figure,
     MirrorList,
     ReadFigures,
@@ -54,7 +54,7 @@ class ClusterApi:
         ]
         return ClientPage(
             clients=[
-                Client(
+                ClientSummary(
                     id=client.client_id,
                     producer_group=client.producer_group or None,
                     consumer_group=client.consumer_group or None,
@@ -81,9 +81,9 @@ class ClusterApi:
         await self._registry.forget(request.broker)
         return Nothing()
 
-    async def figures(self, request: ReadFigures) -> BrokerFigures:
+    async def figures(self, request: ReadFigures) -> ExportedFigures:
         figures = await self._read(request.with_database)
-        return BrokerFigures(
+        return ExportedFigures(
             broker=self._broker,
             now=datetime.now(UTC),
             figures=[

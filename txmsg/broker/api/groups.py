@@ -14,10 +14,10 @@ from txmsg.administration.groups import (
     GroupDeletion,
     GroupDetails,
     GroupList,
-    GroupMember,
     GroupName,
     GroupQuery,
     GroupSettings,
+    LiveGroupMember,
     RetriesDue,
     RetriesSkipped,
     RetryNow,
@@ -38,7 +38,7 @@ from txmsg.wire.access.permissions import DESCRIBE_GROUP
 from txmsg.wire.caller import names_for
 
 
-class Presence(Protocol):
+class GroupPresence(Protocol):
     """Who of a group is there, as this broker sees it."""
 
     def members_of(self, group: str) -> Sequence[tuple[str, float]]:
@@ -57,7 +57,7 @@ class GroupsApi:
         self,
         groups: GroupAdministration,
         retries: RetryAdministration,
-        presence: Presence,
+        presence: GroupPresence,
         checks: GroupChecks,
         clients: AttachedClients,
     ) -> None:
@@ -92,11 +92,11 @@ class GroupsApi:
             last_error=error_of_any(topics, last_error) or None,
         )
 
-    def _members(self, group: str) -> Sequence[GroupMember]:
+    def _members(self, group: str) -> Sequence[LiveGroupMember]:
         attached = {client.client_id: client for client in self._clients.all() if client.consumer_group == group}
         members = []
         for client_id, silent_s in self._presence.members_of(group):
-            member = GroupMember(id=client_id, silent_s=round(silent_s, 1))
+            member = LiveGroupMember(id=client_id, silent_s=round(silent_s, 1))
             if (client := attached.get(client_id)) is not None:
                 member = replace(member, host=client.host, pid=client.pid, release=client.release, since=client.since)
             members.append(member)

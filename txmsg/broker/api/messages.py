@@ -12,10 +12,10 @@ from txmsg.administration.messages import (
     ErasedMessages,
     Erasure,
     FoundMessage,
-    Journal,
     JournalEntry,
     LifeInGroup,
     LifeInMirror,
+    MessageJournal,
     MessagePage,
     MessageQuery,
     Trace,
@@ -23,8 +23,8 @@ from txmsg.administration.messages import (
     TraceQuery,
 )
 from txmsg.broker.api.withheld import error_of
-from txmsg.broker.journal import Event
-from txmsg.broker.store.body_keys import BodyKeys
+from txmsg.broker.journal import JournalEvent
+from txmsg.broker.store.body_keys import BodyKeyStore
 from txmsg.broker.store.messages import Located, Messages
 from txmsg.errors import InvalidMessage, ProtocolError
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Offset, check_name, parse_id
@@ -37,7 +37,7 @@ from txmsg.wire.codec import REQUEST_ITEMS_MAX, slices_of_ids
 _log = EventLog(__name__)
 
 _ERASE_MAX: Final = 1000
-_OF_HANDLERS: Final = frozenset({Event.REFUSED, Event.RETRY})
+_OF_HANDLERS: Final = frozenset({JournalEvent.REFUSED, JournalEvent.RETRY})
 """Events whose details are what a handler raised."""
 _REPLY_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 _WHICH: Final = "give an id, a key or a place to find a message"
@@ -46,7 +46,7 @@ _WHICH: Final = "give an id, a key or a place to find a message"
 class MessagesApi:
     """The service Messages."""
 
-    def __init__(self, messages: Messages, keys: BodyKeys) -> None:
+    def __init__(self, messages: Messages, keys: BodyKeyStore) -> None:
         self._messages = messages
         self._keys = keys
 
@@ -105,7 +105,7 @@ class MessagesApi:
             queue_offset=message.offset,
             since=message.half_stored_at or message.stored_at,
         )
-        journal = Journal(since=located.journal_since, entries=_shown_entries(entries, message.topic))
+        journal = MessageJournal(since=located.journal_since, entries=_shown_entries(entries, message.topic))
         return TracedMessage(message=message, groups=groups, mirrors=mirrors, journal=journal)
 
     async def _ended(self, id_: str) -> EndedTransaction | None:

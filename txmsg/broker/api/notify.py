@@ -11,18 +11,18 @@ from txmsg.broker.clients import AttachedClient, AttachedClients
 from txmsg.broker.delivery.offsets import Expiry
 from txmsg.broker.delivery.values import (
     MemberConnection,
+    MemberSubscription,
     MessageBatch,
     PollSequenceStep,
     Receipt,
     Receive,
     Refusal,
-    Subscription,
 )
 from txmsg.broker.erasable import ErasableBodies
 from txmsg.broker.incarnation import Incarnation
 from txmsg.broker.service import NotifyService
-from txmsg.broker.store.halves import Halves
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.halves import HalfMessages
+from txmsg.broker.store.rows import StoredRow
 from txmsg.broker.store.scheduled import Scheduled
 from txmsg.checker.ports import DueHalf
 from txmsg.errors import BrokerUnavailable, InvalidMessage, ProtocolError, TxmsgError
@@ -124,7 +124,7 @@ class DeliveryService(Protocol):
         ...
 
 
-class Routes(Protocol):
+class BrokerRoutes(Protocol):
     """What clients are told of the brokers of this database."""
 
     @property
@@ -162,12 +162,12 @@ class NotifyApi:
         self,
         service: NotifyService,
         delivery: DeliveryService,
-        halves: Halves,
+        halves: HalfMessages,
         clients: AttachedClients,
         scheduled: Scheduled,
         *,
         bodies: ErasableBodies,
-        routes: Routes,
+        routes: BrokerRoutes,
         incarnation: Incarnation,
         stopping: asyncio.Event,
         authenticates: bool = False,
@@ -307,7 +307,8 @@ class NotifyApi:
                 group=request.group,
                 client_id=request.client_id,
                 subscriptions=[
-                    Subscription(check_topics(wanted.topic), wanted.tags or "*") for wanted in request.subscriptions
+                    MemberSubscription(check_topics(wanted.topic), wanted.tags or "*")
+                    for wanted in request.subscriptions
                 ],
                 count_max=min(request.max_messages, _MESSAGES_MAX),
                 size_bytes_max=request.max_bytes or None,
@@ -464,7 +465,7 @@ def _receipt_pb(receipt: Receipt) -> pb.Receipt:
 
 
 def _columns(handout: MessageBatch) -> pb.DeliveredColumns:
-    columns: Any = Row._make(zip(*handout.rows, strict=True))
+    columns: Any = StoredRow._make(zip(*handout.rows, strict=True))
     return pb.DeliveredColumns(
         topic=handout.topic,
         queue=handout.queue,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txmsg.administration.rules import Allowed, Checked, Denied, RuleList, RuleQuery
+from txmsg.administration.rules import RuleAdded, RuleChecked, RuleList, RuleQuery, RuleRemoved
 from txmsg.broker.access import LiveAccess
 from txmsg.broker.store.access_rules import AccessRules
 from txmsg.wire.access.permissions import resolved
-from txmsg.wire.access.rules import ADMIN, ADMIN_RULES, ROLE, Decision, Right, Rule, Rules, parse_rule
+from txmsg.wire.access.rules import ADMIN, ADMIN_RULES, ROLE, AccessDecision, Right, Rule, RuleSet, parse_rule
 
 
 class RulesApi:
@@ -19,37 +19,37 @@ class RulesApi:
         self._live = live
 
     async def list(self, query: RuleQuery) -> RuleList:
-        rules = Rules(await self._rules.list()).all
+        rules = RuleSet(await self._rules.list()).all
         if query.subject:
             subjects = {query.subject, *(ROLE + role for role in await self._roles_of(query.subject))}
             built_in = ADMIN_RULES if ROLE + ADMIN in subjects else ()
             rules = (*built_in, *(rule for rule in rules if rule.subject in subjects))
         return RuleList(rules=rules)
 
-    async def allow(self, given: Rule) -> Allowed:
+    async def allow(self, given: Rule) -> RuleAdded:
         changed = await self._rules.add(_checked(given))
         await self._take()
-        return Allowed(changed=changed)
+        return RuleAdded(changed=changed)
 
-    async def deny(self, given: Rule) -> Denied:
+    async def deny(self, given: Rule) -> RuleRemoved:
         rule = _checked(given)
         roles = await self._roles_of(rule.subject)
         changed = await self._rules.remove(rule)
         await self._take()
-        return Denied(changed=changed, still=(await self._decision(rule, roles)).rule)
+        return RuleRemoved(changed=changed, still=(await self._decision(rule, roles)).rule)
 
-    async def check(self, given: Rule) -> Checked:
+    async def check(self, given: Rule) -> RuleChecked:
         asked = _checked(given)
         roles = await self._roles_of(asked.subject)
         allowed, rule = await self._decision(asked, roles)
-        return Checked(allowed=allowed, rule=rule, roles=roles)
+        return RuleChecked(allowed=allowed, rule=rule, roles=roles)
 
     async def _take(self) -> None:
         if self._live is not None:
             await self._live.take()
 
-    async def _decision(self, asked: Rule, roles: Sequence[str]) -> Decision:
-        rights = Rules(await self._rules.list()).rights_of(asked.subject, roles)
+    async def _decision(self, asked: Rule, roles: Sequence[str]) -> AccessDecision:
+        rights = RuleSet(await self._rules.list()).rights_of(asked.subject, roles)
         return rights.decide(*resolved(Right(asked.action, asked.kind), asked.pattern))  # of a prefix, its own prefixes
 
     async def _roles_of(self, subject: str) -> Sequence[str]:

@@ -15,7 +15,7 @@ from txmsg.administration.topics import (
     TopicName,
     TopicPage,
     TopicQuery,
-    TopicSettings,
+    TopicWithSettings,
 )
 from txmsg.broker.store.topic_settings import TopicAdministration
 from txmsg.broker.store.topics import TopicRegistry
@@ -41,10 +41,10 @@ class TopicsApi:
         found = await self._topics.show(request.topic, retention_s=self._retention_s())
         return replace(found, groups=[each for each in found.groups if may(DESCRIBE_GROUP, each.group)])
 
-    async def settings(self, request: TopicName) -> TopicSettings:
+    async def settings(self, request: TopicName) -> TopicWithSettings:
         return await self._topics.settings(request.topic)
 
-    async def alter(self, request: AlterTopic) -> TopicSettings:
+    async def alter(self, request: AlterTopic) -> TopicWithSettings:
         return await self._topics.alter(request.topic, request.change)
 
     async def delete(self, request: DeleteTopic) -> Nothing:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from txmsg.administration.dead_letters import DeadLetter
-from txmsg.administration.groups import Retry
+from txmsg.administration.groups import PendingRetry
 from txmsg.broker.store.failures import EXPIRED
 from txmsg.wire.access.permissions import READ_TOPIC
 from txmsg.wire.caller import may
 
-MessageT = TypeVar("MessageT", Retry, DeadLetter)
+MessageT = TypeVar("MessageT", PendingRetry, DeadLetter)
 
 
 def error_of(topic: str, text: str | None) -> str:

@@ -8,12 +8,12 @@ from uuid import UUID
 
 from txmsg.broker.cluster.clock import DatabaseClock
 from txmsg.broker.store.leases import LeaseRow
-from txmsg.broker.store.topics import Topic
+from txmsg.broker.store.topics import StoredTopic
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import QueueId
 
 
-class Change(NamedTuple):
+class LeaseChange(NamedTuple):
     """Changes of this broker's queues: gained, lost, and to be handed over."""
 
     gained: set[QueueId]
@@ -69,14 +69,14 @@ class Leases:
         """A heartbeat sent at `asked_at` has succeeded."""
         self._is_member, self._deadline = True, asked_at + self.ttl_s
 
-    def set(self, rows: Iterable[LeaseRow]) -> Change:
+    def set(self, rows: Iterable[LeaseRow]) -> LeaseChange:
         """Replaces the leases. A queue with another epoch than before is both lost and gained."""
         rows = list(rows)
         before, self._epochs = self._epochs, {row.queue_id: row.epoch for row in rows}
         self.version += 1
         lost = {queue_id for queue_id, epoch in before.items() if self._epochs.get(queue_id) != epoch}
         gained = {queue_id for queue_id, epoch in self._epochs.items() if before.get(queue_id) != epoch}
-        return Change(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
+        return LeaseChange(gained, lost, {row.queue_id: row.epoch for row in rows if row.wanted_by is not None})
 
     def give_up(self, queue_ids: Iterable[QueueId]) -> None:
         """Stops delivering these queues, before others may begin."""
@@ -97,9 +97,9 @@ class OwnQueues:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._version = -1
-        self._found: dict[str, tuple[Topic, tuple[QueueId, ...]]] = {}
+        self._found: dict[str, tuple[StoredTopic, tuple[QueueId, ...]]] = {}
 
-    def __call__(self, topic: Topic) -> Sequence[QueueId]:
+    def __call__(self, topic: StoredTopic) -> Sequence[QueueId]:
         """Their ids; empty when there are none."""
         if self._version != self._leases.version:
             self._version = self._leases.version

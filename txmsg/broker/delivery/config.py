@@ -192,7 +192,7 @@ class DeliveryConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class GroupDeliverySettings:
     """The settings of one group; `txmsg group alter` writes them."""
 
     backoff: Backoff = field(default_factory=Backoff)

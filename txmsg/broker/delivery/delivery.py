@@ -24,8 +24,8 @@ from txmsg.broker.delivery.loader import Loader
 from txmsg.broker.delivery.maintenance import Maintenance
 from txmsg.broker.delivery.offsets import Visibility
 from txmsg.broker.delivery.patterns import Patterns, patterns_of
-from txmsg.broker.delivery.reader import Reader
-from txmsg.broker.delivery.state import State
+from txmsg.broker.delivery.reader import WindowReader
+from txmsg.broker.delivery.state import DeliveryState
 from txmsg.broker.delivery.values import (
     MemberConnection,
     MessageBatch,
@@ -34,10 +34,10 @@ from txmsg.broker.delivery.values import (
     Receipt,
     Receive,
     Refusal,
-    Topics,
+    TopicQueues,
 )
 from txmsg.broker.delivery.writer import ProgressWriter
-from txmsg.broker.journal import Event, Journal
+from txmsg.broker.journal import JournalBuffer, JournalEvent
 from txmsg.broker.store.connect import Pool
 from txmsg.errors import BrokerUnavailable
 from txmsg.message import QueueId
@@ -55,7 +55,7 @@ _NAP_S_MAX = 0.5
 """How long a member that may get nothing sleeps before it checks whether the broker is closing."""
 
 
-class _Call(NamedTuple):
+class _ReceiveCall(NamedTuple):
     """A receive under way."""
 
     request: Receive
@@ -87,26 +87,26 @@ class Delivery:
         membership: Membership,
         config: DeliveryConfig,
         *,
-        topics: Topics,
-        journal: Journal | None = None,
+        topics: TopicQueues,
+        journal: JournalBuffer | None = None,
     ) -> None:
         membership.holder = self
         pool.incarnation.on_end(self._forget)
         self._membership = membership
-        self._state = State(pool, membership.leases, config, journal)
+        self._state = DeliveryState(pool, membership.leases, config, journal)
         self._state.end_polls = self._end_polls
         self.writer = ProgressWriter(self._state, membership)
         self._loader = Loader(self._state, membership, self.writer, topics)
         self._patterns = Patterns(self._state, self._waiting_patterns, self._end_polls_by)
         self.maintenance = Maintenance(self._state, self.writer, self._loader, topics, self._patterns)
         """The steps that `run` repeats."""
-        self.reader = Reader(self._state)
+        self.reader = WindowReader(self._state)
         self._topics = topics
         self._parked: dict[tuple[str, str, int], _Parked] = {}  # who waits, by group, client and line
         self._token = secrets.randbits(_TOKEN_BITS)
 
     @property
-    def state(self) -> State:
+    def state(self) -> DeliveryState:
         """All that is in memory, to be looked at."""
         return self._state
 
@@ -131,7 +131,7 @@ class Delivery:
             wants = await self._patterns.wanted(asked)
         newest = self._patterns.newest
         group = await self._loader.group(request.group, wants, request.start, asked, newest=newest)
-        call = _Call(request, outlet, group, wants, patterns)
+        call = _ReceiveCall(request, outlet, group, wants, patterns)
         group.members.join(request.client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
         if request.line is not None and not self._follow(group, request.client_id, request.line):
             return []
@@ -147,7 +147,7 @@ class Delivery:
         await self._note(call, [batch.receipt for batch in found])
         return found
 
-    async def _wait(self, call: _Call, why: NoMessages, wait_s: float) -> list[MessageBatch] | NoMessages:
+    async def _wait(self, call: _ReceiveCall, why: NoMessages, wait_s: float) -> list[MessageBatch] | NoMessages:
         """Takes messages as soon as there are some for this call, for which there are none now."""
         request, group = call.request, call.group
         parked = None if request.line is None else (group.name, request.client_id, request.line.id)
@@ -183,7 +183,7 @@ class Delivery:
                 del self._parked[parked]
         return found
 
-    async def _nap(self, call: _Call) -> None:
+    async def _nap(self, call: _ReceiveCall) -> None:
         """Returns when a member that may get nothing may perhaps get something. It is not woken in place of others."""
         if call.outlet is not None and call.outlet.is_full:
             with suppress(TimeoutError):
@@ -193,7 +193,7 @@ class Delivery:
             blocked_s = call.group.members.blocked_s(call.request.client_id, self._state.monotonic())
             await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
 
-    async def _note(self, call: _Call, receipts: Sequence[Receipt]) -> None:
+    async def _note(self, call: _ReceiveCall, receipts: Sequence[Receipt]) -> None:
         """Notes what a call has taken, before it is sent: with its line, and in the cursors of ordered messages."""
         request, group = call.request, call.group
         if request.line is not None and (replaced := group.members.sent(request.client_id, request.line, receipts)):
@@ -472,7 +472,7 @@ class Delivery:
         self.drop(why)
         self._state.ordered_in_flight.clear()
 
-    def _take(self, call: _Call) -> list[MessageBatch] | NoMessages:
+    def _take(self, call: _ReceiveCall) -> list[MessageBatch] | NoMessages:
         """The messages that this call gets now."""
         request, group, config = call.request, call.group, self._state.config
         client_id, visibility_timeout_s = request.client_id, request.visibility_timeout_s
@@ -517,7 +517,7 @@ def _end(parked: _Parked) -> None:
         parked.patience.reschedule(asyncio.get_running_loop().time())
 
 
-def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: Sequence[MessageBatch]) -> None:
+def _journal_delivered(journal: JournalBuffer, group: Group, client_id: str, batches: Sequence[MessageBatch]) -> None:
     for batch in batches:
         if batch.receipt.queue_id not in journal.queues:
             continue  # a journal costs other topics nothing
@@ -525,4 +525,6 @@ def _journal_delivered(journal: Journal, group: Group, client_id: str, batches: 
         for offset, attempt in zip(batch.receipt.offsets, batch.attempts or repeat(1), strict=False):
             offsets[attempt].append(offset)
         for attempt, taken in offsets.items():
-            journal.note(Event.DELIVERED, batch.receipt.queue_id, taken, group.name, by=client_id, attempt=attempt)
+            journal.note(
+                JournalEvent.DELIVERED, batch.receipt.queue_id, taken, group.name, by=client_id, attempt=attempt
+            )

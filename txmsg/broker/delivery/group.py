@@ -10,14 +10,14 @@ from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
-from txmsg.broker.delivery.config import GroupSettings
+from txmsg.broker.delivery.config import GroupDeliverySettings
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.offsets import Expiry, Visibility
-from txmsg.broker.delivery.retries import Outcome, Retries, RetryFetch, Suspects
+from txmsg.broker.delivery.retries import Retries, RetryFetch, RetryOutcome, SuspectSelection
 from txmsg.broker.delivery.values import DeliveryCounts, MessageBatch, Receipt, Refusal
-from txmsg.broker.delivery.window import BEHIND, FAILURE_OF, Failure, QueueFetch, Window
-from txmsg.broker.journal import Event, Journal
-from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, Row, size_bytes_of
+from txmsg.broker.delivery.window import BEHIND, FAILURE_OF, DeliveryFailure, InFlightWindow, QueueFetch
+from txmsg.broker.journal import JournalBuffer, JournalEvent
+from txmsg.broker.store.rows import NO_GENERATIONS, Generations, RetryKey, RetryRow, StoredRow, size_bytes_of
 from txmsg.message import QueueId, QueueNumber
 from txmsg.wire.tags import TagExpression
 
@@ -51,7 +51,7 @@ class GroupQueueReader:
     queue_id: QueueId
     epoch: int
     """Of the lease under which the window was built."""
-    window: Window
+    window: InFlightWindow
     end: int = 0
     """The offset after the last message, as far as known."""
     segment: int | None = None
@@ -113,7 +113,7 @@ class Group:
     id: int
     name: str
     retries: Retries
-    settings: GroupSettings = field(default_factory=GroupSettings)
+    settings: GroupDeliverySettings = field(default_factory=GroupDeliverySettings)
     members: Members = field(default_factory=lambda: Members(""))
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
@@ -127,7 +127,7 @@ class Group:
     """Called whenever a feed may have become busy."""
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     """Of all groups of the broker."""
-    journal: Journal = field(default_factory=Journal)
+    journal: JournalBuffer = field(default_factory=JournalBuffer)
     """The broker's."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
@@ -189,16 +189,16 @@ class Group:
         A member whose messages may be LOST gets a suspect as the only message, in turn with others.
         """
         if visibility.expiry is not Expiry.LOST:
-            return self._take_any(fetch, visibility, Suspects.AMONG_OTHERS)
-        if not self._gave_suspect and (batches := self._take_retries(1, fetch, visibility, Suspects.ONLY)):
+            return self._take_any(fetch, visibility, SuspectSelection.AMONG_OTHERS)
+        if not self._gave_suspect and (batches := self._take_retries(1, fetch, visibility, SuspectSelection.ONLY)):
             self._gave_suspect = True
-        elif batches := self._take_any(fetch, visibility, Suspects.LEFT_OUT):
+        elif batches := self._take_any(fetch, visibility, SuspectSelection.LEFT_OUT):
             self._gave_suspect = False
         else:
-            batches = self._take_retries(1, fetch, visibility, Suspects.ONLY)
+            batches = self._take_retries(1, fetch, visibility, SuspectSelection.ONLY)
         return batches
 
-    def _take_any(self, fetch: Fetch, visibility: Visibility, suspects: Suspects) -> list[MessageBatch]:
+    def _take_any(self, fetch: Fetch, visibility: Visibility, suspects: SuspectSelection) -> list[MessageBatch]:
         wants, count, size_bytes, in_runs = fetch
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
@@ -238,7 +238,7 @@ class Group:
         return batches
 
     def _take_retries(
-        self, count_max: int, fetch: Fetch, visibility: Visibility, suspects: Suspects
+        self, count_max: int, fetch: Fetch, visibility: Visibility, suspects: SuspectSelection
     ) -> list[MessageBatch]:
         """As `_take_any`, of retries only."""
         if not self.retries.ready_count:
@@ -269,7 +269,7 @@ class Group:
     def _batch_of(
         self,
         feed: GroupQueueReader,
-        rows: Sequence[Row],
+        rows: Sequence[StoredRow],
         token: int,
         *,
         attempts: Sequence[int] | None = None,
@@ -297,7 +297,7 @@ class Group:
                 self.members.returned(len(first) + len(retries))
                 if self.journal.queues:
                     offsets = [*first, *(key.offset for key in retries)]
-                    self.journal.note(Event.RETURNED, feed.queue_id, offsets, self.name)
+                    self.journal.note(JournalEvent.RETURNED, feed.queue_id, offsets, self.name)
                 touched.append(feed)
         return touched
 
@@ -329,7 +329,7 @@ class Group:
                 _, token, _, offsets = receipt
                 done, late = feed.window.take_back(token, offsets)
                 retried, late = self.retries.take_back(feed.queue_id, token, late) if late else ([], [])
-                failure = Failure(error, delay_s, is_final, is_rejected, is_least)
+                failure = DeliveryFailure(error, delay_s, is_final, is_rejected, is_least)
                 self._fail(client_id, token, {feed: done}, retried, failure, now)
                 if late:
                     expired.append(receipt._replace(offsets=late))
@@ -401,7 +401,7 @@ class Group:
                 self.retries.late.expired(keys, token)
             self._fail(None, token, {}, keys, FAILURE_OF[expiry], now)
 
-    def written(self, outcomes: Mapping[RetryKey, Outcome]) -> None:
+    def written(self, outcomes: Mapping[RetryKey, RetryOutcome]) -> None:
         """These outcomes of retries are on disk."""
         backoff = self.settings.backoff
         self.retries.late.settled(
@@ -435,10 +435,10 @@ class Group:
         late = feed.window.ack(receipt.token, receipt.offsets)
         if feed.queue_id in self.journal.queues:
             done_first = set(receipt.offsets).difference(late)
-            self.journal.note(Event.ACKNOWLEDGED, feed.queue_id, done_first, self.name, by=client_id, attempt=1)
+            self.journal.note(JournalEvent.ACKNOWLEDGED, feed.queue_id, done_first, self.name, by=client_id, attempt=1)
         if late:
             retried, late = self.retries.take_back(feed.queue_id, receipt.token, late)
-            self._journal_retried(Event.ACKNOWLEDGED, retried, by=client_id)
+            self._journal_retried(JournalEvent.ACKNOWLEDGED, retried, by=client_id)
             self.retries.settled(retried, None)
         if late:
             late = self.retries.late.acknowledge(feed.queue_id, late, receipt.token)
@@ -458,7 +458,7 @@ class Group:
         token: int,
         offsets: Mapping[GroupQueueReader, Sequence[int]],
         retried: Sequence[RetryKey],
-        failure: Failure,
+        failure: DeliveryFailure,
         now: float,
     ) -> None:
         """Messages delivered under this token failed. During a pause only the probe counts; the rest is read again."""
@@ -470,7 +470,7 @@ class Group:
         else:
             self.counts.refused += count
         if self.journal.queues:
-            event = Event.EXPIRED if client_id is None else Event.REFUSED
+            event = JournalEvent.EXPIRED if client_id is None else JournalEvent.REFUSED
             for feed, failed in offsets.items():
                 self.journal.note(
                     event, feed.queue_id, failed, self.name, by=client_id, attempt=1, detail=failure.error
@@ -479,16 +479,16 @@ class Group:
         if self._pauses(client_id, token, count, failure, now):
             for feed, failed in offsets.items():
                 feed.window.unread(failed)
-                self.journal.note(Event.RETURNED, feed.queue_id, failed, self.name)
-            self._journal_retried(Event.RETURNED, retried)
+                self.journal.note(JournalEvent.RETURNED, feed.queue_id, failed, self.name)
+            self._journal_retried(JournalEvent.RETURNED, retried)
             self.retries.leave(retried)
         else:
             for feed, failed in offsets.items():
                 if returned := feed.window.fail(failed, failure):
-                    self.journal.note(Event.RETURNED, feed.queue_id, returned, self.name)
+                    self.journal.note(JournalEvent.RETURNED, feed.queue_id, returned, self.name)
             self.retries.settled(retried, failure)
 
-    def _pauses(self, client_id: str | None, token: int, count: int, failure: Failure, now: float) -> bool:
+    def _pauses(self, client_id: str | None, token: int, count: int, failure: DeliveryFailure, now: float) -> bool:
         """Whether the group is paused after these failures. A rejection is of the message, not of the group."""
         if client_id is not None and failure.is_rejected:
             if self.members.succeeded(client_id, now, count):
@@ -497,7 +497,7 @@ class Group:
         return self.members.failed(client_id, count, failure.error, token=token, now=now)
 
     def _journal_retried(
-        self, event: Event, retried: Sequence[RetryKey], *, by: str | None = None, detail: str | None = None
+        self, event: JournalEvent, retried: Sequence[RetryKey], *, by: str | None = None, detail: str | None = None
     ) -> None:
         """Notes what has happened to these retries, which are still in memory."""
         if self.journal.queues:

@@ -1,7 +1,7 @@
 """The ordering keys of a window: which of their messages may be delivered. Pure: knows no database and no clock.
 
 The life of a key is the table `TRANSITIONS`, in the manner of h11: every pair of state and event that is not in it is
-illegal. `Keys` changes the state of a key only by it.
+illegal. `OrderingKeys` changes the state of a key only by it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from txmsg.broker.store.rows import Row, size_bytes_of
+from txmsg.broker.store.rows import StoredRow, size_bytes_of
 
 
 class KeyState(StrEnum):
@@ -78,14 +78,14 @@ _ANY_BLOCKED = frozenset({_S.BUSY_THEN_BLOCKED, _S.BLOCKED})
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
+class _KeyEntry:
     """An ordering key that is not free, and its messages in the window."""
 
     key: str
     state: KeyState = _FREE
     out: dict[int, bool] = field(default_factory=dict)
     """Offsets of its head or of what is left of a run, in order: whether each has failed and waits for earlier ones."""
-    behind: deque[Row] | None = None
+    behind: deque[StoredRow] | None = None
     """Later messages, in order; None: no message has waited yet. Most keys have one message."""
     returned: int | None = None
     """The first of what is out that has returned uncounted."""
@@ -93,7 +93,7 @@ class _Entry:
     """How many are on their way to the table `retry`."""
 
 
-class Keys:
+class OrderingKeys:
     """Lets one message of a key be ready or in flight at a time, or a run of them; later ones wait behind, in order.
 
     A run is a head and messages after it that one consumer got in one reply. Nothing else of the key is ready until all
@@ -106,9 +106,9 @@ class Keys:
     """
 
     def __init__(self, blocked: Iterable[str] = ()) -> None:
-        self._entries: dict[str, _Entry] = {}  # of all keys that are not free
-        self._out: dict[int, _Entry] = {}  # by offset of a message that is out
-        self._following: dict[int, _Entry] = {}  # by offset of a message on its way to the table `retry`
+        self._entries: dict[str, _KeyEntry] = {}  # of all keys that are not free
+        self._out: dict[int, _KeyEntry] = {}  # by offset of a message that is out
+        self._following: dict[int, _KeyEntry] = {}  # by offset of a message on its way to the table `retry`
         self._blocked_count = 0
         self.waiting_count = 0
         """Messages that wait behind a head."""
@@ -149,16 +149,16 @@ class Keys:
 
     # ---- messages
 
-    def admit(self, rows: Sequence[Row]) -> tuple[list[Row], list[int]]:
+    def admit(self, rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[int]]:
         """Of rows as read: those that are ready, and the offsets that follow their key into the table `retry`."""
-        ready: list[Row] = []
+        ready: list[StoredRow] = []
         following: list[int] = []
         for row in rows:
             key = row.ordering_key
             if key is None:
                 ready.append(row)
                 continue
-            entry = self._entries.get(key) or _Entry(key)
+            entry = self._entries.get(key) or _KeyEntry(key)
             before = entry.state
             after = self._fire(entry, _READ)
             if after is _BLOCKED:
@@ -176,20 +176,20 @@ class Keys:
                 self.waiting_size_bytes += size_bytes_of(row)
         return ready, following
 
-    def next_of_run(self, head: int) -> Row | None:
+    def next_of_run(self, head: int) -> StoredRow | None:
         """The message that may `join` the run of this head, which is taken."""
         entry = self._out.get(head)
         if entry is None or not entry.behind or (entry.state, _JOIN) not in TRANSITIONS:
             return None
         return entry.behind[0]
 
-    def join(self, head: int) -> Row:
+    def join(self, head: int) -> StoredRow:
         """The next message of the key is taken together with this head."""
         return self._take_next(self._out[head], _JOIN)
 
-    def done(self, offsets: Iterable[int]) -> tuple[list[Row], list[int]]:
+    def done(self, offsets: Iterable[int]) -> tuple[list[StoredRow], list[int]]:
         """These are done. Returns the next messages of their keys, which are ready now, and offsets as `admit`."""
-        ready: list[Row] = []
+        ready: list[StoredRow] = []
         following: list[int] = []
         for offset in offsets:
             entry = self._out.pop(offset, None)
@@ -206,7 +206,7 @@ class Keys:
         """
         following: list[int] = []
         unread: list[int] = []
-        concerned: dict[_Entry, None] = {}
+        concerned: dict[_KeyEntry, None] = {}
         for offset in offsets:
             entry = self._out.get(offset)
             if entry is None:
@@ -244,7 +244,7 @@ class Keys:
             if not entry.out:
                 self._end(entry)
 
-    def _go_on(self, entry: _Entry, ready: list[Row], following: list[int]) -> None:
+    def _go_on(self, entry: _KeyEntry, ready: list[StoredRow], following: list[int]) -> None:
         """A message of a busy key was settled. Adds to `ready` and `following`, as `admit` returns them."""
         out = entry.out
         while out and out[first := next(iter(out))]:
@@ -280,7 +280,7 @@ class Keys:
         if not entry.following:
             self._fire(entry, _UNBLOCK)
 
-    def _follow(self, entry: _Entry, offset: int) -> None:
+    def _follow(self, entry: _KeyEntry, offset: int) -> None:
         """A message is on its way to the table `retry`."""
         self._fire(entry, _BLOCK)
         self._following[offset] = entry
@@ -288,11 +288,11 @@ class Keys:
 
     # ---- states
 
-    def _entry(self, key: str) -> _Entry:
+    def _entry(self, key: str) -> _KeyEntry:
         """What is known of a key. That of a free key is kept from the first event on that changes its state."""
-        return self._entries.get(key) or _Entry(key)
+        return self._entries.get(key) or _KeyEntry(key)
 
-    def _fire(self, entry: _Entry, event: KeyEvent) -> KeyState:
+    def _fire(self, entry: _KeyEntry, event: KeyEvent) -> KeyState:
         """The state of a key after an event. Raises AssertionError if the event is illegal in its state."""
         before = entry.state
         try:
@@ -308,12 +308,12 @@ class Keys:
                 del self._entries[entry.key]
         return after
 
-    def _end(self, entry: _Entry) -> None:
+    def _end(self, entry: _KeyEntry) -> None:
         """Nothing of this key is out any more."""
         entry.returned = None
         self._fire(entry, _OVER)
 
-    def _take_next(self, entry: _Entry, event: KeyEvent) -> Row:
+    def _take_next(self, entry: _KeyEntry, event: KeyEvent) -> StoredRow:
         """The first message that waits behind is out now."""
         assert entry.behind
         self._fire(entry, event)
@@ -322,7 +322,7 @@ class Keys:
         self._out[row.offset] = entry
         return row
 
-    def _next(self, behind: deque[Row]) -> Row:
+    def _next(self, behind: deque[StoredRow]) -> StoredRow:
         row = behind.popleft()
         self.waiting_count -= 1
         self.waiting_size_bytes -= size_bytes_of(row)

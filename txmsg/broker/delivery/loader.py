@@ -11,14 +11,14 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from txmsg.broker.cluster import Leases, Membership
-from txmsg.broker.delivery.config import DeliveryConfig, GroupSettings
+from txmsg.broker.delivery.config import DeliveryConfig, GroupDeliverySettings
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import OrderedInFlight
 from txmsg.broker.delivery.members import Members, Pause
 from txmsg.broker.delivery.retries import Retries
-from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import Topics
-from txmsg.broker.delivery.window import Memory, Window
+from txmsg.broker.delivery.state import DeliveryState
+from txmsg.broker.delivery.values import TopicQueues
+from txmsg.broker.delivery.window import InFlightWindow, WindowMemory
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.broker.store import delivery as store
@@ -47,7 +47,9 @@ class LeasedQueue(NamedTuple):
 class Loader:
     """Loads groups, and the queues that this broker leases, into memory. One load per group at a time."""
 
-    def __init__(self, state: State, membership: Membership, writer: ProgressWriter, topics: Topics) -> None:
+    def __init__(
+        self, state: DeliveryState, membership: Membership, writer: ProgressWriter, topics: TopicQueues
+    ) -> None:
         self._state = state
         self._membership = membership
         self._writer = writer
@@ -242,13 +244,13 @@ async def _load_group(conn: Connection, name: str, config: DeliveryConfig) -> Gr
     return Group(row.id, name, retries, settings_of(row, config), members)
 
 
-def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupSettings:
+def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupDeliverySettings:
     """The settings in the group's row; the broker's own where it has none."""
     backoff = Backoff(
         delays_s=config.backoff.delays_s if row.retry_delays_s is None else tuple(row.retry_delays_s),
         retries_max=config.backoff.retries_max if row.retries_max is None else row.retries_max,
     )
-    return GroupSettings(
+    return GroupDeliverySettings(
         backoff=backoff,
         parks_keys=row.poisoned_key == "park",
         deliver_rate_max=row.deliver_rate_max,
@@ -263,7 +265,7 @@ async def _load_feeds(  # noqa: PLR0917
     group: Group,
     leased: Mapping[QueueId, LeasedQueue],
     config: DeliveryConfig,
-    memory: Memory,
+    memory: WindowMemory,
     *,
     leases: Leases,
 ) -> list[GroupQueueReader]:
@@ -292,7 +294,7 @@ async def _load_feeds(  # noqa: PLR0917
             group,
             *(leased[cursor.queue_id].topic, leased[cursor.queue_id].number),
             *(cursor.queue_id, leased[cursor.queue_id].epoch),
-            Window(
+            InFlightWindow(
                 cursor.next_offset,
                 cursor.acked,
                 count_max=config.window_count_max,

@@ -10,8 +10,8 @@ from txmsg.broker.delivery.group import Group
 from txmsg.broker.delivery.handover import is_finished, notes_to_clear, notes_to_renew
 from txmsg.broker.delivery.loader import Loader, settings_of
 from txmsg.broker.delivery.patterns import Patterns
-from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.values import Topics
+from txmsg.broker.delivery.state import DeliveryState
+from txmsg.broker.delivery.values import TopicQueues
 from txmsg.broker.delivery.writer import ProgressWriter
 from txmsg.broker.periodic import repeat
 from txmsg.broker.store import consumer_groups as groups_store
@@ -29,7 +29,7 @@ class Maintenance:
     """The steps that delivery repeats, each on its own."""
 
     def __init__(
-        self, state: State, writer: ProgressWriter, loader: Loader, topics: Topics, patterns: Patterns
+        self, state: DeliveryState, writer: ProgressWriter, loader: Loader, topics: TopicQueues, patterns: Patterns
     ) -> None:
         self._state = state
         self._writer = writer

@@ -99,7 +99,7 @@ class Visibility(NamedTuple):
     expiry: Expiry = Expiry.COUNTED
 
 
-class _Batch(Generic[K]):
+class _InFlightBatch(Generic[K]):
     """Messages delivered together, and how many are still in flight."""
 
     __slots__ = ("deadline", "deadline_max", "expiry", "keys", "left", "token")
@@ -109,7 +109,7 @@ class _Batch(Generic[K]):
         self.keys = keys
         self.left = len(keys)
 
-    def __lt__(self, other: _Batch[K]) -> bool:
+    def __lt__(self, other: _InFlightBatch[K]) -> bool:
         return self.deadline < other.deadline
 
 
@@ -131,8 +131,8 @@ class InFlight(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._batch_of: dict[K, _Batch[K]] = {}
-        self._heap: list[_Batch[K]] = []
+        self._batch_of: dict[K, _InFlightBatch[K]] = {}
+        self._heap: list[_InFlightBatch[K]] = []
         self._finished = 0
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class InFlight(Generic[K]):
         """Records that these keys are in flight. Keeps `keys`: do not change it."""
         if not keys:
             return
-        batch = _Batch(keys, visibility)
+        batch = _InFlightBatch(keys, visibility)
         self._batch_of.update(dict.fromkeys(keys, batch))
         heapq.heappush(self._heap, batch)
 
@@ -170,9 +170,9 @@ class InFlight(Generic[K]):
             self._move(batch, its_keys, batch.deadline, expiry)
         return late
 
-    def _by_batch(self, keys: Iterable[K], token: int) -> tuple[dict[_Batch[K], dict[K, None]], list[K]]:
+    def _by_batch(self, keys: Iterable[K], token: int) -> tuple[dict[_InFlightBatch[K], dict[K, None]], list[K]]:
         """The keys in flight under this token, by batch, each once; and those that are not."""
-        found: dict[_Batch[K], dict[K, None]] = {}
+        found: dict[_InFlightBatch[K], dict[K, None]] = {}
         late: list[K] = []
         for key in keys:
             batch = self._batch_of.get(key)
@@ -182,7 +182,7 @@ class InFlight(Generic[K]):
                 found.setdefault(batch, {})[key] = None
         return found, late
 
-    def _move(self, batch: _Batch[K], keys: Iterable[K], deadline: float, expiry: Expiry) -> None:
+    def _move(self, batch: _InFlightBatch[K], keys: Iterable[K], deadline: float, expiry: Expiry) -> None:
         """Keys of a batch, each once, are of another one from now on."""
         moved = list(keys)
         batch.left -= len(moved)
@@ -207,7 +207,7 @@ class InFlight(Generic[K]):
                 self._finish(batch)
         return done, late
 
-    def _finish(self, batch: _Batch[K]) -> None:
+    def _finish(self, batch: _InFlightBatch[K]) -> None:
         batch.keys = ()
         self._finished += 1
         if self._finished > _STALE_MIN and self._finished * 2 > len(self._heap):

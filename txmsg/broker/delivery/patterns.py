@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from txmsg.broker.delivery.state import State
+from txmsg.broker.delivery.state import DeliveryState
 from txmsg.broker.store import consumer_groups as groups_store
 from txmsg.errors import InvalidMessage
 from txmsg.message.typed.names import is_pattern, matches, prefix_of
@@ -36,7 +36,10 @@ class Patterns:
     """
 
     def __init__(
-        self, state: State, waiting: Callable[[], Collection[str]], on_change: Callable[[Collection[str]], object]
+        self,
+        state: DeliveryState,
+        waiting: Callable[[], Collection[str]],
+        on_change: Callable[[Collection[str]], object],
     ) -> None:
         self._state = state
         self._waiting = waiting

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from psycopg.errors import UndefinedTable
 
 from txmsg.broker.delivery.group import GroupQueueReader
-from txmsg.broker.delivery.state import State
+from txmsg.broker.delivery.state import DeliveryState
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store.connect import Connection
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import StoredRow
 from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.runtime.logs import EventLog
 
@@ -19,10 +19,10 @@ _SMALL_READ_COUNT, _SMALL_READ_BYTES = 10, 64 * 1024
 """What is read at a time when memory is full, or for a probe."""
 
 
-class Reader:
+class WindowReader:
     """Reads the feeds that wait to be read. Several run at once."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: DeliveryState) -> None:
         self._state = state
 
     async def run(self) -> None:
@@ -114,7 +114,7 @@ async def _locate(conn: Connection, feed: GroupQueueReader) -> None:
     feed.segment_end = spans[last + 1].base if last + 1 < len(spans) else None
 
 
-def _check_dense(feed: GroupQueueReader, position: int, rows: Sequence[Row]) -> None:
+def _check_dense(feed: GroupQueueReader, position: int, rows: Sequence[StoredRow]) -> None:
     first, last = rows[0].offset, rows[-1].offset
     if (first, last - first + 1) != (position, len(rows)):
         raise StorageError(

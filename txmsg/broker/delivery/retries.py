@@ -10,25 +10,25 @@ from typing import NamedTuple, assert_never
 
 from txmsg.broker.delivery.late import LateResults
 from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, Visibility
-from txmsg.broker.delivery.window import NOT_IN_TIME, Failure
+from txmsg.broker.delivery.window import NOT_IN_TIME, DeliveryFailure
 from txmsg.broker.store.rows import RetryKey, RetryRow, size_bytes_of
 from txmsg.message import QueueId
 from txmsg.wire.codec import SUSPECT_FROM
 
 
-class Outcome(NamedTuple):
+class RetryOutcome(NamedTuple):
     """The outcome of a retry, to be written: done (failure None), or failed at delivery `attempt`.
 
     losses: with how many consumers it was lost by then, since it was last counted as a failure of its own.
     """
 
     attempt: int
-    failure: Failure | None
+    failure: DeliveryFailure | None
     ordering_key: str | None = None
     losses: int = 0
 
 
-class Suspects(Enum):
+class SuspectSelection(Enum):
     """Which retries are taken: messages that may kill their process, others, or both."""
 
     AMONG_OTHERS = "among others"
@@ -38,11 +38,11 @@ class Suspects(Enum):
     def takes(self, *, is_suspect: bool) -> bool:
         """Whether a retry, which may be a suspect, is among them."""
         match self:
-            case Suspects.AMONG_OTHERS:
+            case SuspectSelection.AMONG_OTHERS:
                 return True
-            case Suspects.ONLY:
+            case SuspectSelection.ONLY:
                 return is_suspect
-            case Suspects.LEFT_OUT:
+            case SuspectSelection.LEFT_OUT:
                 return not is_suspect
             case _:
                 assert_never(self)
@@ -56,7 +56,7 @@ class RetryFetch(NamedTuple):
     """Of bodies and headers. The first retry may be larger."""
     is_wanted: Callable[[QueueId, str | None], bool]
     """Whether it gets a retry, by queue and tag."""
-    suspects: Suspects = Suspects.AMONG_OTHERS
+    suspects: SuspectSelection = SuspectSelection.AMONG_OTHERS
 
 
 class Retries:
@@ -86,7 +86,7 @@ class Retries:
         self._in_flight: InFlight[RetryKey] = InFlight()
         self.late = LateResults()
         """Of retries, and of first deliveries that are going to be retries."""
-        self._outcomes: dict[RetryKey, Outcome] = {}
+        self._outcomes: dict[RetryKey, RetryOutcome] = {}
 
     @property
     def ready_count(self) -> int:
@@ -212,7 +212,7 @@ class Retries:
     def take(self, fetch: RetryFetch, visibility: Visibility) -> list[RetryRow]:
         """The next ready retries, in the order in which they were read, now in flight."""
         taken: list[RetryRow] = []
-        if fetch.suspects is Suspects.ONLY and not self._suspect_count:
+        if fetch.suspects is SuspectSelection.ONLY and not self._suspect_count:
             return taken
         others: list[RetryRow] = []
         left = fetch.size_bytes_max
@@ -259,7 +259,7 @@ class Retries:
         """Removes what was not acknowledged in time, by token: to be `settled` or to `leave`."""
         return self._in_flight.expire(now)
 
-    def settled(self, keys: Iterable[RetryKey], failure: Failure | None) -> None:
+    def settled(self, keys: Iterable[RetryKey], failure: DeliveryFailure | None) -> None:
         """Records the outcome of removed retries, unless a late result counts; it counts when it is `written`.
 
         Behind those that are done the next ones of their ordering keys are ready now.
@@ -267,7 +267,9 @@ class Retries:
         for key in keys:
             ordering_key = self._ordered.get(key)
             outcome = None if self.late.is_processed(key) else failure
-            self._outcomes[key] = Outcome(self._attempts[key], outcome, ordering_key, self._losses_after(key, outcome))
+            self._outcomes[key] = RetryOutcome(
+                self._attempts[key], outcome, ordering_key, self._losses_after(key, outcome)
+            )
             if ordering_key is None:
                 continue
             pair = (key.queue_id, ordering_key)
@@ -278,7 +280,7 @@ class Retries:
             else:
                 self._end(pair)
 
-    def _losses_after(self, key: RetryKey, failure: Failure | None) -> int:
+    def _losses_after(self, key: RetryKey, failure: DeliveryFailure | None) -> int:
         losses = self._losses.get(key, 0)
         if failure is None or not (failure.is_loss or failure is NOT_IN_TIME):
             return 0  # its consumer has outlived it
@@ -327,7 +329,7 @@ class Retries:
             for key, (_, failure, ordering_key, _) in self._outcomes.items()
         )
 
-    def outcomes(self) -> dict[RetryKey, Outcome]:
+    def outcomes(self) -> dict[RetryKey, RetryOutcome]:
         """What must be written, by (queue id, offset). Stays until `written`."""
         return dict(self._outcomes)
 

@@ -19,8 +19,8 @@ from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
 from txmsg.broker.delivery.values import DeliveryCounts
-from txmsg.broker.delivery.window import Memory
-from txmsg.broker.journal import Journal
+from txmsg.broker.delivery.window import WindowMemory
+from txmsg.broker.journal import JournalBuffer
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.incarnation import current_incarnation
 from txmsg.broker.store.retries import FreedKeys
@@ -62,7 +62,7 @@ class FairQueue(Generic[T]):
         return item
 
 
-class Settlements:
+class SettlementWaits:
     """Wakes tasks that wait until messages are settled."""
 
     def __init__(self) -> None:
@@ -84,17 +84,19 @@ class Settlements:
         return True
 
 
-class State:
+class DeliveryState:
     """What this broker delivers, under its leases."""
 
-    def __init__(self, pool: Pool, leases: Leases, config: DeliveryConfig, journal: Journal | None = None) -> None:
+    def __init__(
+        self, pool: Pool, leases: Leases, config: DeliveryConfig, journal: JournalBuffer | None = None
+    ) -> None:
         self._pool = pool
-        self.journal = journal or Journal()
+        self.journal = journal or JournalBuffer()
         self.leases = leases
         self.monotonic = leases.monotonic
         self.config = config
-        self.memory = Memory(config.memory_size_bytes_max)
-        self.settlements = Settlements()
+        self.memory = WindowMemory(config.memory_size_bytes_max)
+        self.settlements = SettlementWaits()
         self.counts = DeliveryCounts()
         self.draining = False
         """Receives no longer wait."""

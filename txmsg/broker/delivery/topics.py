@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from txmsg.broker.store.topics import Topic, TopicRegistry
+from txmsg.broker.store.topics import StoredTopic, TopicRegistry
 from txmsg.errors import TxmsgError
 
 
@@ -29,5 +29,5 @@ class DeliveryTopics:
         return found is not None and found.erasable_s is not None
 
 
-def _numbered(topic: Topic) -> list[tuple[int, int]]:
+def _numbered(topic: StoredTopic) -> list[tuple[int, int]]:
     return [(queue_id, number) for number, queue_id in enumerate(topic.readable_queue_ids)]

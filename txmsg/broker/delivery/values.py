@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from txmsg.broker.delivery.offsets import Expiry
-from txmsg.broker.store.rows import Row
+from txmsg.broker.store.rows import StoredRow
 from txmsg.errors import TxmsgError
 from txmsg.message import QueueNumber
 from txmsg.wire.start import Start
@@ -39,7 +39,7 @@ class MessageBatch:
     topic: str
     queue: QueueNumber
     receipt: Receipt
-    rows: Sequence[Row]
+    rows: Sequence[StoredRow]
     attempts: Sequence[int] | None = None
     generations: Sequence[int] | None = None
     losses: Sequence[int] | None = None
@@ -84,7 +84,7 @@ class PollSequenceStep(NamedTuple):
     call: int = 0
 
 
-class Subscription(NamedTuple):
+class MemberSubscription(NamedTuple):
     """What a member of a group wants: a topic, and which of its tags (`*`, or `a || b`)."""
 
     topic: str
@@ -97,7 +97,7 @@ class Receive:
 
     group: str
     client_id: str
-    subscriptions: Sequence[Subscription | tuple[str, str]]
+    subscriptions: Sequence[MemberSubscription | tuple[str, str]]
     count_max: int
     """How many messages it takes."""
     size_bytes_max: int | None = None
@@ -146,7 +146,7 @@ class DeliveryCounts:
     dead_letters: int = 0
 
 
-class Topics(Protocol):
+class TopicQueues(Protocol):
     """The queues of topics, as delivery needs them."""
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:

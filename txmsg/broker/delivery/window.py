@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from txmsg.broker.delivery.keys import Keys
+from txmsg.broker.delivery.keys import OrderingKeys
 from txmsg.broker.delivery.offsets import Expired, Expiry, InFlight, OffsetRanges, Visibility, runs
 from txmsg.broker.store.failures import EXPIRED
-from txmsg.broker.store.rows import Row, size_bytes_of
+from txmsg.broker.store.rows import StoredRow, size_bytes_of
 from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
@@ -21,7 +21,7 @@ ROW_SIZE_BYTES = 400
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class WindowMemory:
     """The size of all messages held ready, over all groups and queues.
 
     When it is full, only queues with no message ready are read, a few messages at a time.
@@ -41,7 +41,7 @@ _OFFSET_OF = attrgetter("offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class DeliveryFailure:
     """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides.
 
     is_final: the consumer wants none. is_rejected: because of the message, not of the consumer. is_least: the back-off
@@ -63,14 +63,14 @@ class Failure:
         return None if self.is_final else backoff.delay_s(attempt, self.delay_s, is_least=self.is_least)
 
 
-NOT_IN_TIME = Failure(EXPIRED)
+NOT_IN_TIME = DeliveryFailure(EXPIRED)
 """Its consumer may have failed: the back-off decides."""
-TIME_IS_OVER = Failure(EXPIRED, delay_s=0.0)
+TIME_IS_OVER = DeliveryFailure(EXPIRED, delay_s=0.0)
 """Its consumer chose the time: it is redelivered at once."""
-LOST = Failure("its consumer was lost, and had other messages, too", is_loss=True)
+LOST = DeliveryFailure("its consumer was lost, and had other messages, too", is_loss=True)
 """Redelivered at once, uncounted; alone if that happens again."""
 FAILURE_OF = {Expiry.COUNTED: NOT_IN_TIME, Expiry.EXACT: TIME_IS_OVER, Expiry.LOST: LOST}
-BEHIND = Failure("an earlier message of its ordering key failed")
+BEHIND = DeliveryFailure("an earlier message of its ordering key failed")
 """It was not delivered: it follows its key into the table `retry`. Compared by identity."""
 
 
@@ -78,7 +78,7 @@ def _ignore() -> None:
     pass
 
 
-class Progress(NamedTuple):
+class WindowProgress(NamedTuple):
     """The written state of a window: all offsets below next_offset are done, and the ranges beyond it."""
 
     next_offset: int
@@ -102,7 +102,7 @@ class QueueFetch(NamedTuple):
     """Later messages of the ordering keys come along, as far as there is room."""
 
 
-class Window:
+class InFlightWindow:
     """The state of each offset of a queue for one group.
 
         not read -> ready -> in flight -> acked
@@ -110,9 +110,9 @@ class Window:
                                  v          |
                               failing ------+   (once its retry row is on disk)
 
-    Of an ordering key one message at most is ready or in flight, or a run of them is in flight (`Keys`). Messages that
-    fail while a group is paused return from in flight to not read, with the next `rewind`. An offset counts as acked
-    only when nothing is left to do for it, so `progress` may be written at any time.
+    Of an ordering key one message at most is ready or in flight, or a run of them is in flight (`OrderingKeys`).
+    Messages that fail while a group is paused return from in flight to not read, with the next `rewind`. An offset
+    counts as acked only when nothing is left to do for it, so `progress` may be written at any time.
 
     Bounded by count_max offsets that are read and not acked, and by size_bytes_max (and one message) of messages held
     ready. There is at most one more acked range beyond the cursor than such offsets. When full, `room_count` is 0, and
@@ -128,7 +128,7 @@ class Window:
         size_bytes_max: int = 32 * 1024 * 1024,
         settled: Iterable[int] = (),
         blocked_keys: Iterable[str] = (),
-        memory: Memory | None = None,
+        memory: WindowMemory | None = None,
     ) -> None:
         """`next_offset` and `acked` are as written; offsets `settled` are done as well, and are still to be written."""
         self._cursor = next_offset
@@ -138,13 +138,13 @@ class Window:
             self._acked.add(start, end)
         self._position = next_offset
         self._read_until = next_offset
-        self._ready: deque[Row] = deque()
+        self._ready: deque[StoredRow] = deque()
         self._ready_size_bytes = 0
         self._in_flight: InFlight[int] = InFlight()
-        self._failing: dict[int, Failure] = {}
+        self._failing: dict[int, DeliveryFailure] = {}
         self._unread: set[int] = set()
-        self._keys = Keys(blocked_keys)
-        self._memory = memory or Memory()
+        self._keys = OrderingKeys(blocked_keys)
+        self._memory = memory or WindowMemory()
         self._weight = 0
         self._count_max = count_max
         self._size_bytes_max = size_bytes_max
@@ -206,7 +206,7 @@ class Window:
         """How many bytes may be read now."""
         return max(0, self._size_bytes_max - self._ready_size_bytes - self._keys.waiting_size_bytes)
 
-    def put(self, rows: Sequence[Row]) -> None:
+    def put(self, rows: Sequence[StoredRow]) -> None:
         """Adds the rows read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
         if rows and rows[0].offset < self._position:  # acknowledged while they were read
             rows = rows[self._position - rows[0].offset :]
@@ -239,14 +239,14 @@ class Window:
         self.on_busy()
 
     def close(self) -> None:
-        """The window is dropped: returns its share of `Memory`."""
+        """The window is dropped: returns its share of `WindowMemory`."""
         self._memory.size_bytes -= self._weight
-        self._memory, self._weight = Memory(), 0
+        self._memory, self._weight = WindowMemory(), 0
         self.on_busy = _ignore
 
     # ---- delivering
 
-    def take(self, fetch: QueueFetch, visibility: Visibility) -> list[Row]:
+    def take(self, fetch: QueueFetch, visibility: Visibility) -> list[StoredRow]:
         """The next ready messages, in the order of the queue, now in flight."""
         taken = self._take_first(fetch) if fetch.wanted.is_all else self._take_matching(fetch)
         unwanted = self._add_runs(taken, fetch) if fetch.in_runs and self._keys else []
@@ -257,9 +257,9 @@ class Window:
         self._count_as_acked(unwanted)
         return taken
 
-    def _take_first(self, fetch: QueueFetch) -> list[Row]:
+    def _take_first(self, fetch: QueueFetch) -> list[StoredRow]:
         """For a member that wants all: no tag is looked at."""
-        taken: list[Row] = []
+        taken: list[StoredRow] = []
         ready, count_max, left = self._ready, fetch.count_max, fetch.size_bytes_max
         if self._ready_size_bytes <= left:  # all of them have room
             if len(ready) <= count_max:
@@ -279,7 +279,7 @@ class Window:
         self._ready_size_bytes -= fetch.size_bytes_max - left
         return taken
 
-    def _add_runs(self, taken: list[Row], fetch: QueueFetch) -> list[int]:
+    def _add_runs(self, taken: list[StoredRow], fetch: QueueFetch) -> list[int]:
         """Adds to what is taken what waits behind it, as `take`. Returns offsets that no member wants, to be acked."""
         unwanted: list[int] = []
         left = fetch.size_bytes_max - sum(map(size_bytes_of, taken))
@@ -297,10 +297,10 @@ class Window:
         taken.sort(key=_OFFSET_OF)
         return unwanted
 
-    def _take_matching(self, fetch: QueueFetch) -> list[Row]:
+    def _take_matching(self, fetch: QueueFetch) -> list[StoredRow]:
         """For a member that wants some tags only."""
-        taken: list[Row] = []
-        others: list[Row] = []
+        taken: list[StoredRow] = []
+        others: list[StoredRow] = []
         unwanted: list[int] = []
         ready, left = self._ready, fetch.size_bytes_max
         while ready and len(taken) < fetch.count_max:
@@ -346,7 +346,7 @@ class Window:
         """Removes what was not acknowledged in time, by token: it must `fail` or become `unread`."""
         return self._in_flight.expire(now)
 
-    def fail(self, offsets: Sequence[int], failure: Failure) -> list[int]:
+    def fail(self, offsets: Sequence[int], failure: DeliveryFailure) -> list[int]:
         """Marks removed messages as failing: not acked before `stored`. So are later messages of their keys.
 
         Returns those that become `unread` instead, as an earlier message of their run has: they come after it.
@@ -391,7 +391,7 @@ class Window:
 
     # ---- failing
 
-    def failing(self) -> dict[int, Failure]:
+    def failing(self) -> dict[int, DeliveryFailure]:
         """What must be written as retries, by offset. Stays until `stored`: an interrupted write is repeated.
 
         Without what failed in a run of which an earlier message is out: written, it would be delivered before that one
@@ -431,16 +431,16 @@ class Window:
 
     # ---- the cursor
 
-    def progress(self) -> Progress:
+    def progress(self) -> WindowProgress:
         """What to write. All that it says is done, is done."""
-        return Progress(self._cursor, tuple(self._acked), self._version)
+        return WindowProgress(self._cursor, tuple(self._acked), self._version)
 
     @property
     def is_dirty(self) -> bool:
         """Whether there is progress that is not written."""
         return self._version != self._written
 
-    def written(self, progress: Progress) -> None:
+    def written(self, progress: WindowProgress) -> None:
         """This progress is on disk."""
         self._written = max(self._written, progress.version)
 
@@ -462,12 +462,12 @@ class Window:
         self._make_ready(ready)
         self._follow(following)
 
-    def _make_ready(self, rows: Sequence[Row]) -> None:
+    def _make_ready(self, rows: Sequence[StoredRow]) -> None:
         self._ready.extend(rows)
         self._ready_size_bytes += sum(map(size_bytes_of, rows))
 
     def _weigh(self) -> None:
-        """Adds to `Memory` what has changed since the last call."""
+        """Adds to `WindowMemory` what has changed since the last call."""
         size_bytes = self._ready_size_bytes + self._keys.waiting_size_bytes
         weight = size_bytes + ROW_SIZE_BYTES * (len(self._ready) + self._keys.waiting_count)
         self._memory.size_bytes += weight - self._weight

@@ -11,13 +11,13 @@ from contextlib import AsyncExitStack
 from psycopg.errors import ForeignKeyViolation
 
 from txmsg.broker.cluster import Leases, Membership
-from txmsg.broker.delivery.config import GroupSettings
+from txmsg.broker.delivery.config import GroupDeliverySettings
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import MARGIN_S, has_unsettled
-from txmsg.broker.delivery.retries import Outcome
-from txmsg.broker.delivery.state import State
-from txmsg.broker.delivery.window import BEHIND, Failure
-from txmsg.broker.journal import Event, Journal
+from txmsg.broker.delivery.retries import RetryOutcome
+from txmsg.broker.delivery.state import DeliveryState
+from txmsg.broker.delivery.window import BEHIND, DeliveryFailure
+from txmsg.broker.journal import JournalBuffer, JournalEvent
 from txmsg.broker.store import delivery as store
 from txmsg.broker.store import leases as leases_store
 from txmsg.broker.store import retries as retries_store
@@ -39,7 +39,7 @@ _LEASE_OVER = "leases of these queues have expired: retry, another broker may de
 class ProgressWriter:
     """Writes under the leases of the queues concerned. What has lost its lease is not written, and is dropped."""
 
-    def __init__(self, state: State, membership: Membership) -> None:
+    def __init__(self, state: DeliveryState, membership: Membership) -> None:
         self._state = state
         self._membership = membership
         self.flushing = asyncio.Lock()
@@ -245,10 +245,10 @@ async def _write_progress(
 
 
 def _journal_outcomes(
-    journal: Journal,
+    journal: JournalBuffer,
     group: Group,
-    failing: Sequence[tuple[GroupQueueReader, Mapping[int, Failure]]],
-    outcomes: Mapping[RetryKey, Outcome],
+    failing: Sequence[tuple[GroupQueueReader, Mapping[int, DeliveryFailure]]],
+    outcomes: Mapping[RetryKey, RetryOutcome],
 ) -> None:
     """Notes which failures are retried, and when, and which are dead letters."""
     for feed, failures in failing:
@@ -260,13 +260,15 @@ def _journal_outcomes(
             _journal_outcome(journal, group, key, attempt, failure_of_retry)
 
 
-def _journal_outcome(journal: Journal, group: Group, key: RetryKey, attempt: int, failure: Failure) -> None:
+def _journal_outcome(
+    journal: JournalBuffer, group: Group, key: RetryKey, attempt: int, failure: DeliveryFailure
+) -> None:
     if failure is BEHIND:
-        journal.note(Event.RETRY, key.queue_id, [key.offset], group.name, detail=failure.error)
+        journal.note(JournalEvent.RETRY, key.queue_id, [key.offset], group.name, detail=failure.error)
     elif (delay_s := failure.next_s(group.settings.backoff, attempt)) is None:
-        journal.note(Event.DEAD, key.queue_id, [key.offset], group.name, attempt=attempt)
+        journal.note(JournalEvent.DEAD, key.queue_id, [key.offset], group.name, attempt=attempt)
     else:
-        journal.note(Event.RETRY, key.queue_id, [key.offset], group.name, delay_s=delay_s)
+        journal.note(JournalEvent.RETRY, key.queue_id, [key.offset], group.name, delay_s=delay_s)
 
 
 def _clean_error(error: str) -> str:
@@ -275,7 +277,7 @@ def _clean_error(error: str) -> str:
 
 
 async def _write_first_failures(
-    conn: Connection, feed: GroupQueueReader, failing: Mapping[int, Failure], settings: GroupSettings
+    conn: Connection, feed: GroupQueueReader, failing: Mapping[int, DeliveryFailure], settings: GroupDeliverySettings
 ) -> int:
     """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
 
@@ -310,7 +312,7 @@ async def _write_first_failures(
     return dead_count
 
 
-async def _log_lost(conn: Connection, feed: GroupQueueReader, failing: Mapping[int, Failure]) -> None:
+async def _log_lost(conn: Connection, feed: GroupQueueReader, failing: Mapping[int, DeliveryFailure]) -> None:
     since = [min(failing)]
     kept = {offset for _, offset in await store.failed_offsets(conn, feed.group.id, [feed.queue_id], since)}
     if lost := sorted(failing.keys() - kept):
@@ -325,7 +327,7 @@ async def _log_lost(conn: Connection, feed: GroupQueueReader, failing: Mapping[i
         )
 
 
-async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, Outcome]) -> int:
+async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, RetryOutcome]) -> int:
     """Writes the outcomes of retries; how many are dead letters. Idempotent."""
     settings = group.settings
     done: dict[QueueId, list[int]] = defaultdict(list)

@@ -18,7 +18,7 @@ _log = EventLog(__name__)
 _LOOK_S: Final = 0.25
 
 
-class Watch:
+class ServerWatch:
     """Looks whether a server that this process uses still runs. `step` looks once; `watched` repeats it.
 
     now: the monotonic clock, in seconds. The server was started at the first of them.
@@ -78,7 +78,7 @@ class Watch:
 def watched(postgres: EmbeddedPostgres) -> Iterator[None]:
     """Keeps a started server running within the block, by a thread. Its end waits for a start under way."""
     is_over = threading.Event()
-    watch = Watch(postgres, time.monotonic())
+    watch = ServerWatch(postgres, time.monotonic())
 
     def run() -> None:
         while not is_over.wait(_LOOK_S):

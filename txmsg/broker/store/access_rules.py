@@ -12,7 +12,7 @@ from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.users import begin_change
 from txmsg.errors import MisuseError
-from txmsg.wire.access.rules import ROLE, Action, Kind, Rule
+from txmsg.wire.access.rules import ROLE, Action, ResourceKind, Rule
 
 _RULES_MAX: Final = 10_000
 """Each broker has all of them in memory."""
@@ -37,7 +37,7 @@ class AccessRules:
         async with session(self._pool) as conn:
             cursor = await conn.execute("select subject, action, kind, pattern from txmsg.access_rule")
             return [
-                Rule(subject, Action(action), Kind(kind), pattern)
+                Rule(subject, Action(action), ResourceKind(kind), pattern)
                 for subject, action, kind, pattern in await cursor.fetchall()
             ]
 

@@ -57,7 +57,7 @@ _NO_COLUMNS = Columns()
 
 
 @dataclass(slots=True)
-class Batch:
+class WriteBatch:
     """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
 
     decided_by: who decided the outcomes that the client did not decide itself.
@@ -74,7 +74,7 @@ class Batch:
     groups: dict[bytes, str] = field(default_factory=dict)
     incarnation: UUID | None = None
 
-    def extend(self, other: Batch) -> None:
+    def extend(self, other: WriteBatch) -> None:
         """Adds what `other` holds, which is of no other incarnation."""
         assert None in {self.incarnation, other.incarnation} or self.incarnation == other.incarnation
         self.incarnation = self.incarnation or other.incarnation
@@ -98,9 +98,9 @@ class Batch:
         """All transactions in the batch."""
         return {*self.half.transaction_id, *self.plain.transaction_id, *self.commit, *self.rollback, *self.check}
 
-    def only(self, ids: set[bytes]) -> Batch:
+    def only(self, ids: set[bytes]) -> WriteBatch:
         """The part of the batch that concerns these transactions."""
-        return Batch(
+        return WriteBatch(
             half=self.half.only(ids),
             plain=self.plain.only(ids),
             commit=[id_bytes for id_bytes in self.commit if id_bytes in ids],
@@ -121,7 +121,7 @@ Problem = str | TxmsgError
 
 
 @dataclass(slots=True)
-class Applied:
+class AppliedBatch:
     """What a batch did. ends: queue id -> an offset that the queue reaches to. problems: id -> kind.
 
     Kinds are those of the function: other, resolved, conflict, expired, busy. deliver_at_us: the earliest of the
@@ -134,7 +134,7 @@ class Applied:
     deliver_at_us: int | None = None
     more: list[bytes] = field(default_factory=list)
 
-    def extend(self, other: Applied) -> None:
+    def extend(self, other: AppliedBatch) -> None:
         """Adds what another batch did."""
         self.ends.update(other.ends)
         self.problems.update(other.problems)
@@ -181,14 +181,14 @@ async def try_to_write(connection: PreparedConnection) -> None:
 
 async def apply(
     connection: PreparedConnection,
-    batch: Batch,
+    batch: WriteBatch,
     *,
     segment: int,
     previous: int,
     first_check_s: float,
     standby_wait_s: float = 5.0,
     incarnation: UUID | None = None,
-) -> Applied:
+) -> AppliedBatch:
     """Calls the batch procedure. On return the batch is committed as safely as its topics ask. Idempotent by ids.
 
     incarnation: the one that must be current, else nothing is written (OTHER_INCARNATION); None: whichever.
@@ -225,7 +225,7 @@ async def apply(
     return _read(*(column or () for column in columns))
 
 
-def _parameters(batch: Batch) -> list[bytes]:
+def _parameters(batch: WriteBatch) -> list[bytes]:
     """The columns of a batch in binary. Those of a kind of which it has none were made once."""
     half = [array.data for array in _arrays(batch.half, COLUMNS)] if batch.half.transaction_id else _NO_HALF
     ends = [array.data for array in _end_arrays(batch)] if batch.commit or batch.rollback or batch.check else _NO_ENDS
@@ -244,7 +244,7 @@ def _arrays(columns: Columns, of: Sequence[Column]) -> list[Array]:
     return arrays
 
 
-def _end_arrays(batch: Batch) -> list[Array]:
+def _end_arrays(batch: WriteBatch) -> list[Array]:
     return [
         uuid_array(batch.commit),
         uuid_array(batch.rollback),
@@ -274,7 +274,7 @@ _ARRAYS: dict[tuple[str, bool], Callable[[Any], Array]] = {
     ("timestamptz[]", True): optional_moment_array,
 }
 """By the array's type, and whether its elements may be null."""
-_EMPTY = (_arrays(_NO_COLUMNS, COLUMNS), _end_arrays(Batch()), _arrays(_NO_COLUMNS, OF_PLAIN))
+_EMPTY = (_arrays(_NO_COLUMNS, COLUMNS), _end_arrays(WriteBatch()), _arrays(_NO_COLUMNS, OF_PLAIN))
 _NO_HALF, _NO_ENDS, _NO_PLAIN = ([array.data for array in arrays] for arrays in _EMPTY)
 _OIDS = (2950, 23, 23, 701, *[array.oid for arrays in _EMPTY for array in arrays])  # uuid, int, int, float8
 _CALL = Statement(
@@ -287,8 +287,8 @@ _CALL = Statement(
 
 def _read(
     kinds: Sequence[str], ids: Sequence[UUID | None], queues: Sequence[int | None], queue_offsets: Sequence[int | None]
-) -> Applied:
-    applied = Applied()
+) -> AppliedBatch:
+    applied = AppliedBatch()
     for kind, transaction_id, queue, queue_offset in zip(kinds, ids, queues, queue_offsets, strict=True):
         if kind == "more":
             assert transaction_id is not None

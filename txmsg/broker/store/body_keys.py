@@ -41,7 +41,7 @@ class Sealable(Protocol):
 R = TypeVar("R", bound=Sealable)
 
 
-class BodyKeys:
+class BodyKeyStore:
     """The keys of one Notify database. Every method is its own transaction."""
 
     def __init__(self, pool: Pool) -> None:

@@ -24,7 +24,7 @@ class CheckPolicyRow:
     no_client_park_s: float | None = None
 
 
-class CheckPolicies:
+class CheckPolicyStore:
     """The check policies of one Notify database. Every method is its own transaction."""
 
     def __init__(self, pool: Pool) -> None:

@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(r"(\d{1,17})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FoundDeadLetter:
     """A dead letter with its place in pages, and what is encrypted of it. more: it is not the last one."""
 
     letter: DeadLetter
@@ -74,9 +74,9 @@ def _found(
     failures: Sequence[Mapping[str, Any]],
     more: bool,
     **columns: Any,
-) -> _Found:
+) -> _FoundDeadLetter:
     letter = DeadLetter(id=message_id(transaction_id, n), failures=[failure_of(each) for each in failures], **columns)
-    return _Found(
+    return _FoundDeadLetter(
         letter=letter,
         group_id=group_id,
         queue_id=queue_id,

@@ -22,7 +22,7 @@ from psycopg.rows import AsyncRowFactory, scalar_row, tuple_row
 
 from txmsg.broker.store.connect import Connection
 from txmsg.broker.store.prepared import PreparedConnection
-from txmsg.broker.store.rows import Generations, Row
+from txmsg.broker.store.rows import Generations, StoredRow
 from txmsg.message import Offset, QueueId
 
 T = TypeVar("T")
@@ -36,9 +36,9 @@ assert _BYTEA is not None
 _RAW_LOADERS = ((adapters.types["timestamptz"].oid, _INT8), (adapters.types["uuid"].oid, _BYTEA))
 
 MESSAGE_COLUMNS = sql.SQL(", ").join(
-    sql.Identifier("queue_offset" if name == "offset" else name.removesuffix("_2000_us")) for name in Row._fields
+    sql.Identifier("queue_offset" if name == "offset" else name.removesuffix("_2000_us")) for name in StoredRow._fields
 )
-"""Those of a `Row`, in its order."""
+"""Those of a `StoredRow`, in its order."""
 
 
 def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
@@ -69,7 +69,9 @@ for _oid, _loader in _RAW_LOADERS:
     _RawContext.adapters.register_loader(_oid, _loader)
 _INT8_OIDS = (adapters.types["int8"].oid,) * 4
 _INT8_OF = Struct(">q").pack
-_MAKE_ROW: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, Row)  # _make would take a frame of Python per row
+_MAKE_ROW: Callable[[Sequence[Any]], StoredRow] = partial(
+    tuple.__new__, StoredRow
+)  # _make would take a frame of Python per row
 
 
 # ---- cursors
@@ -267,7 +269,7 @@ async def note_held(  # noqa: PLR0917
 # ---- reading queues
 
 
-class Span(NamedTuple):
+class SegmentStart(NamedTuple):
     """A segment that is or was in use, and the offset at which a queue starts in it.
 
     segment: -N for a queue in memory, whose messages are apart from others of segment N.
@@ -285,7 +287,7 @@ async def open_segment(conn: Connection) -> int:
     return segment
 
 
-async def segments_of_queue(conn: Connection, queue_id: QueueId) -> list[Span]:
+async def segments_of_queue(conn: Connection, queue_id: QueueId) -> list[SegmentStart]:
     """The segments kept, oldest first, and where the queue starts in each. Not one that is being dropped."""
     cursor = await plain_cursor(conn).execute(
         """
@@ -296,7 +298,7 @@ async def segments_of_queue(conn: Connection, queue_id: QueueId) -> list[Span]:
         """,
         {"queue_id": queue_id},
     )
-    return [Span(segment, base) for segment, base in await cursor.fetchall()]
+    return [SegmentStart(segment, base) for segment, base in await cursor.fetchall()]
 
 
 def partition(segment: int) -> sql.Identifier:
@@ -350,7 +352,7 @@ def _read_messages_in(segment: int) -> bytes:
 
 async def read_messages(
     conn: Connection, segment: int, queue_id: QueueId, start: int, *, count: int, size_bytes: int
-) -> list[Row]:
+) -> list[StoredRow]:
     """Up to `count` messages of a queue from offset `start`, in order, as long as they begin within size_bytes.
 
     Sizes are bodies and headers. Always the first one. Offsets are dense, so a range of offsets is a count.

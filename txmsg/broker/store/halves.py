@@ -44,7 +44,7 @@ class _ClaimedRow(NamedTuple):
     now: datetime
 
 
-class Halves:
+class HalfMessages:
     """The half messages of one Notify database. Every method is its own transaction."""
 
     def __init__(self, pool: Pool) -> None:

@@ -17,7 +17,7 @@ RUN_MAX = 1024
 """Consecutive offsets in one entry."""
 
 
-class Entry(NamedTuple):
+class JournalRow(NamedTuple):
     """What is written. at: by the broker's monotonic clock, from which the database computes a time of its own."""
 
     at: float
@@ -44,8 +44,8 @@ async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
         return await cursor.fetchall()
 
 
-async def write(pool: Pool, incarnation: UUID | None, entries: Sequence[Entry], now: Callable[[], float]) -> None:
-    """Writes entries, in this order, into the open segment. now: the clock of `Entry.at`.
+async def write(pool: Pool, incarnation: UUID | None, entries: Sequence[JournalRow], now: Callable[[], float]) -> None:
+    """Writes entries, in this order, into the open segment. now: the clock of `JournalRow.at`.
 
     incarnation: of the database, which the queue ids are of. Raises BrokerUnavailable if it is not current.
     """

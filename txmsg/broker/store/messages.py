@@ -11,14 +11,14 @@ from uuid import UUID
 from psycopg.rows import class_row, dict_row, namedtuple_row
 
 from txmsg.administration.messages import (
+    BrowseStart,
     Decider,
     EndedTransaction,
     FoundMessage,
-    Journal,
     JournalEntry,
     LifeInGroup,
     LifeInMirror,
-    Place,
+    MessageJournal,
 )
 from txmsg.broker.store.batch import DecidedBy
 from txmsg.broker.store.body_keys import opened
@@ -72,7 +72,7 @@ class Messages:
         return await self._found(_OF_ID, given, limit)
 
     async def from_place(
-        self, topic: str, place: Place, *, limit: int, with_bodies: bool, size_bytes_max: int
+        self, topic: str, place: BrowseStart, *, limit: int, with_bodies: bool, size_bytes_max: int
     ) -> tuple[Sequence[Located], bool]:
         """Up to `limit` stored messages of a topic, or one queue of it, from a place on, the first first.
 
@@ -138,7 +138,7 @@ class Messages:
             row = await cursor.fetchone()
         if row is None:
             return None
-        journal = Journal(since=row.pop("journal_since"))
+        journal = MessageJournal(since=row.pop("journal_since"))
         return EndedTransaction(**row | {"decided_by": _DECIDERS.get(row["decided_by"]), "journal": journal})
 
 

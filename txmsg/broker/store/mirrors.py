@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from psycopg.rows import class_row
 
-from txmsg.administration.cluster import Mirror, MirrorQueue, MirrorState
+from txmsg.administration.cluster import MirrorProgress, MirrorQueue, MirrorState
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.delivery import open_segment, plain_cursor, queue_ends
 
@@ -21,7 +21,7 @@ class Mirrors:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def all(self) -> Sequence[Mirror]:
+    async def all(self) -> Sequence[MirrorProgress]:
         """The mirrors by name, with their queues."""
         async with session(self._pool) as conn, conn.transaction():
             found = await mirrors(conn)
@@ -36,13 +36,13 @@ class Mirrors:
         return [_with_queues(mirror, queues[mirror.name]) for mirror in found]
 
 
-def _with_queues(mirror: MirrorState, queues: Sequence[MirrorQueue]) -> Mirror:
+def _with_queues(mirror: MirrorState, queues: Sequence[MirrorQueue]) -> MirrorProgress:
     unfinished = sorted(
         (queue for queue in queues if queue.stopped or queue.next_offset < queue.end),
         key=lambda queue: (queue.stopped is None, queue.next_offset - queue.end),
     )
     state: dict[str, Any] = {each.name: getattr(mirror, each.name) for each in fields(mirror)}
-    return Mirror(
+    return MirrorProgress(
         **state,
         behind_messages=sum(queue.end - queue.next_offset for queue in queues),
         queues=len(queues),

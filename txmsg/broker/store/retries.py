@@ -21,7 +21,7 @@ from txmsg.broker.store.delivery import (
     raw_cursor,
     scalar_cursor,
 )
-from txmsg.broker.store.rows import RetryKey, RetryRow, Row
+from txmsg.broker.store.rows import RetryKey, RetryRow, StoredRow
 from txmsg.message import QueueId
 
 
@@ -325,7 +325,7 @@ async def groups_with_due_retries(conn: Connection) -> list[str]:
 def _retry_row(cursor: object) -> Callable[[Sequence[Any]], RetryRow]:
     def retry(values: Sequence[Any]) -> RetryRow:
         queue_id, attempts, generation, losses, *message = values
-        return RetryRow(queue_id, attempts, generation, Row._make(message), losses)
+        return RetryRow(queue_id, attempts, generation, StoredRow._make(message), losses)
 
     return retry
 

@@ -11,7 +11,15 @@ from uuid import UUID
 from psycopg import AsyncConnection
 from psycopg.rows import kwargs_row
 
-from txmsg.administration.groups import RetriesDue, RetriesSkipped, Retry, RetryNow, RetryPage, RetryQuery, RetrySkip
+from txmsg.administration.groups import (
+    PendingRetry,
+    RetriesDue,
+    RetriesSkipped,
+    RetryNow,
+    RetryPage,
+    RetryQuery,
+    RetrySkip,
+)
 from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Pool, session
 from txmsg.broker.store.consumer_groups import group_row
@@ -24,7 +32,7 @@ _BATCH: Final = 1000
 _TOKEN: Final = re.compile(r"(-|\d{1,17})\.(\d{1,9})\.(\d{1,18})")
 
 
-class _Place(NamedTuple):
+class _RetryPlace(NamedTuple):
     """Where a retry stands among those of its group, the first due first. due_at None: it waits for its key."""
 
     due_at: datetime | None
@@ -38,12 +46,12 @@ class _Place(NamedTuple):
         return f"{due}.{self.queue_id}.{self.queue_offset}"
 
 
-def _place(token: str) -> _Place:
+def _place(token: str) -> _RetryPlace:
     found = _TOKEN.fullmatch(token)
     if found is None:
         raise ProtocolError(f"{shown(token)} is not a page of retries: give the last value of `next`")
     due_at = None if found[1] == "-" else datetime_of_us(int(found[1]))
-    return _Place(due_at, QueueId(int(found[2])), Offset(int(found[3])))
+    return _RetryPlace(due_at, QueueId(int(found[2])), Offset(int(found[3])))
 
 
 class RetryAdministration:
@@ -92,7 +100,7 @@ class RetryAdministration:
             if due:
                 after = _which(transaction_id, n) | {"retries": len(due)}
                 await audit.record(conn, "retry.hasten", which.group, after=after)
-        end = _Place(None, *max(due)).token if len(due) == _BATCH else None
+        end = _RetryPlace(None, *max(due)).token if len(due) == _BATCH else None
         return RetriesDue(retries=len(due), next=end)
 
     async def skip(self, which: RetrySkip) -> RetriesSkipped:
@@ -114,9 +122,11 @@ class RetryAdministration:
         return RetriesSkipped(skipped=len(gone))
 
 
-def _retry(*, queue_id: QueueId, failures: Sequence[Mapping[str, Any]], **columns: Any) -> tuple[_Place, Retry]:
-    retry = Retry(failures=[failure_of(each) for each in failures], **columns)
-    return _Place(retry.due_at, queue_id, Offset(retry.offset)), retry
+def _retry(
+    *, queue_id: QueueId, failures: Sequence[Mapping[str, Any]], **columns: Any
+) -> tuple[_RetryPlace, PendingRetry]:
+    retry = PendingRetry(failures=[failure_of(each) for each in failures], **columns)
+    return _RetryPlace(retry.due_at, queue_id, Offset(retry.offset)), retry
 
 
 def _which(transaction_id: UUID | None, n: int | None) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txmsg.message import Offset, QueueId
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     """A message as read. _2000_us: microseconds since 2000-01-01, as in `EPOCH_2000_US`."""
 
     offset: Offset
@@ -40,7 +40,7 @@ class RetryRow(NamedTuple):
     queue_id: QueueId
     attempts: int
     generation: int
-    message: Row
+    message: StoredRow
     losses: int = 0
 
 
@@ -64,6 +64,6 @@ NO_GENERATIONS = Generations((), ())
 """No message of a queue was asked for again."""
 
 
-def size_bytes_of(row: Row) -> int:
+def size_bytes_of(row: StoredRow) -> int:
     """What a message weighs: its body and its headers."""
     return len(row.body) + len(row.headers) if row.headers else len(row.body)

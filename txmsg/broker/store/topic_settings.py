@@ -22,8 +22,8 @@ from txmsg.administration.topics import (
     TopicQuery,
     TopicQueue,
     TopicSegment,
-    TopicSettings,
     TopicSummary,
+    TopicWithSettings,
 )
 from txmsg.broker.store import audit
 from txmsg.broker.store.access_rules import is_visible
@@ -45,7 +45,7 @@ class _Topic(NamedTuple):
 
     id: int
     settled_in_s: float
-    settings: TopicSettings
+    settings: TopicWithSettings
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class TopicAdministration:
             next=topics[-1].name if len(found) > len(topics) else None,
         )
 
-    async def settings(self, name: str) -> TopicSettings:
+    async def settings(self, name: str) -> TopicWithSettings:
         """The topic alone, which takes the same time whatever is in it. Raises UnknownTopic."""
         async with session(self._pool) as conn:
             return (await _topic(conn, name)).settings
@@ -115,7 +115,7 @@ class TopicAdministration:
                 scheduled=scheduled,
             )
 
-    async def alter(self, name: str, change: TopicChange) -> TopicSettings:
+    async def alter(self, name: str, change: TopicChange) -> TopicWithSettings:
         """Changes what is named, all or nothing. Raises UnknownTopic, and MisuseError for what cannot be."""
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
@@ -172,14 +172,14 @@ class TopicAdministration:
 
 
 def _topic_of(id: int, settled_in_s: float, **settings: Any) -> _Topic:
-    return _Topic(id, settled_in_s, TopicSettings(**settings))
+    return _Topic(id, settled_in_s, TopicWithSettings(**settings))
 
 
 def _group_of(ordered: int, **lag: Any) -> _Group:
     return _Group(ordered, TopicGroup(**lag))
 
 
-def _wanted(now: TopicSettings, change: TopicChange) -> TopicSettings:
+def _wanted(now: TopicWithSettings, change: TopicChange) -> TopicWithSettings:
     """The topic as it will be, but for its journal. Numbers of queues that were those of all queues grow with them."""
     given = {name: value for name, value in asdict(change).items() if value is not None and name != "journal"}
     count = now.queues if change.queues is None else change.queues
@@ -188,7 +188,7 @@ def _wanted(now: TopicSettings, change: TopicChange) -> TopicSettings:
     return replace(wanted, send_rate_max=wanted.send_rate_max or None)
 
 
-def _check_numbers(now: TopicSettings, wanted: TopicSettings) -> None:
+def _check_numbers(now: TopicWithSettings, wanted: TopicWithSettings) -> None:
     name, count = now.topic, wanted.queues
     if count < now.queues:
         raise MisuseError(
@@ -210,11 +210,11 @@ def _check_numbers(now: TopicSettings, wanted: TopicSettings) -> None:
         )
 
 
-def _is_writable(settings: TopicSettings) -> bool:
+def _is_writable(settings: TopicWithSettings) -> bool:
     return settings.permission in ("rw", "w")
 
 
-def _where_it_sends(settings: TopicSettings) -> tuple[int, int, bool]:
+def _where_it_sends(settings: TopicWithSettings) -> tuple[int, int, bool]:
     return settings.write_queues, settings.ordered_queues, _is_writable(settings)
 
 
@@ -351,7 +351,7 @@ _READ: Final = {
 }
 """What a setting is read from, if not from the column of its name."""
 _SELECT = f"""
-select id, {", ".join(f"{_READ.get(each.name, each.name)} as {each.name}" for each in fields(TopicSettings))},
+select id, {", ".join(f"{_READ.get(each.name, each.name)} as {each.name}" for each in fields(TopicWithSettings))},
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
   from txmsg.topic
 """

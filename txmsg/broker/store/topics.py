@@ -32,7 +32,7 @@ _STALE_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class StoredTopic:
     """A topic; `queue_ids[number]` is the id of queue `number`.
 
     Messages enter the first write_queues, and are delivered from the first read_queues. Ordering keys are spread over
@@ -93,7 +93,7 @@ class TopicRegistry:
         self._pool = pool
         self._auto_create = auto_create
         self._queues = queues
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, StoredTopic] = {}
         self._producers: dict[tuple[str, bytes], int] = {}
         self._monotonic = monotonic
         self._looked_at = monotonic()
@@ -108,20 +108,20 @@ class TopicRegistry:
         """Of which the ids are that this gives from now on: to be asked first. Raises BrokerUnavailable."""
         return await current_incarnation(self._pool)
 
-    def known(self, name: str) -> Topic | None:
+    def known(self, name: str) -> StoredTopic | None:
         """The topic if it is remembered. Touches no database."""
         return None if self._is_stale() else self._topics.get(name)
 
     def _is_stale(self) -> bool:
         return self._monotonic() - self._looked_at > _STALE_S
 
-    async def find(self, name: str) -> Topic | None:
+    async def find(self, name: str) -> StoredTopic | None:
         """The topic, or None if there is none. Raises InvalidName, BrokerUnavailable."""
         if self._is_stale():
             await self.refresh_once()
         return self._topics.get(name) or await self._load(check_name("topic", name))
 
-    async def ensure(self, name: str) -> Topic:
+    async def ensure(self, name: str) -> StoredTopic:
         """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
         topic = await self.find(name)
         if topic is None:
@@ -227,7 +227,7 @@ class TopicRegistry:
                 ((self._producers[key],),) = await cursor.fetchall()
         return self._producers[key]
 
-    async def _load(self, name: str) -> Topic | None:
+    async def _load(self, name: str) -> StoredTopic | None:
         async with same_incarnation(self._pool), session(self._pool) as connection:
             cursor = await connection.execute(
                 "select t.name, array_agg(q.id order by q.number), coalesce(t.write_queues, t.queue_count), "
@@ -242,7 +242,7 @@ class TopicRegistry:
             return None
         _, queue_ids, *settings = found
         settings[-1] = self._monotonic() + (settings[-1] or 0)
-        topic = Topic(name, tuple(queue_ids), *settings)
+        topic = StoredTopic(name, tuple(queue_ids), *settings)
         self._topics[name] = topic
         return topic
 

@@ -28,7 +28,7 @@ from txmsg.broker.store import audit
 from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.errors import MisuseError
 from txmsg.wire.access.keys import AccessKey
-from txmsg.wire.access.rules import Rules, known_rules
+from txmsg.wire.access.rules import RuleSet, known_rules
 from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.wire.access.tokens import NewToken
 from txmsg.wire.changes import State
@@ -88,7 +88,7 @@ class Users:
             access_keys={
                 id_: AccessKey(id=id_, user=user, sealed_secret=sealed_secret) for id_, user, sealed_secret in keys
             },
-            rules=Rules(known_rules(rules)),
+            rules=RuleSet(known_rules(rules)),
         )
 
     async def list(self, query: UserQuery) -> UserPage:

@@ -42,7 +42,7 @@ class Fence:
         self.engine = checked_engine(engine)
         """What it runs its checks on."""
         self._row_options = row_options(self.engine)
-        self.identity = identity.Identity()
+        self.identity = identity.FenceIdentity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
         renew_in_children(self)
 

@@ -40,7 +40,7 @@ class AsyncFence:
         self.engine = checked_engine_async(engine)
         """What it runs its checks on."""
         self._row_options = row_options(self.engine)
-        self.identity = identity.Identity()
+        self.identity = identity.FenceIdentity()
         """What is known of its id; shared with another object for the same database by assigning that one's."""
         renew_in_children(self)
 

@@ -17,7 +17,7 @@ _INSERT_IDENTITY = (
 _RENEW: Final = update(fence_identity_table).values(fence_id=bindparam("fence", type_=ID))
 
 
-class Identity:
+class FenceIdentity:
     """What a process knows of the id of one database. Objects for the same database may share it."""
 
     __slots__ = ("fence_id",)

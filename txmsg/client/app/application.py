@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from txmsg.checker.listener import CheckMessageListener
-from txmsg.client.app.database import Database, DatabaseChoice
+from txmsg.client.app.database import BusinessDatabase, DatabaseChoice
 from txmsg.client.app.dependencies import Injected
 from txmsg.client.app.described import Decorated, operations_of, payloads_by_name
 from txmsg.client.app.hooks import Hook, entered, hook_of, hook_of_call
-from txmsg.client.app.producers import K, Producers
-from txmsg.client.app.receiving import Receiver, Sources, groups_of_log, receivers_of
+from txmsg.client.app.producers import AppProducers, K
+from txmsg.client.app.receiving import AppReceiver, Sources, groups_of_log, receivers_of
 from txmsg.client.app.router import Router, Subscription
 from txmsg.client.app.sending import OnSend
 from txmsg.client.app.transactions import Transactions
@@ -130,10 +130,10 @@ class Txmsg(Router):
         """Handlers at once of each subscription from the next start on, if it is not to be as they say."""
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         """What stands in for functions of Depends from the next start on, by the function: for tests."""
-        self._database = None if database is None else Database(database)
+        self._database = None if database is None else BusinessDatabase(database)
         self._transactions = Transactions(self._database, self._producer_of)
         self._options: dict[str, Any] = {"tls": tls, "token": token, "tracing": tracing}
-        self._producers = Producers(lambda: self.brokers, self._options, encryption)
+        self._producers = AppProducers(lambda: self.brokers, self._options, encryption)
         self._visibility_timeout_s = visibility_timeout_s
         self._encryption = encryption
         self._hooks: list[Hook] = []
@@ -144,7 +144,7 @@ class Txmsg(Router):
     def _renew(self) -> None:
         self._running: AsyncExitStack | None = None
         """What is to be closed; None before the start and after the close."""
-        self._receivers: list[Receiver] = []
+        self._receivers: list[AppReceiver] = []
         """Of the last start: what they have counted is still asked for when they have ended."""
         self._starting: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
         """Who starts it, and what is set when that is done."""

@@ -20,7 +20,7 @@ from txmsg.errors import MisuseError, shown
 DatabaseChoice: TypeAlias = "Engine | AsyncEngine | sessionmaker[Any] | async_sessionmaker[Any]"
 
 
-class Database:
+class BusinessDatabase:
     """The business database of an application, by its engine or by a sessionmaker that is bound to one.
 
     The tables are created at the first use in each process, if they are missing. Raises MisuseError for anything else.

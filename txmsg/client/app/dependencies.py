@@ -72,7 +72,7 @@ class _Field:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _InjectedCall:
     """A function with the source of each of its parameters."""
 
     of: Callable[..., Any]
@@ -80,7 +80,7 @@ class _Call:
     """The function, or where that yields, what makes a context manager of it."""
     kind: str
     """Of the function: "def", "async def", "yield" or "async yield"."""
-    sources: Mapping[str, _Source | _Field | _Call]
+    sources: Mapping[str, _Source | _Field | _InjectedCall]
     logger: logging.Logger
 
 
@@ -166,12 +166,12 @@ class Injected:
         is_asked_for = any(is_required for _, is_required in fields.values())
         return (fields_type(name_of(handler), fields),) if is_asked_for else ()
 
-    def _plan(self, function: Callable[..., Any], above: tuple[Callable[..., Any], ...]) -> _Call:
+    def _plan(self, function: Callable[..., Any], above: tuple[Callable[..., Any], ...]) -> _InjectedCall:
         if function in above:
             raise MisuseError(f"{name_of(function)} depends on itself: take one of the two Depends out")
         path = (*above, function)
         kind = _kind_of(function)
-        sources: dict[str, _Source | _Field | _Call] = {}
+        sources: dict[str, _Source | _Field | _InjectedCall] = {}
         for name, parameter, annotation in _parameters(function, 0 if above else self._given):
             source = self._source_of(function, name, parameter, annotation, is_first=not sources and not above)
             if isinstance(source, _Source | _Field):
@@ -192,7 +192,7 @@ class Injected:
         logger = logger_of_application(getattr(function, "__module__", None) or "txmsg.client.app")
         if not above and kind.endswith("yield"):
             kind = "def"  # its body runs where what it returns is sent
-        return _Call(function, _entered(function, kind), kind, sources, logger)
+        return _InjectedCall(function, _entered(function, kind), kind, sources, logger)
 
     def _source_of(
         self,
@@ -320,13 +320,13 @@ def _swallowed(failed: BaseException | None) -> BaseException:
     return failed or RuntimeError("a dependency failed when the handler had returned, and another one caught that")
 
 
-def _called(call: _Call, given_and_message: Sequence[Any], known: _Known, entered: ExitStack) -> Any:
+def _called(call: _InjectedCall, given_and_message: Sequence[Any], known: _Known, entered: ExitStack) -> Any:
     if call.of in known:
         return known[call.of]
     *given, message = given_and_message
     values = {
         name: _called(source, [message], known, entered)
-        if isinstance(source, _Call)
+        if isinstance(source, _InjectedCall)
         else _value(source, message, call, known)
         for name, source in call.sources.items()
         if not _is_left_out(source, message)
@@ -340,13 +340,15 @@ def _called(call: _Call, given_and_message: Sequence[Any], known: _Known, entere
     return result
 
 
-async def _called_async(call: _Call, given_and_message: Sequence[Any], known: _Known, entered: AsyncExitStack) -> Any:
+async def _called_async(
+    call: _InjectedCall, given_and_message: Sequence[Any], known: _Known, entered: AsyncExitStack
+) -> Any:
     if call.of in known:
         return known[call.of]
     *given, message = given_and_message
     values: dict[str, Any] = {}
     for name, source in call.sources.items():
-        if isinstance(source, _Call):
+        if isinstance(source, _InjectedCall):
             values[name] = await _called_async(source, [message], known, entered)
         elif not _is_left_out(source, message):
             values[name] = _value(source, message, call, known)
@@ -364,12 +366,12 @@ async def _called_async(call: _Call, given_and_message: Sequence[Any], known: _K
     return result
 
 
-def _is_left_out(source: _Source | _Field | _Call, message: Any) -> bool:
+def _is_left_out(source: _Source | _Field | _InjectedCall, message: Any) -> bool:
     """Whether the payload lacks the field, so that the parameter's default stays."""
     return isinstance(source, _Field) and source.name not in message.payload
 
 
-def _value(source: _Source | _Field, message: Any, call: _Call, known: _Known) -> Any:
+def _value(source: _Source | _Field, message: Any, call: _InjectedCall, known: _Known) -> Any:
     match source:
         case _Field(name):
             return message.payload[name]
@@ -472,7 +474,7 @@ def _choices_of(annotation: Any) -> tuple[Any, ...]:
 
 
 def _takes_message_by_place(
-    function: Callable[..., Any], given: int, sources: Sequence[_Source | _Field | _Call]
+    function: Callable[..., Any], given: int, sources: Sequence[_Source | _Field | _InjectedCall]
 ) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
     if not sources:  # as a wrapper that passes on what it gets

@@ -12,7 +12,7 @@ from typing import Any
 from txmsg.client.app.batches import Batches, BatchesOfQueues
 from txmsg.client.app.dependencies import Injected, Overrides
 from txmsg.client.app.middleware import within_lists
-from txmsg.client.app.processes import Processes
+from txmsg.client.app.processes import HandlerProcesses
 from txmsg.client.app.router import Middleware, Subscription, injected_of, payloads_of
 from txmsg.client.app.transactions import NO_DATABASE, Transactions
 from txmsg.client.receiving.idempotent import Idempotent
@@ -51,7 +51,7 @@ class Handling:
         self._given_threads = threads
         self._begins = begins
         self._batches: Batches | BatchesOfQueues | None = None
-        self._processes: Processes | None = None
+        self._processes: HandlerProcesses | None = None
         self._threads: DaemonThreads | None = None
         self._closed = threading.Event()
         injected = injected_of(subscription, overrides)
@@ -79,7 +79,7 @@ class Handling:
         if is_list:
             return self._in_lists(call, pace)
         if subscription.runs_in == "processes":
-            self._processes = Processes(handler, subscription.payload_types, injected.overridden)
+            self._processes = HandlerProcesses(handler, subscription.payload_types, injected.overridden)
             return self._processes
         return handler if injected.is_plain else call
 

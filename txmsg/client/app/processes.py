@@ -74,7 +74,7 @@ def _check_found(what: str, given: Callable[..., Any]) -> None:
         )
 
 
-class Processes:
+class HandlerProcesses:
     """A handler that runs in processes, as many as there are calls at once. Called on threads.
 
     payload_types: of its messages, if their topics know them. overrides: what stands in for its dependencies. Raises

@@ -24,7 +24,7 @@ AnyProducer = Producer | AsyncProducer
 K = TypeVar("K", Producer, AsyncProducer)
 
 
-class Producers:
+class AppProducers:
     """All of them. Their messages pass `on_send`. brokers: says where they connect. options: of each."""
 
     def __init__(

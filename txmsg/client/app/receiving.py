@@ -60,7 +60,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class AppReceiver:
     """A consumer, and what handles its messages."""
 
     group: str
@@ -76,7 +76,7 @@ class Receiver:
 
 def receivers_of(
     chosen: Sequence[Subscription], sources: Sources, overrides: Overrides, transactions: Transactions
-) -> list[Receiver]:
+) -> list[AppReceiver]:
     """Those of these subscriptions, not started. Raises MisuseError, also if there is no log to read."""
     at_brokers = [_at_brokers(each, sources, overrides, transactions) for each in chosen if each.source == "brokers"]
     return [*at_brokers, *(_of_log(each, sources, overrides, transactions) for each in groups_of_log(chosen))]
@@ -106,7 +106,7 @@ def _group_of(subscription: Subscription) -> str:
     return subscription.group or ""
 
 
-def _at_brokers(of: Subscription, sources: Sources, overrides: Overrides, transactions: Transactions) -> Receiver:
+def _at_brokers(of: Subscription, sources: Sources, overrides: Overrides, transactions: Transactions) -> AppReceiver:
     group = _group_of(of)
     consumer = AsyncConsumer(
         sources.brokers,
@@ -119,12 +119,12 @@ def _at_brokers(of: Subscription, sources: Sources, overrides: Overrides, transa
     )
     handling = Handling(of, overrides, transactions, group=consumer.group)
     handling.subscribe(consumer._subscriptions)
-    return Receiver(group, consumer, (handling,))
+    return AppReceiver(group, consumer, (handling,))
 
 
 def _of_log(
     members: Sequence[Subscription], sources: Sources, overrides: Overrides, transactions: Transactions
-) -> Receiver:
+) -> AppReceiver:
     try:
         from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
     except ModuleNotFoundError as exc:
@@ -146,7 +146,7 @@ def _of_log(
         of = handling.of
         handling.subscribe(consumer._subscriptions)
         consumer._set_apart(of.topics, concurrency=of.message_concurrency, list_count=of.batch or 1)
-    return Receiver(group, consumer, handlings)
+    return AppReceiver(group, consumer, handlings)
 
 
 def _log_of(of: Subscription, sources: Sources) -> LogChoice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from txmsg.client.app.database import Database
+from txmsg.client.app.database import BusinessDatabase
 from txmsg.client.app.dependencies import Injected
 from txmsg.client.async_producer import AsyncProducer
 from txmsg.client.producer import Producer
@@ -28,7 +28,9 @@ class Transactions:
     """
 
     def __init__(
-        self, database: Database | None = None, producer: Callable[[str], Producer | AsyncProducer] | None = None
+        self,
+        database: BusinessDatabase | None = None,
+        producer: Callable[[str], Producer | AsyncProducer] | None = None,
     ) -> None:
         self._database = database
         self._producer = producer
@@ -49,7 +51,7 @@ class Transactions:
         made.handler = lambda session, message: call(session, None, message)
         return made
 
-    def checked_database(self, function: Callable[..., Any], injected: Injected) -> Database:
+    def checked_database(self, function: Callable[..., Any], injected: Injected) -> BusinessDatabase:
         """The database. Raises MisuseError if there is none for this handler, which needs a transaction."""
         if self._database is None:
             raise MisuseError(
@@ -58,7 +60,7 @@ class Transactions:
             )
         return self._database
 
-    def _checked(self, function: Callable[..., Any], injected: Injected) -> Database:
+    def _checked(self, function: Callable[..., Any], injected: Injected) -> BusinessDatabase:
         name, database = name_of(function), self.checked_database(function, injected)
         if database.is_async and not injected.is_coroutine:
             raise MisuseError(f"{name} is def, and database= has an AsyncEngine: make it async def, or give an Engine")

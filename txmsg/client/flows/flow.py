@@ -22,7 +22,7 @@ from txmsg.checker.fence.store import FenceStore
 from txmsg.client.connections.rows import write_fence
 from txmsg.client.connections.transaction import ConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard, keep_loaded
-from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.halves import HalfSender
 from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.running import running
 from txmsg.client.sending.begun import BegunHalf
@@ -38,7 +38,7 @@ _log = EventLog(__name__)
 R = TypeVar("R")
 
 
-def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R], *, wait: bool = False) -> R:
+def run(producer: HalfSender, messages: Sequence[Message], work: Callable[[], R], *, wait: bool = False) -> R:
     """Half messages, then `work`, which owns its transaction, then the outcome. wait: also for the reply to that."""
     half = producer.half(messages)
     try:
@@ -52,7 +52,7 @@ def run(producer: Halves, messages: Sequence[Message], work: Callable[[], R], *,
 
 
 def run_in_session(
-    producer: Halves,
+    producer: HalfSender,
     messages: Sequence[Message],
     factory: Callable[[], Any] | FenceStore[Any],
     work: Callable[[Any], R],
@@ -72,7 +72,7 @@ def run_in_session(
 
 
 def go_on_in_session(
-    producer: Halves,
+    producer: HalfSender,
     half: Half | BegunHalf,
     factory: Callable[[], Any] | FenceStore[Any],
     work: Callable[[Any], R],
@@ -171,7 +171,7 @@ class LocalTransaction:
         write_fence(driver, connection, self._transaction_id, self._fence.fence_id())
 
 
-def _fence_check(producer: Halves, factory: object) -> Callable[[TransactionId], TransactionState] | None:
+def _fence_check(producer: HalfSender, factory: object) -> Callable[[TransactionId], TransactionState] | None:
     if isinstance(factory, FenceStore):
         return factory.outcome
     return None if producer.fence is None else producer.fence.check
@@ -197,7 +197,7 @@ def settle_by_fence(fence_check: Callable[[TransactionId], TransactionState], ha
         return TransactionState.UNKNOWN
 
 
-def tell_committed(producer: Halves, half: Half, *, wait: bool = False) -> None:
+def tell_committed(producer: HalfSender, half: Half, *, wait: bool = False) -> None:
     """Tells the broker that the transaction committed.
 
     Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
@@ -206,7 +206,7 @@ def tell_committed(producer: Halves, half: Half, *, wait: bool = False) -> None:
     tell(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
 
 
-def tell(producer: Halves, half: Half, state: TransactionState, *, wait: bool) -> None:
+def tell(producer: HalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
     wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.

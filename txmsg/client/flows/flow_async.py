@@ -20,7 +20,7 @@ from txmsg.checker.fence.store import AsyncFenceStore
 from txmsg.client.connections.rows_async import write_fence
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 from txmsg.client.flows.guard import SessionGuard, keep_loaded
-from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.halves_async import AsyncHalfSender
 from txmsg.client.flows.outer import inside, refuse_nested
 from txmsg.client.running import running
 from txmsg.client.sending.begun import AsyncBegunHalf
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 async def run(
-    producer: AsyncHalves, messages: Sequence[Message], work: Callable[[], Awaitable[R]], *, wait: bool = False
+    producer: AsyncHalfSender, messages: Sequence[Message], work: Callable[[], Awaitable[R]], *, wait: bool = False
 ) -> R:
     """Half messages, then `work`, which owns its transaction, then the outcome. wait: also for the reply to that."""
     half = await producer.half(messages)
@@ -52,7 +52,7 @@ async def run(
 
 
 async def run_in_session(
-    producer: AsyncHalves,
+    producer: AsyncHalfSender,
     messages: Sequence[Message],
     factory: Callable[[], Any] | AsyncFenceStore[Any],
     work: Callable[[Any], Awaitable[R]],
@@ -72,7 +72,7 @@ async def run_in_session(
 
 
 async def go_on_in_session(
-    producer: AsyncHalves,
+    producer: AsyncHalfSender,
     half: Half | AsyncBegunHalf,
     factory: Callable[[], Any] | AsyncFenceStore[Any],
     work: Callable[[Any], Awaitable[R]],
@@ -172,7 +172,7 @@ class AsyncLocalTransaction:
 
 
 def _fence_check(
-    producer: AsyncHalves, factory: object
+    producer: AsyncHalfSender, factory: object
 ) -> Callable[[TransactionId], Awaitable[TransactionState]] | None:
     if isinstance(factory, AsyncFenceStore):
         return factory.outcome
@@ -201,7 +201,7 @@ async def settle_by_fence(
         return TransactionState.UNKNOWN
 
 
-async def tell_committed(producer: AsyncHalves, half: Half, *, wait: bool = False) -> None:
+async def tell_committed(producer: AsyncHalfSender, half: Half, *, wait: bool = False) -> None:
     """Tells the broker that the transaction committed.
 
     Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
@@ -210,7 +210,7 @@ async def tell_committed(producer: AsyncHalves, half: Half, *, wait: bool = Fals
     await tell(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
 
 
-async def tell(producer: AsyncHalves, half: Half, state: TransactionState, *, wait: bool) -> None:
+async def tell(producer: AsyncHalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
     wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.

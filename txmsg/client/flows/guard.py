@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
 from txmsg.checker.fence.engines import sync_session_of
-from txmsg.client.flows.sql_text import Kind, first_word, steps
+from txmsg.client.flows.sql_text import StatementKind, first_word, steps
 from txmsg.errors import MisuseError, OutcomeUnknown, shown
 
 _BEGUN_BY_DRIVER: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "PRAGMA", "EXPLAIN", "VALUES"})
@@ -265,7 +265,7 @@ class SessionGuard:
         if self._lost is not None:
             raise self._rolled_back(self._lost) from self._lost
         for kind, what in steps(sql, connection.dialect.name):
-            if kind is Kind.END:
+            if kind is StatementKind.END:
                 self._refuse(
                     MisuseError(
                         f"{what} as SQL inside {self._owner} would end its transaction: raise an exception to roll "
@@ -284,13 +284,13 @@ class SessionGuard:
             for kind, what in steps(sql, connection.dialect.name):
                 self._tell_of_savepoint(self._savepoints, kind, what, connection.dialect)
 
-    def _tell_of_savepoint(self, listener: SavepointListener, kind: Kind, name: str, dialect: Dialect) -> None:
+    def _tell_of_savepoint(self, listener: SavepointListener, kind: StatementKind, name: str, dialect: Dialect) -> None:
         match kind:
-            case Kind.SAVEPOINT:
+            case StatementKind.SAVEPOINT:
                 listener.savepoint(name, replaces=_is_mysql(dialect))
-            case Kind.RELEASE:
+            case StatementKind.RELEASE:
                 listener.released(name)
-            case Kind.ROLLBACK_TO:
+            case StatementKind.ROLLBACK_TO:
                 listener.rolled_back_to(name)
 
     def failed(self, connection: Connection, error: BaseException) -> None:

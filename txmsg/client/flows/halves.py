@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 
-class Halves(Protocol):
+class HalfSender(Protocol):
     """Stores half messages and tells outcomes. The contracts are those of `Producer`."""
 
     @property
@@ -46,7 +46,7 @@ class Halves(Protocol):
     def _end_soon(self, half: Half, state: TransactionState) -> None: ...
 
 
-class KeptHalves(Halves, Protocol):
+class OutboxHalfSender(HalfSender, Protocol):
     """The same of a producer that has an outbox."""
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from txmsg.tracing import Tracing
 
 
-class AsyncHalves(Protocol):
+class AsyncHalfSender(Protocol):
     """Stores half messages and tells outcomes. The contracts are those of `AsyncProducer`."""
 
     @property
@@ -46,7 +46,7 @@ class AsyncHalves(Protocol):
     def _end_soon(self, half: Half, state: TransactionState) -> None: ...
 
 
-class AsyncKeptHalves(AsyncHalves, Protocol):
+class AsyncOutboxHalfSender(AsyncHalfSender, Protocol):
     """The same of a producer that has an outbox."""
 
     @property

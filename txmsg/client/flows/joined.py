@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session as SyncSession
 from txmsg.checker.fence.engines import in_event, in_session, sync_session_of
 from txmsg.client.flows.flow import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
-from txmsg.client.flows.halves import Halves
-from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.halves import HalfSender
+from txmsg.client.flows.sent import SentMessages
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
@@ -43,12 +43,12 @@ class JoinedTransaction(Transaction):
     Its session has to be closed: one that is dropped meanwhile keeps its connection.
     """
 
-    def __init__(self, producer: Halves, session: Session) -> None:
+    def __init__(self, producer: HalfSender, session: Session) -> None:
         self.transaction_id = new_transaction_id()
         self._producer = producer
         self._session = session
         self._sync_session = sync_session_of(session)
-        self._sent = Sent()
+        self._sent = SentMessages()
         self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
         self._guard.__enter__()
         self._guard.leave_commit_to_others()
@@ -66,7 +66,7 @@ class JoinedTransaction(Transaction):
         place = self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, place)
 
-    def require(self, producer: Halves) -> None:
+    def require(self, producer: HalfSender) -> None:
         """Raises MisuseError unless it is this producer that it sends by."""
         if producer is not self._producer:
             raise MisuseError(
@@ -153,7 +153,7 @@ def _after_transaction_end(session: SyncSession, transaction: SessionTransaction
         joined.end()
 
 
-def join(producer: Halves, session: Session) -> Transaction:
+def join(producer: HalfSender, session: Session) -> Transaction:
     """The messages of the session's transaction, the same for each call in it. Raises MisuseError."""
     check_session("app.join", session, Session)
     sync_session = sync_session_of(session)

@@ -19,8 +19,8 @@ from sqlalchemy.orm import SessionTransaction
 from txmsg.checker.fence.engines import in_event_async, in_session_async, sync_session_of
 from txmsg.client.flows.flow_async import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
-from txmsg.client.flows.halves_async import AsyncHalves
-from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.halves_async import AsyncHalfSender
+from txmsg.client.flows.sent import SentMessages
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
@@ -42,12 +42,12 @@ class AsyncJoinedTransaction(Transaction):
     Its session has to be closed: one that is dropped meanwhile keeps its connection.
     """
 
-    def __init__(self, producer: AsyncHalves, session: AsyncSession) -> None:
+    def __init__(self, producer: AsyncHalfSender, session: AsyncSession) -> None:
         self.transaction_id = new_transaction_id()
         self._producer = producer
         self._session = session
         self._sync_session = sync_session_of(session)
-        self._sent = Sent()
+        self._sent = SentMessages()
         self._guard = SessionGuard(self._sync_session, owner=_OWNER, savepoints=self._sent)
         self._guard.__enter__()
         self._guard.leave_commit_to_others()
@@ -65,7 +65,7 @@ class AsyncJoinedTransaction(Transaction):
         place = self._sent.add(message, self._sync_session.get_nested_transaction())
         return message_id(self.transaction_id, place)
 
-    def require(self, producer: AsyncHalves) -> None:
+    def require(self, producer: AsyncHalfSender) -> None:
         """Raises MisuseError unless it is this producer that it sends by."""
         if producer is not self._producer:
             raise MisuseError(
@@ -152,7 +152,7 @@ def _after_transaction_end(session: SyncSession, transaction: SessionTransaction
         joined.end()
 
 
-def join(producer: AsyncHalves, session: AsyncSession) -> Transaction:
+def join(producer: AsyncHalfSender, session: AsyncSession) -> Transaction:
     """The messages of the session's transaction, the same for each call in it. Raises MisuseError."""
     check_session("app.join", session, AsyncSession)
     sync_session = sync_session_of(session)

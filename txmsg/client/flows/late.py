@@ -21,9 +21,9 @@ from txmsg.checker.fence.engines import commit_after, in_session, sync_session_o
 from txmsg.checker.fence.store import FenceStore
 from txmsg.client.flows.flow import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
-from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.halves import HalfSender
 from txmsg.client.flows.outer import inside, refuse_nested
-from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.sent import SentMessages
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
@@ -49,7 +49,7 @@ class LateTransaction(Transaction):
     owner: whose transaction it is, as errors name it. wait: for the reply to the outcome.
     """
 
-    def __init__(self, producer: Halves, session: Session, *, owner: str = _OWNER, wait: bool = False) -> None:
+    def __init__(self, producer: HalfSender, session: Session, *, owner: str = _OWNER, wait: bool = False) -> None:
         check_session("producer.transaction", session, Session)
         if producer.check_listener is None:
             raise MisuseError(
@@ -67,7 +67,7 @@ class LateTransaction(Transaction):
         self._wait = wait
         self._session = session
         self._sync_session = sync_session_of(session)
-        self._sent = Sent()
+        self._sent = SentMessages()
         self._guard = SessionGuard(self._sync_session, owner=owner, savepoints=self._sent)
         self._span: AbstractContextManager[object] = NOT_TRACED
         self._inside = inside(owner, self._sync_session)

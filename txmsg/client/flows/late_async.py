@@ -19,9 +19,9 @@ from txmsg.checker.fence.engines import commit_after_async, in_session_async, sy
 from txmsg.checker.fence.store import AsyncFenceStore
 from txmsg.client.flows.flow_async import tell, tell_committed
 from txmsg.client.flows.guard import SessionGuard, check_session
-from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.halves_async import AsyncHalfSender
 from txmsg.client.flows.outer import inside, refuse_nested
-from txmsg.client.flows.sent import Sent
+from txmsg.client.flows.sent import SentMessages
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.running import running
 from txmsg.client.sending.half import Half
@@ -48,7 +48,7 @@ class AsyncLateTransaction(Transaction):
     """
 
     def __init__(
-        self, producer: AsyncHalves, session: AsyncSession, *, owner: str = _OWNER, wait: bool = False
+        self, producer: AsyncHalfSender, session: AsyncSession, *, owner: str = _OWNER, wait: bool = False
     ) -> None:
         check_session("producer.transaction", session, AsyncSession)
         if producer.check_listener is None:
@@ -67,7 +67,7 @@ class AsyncLateTransaction(Transaction):
         self._wait = wait
         self._session = session
         self._sync_session = sync_session_of(session)
-        self._sent = Sent()
+        self._sent = SentMessages()
         self._guard = SessionGuard(self._sync_session, owner=owner, savepoints=self._sent)
         self._span: AbstractContextManager[object] = NOT_TRACED
         self._inside = inside(owner, self._sync_session)

@@ -15,7 +15,7 @@ from txmsg.errors import InvalidMessage
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message
 
 
-class _Entry(NamedTuple):
+class _SentEntry(NamedTuple):
     message: Message
     number: int
     """Ascending from 0; those of messages that are gone are not used again."""
@@ -23,11 +23,11 @@ class _Entry(NamedTuple):
     """The innermost savepoint of the session when it was sent."""
 
 
-class Sent:
+class SentMessages:
     """A `SavepointListener`. What goes with a savepoint is always the end of the list: what was sent after it."""
 
     def __init__(self) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[_SentEntry] = []
         self._next_number = 0
         self._savepoints: list[tuple[str, int]] = []
         """Name, and the least number of a message that goes with it."""
@@ -47,7 +47,7 @@ class Sent:
         place = len(self._entries)
         if place >= MESSAGES_PER_TRANSACTION_MAX:
             raise InvalidMessage(f"more than {MESSAGES_PER_TRANSACTION_MAX} messages in one transaction")
-        self._entries.append(_Entry(message, self._next_number, nested))
+        self._entries.append(_SentEntry(message, self._next_number, nested))
         self._next_number += 1
         return place
 

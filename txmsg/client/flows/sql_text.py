@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 
-class Kind(Enum):
+class StatementKind(Enum):
     """What a statement does to the transaction that it runs in."""
 
     END = "end"
@@ -21,10 +21,10 @@ class Kind(Enum):
     RELEASE = "release"
 
 
-class Step(NamedTuple):
+class TransactionStatement(NamedTuple):
     """One statement that does something to its transaction. text: its first words, or the name of the savepoint."""
 
-    kind: Kind
+    kind: StatementKind
     text: str
 
 
@@ -55,7 +55,7 @@ def first_word(sql: str) -> str:
     return found[1].upper() if found else ""
 
 
-def steps(sql: str, dialect_name: str) -> Sequence[Step]:
+def steps(sql: str, dialect_name: str) -> Sequence[TransactionStatement]:
     """What the statements of `sql` do to the transaction, in their order. Quick for a statement that does nothing."""
     word = first_word(sql)
     if word and word not in _READ and ";" not in sql:
@@ -67,7 +67,7 @@ def steps(sql: str, dialect_name: str) -> Sequence[Step]:
     return found
 
 
-def _steps(sql: str, dialect_name: str, *, backslash: bool) -> list[Step]:
+def _steps(sql: str, dialect_name: str, *, backslash: bool) -> list[TransactionStatement]:
     found = []
     in_body = False
     for words in _statements(sql, dialect_name, backslash=backslash):
@@ -80,18 +80,18 @@ def _steps(sql: str, dialect_name: str, *, backslash: bool) -> list[Step]:
     return found
 
 
-def _step(words: list[str], dialect_name: str) -> Step | None:
+def _step(words: list[str], dialect_name: str) -> TransactionStatement | None:
     first = words[0]
     if first == "SAVEPOINT":
-        return Step(Kind.SAVEPOINT, _name(words))
+        return TransactionStatement(StatementKind.SAVEPOINT, _name(words))
     if first == "RELEASE":
-        return Step(Kind.RELEASE, _name(words))
+        return TransactionStatement(StatementKind.RELEASE, _name(words))
     if first == "ROLLBACK" and "TO" in words[1:3]:
-        return Step(Kind.ROLLBACK_TO, _name(words))
+        return TransactionStatement(StatementKind.ROLLBACK_TO, _name(words))
     if first in _ENDS or words[:2] == ["PREPARE", "TRANSACTION"]:
-        return Step(Kind.END, " ".join(words[:2]))
+        return TransactionStatement(StatementKind.END, " ".join(words[:2]))
     if dialect_name in _MYSQL and _commits_implicitly(words):
-        return Step(Kind.END, " ".join(words[:2]))
+        return TransactionStatement(StatementKind.END, " ".join(words[:2]))
     return None
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from txmsg.checker.fence.engines import in_session
 from txmsg.client.connections.rows import write_outbox
 from txmsg.client.flows.flow import LocalTransaction, go_on_in_session
-from txmsg.client.flows.halves import KeptHalves
+from txmsg.client.flows.halves import OutboxHalfSender
 from txmsg.client.flows.outer import refuse_nested
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.options import Outbox, ordering_key_of
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 def run_in_session(
-    producer: KeptHalves,
+    producer: OutboxHalfSender,
     messages: Sequence[Message],
     factory: Callable[[], Any],
     work: Callable[[Any], R],
@@ -70,7 +70,7 @@ def run_in_session(
 
 
 def half_unless_away(
-    producer: KeptHalves,
+    producer: OutboxHalfSender,
     messages: Sequence[Message],
     outbox: Outbox,
     is_behind_kept: Callable[[], bool] | None,

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from txmsg.checker.fence.engines import in_session_async
 from txmsg.client.connections.rows_async import write_outbox
 from txmsg.client.flows.flow_async import AsyncLocalTransaction, go_on_in_session
-from txmsg.client.flows.halves_async import AsyncKeptHalves
+from txmsg.client.flows.halves_async import AsyncOutboxHalfSender
 from txmsg.client.flows.outer import refuse_nested
 from txmsg.client.outbox import rows
 from txmsg.client.outbox.options import Outbox, ordering_key_of
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 async def run_in_session(
-    producer: AsyncKeptHalves,
+    producer: AsyncOutboxHalfSender,
     messages: Sequence[Message],
     factory: Callable[[], Any],
     work: Callable[[Any], Awaitable[R]],
@@ -70,7 +70,7 @@ async def run_in_session(
 
 
 async def half_unless_away(
-    producer: AsyncKeptHalves,
+    producer: AsyncOutboxHalfSender,
     messages: Sequence[Message],
     outbox: Outbox,
     is_behind_kept: Callable[[], Awaitable[bool]] | None,

@@ -50,7 +50,7 @@ _Chain: TypeAlias = list[tuple[rows.OutboxRow, Half]]
 
 
 @dataclass(slots=True)
-class _Page:
+class _RelayedRows:
     """What became of some rows."""
 
     seq_max: int = 0
@@ -63,7 +63,7 @@ class _Page:
     """Whether a row was gone, or a half decided by a check-back, before it was finished."""
 
 
-class Relay:
+class OutboxRelay:
     """Relays the outbox of one producer group.
 
     store: stores messages that were born at a time (us since 1970) as halves of a new transaction; when it is
@@ -162,7 +162,7 @@ class Relay:
             self._log_trouble(page.trouble)
         return page.relayed
 
-    async def _next_page(self) -> _Page | None:
+    async def _next_page(self) -> _RelayedRows | None:
         """The page behind the one before; at the end, the first one again."""
         page = None
         if self._after:
@@ -240,9 +240,9 @@ class Relay:
         finally:
             await self._leave_turn()
 
-    async def _relay_pages(self) -> _Page:
+    async def _relay_pages(self) -> _RelayedRows:
         """All rows, once."""
-        whole = _Page()
+        whole = _RelayedRows()
         while True:
             self._has_turn = await self._fence._run(rows.seize_turn, self._group, self._holder)
             page = await self._relay_page(whole.seq_max, with_refused=True)
@@ -257,12 +257,12 @@ class Relay:
 
     # ---- a page
 
-    async def _relay_page(self, after: int, *, with_refused: bool) -> _Page | None:
+    async def _relay_page(self, after: int, *, with_refused: bool) -> _RelayedRows | None:
         """Relays the next rows after one. None: there are no more."""
         found = await self._fence._run(rows.page, self._group, after, with_refused)
         if not found:
             return None
-        page = _Page(seq_max=found[-1].seq)
+        page = _RelayedRows(seq_max=found[-1].seq)
         await self._store_halves(found, page)
         page.relayed = await self._finish(page)
         self._state.note_relayed(page.relayed)
@@ -273,7 +273,7 @@ class Relay:
             await self._fence._run(rows.note_refused, page.refused)
         return page
 
-    async def _store_halves(self, found: Sequence[rows.OutboxRow], page: _Page) -> None:
+    async def _store_halves(self, found: Sequence[rows.OutboxRow], page: _RelayedRows) -> None:
         """Stores halves: the rows of one ordering key one after the other, until one fails, and all others at once.
 
         A key whose broker is away does not hold back the others: what is stored in time is finished.
@@ -289,7 +289,9 @@ class Relay:
             if page.trouble is None and len(page.stored) + len(page.refused) < len(chains):
                 page.trouble = BrokerUnavailable("no broker has stored the half messages of some of them in time")
 
-    async def _store_in_order(self, chain: Sequence[rows.OutboxRow], page: _Page, limit: asyncio.Timeout) -> None:
+    async def _store_in_order(
+        self, chain: Sequence[rows.OutboxRow], page: _RelayedRows, limit: asyncio.Timeout
+    ) -> None:
         stored: _Chain = []
         for row in chain:
             try:
@@ -315,7 +317,7 @@ class Relay:
             stored.append((row, half))
             self._state.gate.note_answer()
 
-    async def _finish(self, page: _Page) -> int:
+    async def _finish(self, page: _RelayedRows) -> int:
         """Commits the deletion of rows, and tells the brokers. How many are gone by it."""
         finished: set[int] = set()
         try:
@@ -327,7 +329,7 @@ class Relay:
                     self._tell(half, TransactionState.COMMIT if is_done else TransactionState.UNKNOWN)
         return len(finished)
 
-    async def _delete(self, page: _Page) -> set[int]:
+    async def _delete(self, page: _RelayedRows) -> set[int]:
         """Deletes rows in one transaction. Not those of chains in which one is late: they would hold back all."""
         fence_id = await self._fence.fence_id()
         chains = page.stored

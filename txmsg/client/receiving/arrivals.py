@@ -11,7 +11,7 @@ from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages, hand_
 from txmsg.client.receiving.line import PollSequence
 from txmsg.client.receiving.received import delivered
 from txmsg.consumer.counts import ConsumerCounts
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.message import ReceivedMessage
 from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns
 
@@ -45,7 +45,7 @@ class Arrivals:
         self.counts.received += len(messages) + len(unreadable)
         self.held.add(hand, messages, unreadable.keys(), now + visibility_timeout_s)
         for offset, error in unreadable.items():
-            self.deliveries.refuse(hand, offset, Failure(str(error)))
+            self.deliveries.refuse(hand, offset, HandlerFailure(str(error)))
         if columns.attempt or columns.losses:  # some were delivered before
             messages = [each for each in messages if not self.deliveries.is_known(hand, _offset(each))]
         if not messages:

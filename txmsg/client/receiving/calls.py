@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from txmsg.client.channel import BrokerCalls
 from txmsg.client.receiving.awaited import AwaitedQueues
 from txmsg.client.receiving.line import PollSequence
-from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.member import ConsumerMember
 from txmsg.client.receiving.room import FetchBudget
 from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.errors import ProtocolError, TxmsgError
@@ -19,11 +19,11 @@ CALL_GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Calls:
+class LinkCalls:
     """Makes requests, and notes what each answer, or the lack of one, says of the broker."""
 
     channel: BrokerCalls
-    member: Member
+    member: ConsumerMember
     room: FetchBudget
     line: PollSequence
     awaited: AwaitedQueues

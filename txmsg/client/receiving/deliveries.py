@@ -5,16 +5,21 @@ from __future__ import annotations
 from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.reports import Reports
 from txmsg.client.receiving.room import FetchBudget
-from txmsg.client.receiving.settlements import Settlements
+from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.settling import Settling
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 
 
 class Deliveries:
     """The messages that came over a link. Whoever got one calls `ack`, `refuse` or `drop` for it, exactly once."""
 
     def __init__(
-        self, held: UnsettledMessages, room: FetchBudget, settlements: Settlements, reports: Reports, settling: Settling
+        self,
+        held: UnsettledMessages,
+        room: FetchBudget,
+        settlements: PendingSettlements,
+        reports: Reports,
+        settling: Settling,
     ) -> None:
         self._held = held
         self._room = room
@@ -32,7 +37,7 @@ class Deliveries:
             for repeat in self._held.repeats.pop((hand, offset), ()):
                 self.ack(repeat, offset)
 
-    def refuse(self, hand: DeliveredBatch, offset: int, failure: Failure) -> None:
+    def refuse(self, hand: DeliveredBatch, offset: int, failure: HandlerFailure) -> None:
         """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
         self._settlements.refuse(hand, offset, failure)
         self._held.drop(hand, offset)

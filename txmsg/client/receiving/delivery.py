@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.held import DeliveredBatch
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.consumer.subscriptions import Handler
-from txmsg.consumer.workers import Run
+from txmsg.consumer.workers import MessageRun
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 
 
-class Delivery(Run):
+class MessageDelivery(MessageRun):
     """A run of one message: which member gets the next one of its queue or its ordering key, the broker decides.
 
     `deliveries` is told once that it was handled, that it failed, or neither. From `late_at` (of the loop) the handler
@@ -31,7 +31,7 @@ class Delivery(Run):
         self._deliveries = deliveries
         self._hand = hand
         self._is_given = self._is_noted = False
-        self._failure: Failure | None = None
+        self._failure: HandlerFailure | None = None
 
     def next(self, now: float) -> ReceivedMessage | None:
         """The message, if the broker still leaves it to this process."""
@@ -50,7 +50,7 @@ class Delivery(Run):
         )
         return None
 
-    def note(self, failure: Failure | None) -> None:
+    def note(self, failure: HandlerFailure | None) -> None:
         """What `deliveries` is told at the end."""
         self._is_noted, self._failure = True, failure
 

@@ -25,13 +25,13 @@ Idempotent: TypeAlias = IdempotentHandler | AsyncIdempotentHandler
 """What the decorator makes: it handles lists, too."""
 
 
-class _Decorator(Protocol[S_co]):
+class _IdempotentDecorator(Protocol[S_co]):
     """Takes the session parameter away: who calls the handler does not give it. S is the session, or the connection."""
 
     def __call__(self, handler: Callable[Concatenate[S_co, P], None], /) -> Callable[P, None]: ...
 
 
-class _AsyncDecorator(Protocol[S_co]):
+class _AsyncIdempotentDecorator(Protocol[S_co]):
     """The same for coroutine functions."""
 
     def __call__(
@@ -42,11 +42,11 @@ class _AsyncDecorator(Protocol[S_co]):
 @overload
 def idempotent(
     session_factory: Callable[[], AbstractContextManager[S_co]], *, group: str | None = None
-) -> _Decorator[S_co]: ...
+) -> _IdempotentDecorator[S_co]: ...
 @overload
 def idempotent(
     session_factory: Callable[[], AbstractAsyncContextManager[S_co] | Awaitable[S_co]], *, group: str | None = None
-) -> _AsyncDecorator[S_co]: ...
+) -> _AsyncIdempotentDecorator[S_co]: ...
 def idempotent(session_factory: Callable[[], Any], *, group: str | None = None) -> Callable[[Any], Any]:
     """Decorates a handler `(session, message)` so that its effects happen once per message and consumer group.
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from txmsg.client.receiving.held import UnsettledMessages
-from txmsg.client.receiving.polls import Polls
+from txmsg.client.receiving.polls import LinkPolls
 from txmsg.client.receiving.room import FetchBudget
 from txmsg.client.receiving.settling import Settling
 
@@ -19,7 +19,7 @@ HELD_COUNT_MAX = 1000
 class VisibilityExtender:
     """Keeps what a link holds."""
 
-    def __init__(self, held: UnsettledMessages, room: FetchBudget, polls: Polls, settling: Settling) -> None:
+    def __init__(self, held: UnsettledMessages, room: FetchBudget, polls: LinkPolls, settling: Settling) -> None:
         self._held = held
         self._room = room
         self._polls = polls

@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 from txmsg.client.receiving.arrivals import Arrival, Arrivals
 from txmsg.client.receiving.awaited import AwaitedQueues
-from txmsg.client.receiving.calls import Calls
+from txmsg.client.receiving.calls import LinkCalls
 from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.held import UnsettledMessages
 from txmsg.client.receiving.keeper import VisibilityExtender
 from txmsg.client.receiving.line import PollSequence
-from txmsg.client.receiving.member import Member
+from txmsg.client.receiving.member import ConsumerMember
 from txmsg.client.receiving.poller import Poller
-from txmsg.client.receiving.polls import Polls
+from txmsg.client.receiving.polls import LinkPolls
 from txmsg.client.receiving.reports import Reports
 from txmsg.client.receiving.room import FetchBounds, FetchBudget
-from txmsg.client.receiving.settlements import Settlements
+from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.settling import Settling
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.trouble import BrokerFailures
@@ -32,15 +32,15 @@ class Link:
     """
 
     def __init__(
-        self, shard: Shard, address: str, member: Member, bounds: FetchBounds, take: Callable[[Arrival], None]
+        self, shard: Shard, address: str, member: ConsumerMember, bounds: FetchBounds, take: Callable[[Arrival], None]
     ) -> None:
         self.address = address
         self._held = held = UnsettledMessages(shard.queues)
         self._room = room = FetchBudget(held, bounds)
-        self._polls = polls = Polls(bounds.visibility_timeout_s)
+        self._polls = polls = LinkPolls(bounds.visibility_timeout_s)
         line, awaited, trouble = PollSequence(), AwaitedQueues(shard), BrokerFailures(member.group, address)
-        settlements = Settlements(member.counts)
-        calls = Calls(
+        settlements = PendingSettlements(member.counts)
+        calls = LinkCalls(
             channel=shard.brokers.channel(address),
             member=member,
             room=room,

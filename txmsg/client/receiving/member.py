@@ -9,7 +9,7 @@ from txmsg.wire.v1.txmsg_pb2 import Subscription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ConsumerMember:
     """A member of a consumer group, as it introduces itself to each broker. counts: of all its links together."""
 
     group: str

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from txmsg.client.receiving.arrivals import Arrivals
-from txmsg.client.receiving.calls import CALL_GRACE_S, Calls
-from txmsg.client.receiving.polls import Polls
+from txmsg.client.receiving.calls import CALL_GRACE_S, LinkCalls
+from txmsg.client.receiving.polls import LinkPolls
 from txmsg.client.receiving.room import FetchAllowance, FetchBudget
-from txmsg.client.receiving.settlements import Settlements
+from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.settling import Settling
 from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.consumer.isolation import isolation
@@ -29,10 +29,10 @@ ISOLATION_LOOK_S = 0.02
 class Poller:
     """Asks for messages; what comes goes to `arrivals`."""
 
-    calls: Calls
-    polls: Polls
+    calls: LinkCalls
+    polls: LinkPolls
     room: FetchBudget
-    settlements: Settlements
+    settlements: PendingSettlements
     settling: Settling
     arrivals: Arrivals
     trouble: BrokerFailures

@@ -9,7 +9,7 @@ from typing import Any
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply
 
 
-class Polls:
+class LinkPolls:
     """The poll of a link that is under way, at most one.
 
     asked_s: the visibility timeout that it has asked for. is_in_doubt: messages may be on their way from a poll that

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txmsg.client.receiving.awaited import AwaitedQueues
-from txmsg.client.receiving.calls import Calls
+from txmsg.client.receiving.calls import LinkCalls
 from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
-from txmsg.client.receiving.polls import Polls
-from txmsg.client.receiving.settlements import Settlements
+from txmsg.client.receiving.polls import LinkPolls
+from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
@@ -22,10 +22,10 @@ TELL_TIMEOUT_S = 5.0
 class Reports:
     """Sends them, by calls that ask for nothing. When, others decide."""
 
-    calls: Calls
+    calls: LinkCalls
     held: UnsettledMessages
-    settlements: Settlements
-    polls: Polls
+    settlements: PendingSettlements
+    polls: LinkPolls
     awaited: AwaitedQueues
     trouble: BrokerFailures
 

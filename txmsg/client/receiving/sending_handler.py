@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.engines import in_session
-from txmsg.client.flows.halves import Halves
+from txmsg.client.flows.halves import HalfSender
 from txmsg.client.flows.late import LateTransaction
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.receiving.inbox import InboxHandler, record
@@ -32,7 +32,9 @@ class SendingHandler(InboxHandler[_Handler]):
 
     given = 2
 
-    def __init__(self, handler: _Handler, factory: Callable[[], Session], group: str | None, producer: Halves) -> None:
+    def __init__(
+        self, handler: _Handler, factory: Callable[[], Session], group: str | None, producer: HalfSender
+    ) -> None:
         super().__init__(handler, factory, group)
         self._producer = producer
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence.engines import in_session_async
-from txmsg.client.flows.halves_async import AsyncHalves
+from txmsg.client.flows.halves_async import AsyncHalfSender
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.flows.transaction import Transaction
 from txmsg.client.receiving.inbox import InboxHandler, record
@@ -31,7 +31,7 @@ class AsyncSendingHandler(InboxHandler[_Handler]):
     given = 2
 
     def __init__(
-        self, handler: _Handler, factory: Callable[[], AsyncSession], group: str | None, producer: AsyncHalves
+        self, handler: _Handler, factory: Callable[[], AsyncSession], group: str | None, producer: AsyncHalfSender
     ) -> None:
         super().__init__(handler, factory, group)
         self._producer = producer

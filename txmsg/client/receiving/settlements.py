@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from txmsg.client.receiving.held import DeliveredBatch
 from txmsg.consumer.counts import ConsumerCounts
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.wire.v1.txmsg_pb2 import ReceiveRequest, Refusal
 
 ERROR_TEXT_SIZE_MAX = 4000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class SettlementsUnderWay:
     """Settlements that leave together."""
 
     acks: Mapping[DeliveredBatch, list[int]]
@@ -30,15 +30,15 @@ class Taken:
         request.refusals.extend(self.refusals)
 
 
-class Settlements:
+class PendingSettlements:
     """Of one link. counts: of those that the broker has heard."""
 
     def __init__(self, counts: ConsumerCounts) -> None:
         self._counts = counts
         self._acks: defaultdict[DeliveredBatch, list[int]] = defaultdict(list)
         self._refusals: list[Refusal] = []
-        self._under_way: list[Taken] = []
-        self._heard: list[Taken] = []
+        self._under_way: list[SettlementsUnderWay] = []
+        self._heard: list[SettlementsUnderWay] = []
         """By the broker since the poll under way began, which may bring these messages once more."""
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Settlements:
         """The message is done."""
         self._acks[hand].append(offset)
 
-    def refuse(self, hand: DeliveredBatch, offset: int, failure: Failure) -> None:
+    def refuse(self, hand: DeliveredBatch, offset: int, failure: HandlerFailure) -> None:
         """The message failed: `failure` says what becomes of it. Its text is shown with it, cut to 4,000 characters."""
         self._refusals.append(
             Refusal(
@@ -72,21 +72,21 @@ class Settlements:
             for each, offsets in acks.items()
         )
 
-    def take(self) -> Taken:
+    def take(self) -> SettlementsUnderWay:
         """All that wait: they are on their way, until one of the next two is called."""
-        taken = Taken(self._acks, self._refusals)
+        taken = SettlementsUnderWay(self._acks, self._refusals)
         self._acks, self._refusals = defaultdict(list), []
         self._under_way.append(taken)
         return taken
 
-    def give_back(self, taken: Taken) -> None:
+    def give_back(self, taken: SettlementsUnderWay) -> None:
         """The broker may not have heard them: they wait again."""
         self._under_way.remove(taken)
         for hand, offsets in taken.acks.items():
             self._acks[hand] += offsets
         self._refusals[:0] = taken.refusals
 
-    def confirm(self, taken: Taken, *, keeps: bool) -> None:
+    def confirm(self, taken: SettlementsUnderWay, *, keeps: bool) -> None:
         """The broker has heard them. keeps: for a poll is under way that began before."""
         self._under_way.remove(taken)
         if taken.acks and keeps:

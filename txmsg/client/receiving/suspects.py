@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from txmsg.client.receiving.delivery import Delivery
+from txmsg.client.receiving.delivery import MessageDelivery
 from txmsg.consumer.isolation import isolation
 from txmsg.consumer.workers import Workers
 from txmsg.runtime.logs import EventLog
@@ -34,18 +34,18 @@ def alone_s(losses: int) -> float:
     return min(_ALONE_S * _GROWTH ** min(losses - SUSPECT_FROM, 9), _ALONE_S_MAX)
 
 
-class Suspects:
+class SuspectHandler:
     """Handles messages alone, one after the other. `run` ends only when it is cancelled. Belongs to one loop.
 
     How many wait is bounded by those who put them: a broker delivers one at a time.
     """
 
-    def __init__(self, workers: Workers[Delivery], group: str) -> None:
+    def __init__(self, workers: Workers[MessageDelivery], group: str) -> None:
         self._workers = workers
         self._group = group
-        self._waiting: asyncio.Queue[tuple[Delivery, int]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[MessageDelivery, int]] = asyncio.Queue()
 
-    def put(self, delivery: Delivery, losses: int) -> None:
+    def put(self, delivery: MessageDelivery, losses: int) -> None:
         """Has a message handled that was lost with so many consumers. Until then this process fetches nothing more."""
         isolation.want(1)
         self._waiting.put_nowait((delivery, losses))
@@ -68,7 +68,7 @@ class Suspects:
         finally:
             isolation.want(-self._waiting.qsize())
 
-    async def _handle(self, delivery: Delivery, losses: int) -> None:
+    async def _handle(self, delivery: MessageDelivery, losses: int) -> None:
         _log.info(
             "consumer.alone",
             "group %(group)s: message %(message_id)s of topic %(topic)r was lost with %(losses)d consumers, and is "

@@ -29,7 +29,7 @@ from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageCo
 if TYPE_CHECKING:
     from txmsg.message.encryption import Encryption
 
-E = TypeVar("E", bound="Entry")
+E = TypeVar("E", bound="RequestEntry")
 
 _MESSAGE_OVERHEAD_BYTES = 48  # ids, lengths, times
 
@@ -61,7 +61,7 @@ def messages_of(messages: object, encryption: Encryption | None = None) -> tuple
     return tuple(messages)
 
 
-class Entry:
+class RequestEntry:
     """One caller's part of a request. Not a frozen dataclass: tens of thousands are made per second."""
 
     __slots__ = ("deadline", "items", "size_bytes", "transaction_id", "waiter")
@@ -88,7 +88,7 @@ class Entry:
             self.waiter.set_exception(error)
 
 
-class SendEntry(Entry):
+class SendEntry(RequestEntry):
     """The messages of one transaction (or one plain send). Raises MessageTooLarge, InvalidMessage."""
 
     __slots__ = ("born_at_us", "messages")
@@ -164,7 +164,7 @@ class _AbandonedWaiter:
         return None
 
 
-class EndEntry(Entry):
+class EndEntry(RequestEntry):
     """The outcome of one transaction. Sent even if the caller no longer waits."""
 
     __slots__ = ("state",)

@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from typing import Generic, TypeVar
 
-from txmsg.client.sending.batch import Entry
-from txmsg.client.sending.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
+from txmsg.client.sending.batch import RequestEntry
+from txmsg.client.sending.waiting import IN_FLIGHT_MAX, WaitingEntries, worth_sending
 from txmsg.errors import BrokerUnavailable, MisuseError, Overloaded
 from txmsg.runtime.background import in_background
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=RequestEntry)
 Send = Callable[[list[E]], Awaitable[None]]
 
 
@@ -44,7 +44,7 @@ class Coalescer(Generic[E]):
         self._send = send
         self._timeout_s = timeout_s
         self._loop = loop
-        self._pending: Waiting[E] = Waiting()
+        self._pending: WaitingEntries[E] = WaitingEntries()
         self._outside: deque[E] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._requests: dict[asyncio.Task[None], float] = {}  # and since when

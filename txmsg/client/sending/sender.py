@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar
 from txmsg.client import hooks
 from txmsg.client.channel import RETRYABLE, Brokers, retrying
 from txmsg.client.hooks import ProducerHooks
-from txmsg.client.sending.batch import EndEntry, Entry, SendEntry, columns_of, end_request, settle
+from txmsg.client.sending.batch import EndEntry, RequestEntry, SendEntry, columns_of, end_request, settle
 from txmsg.client.sending.coalescer import Coalescer
 from txmsg.client.sending.counts import ProducerCounts, RequestCounts
-from txmsg.client.sending.thread_lane import Failed, ThreadLane, ThreadWaiter
+from txmsg.client.sending.thread_lane import FailedRequest, ThreadLane, ThreadWaiter
 from txmsg.errors import (
     BrokerUnavailable,
     DuplicateId,
@@ -36,7 +36,7 @@ from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RecallReply, RecallRequest, SendRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=RequestEntry)
 FIRST_PAUSE_S_MAX = 0.02
 _OF_THE_STORE = (DuplicateId, OutcomeConflict, OutcomeExpired)
 """What is said of an item after a look at what is stored, so also of earlier attempts."""
@@ -114,7 +114,7 @@ class RequestLane(Generic[E]):
         await self.threads.drain()
         await self.coalescer.drain()
 
-    def _attempt_by_thread(self, entries: list[E], until: float) -> Failed[E] | None:
+    def _attempt_by_thread(self, entries: list[E], until: float) -> FailedRequest[E] | None:
         # Only our own errors are caught: a signal may raise any other, which is this thread's, and not the others'.
         now = time.monotonic()
         broker = self._brokers.current
@@ -124,13 +124,13 @@ class RequestLane(Generic[E]):
         except TxmsgError as exc:
             # The broker is not to blame if it was only this thread that had no time.
             is_to_blame = isinstance(exc, RETRYABLE) and time.monotonic() < until
-            return Failed(entries, exc, broker if is_to_blame else None)
+            return FailedRequest(entries, exc, broker if is_to_blame else None)
         try:
             left, refusal = self._settle(entries, reply, is_ambiguous=False)
         except TxmsgError as exc:
-            return Failed(entries, exc)
+            return FailedRequest(entries, exc)
         self._count(len(entries) - len(left), time.monotonic() - now)
-        return None if refusal is None else Failed(left, refusal)
+        return None if refusal is None else FailedRequest(left, refusal)
 
     def _settle(self, entries: list[E], reply: Any, *, is_ambiguous: bool) -> tuple[list[E], TxmsgError | None]:
         errand = self._errand
@@ -151,7 +151,7 @@ class RequestLane(Generic[E]):
     async def _send(self, entries: list[E]) -> None:
         await self._settle_all(entries, None)
 
-    async def _go_on(self, failed: Failed[E]) -> None:
+    async def _go_on(self, failed: FailedRequest[E]) -> None:
         if failed.broker is not None:
             self._brokers.avoid(failed.broker)
         await self._settle_all(failed.entries, failed.error)

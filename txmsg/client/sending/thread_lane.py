@@ -22,22 +22,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from txmsg.client.channel import Broker
-from txmsg.client.sending.batch import Entry
+from txmsg.client.channel import KnownBroker
+from txmsg.client.sending.batch import RequestEntry
 from txmsg.client.sending.coalescer import Coalescer
-from txmsg.client.sending.waiting import IN_FLIGHT_MAX, Waiting, worth_sending
+from txmsg.client.sending.waiting import IN_FLIGHT_MAX, WaitingEntries, worth_sending
 from txmsg.errors import MisuseError, OutcomeUnknown, TxmsgError
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=RequestEntry)
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Generic[E]):
+class FailedRequest(Generic[E]):
     """What became of a request that was not answered well: the entries that are not settled, and why."""
 
     entries: list[E]
     error: TxmsgError
-    broker: Broker | None = None
+    broker: KnownBroker | None = None
     """The one that is to blame."""
 
 
@@ -54,7 +54,7 @@ class ThreadWaiter(Generic[E]):
         self._error: BaseException | None = None
         self.batch: list[E] = []
         """What the thread has taken to send, for itself and others, and is not settled."""
-        self.failed: Failed[E] | None = None
+        self.failed: FailedRequest[E] | None = None
 
     def done(self) -> bool:
         return self._is_done
@@ -98,8 +98,8 @@ class ThreadLane(Generic[E]):
     def __init__(
         self,
         coalescer: Coalescer[E],
-        attempt: Callable[[list[E], float], Failed[E] | None],
-        retry: Callable[[Failed[E]], Coroutine[Any, Any, None]],
+        attempt: Callable[[list[E], float], FailedRequest[E] | None],
+        retry: Callable[[FailedRequest[E]], Coroutine[Any, Any, None]],
         *,
         timeout_s: float,
         loop: asyncio.AbstractEventLoop,
@@ -112,7 +112,7 @@ class ThreadLane(Generic[E]):
         self._loop = loop
         self._crowd = crowd
         self._lock = threading.Lock()
-        self._waiting: Waiting[E] = Waiting()
+        self._waiting: WaitingEntries[E] = WaitingEntries()
         self._leaders: dict[ThreadWaiter[E], float] = {}  # and since when
         self._posted: deque[Callable[[], object]] = deque()
         """What the loop has not done yet."""
@@ -220,7 +220,7 @@ class ThreadLane(Generic[E]):
             batch, waiter.batch = waiter.batch, []
         if not batch:  # it was posted twice
             return
-        failed = waiter.failed or Failed(
+        failed = waiter.failed or FailedRequest(
             [entry for entry in batch if entry.waiter is None or not entry.waiter.done()],
             OutcomeUnknown("its sender was interrupted"),
         )

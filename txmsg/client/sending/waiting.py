@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from txmsg.client.sending.batch import Entry
+from txmsg.client.sending.batch import RequestEntry
 from txmsg.errors import BrokerUnavailable
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX
 
@@ -24,10 +24,10 @@ IN_FLIGHT_MAX = 2
 PENDING_ITEMS_MAX = 20_000
 PENDING_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=RequestEntry)
 
 
-class Waiting(Generic[E]):
+class WaitingEntries(Generic[E]):
     """Entries in the order of their deadlines. items: how many messages or outcomes they are."""
 
     def __init__(self) -> None:

@@ -20,7 +20,9 @@ _log = EventLog(__name__)
 Handler = Callable[..., Any]
 
 
-def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Callable[[Handler], IdempotentHandler]:
+def idempotent(
+    using: str = DEFAULT_DB_ALIAS, *, group: str | None = None
+) -> Callable[[Handler], DjangoIdempotentHandler]:
     """Decorates a handler: its effects in the database `using` happen once per message and consumer group.
 
     Under `subscribe` its parameters are filled as without it; called by itself, it takes the message. It runs in
@@ -31,16 +33,16 @@ def idempotent(using: str = DEFAULT_DB_ALIAS, *, group: str | None = None) -> Ca
     if callable(using):
         raise MisuseError("@idempotent is used without parentheses: write @idempotent()")
 
-    def decorate(handler: Handler) -> IdempotentHandler:
+    def decorate(handler: Handler) -> DjangoIdempotentHandler:
         refuse_subscribed(handler)
         check_takes("the handler under @idempotent", handler, is_all=False)
         declare(using)
-        return IdempotentHandler(handler, using, group)
+        return DjangoIdempotentHandler(handler, using, group)
 
     return decorate
 
 
-class IdempotentHandler(GroupHandler):
+class DjangoIdempotentHandler(GroupHandler):
     """A handler whose messages are recorded. `subscribe` gives it its group."""
 
     def __init__(self, handler: Handler, using: str, group: str | None) -> None:

@@ -25,10 +25,10 @@ def not_read(sent: Schema, read: Schema, *, reads_all: bool) -> list[str]:
 
     reads_all: a field that is sent and that readers do not have is one, too.
     """
-    return list(dict.fromkeys(_Comparison(sent, read, reads_all).of(sent, read, "")))
+    return list(dict.fromkeys(_SchemaComparison(sent, read, reads_all).of(sent, read, "")))
 
 
-class _Comparison:
+class _SchemaComparison:
     """Of two schemas whole, to which their parts refer."""
 
     def __init__(self, sent: Schema, read: Schema, reads_all: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from txmsg.errors import StorageError
 from txmsg.metaq.agent.config import AgentFile, SourceConfig
-from txmsg.metaq.agent.control import Control, applied
+from txmsg.metaq.agent.control import SourceControl, applied
 from txmsg.metaq.agent.source import Source
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.store.lock import lock_private
@@ -47,9 +47,9 @@ class Agent:
                     name, config, agent=file.agent.shown_name(), state_dir=state_dir, log=log, save_s=file.agent.save_s
                 )
                 opened.callback(self.sources[name].close)
-            self._control: Control | None = None
+            self._control: SourceControl | None = None
             if file.agent.control:
-                self._control = Control(log, file.agent.control, state_dir / "settings", self._use_changes)
+                self._control = SourceControl(log, file.agent.control, state_dir / "settings", self._use_changes)
                 opened.callback(self._control.close)
                 self._use_changes()
             self._opened = opened.pop_all()

@@ -25,7 +25,16 @@ from txmsg.metaq.agent.names import COMPRESSED, is_compressed
 from txmsg.metaq.agent.records import RecordSplitter
 from txmsg.metaq.spool import SIZE_BYTES_MAX, SIZE_BYTES_MIN
 from txmsg.runtime.owners import refusal_text
-from txmsg.settings.catalogue import COUNT_MAX, REQUIRED, Kind, Setting, check_settings, required, setting, settings_of
+from txmsg.settings.catalogue import (
+    COUNT_MAX,
+    REQUIRED,
+    Setting,
+    SettingKind,
+    check_settings,
+    required,
+    setting,
+    settings_of,
+)
 from txmsg.settings.common import (
     TlsConfig,
     http_listen_setting,
@@ -46,15 +55,15 @@ class SourceConfig:
     """Files that are followed, and what becomes of their lines."""
 
     paths: tuple[str, ...] = required(
-        "Files to follow: paths, with * ? [] and ** for directories.", kind=Kind.TEXTS, option=""
+        "Files to follow: paths, with * ? [] and ** for directories.", kind=SettingKind.TEXTS, option=""
     )
     exclude: tuple[str, ...] = setting(
         (),
         "Names that are not followed, with * and ?. Compressed files never are: "
         f"{' '.join(f'.{ending}' for ending in COMPRESSED)}.",
-        kind=Kind.TEXTS,
+        kind=SettingKind.TEXTS,
     )
-    topic: str = required("Topic to append to.", kind=Kind.TEXT, option="")
+    topic: str = required("Topic to append to.", kind=SettingKind.TEXT, option="")
     queues: int = setting(4, "Queues of the topic. Lines of one path are in one of them.", least=1, most=QUEUES_MAX)
     tag: str = setting("", "Tag of all messages.", shown="none")
     encoding: str = setting(
@@ -95,7 +104,7 @@ class SourceConfig:
         1024 * 1024, "Bytes of lines in one append.", least=4096, most=16 * 1024 * 1024, live=True
     )
     lines_per_s: float = setting(
-        0.0, "Lines per second. 0: no limit.", kind=Kind.NUMBER, least=0, most=COUNT_MAX, live=True
+        0.0, "Lines per second. 0: no limit.", kind=SettingKind.NUMBER, least=0, most=COUNT_MAX, live=True
     )
     paused: bool = setting(False, "Whether reading is paused.", live=True)
     compression: str = setting("lz4", "Compression of appends.", choices=("none", "lz4", "zstd"))
@@ -145,10 +154,12 @@ class AgentConfig:
 
     log: str = required(
         "The log: HOST:PORT or unix:PATH of its server, or a directory, of which the agent is then the only writer.",
-        kind=Kind.TEXT,
+        kind=SettingKind.TEXT,
         option="",
     )
-    state_dir: Path = required("Directory of positions and spools, used by this agent only.", kind=Kind.PATH, option="")
+    state_dir: Path = required(
+        "Directory of positions and spools, used by this agent only.", kind=SettingKind.PATH, option=""
+    )
     name: str = setting(
         "",
         "Name of this agent in the ordering keys of messages, and for settings at run time.",

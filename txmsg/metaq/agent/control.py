@@ -38,7 +38,7 @@ _CHANGES_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SourceChange:
     """One message of the topic. value: as in the file; None: as the file says."""
 
     agents: str
@@ -50,7 +50,7 @@ class Change:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def of(cls, body: bytes) -> Change:
+    def of(cls, body: bytes) -> SourceChange:
         """Raises MisuseError for what is none."""
         try:
             told = json.loads(body)
@@ -59,7 +59,7 @@ class Change:
             raise MisuseError(f"{shown(body)} is not a change of settings: {exc}") from exc
         return change.checked()
 
-    def checked(self) -> Change:
+    def checked(self) -> SourceChange:
         """With the value that the setting has by it. Raises MisuseError."""
         if self.setting not in LIVE:
             raise MisuseError(
@@ -70,7 +70,7 @@ class Change:
         return replace(self, value=value)
 
 
-def applied(config: SourceConfig, changes: Sequence[Change], *, agent: str, source: str) -> SourceConfig:
+def applied(config: SourceConfig, changes: Sequence[SourceChange], *, agent: str, source: str) -> SourceConfig:
     """What holds for a source."""
     values: dict[str, Any] = {}
     for change in changes:
@@ -86,14 +86,14 @@ def applied(config: SourceConfig, changes: Sequence[Change], *, agent: str, sour
         return config
 
 
-def without_overruled(changes: Sequence[Change]) -> list[Change]:
+def without_overruled(changes: Sequence[SourceChange]) -> list[SourceChange]:
     """The same without those that a later one for the same agents and sources overrules. At most so many are kept."""
     last = {(change.agents, change.sources, change.setting): change for change in changes}
     kept = [change for change in changes if last[change.agents, change.sources, change.setting] is change]
     return kept[-_CHANGES_MAX:]
 
 
-class Control:
+class SourceControl:
     """Reads the topic on a thread of its own, between `start` and `close`, and tells of changes."""
 
     def __init__(self, log: LogAccess, topic: str, file: Path, on_changed: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class Control:
         self._on_changed = on_changed
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="txmsg-agent-control", daemon=True)
-        self.changes: list[Change] = []
+        self.changes: list[SourceChange] = []
         """All that were read and hold."""
         self._offset = 0
         self._log_id = 0
@@ -181,7 +181,7 @@ class Control:
 
     def _take(self, body: bytes) -> None:
         try:
-            self.changes.append(Change.of(body))
+            self.changes.append(SourceChange.of(body))
         except MisuseError as exc:
             self._leave_out(exc)
 
@@ -193,7 +193,7 @@ class Control:
         try:
             told = read_checked(self._file)
             self._log_id, self._offset = int(told["log_id"]), int(told["offset"])
-            self.changes = [Change(**each).checked() for each in told["changes"]]
+            self.changes = [SourceChange(**each).checked() for each in told["changes"]]
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, TxmsgError) as exc:
@@ -211,7 +211,7 @@ class Control:
         self._is_written = True
 
 
-def change_settings(log: LogAccess, topic: str, changes: Sequence[Change]) -> None:
+def change_settings(log: LogAccess, topic: str, changes: Sequence[SourceChange]) -> None:
     """Tells all agents of a log; kept there on return. Raises MisuseError for a value that a setting cannot have."""
     for change in changes:
         change.checked()

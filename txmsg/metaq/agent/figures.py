@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txmsg.metaq.agent.agent import SILENCE_S_MAX, Agent
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 
 
@@ -20,7 +20,7 @@ def dead(agent: Agent) -> str:
 
 def figures_of(agent: Agent) -> Figures:
     """All figures of an agent."""
-    figures = Figures(Process.AGENT)
+    figures = Figures(ExportingProcess.AGENT)
     figures.put("txmsg_ready", 1)
     for name, source in agent.sources.items():
         outlet = source.outlet

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from txmsg.errors import BrokerUnavailable, OutcomeUnknown
-from txmsg.metaq.relay import Appendable, Relay
+from txmsg.metaq.relay import Appendable, SpoolRelay
 from txmsg.metaq.spool import Spool
 from txmsg.metaq.store.log import Append
 
@@ -22,7 +22,7 @@ class LogOutput:
         self.directory = directory
         self.spool: Spool | None = None
         """None while it is not open."""
-        self.relay: Relay | None = None
+        self.relay: SpoolRelay | None = None
         self._spool_size_bytes_max = spool_size_bytes_max
         self._log = log
         self._is_started = False
@@ -45,7 +45,7 @@ class LogOutput:
                 size_bytes_max=self._spool_size_bytes_max,
                 cure="move the file away; the agent goes on by itself",
             )
-            self.relay = Relay(self.spool, self._log)
+            self.relay = SpoolRelay(self.spool, self._log)
             if self._is_started:
                 self.relay.start()
 

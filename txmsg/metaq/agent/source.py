@@ -29,7 +29,7 @@ from txmsg.metaq.agent.outlet import LogOutput
 from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.agent.records import ids_of
 from txmsg.metaq.agent.stream import FollowedFile
-from txmsg.metaq.format.frame import Columns, Compression, encode
+from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.relay import Appendable
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.logs import EventLog
@@ -234,7 +234,7 @@ class Source:
     def _append_of(self, block: RecordBlock) -> Append:
         count = len(block.records)
         key = self._ordering_key(block.stream.path)
-        columns = Columns(
+        columns = FrameColumns(
             body=block.records.bodies,
             stored_at_us=[now_us()],
             transaction_id=ids_of(block.stream.id, block.base, block.records.ends),

@@ -13,7 +13,7 @@ from txmsg.message.typed.topic import Topic
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.member import AsyncMember, LogChoice
 from txmsg.metaq.consumer.options import LogOptions, Missing
-from txmsg.metaq.consumer.polls import PolledBatch, Polls, packed_headers_of
+from txmsg.metaq.consumer.polls import LanePolls, PolledBatch, packed_headers_of
 from txmsg.metaq.group.assignment import Strategy
 from txmsg.metaq.interface import LogAccess, LogGroupSettings, LogQueue, offsets_of
 from txmsg.metrics.figures import Figures
@@ -150,7 +150,7 @@ class AsyncPullConsumer(AsyncMember):
         _log.info("member.polls", "group %(group)s polls %(topics)s", group=self.group, topics=topics)
 
     def _open_reader(self, access: LogAccess) -> None:
-        self._polls = Polls(self._balance, self._room)
+        self._polls = LanePolls(self._balance, self._room)
 
     async def _close_reader(self) -> None:
         """Nothing is left to end."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.errors import CorruptLog, UnreadableMessage
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer.retries import Tried, tried_of
@@ -67,7 +67,7 @@ class Chunk:
         """The next message was handled."""
         self.done += 1
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: HandlerFailure) -> None:
         """The next message failed."""
         if self.first_failed is None:
             self.first_failed = self.offsets[self.done]

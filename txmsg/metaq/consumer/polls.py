@@ -52,7 +52,7 @@ def packed_headers_of(batches: Sequence[PolledBatch]) -> list[bytes | None]:
     return [packed for batch in batches for packed in batch.to_arrow()["headers"].to_pylist()]
 
 
-class Polls:
+class LanePolls:
     """What one caller polls of the lanes. A lane that it was given a batch of counts as busy until the next poll.
 
     room: set when a lane has room again.

@@ -14,7 +14,7 @@ from typing import Final
 
 from txmsg.consumer.lifecycle import WithHandlers
 from txmsg.consumer.options import ConsumerOptions
-from txmsg.consumer.subscriptions import Share
+from txmsg.consumer.subscriptions import ConcurrencyShare
 from txmsg.metaq.consumer.lane import Lane
 from txmsg.metaq.consumer.member import AsyncMember, LogChoice
 from txmsg.metaq.consumer.options import LogOptions
@@ -60,7 +60,7 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
 
     def _set_apart(self, topics: Sequence[str], *, concurrency: int, list_count: int) -> None:
         """Gives the handlers of topics a concurrency of their own, and lists; for applications, before the start."""
-        share = Share(concurrency)
+        share = ConcurrencyShare(concurrency)
         for topic in topics:
             handler = self._subscriptions.handlers[topic]
             handler.share, handler.list_count = share, list_count

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.errors import CorruptLog
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.format.frame import Columns, encode
+from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.format.unreadable import is_time, strange_time
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
 from txmsg.metaq.store.log import Append
@@ -34,10 +34,10 @@ class Tried:
     message: ReceivedMessage
     errors: tuple[str, ...] = ()
     due_at_us: int = 0
-    last: Failure | None = None
+    last: HandlerFailure | None = None
     """What is to become of it, if it failed just now."""
 
-    def failed(self, failure: Failure) -> Tried:
+    def failed(self, failure: HandlerFailure) -> Tried:
         """The same after one try more."""
         return Tried(self.message, (*self.errors, failure.error[:_ERROR_LENGTH_MAX]), last=failure)
 
@@ -101,8 +101,8 @@ def _append(topic: str, queue: int, tried: Sequence[Tried], now_us: int) -> Appe
 
 def _columns(
     messages: Sequence[ReceivedMessage], stored_at_us: Sequence[int], headers: Sequence[Mapping[str, str]]
-) -> Columns:
-    return Columns(
+) -> FrameColumns:
+    return FrameColumns(
         body=[message.body for message in messages],
         stored_at_us=stored_at_us,
         transaction_id=b"".join(message.id_bytes for message in messages),

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Slots:
+class AdjustableSemaphore:
     """As a semaphore whose count can be changed. What holds a slot keeps it when there are to be fewer."""
 
     def __init__(self, count: int) -> None:

@@ -10,15 +10,15 @@ from functools import cache, partial
 from typing import Final
 
 from txmsg.consumer.counts import ConsumerCounts
-from txmsg.consumer.failures import Failure
+from txmsg.consumer.failures import HandlerFailure
 from txmsg.consumer.pace import HandlerRate
 from txmsg.consumer.subscriptions import Handler
-from txmsg.consumer.workers import Run, Workers
+from txmsg.consumer.workers import MessageRun, Workers
 from txmsg.errors import TxmsgError
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.consumer.lane import Chunk, Lane
 from txmsg.metaq.consumer.retries import Tried, appends_of
-from txmsg.metaq.consumer.slots import Slots
+from txmsg.metaq.consumer.slots import AdjustableSemaphore
 from txmsg.metaq.interface import SESSION_S, LogAccess, LogGroupSettings
 from txmsg.metaq.store.log import Append
 from txmsg.runtime.backoff import Backoff
@@ -36,7 +36,7 @@ _PACE_S_MIN: Final = 0.01
 """Between two looks at lanes that wait for the group's rate: at a high rate several messages begin after each."""
 
 
-class ChunkRun(Run):
+class ChunkRun(MessageRun):
     """The next messages of a chunk that have one topic, as long as the chunk goes on."""
 
     __slots__ = ("_chunk", "_goes_on", "_is_over", "_of", "ended")
@@ -59,7 +59,7 @@ class ChunkRun(Run):
         self._is_over = True
         return None
 
-    def note(self, failure: Failure | None) -> None:
+    def note(self, failure: HandlerFailure | None) -> None:
         """Notes it in the chunk at once: offsets are stored while a chunk is being handled."""
         if failure is None:
             self._chunk.succeeded()
@@ -78,7 +78,7 @@ class ChunkRun(Run):
             self.ended.cancel()
 
 
-class ListedRun(Run):
+class ListedRun(MessageRun):
     """One message of a list. Those of the list run side by side; their handler is called when it has all of them."""
 
     __slots__ = ("_begins", "_message", "ended", "failure", "is_left", "is_noted")
@@ -87,7 +87,7 @@ class ListedRun(Run):
         super().__init__(handler)
         self._message: ReceivedMessage | None = message
         self._begins = begins
-        self.failure: Failure | None = None
+        self.failure: HandlerFailure | None = None
         self.is_noted = False
         """Whether it was handled, or has failed; not if its handler was cancelled."""
         self.is_left = False
@@ -98,7 +98,7 @@ class ListedRun(Run):
         message, self._message = self._message, None
         return message if message is not None and self._begins() else None
 
-    def note(self, failure: Failure | None) -> None:
+    def note(self, failure: HandlerFailure | None) -> None:
         self.failure, self.is_noted = failure, True
 
     def leave(self) -> None:
@@ -137,7 +137,7 @@ class LaneWorkers:
         shares = {handler.share: handler.list_count for handler in handlers.values() if handler.share is not None}
         self._own = {share: self._new_workers(share.concurrency) for share in shares}
         """Those of handlers that have a concurrency of their own."""
-        self._slots = {share: Slots(share.concurrency) for share, count in shares.items() if count > 1}
+        self._slots = {share: AdjustableSemaphore(share.concurrency) for share, count in shares.items() if count > 1}
         """Of those that get lists: how many lists are handled at once, however short. No bound before an operator sets
         one: lists that are not full wait for more beside those that are handled."""
         self._list_counts = shares
@@ -258,7 +258,9 @@ class LaneWorkers:
             handler = self._handlers.get(chunk.next.topic)
             if handler is None:
                 chunk.fail(
-                    Failure(f"no handler for this topic in group {self._group}, in the process that had the message")
+                    HandlerFailure(
+                        f"no handler for this topic in group {self._group}, in the process that had the message"
+                    )
                 )
             elif handler.list_count > 1:
                 async with self._slots_of(handler):
@@ -312,7 +314,7 @@ class LaneWorkers:
             chunk.keep_at = now + _FAILED_S_MAX
         return not self._ordered and now < chunk.keep_at
 
-    def _note_blocked(self, run: Run, time_s: float) -> None:
+    def _note_blocked(self, run: MessageRun, time_s: float) -> None:
         """A handler has kept the loop from all else, also from telling the log's server that this member lives."""
         if time_s >= SESSION_S / 2:
             _log.warning(

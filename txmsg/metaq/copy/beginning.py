@@ -15,13 +15,15 @@ from txmsg.metaq.store.commit_log import files_of, log_file, sync_directory
 from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.queues import mark_end
 from txmsg.metaq.store.role import CopyOf, write_copy
-from txmsg.metaq.store.state import Identity, write_identity
+from txmsg.metaq.store.state import LogIdentity, write_identity
 
 _FILES: Final = ("log.json", "checkpoint", "topics.json", "ahead", "fence.json")
 _DIRECTORIES: Final = ("queues", "keys", "groups", "damaged")
 
 
-def begin_copy(root: Path, copy: CopyOf | None, identity: Identity, begin: int, ends: Mapping[LogQueue, int]) -> None:
+def begin_copy(
+    root: Path, copy: CopyOf | None, identity: LogIdentity, begin: int, ends: Mapping[LogQueue, int]
+) -> None:
     """Makes an empty log that goes on at `begin`, and its queues at `ends`. Deletes what is there.
 
     After a crash it is done again: until the end a copy is not begun, and any other log has no `log.json`.

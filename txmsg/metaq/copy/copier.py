@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from txmsg.errors import CopyDiverged, CorruptLog
-from txmsg.metaq.copy.source import Tail, tail_of
+from txmsg.metaq.copy.source import CopyTail, tail_of
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES, BadFrame, Header, read_header, verify
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.protocol import offsets_of
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.store.log import Log
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQCopies
 
@@ -31,7 +31,7 @@ class BeginAgain(Exception):
 
     def __init__(self, head: pb.CopyLogHead) -> None:
         super().__init__(f"the leader begins at position {head.position}")
-        self.identity = Identity(head.log_id, head.generation)
+        self.identity = LogIdentity(head.log_id, head.generation)
         self.position = head.position
         self.ends: Mapping[LogQueue, int] = {queue: end or 0 for queue, end in offsets_of(head.ends).items()}
 
@@ -39,7 +39,7 @@ class BeginAgain(Exception):
 class Copier:
     """Copies a log that is opened with `follows`. topic: of a group's log; empty: the log itself."""
 
-    def __init__(self, server: Server, log: Log, *, copy_id: bytes, name: str, topic: str = "") -> None:
+    def __init__(self, server: RemoteServer, log: Log, *, copy_id: bytes, name: str, topic: str = "") -> None:
         self._server = server
         self._log = log
         self._request = pb.CopyLogRequest(copy_id=copy_id, name=name, topic=topic)
@@ -94,7 +94,7 @@ class Copier:
                 self._log.take_frames(first, data[:size_bytes], headers)
             except BadFrame as exc:
                 raise CorruptLog(f"what the leader sent does not follow: {exc}") from exc
-            self.tail = Tail(headers[-1].end, headers[-1].position, headers[-1].header_crc)
+            self.tail = CopyTail(headers[-1].end, headers[-1].position, headers[-1].header_crc)
         return [data[size_bytes:]], needed_bytes
 
     def _delete_before(self, begin: int) -> None:

@@ -29,10 +29,10 @@ from txmsg.metaq.copy.copier import BeginAgain, Copier
 from txmsg.metaq.group.logs import CONFIG, GroupLogs
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import ID_SIZE_BYTES
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.role import CopyOf, copy_of, forget_fence, write_copy
-from txmsg.metaq.store.state import Identity, identity_of
+from txmsg.metaq.store.state import LogIdentity, identity_of
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQCopies
@@ -50,7 +50,7 @@ AGAIN: Final = (BrokerUnavailable, OutcomeUnknown, CorruptLog, StorageError, Una
 """What passes without a restart: the leader is away, has damaged frames, or lets nobody in; a disk is full."""
 
 
-def begin_if_new(server: Server, root: Path) -> bool:
+def begin_if_new(server: RemoteServer, root: Path) -> bool:
     """Makes the directory of a copy that has nothing yet, or was not begun to the end. False: it is there.
 
     Raises what a call raises.
@@ -81,7 +81,7 @@ class Follower:
     name: of the copy, as its leader shows it.
     """
 
-    def __init__(self, server: Server, log: LocalLog, *, name: str, on_frames: Callable[[], object]) -> None:
+    def __init__(self, server: RemoteServer, log: LocalLog, *, name: str, on_frames: Callable[[], object]) -> None:
         self._server = server
         self._log = log
         self._name = name
@@ -216,13 +216,13 @@ class Follower:
         self._closed.wait(max(_BESIDE_S, _BESIDE_SHARE * (time.monotonic() - begun_at)))
 
 
-def take_beside(server: Server, log: LocalLog, beside: CopyState, *, name: str) -> None:
+def take_beside(server: RemoteServer, log: LocalLog, beside: CopyState, *, name: str) -> None:
     """Takes what the leader has beside its frames, and copies the logs of groups."""
     state = server.channel.call(MetaQCopies.state, pb.LogStateRequest(), timeout_s=_ANSWER_S)
     beside.take(state, lambda told: _copy_group_log(server, log.root, told, name))
 
 
-def _copy_group_log(server: Server, root: Path, told: pb.GroupLog, name: str) -> bool:
+def _copy_group_log(server: RemoteServer, root: Path, told: pb.GroupLog, name: str) -> bool:
     """Nobody waits for these, and they are small: one that is not the leader's is copied again from its begin.
 
     False: the next call does that.
@@ -230,7 +230,7 @@ def _copy_group_log(server: Server, root: Path, told: pb.GroupLog, name: str) ->
     path = GroupLogs(root).root_of(told.topic)
     assert path is not None
     if not (path / "log.json").exists() or identity_of(path, create=False).log_id != told.log_id:
-        begin_copy(path, None, Identity(told.log_id), 0, {})
+        begin_copy(path, None, LogIdentity(told.log_id), 0, {})
     try:
         with Log(path, CONFIG, follows=True) as copied:
             copier = Copier(server, copied, copy_id=b"", name=name, topic=told.topic)
@@ -242,7 +242,7 @@ def _copy_group_log(server: Server, root: Path, told: pb.GroupLog, name: str) ->
     except BeginAgain as again:
         begin_copy(path, None, again.identity, again.position, again.ends)
     except CopyDiverged:
-        begin_copy(path, None, Identity(told.log_id), 0, {})
+        begin_copy(path, None, LogIdentity(told.log_id), 0, {})
     else:
         return True
     return False

@@ -21,7 +21,7 @@ from txmsg.metaq.copy.beside import CopyState
 from txmsg.metaq.copy.copier import BeginAgain, Copier
 from txmsg.metaq.copy.follower import take_beside
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.store.ahead import forget_doubt
 from txmsg.metaq.store.role import copy_of, fence_of
 from txmsg.wire.v1 import metaq_pb2 as pb
@@ -68,7 +68,7 @@ def promote(root: Path, *, leader_is_lost: bool = False) -> Promoted:
 
 def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
     identity = log.writer.identity
-    server = Server(leader)
+    server = RemoteServer(leader)
     state = "its leader goes on"
     try:
         copier = Copier(server, log.writer, copy_id=copy_id, name="promotion")

@@ -16,7 +16,7 @@ from txmsg.metaq.store.commit_log import CommitLogReader
 from txmsg.metaq.store.reader import LogReader
 
 
-class Tail(NamedTuple):
+class CopyTail(NamedTuple):
     """The end of a copy. last_position, last_crc: a frame near its end, by position and header_crc; 0, 0: none."""
 
     position: int
@@ -25,7 +25,7 @@ class Tail(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """Bytes of one file. position: of the data; if it is not the requested one, the copy starts again there.
 
     first: where the file begins. begin: the first position kept. ends: see `ends_before`.
@@ -38,7 +38,7 @@ class Piece:
     ends: Mapping[LogQueue, int] = field(default_factory=dict)
 
 
-def read_piece(root: Path, tail: Tail | None, end: int, size_bytes_max: int) -> Piece:
+def read_piece(root: Path, tail: CopyTail | None, end: int, size_bytes_max: int) -> FilePiece:
     """What follows a copy's tail, up to `end`, which is on disk; maybe nothing. None: the copy has nothing yet.
 
     Raises CopyDiverged for a tail that is not the log's.
@@ -47,17 +47,17 @@ def read_piece(root: Path, tail: Tail | None, end: int, size_bytes_max: int) -> 
     firsts = log.files()
     begin = firsts[0] if firsts else end
     if tail is None or tail.position < begin:
-        return Piece(begin, begin, begin, ends=ends_before(root, begin))
+        return FilePiece(begin, begin, begin, ends=ends_before(root, begin))
     _require_shared(log, tail, begin, end)
     place = bisect_right(firsts, tail.position) - 1
     first = firsts[place] if firsts else begin
     file_end = firsts[place + 1] if place + 1 < len(firsts) else end
     size_bytes = min(size_bytes_max, min(file_end, end) - tail.position)
     data = log.read(tail.position, size_bytes) if size_bytes > 0 else memoryview(b"")
-    return Piece(begin, first, tail.position, data)
+    return FilePiece(begin, first, tail.position, data)
 
 
-def _require_shared(log: CommitLogReader, tail: Tail, begin: int, end: int) -> None:
+def _require_shared(log: CommitLogReader, tail: CopyTail, begin: int, end: int) -> None:
     """Raises CopyDiverged unless this log has the copy's last frame, and reaches as far."""
     if tail.position > end:
         raise CopyDiverged(f"the copy ends at position {tail.position}, after the end of its leader, {end}")
@@ -83,8 +83,8 @@ def ends_before(root: Path, begin: int) -> dict[LogQueue, int]:
     return {LogQueue(*queue): end for queue, end in ends if end is not None}
 
 
-def tail_of(root: Path, end: int) -> Tail:
+def tail_of(root: Path, end: int) -> CopyTail:
     """The tail of a log that ends there. Of the last frames, the one that a cell names."""
     cells = (Cells(queue_directory(root, *queue)).last() for queue in queues_of(root))
     last = max((cell for cell in cells if cell is not None), key=lambda cell: cell.position, default=None)
-    return Tail(end) if last is None else Tail(end, last.position, last.header_crc)
+    return CopyTail(end) if last is None else CopyTail(end, last.position, last.header_crc)

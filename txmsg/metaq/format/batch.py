@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from txmsg.errors import ProtocolError, UnreadableMessage
 from txmsg.message import ReceivedMessage
-from txmsg.metaq.format.frame import WIDTHS, Buffer, Column, Columns, Header, payload_of, raw_of, verify
+from txmsg.metaq.format.frame import WIDTHS, Buffer, FrameColumn, FrameColumns, Header, payload_of, raw_of, verify
 from txmsg.metaq.format.unreadable import is_time, strange_time, unreadable
 from txmsg.wire.headers import unpack_headers
 from txmsg.wire.tags import ALL_TAGS, TagExpression
@@ -46,7 +46,7 @@ _STORED = [field.name for field in SCHEMA if field.name not in {"offset", "born_
 _COUNT_COMMON = 1024
 _NO_HEADERS: Final = ReceivedMessage._field_defaults["headers"]
 _COLUMNS = [(name, SCHEMA.field(name).type, name != "body") for name in _STORED]
-_MAY_BE_UNREADABLE: Final = (Column.BORN_AT_US | Column.STORED_AT_US | Column.HEADERS).value
+_MAY_BE_UNREADABLE: Final = (FrameColumn.BORN_AT_US | FrameColumn.STORED_AT_US | FrameColumn.HEADERS).value
 _PIECE_SIZE_BYTES: Final = 8 * 1024 * 1024
 _JOINED_MIN: Final = 8
 """Joining costs as much as this many batches by themselves."""
@@ -280,7 +280,7 @@ class FrameBatch:
     def _with_id(self, transaction_id: bytes, n: int) -> ReceivedMessage | None:
         """The message that has this id."""
         header = self.header
-        if not header.columns & Column.TRANSACTION_ID.value:
+        if not header.columns & FrameColumn.TRANSACTION_ID.value:
             return None
         size = len(transaction_id)
         raw = memoryview(raw_of(header, self.stored))
@@ -297,11 +297,11 @@ class FrameBatch:
             at = ids.find(transaction_id, at + 1)
         return None
 
-    def columns(self, end_offset: int) -> Columns:
+    def columns(self, end_offset: int) -> FrameColumns:
         """The messages before this offset, to be written again."""
         found = self.to_arrow().slice(0, end_offset - self.base_offset)
         values = {name: found[name].to_pylist() for name in _STORED}
-        return Columns(
+        return FrameColumns(
             body=values["body"],
             stored_at_us=found["stored_at"].cast(_INT64).to_pylist(),
             transaction_id=b"".join(id_bytes or bytes(16) for id_bytes in values["transaction_id"]),
@@ -437,15 +437,21 @@ class _Frames:
     def joined(self) -> pa.RecordBatch:
         """All messages that are asked for."""
         places = np.arange(self._total) - self._of_all(np.cumsum(self._counts) - self._counts)
-        ids, has_id = self._numbers(Column.TRANSACTION_ID, np.zeros((self._total, 16), np.uint8))
-        n, _ = self._numbers(Column.N, np.zeros(self._total, np.int16))
-        born_at, has_born_at = self._numbers(Column.BORN_AT_US, np.zeros(self._total, np.int64))
+        ids, has_id = self._numbers(FrameColumn.TRANSACTION_ID, np.zeros((self._total, 16), np.uint8))
+        n, _ = self._numbers(FrameColumn.N, np.zeros(self._total, np.int16))
+        born_at, has_born_at = self._numbers(FrameColumn.BORN_AT_US, np.zeros(self._total, np.int64))
         stored_at, _ = self._numbers(
-            Column.STORED_AT_US, self._of_all([header.first_stored_at_us for header in self._headers])
+            FrameColumn.STORED_AT_US, self._of_all([header.first_stored_at_us for header in self._headers])
         )
         values = [
             self._values(column)
-            for column in (Column.KEY, Column.TAG, Column.ORDERING_KEY, Column.HEADERS, Column.BODY)
+            for column in (
+                FrameColumn.KEY,
+                FrameColumn.TAG,
+                FrameColumn.ORDERING_KEY,
+                FrameColumn.HEADERS,
+                FrameColumn.BODY,
+            )
         ]
         buffers: list[list[Any]] = [
             [None, self._of_all([header.base_offset for header in self._headers]) + places],
@@ -473,7 +479,7 @@ class _Frames:
         """What each frame has, for each of its messages."""
         return np.repeat(np.asarray(of_frames, np.int64), self._counts)
 
-    def _numbers(self, column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], _Mask]:
+    def _numbers(self, column: FrameColumn, values: NDArray[Any]) -> tuple[NDArray[Any], _Mask]:
         """What frames have of a column of fixed width, else these values; which messages have it."""
         there = (self._columns & column.value) != 0
         has = np.repeat(there, self._counts)
@@ -482,7 +488,7 @@ class _Frames:
             values[has] = np.frombuffer(data, values.dtype).reshape(-1, *values.shape[1:])
         return values, has
 
-    def _values(self, column: Column) -> tuple[NDArray[np.int32], bytes]:
+    def _values(self, column: FrameColumn) -> tuple[NDArray[np.int32], bytes]:
         """Where values end and the next ones begin, and their bytes; empty ones of frames that lack the column."""
         ends = np.zeros(self._total + 1, np.int32)
         there = (self._columns & column.value) != 0

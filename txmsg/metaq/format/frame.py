@@ -51,7 +51,7 @@ class Compression(IntEnum):
 CODECS: Final[dict[Compression, Codec]] = {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame holds."""
 
     MESSAGES = 0
@@ -68,12 +68,12 @@ class Kind(IntEnum):
 
 
 _COMPRESSIONS: Final = {code.value: code for code in Compression}  # asked for each frame: an enum's call is slow
-_KINDS: Final = {kind.value: kind for kind in Kind}
-HOLES: Final = frozenset({Kind.HOLE, Kind.LOST, Kind.PASSED})
+_KINDS: Final = {kind.value: kind for kind in FrameKind}
+HOLES: Final = frozenset({FrameKind.HOLE, FrameKind.LOST, FrameKind.PASSED})
 """Kinds of frames that stand for offsets which are missing."""
 
 
-class Column(IntFlag):
+class FrameColumn(IntFlag):
     """The columns of a payload, in their order."""
 
     TRANSACTION_ID = 1
@@ -88,7 +88,7 @@ class Column(IntFlag):
 
 
 @dataclass(slots=True)
-class Columns:
+class FrameColumns:
     """Messages of one queue to be appended: columns of one length. An empty column means none for all of them.
 
     stored_at_us: when each was stored, one for all if there is one entry. transaction_id: 16 bytes each, joined.
@@ -134,8 +134,8 @@ def _differ(times: Sequence[int]) -> bool:
     return len(times) > 1 and min(times) != max(times)
 
 
-class _Stored(NamedTuple):
-    """A column of a payload: its bit, its name in `Columns`, its type, and whether these values need it."""
+class _StoredColumn(NamedTuple):
+    """A column of a payload: its bit, its name in `FrameColumns`, its type, and whether these values need it."""
 
     bit: int
     name: str
@@ -153,21 +153,21 @@ _TEXTS: Final = _Type(
 )
 _BYTES: Final = _Type(0, lambda values: values, _values)
 _COLUMNS: Final = tuple(
-    _Stored(column.value, str(column.name).lower(), type_, is_needed)
+    _StoredColumn(column.value, str(column.name).lower(), type_, is_needed)
     for column, type_, is_needed in (
-        (Column.TRANSACTION_ID, _IDS, bool),
-        (Column.N, _INT16, any),
-        (Column.BORN_AT_US, _INT64, bool),
-        (Column.STORED_AT_US, _INT64, _differ),
-        (Column.KEY, _TEXTS, any),
-        (Column.TAG, _TEXTS, any),
-        (Column.ORDERING_KEY, _TEXTS, any),
-        (Column.HEADERS, _BYTES, any),
-        (Column.BODY, _BYTES, len),
+        (FrameColumn.TRANSACTION_ID, _IDS, bool),
+        (FrameColumn.N, _INT16, any),
+        (FrameColumn.BORN_AT_US, _INT64, bool),
+        (FrameColumn.STORED_AT_US, _INT64, _differ),
+        (FrameColumn.KEY, _TEXTS, any),
+        (FrameColumn.TAG, _TEXTS, any),
+        (FrameColumn.ORDERING_KEY, _TEXTS, any),
+        (FrameColumn.HEADERS, _BYTES, any),
+        (FrameColumn.BODY, _BYTES, len),
     )
 )
 """In the order of a payload. As numbers and names: what flags are asked costs much."""
-WIDTHS: Final = {Column(each.bit): each.type.width for each in _COLUMNS if each.type.width}
+WIDTHS: Final = {FrameColumn(each.bit): each.type.width for each in _COLUMNS if each.type.width}
 
 
 class Payload(NamedTuple):
@@ -178,7 +178,7 @@ class Payload(NamedTuple):
     raw_size_bytes: int
     crc: int
     compression: Compression
-    kind: Kind
+    kind: FrameKind
     columns: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which a payload does not need
     first_stored_at_us: int
@@ -202,7 +202,7 @@ class Header(NamedTuple):
     payload_size_bytes: int
     raw_size_bytes: int
     compression: Compression
-    kind: Kind
+    kind: FrameKind
     columns: int
     first_stored_at_us: int
     last_stored_at_us: int
@@ -228,7 +228,7 @@ def _padded(size: int) -> int:
 # ---- writing
 
 
-def encode(columns: Columns, compression: Compression = Compression.NONE) -> Payload:
+def encode(columns: FrameColumns, compression: Compression = Compression.NONE) -> Payload:
     """The columns as a payload.
 
     Raises MessageTooLarge for more than fits a frame, InvalidMessage for times that no reader can show, ValueError for
@@ -238,10 +238,10 @@ def encode(columns: Columns, compression: Compression = Compression.NONE) -> Pay
         for us in (min(times), max(times)):
             if not is_time(us):
                 raise InvalidMessage(f"a message cannot be appended: {strange_time(us)}")
-    return _encode(columns, compression, Kind.MESSAGES)
+    return _encode(columns, compression, FrameKind.MESSAGES)
 
 
-def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
+def _encode(columns: FrameColumns, compression: Compression, kind: FrameKind) -> Payload:
     count = len(columns.body)
     if not 1 <= count <= COUNT_MAX:
         raise MessageTooLarge(f"{count} messages in one batch: 1 to {COUNT_MAX} are allowed")
@@ -263,14 +263,14 @@ def _encode(columns: Columns, compression: Compression, kind: Kind) -> Payload:
     return _payload(parts, compression, kind, present, count, (first, last))
 
 
-def hole(end_offset: int, at_us: int, kind: Kind = Kind.HOLE) -> Payload:
+def hole(end_offset: int, at_us: int, kind: FrameKind = FrameKind.HOLE) -> Payload:
     """The mark that offsets up to end_offset are missing, and are known to be: HOLE, LOST or PASSED."""
     return _payload([_END.pack(end_offset)], Compression.NONE, kind, 0, 0, (at_us, at_us))
 
 
 def pad() -> Payload:
     """The mark that bytes mean nothing; `fitted` says how many. Its frame has no topic."""
-    return _payload([], Compression.NONE, Kind.PAD, 0, 0, (0, 0))
+    return _payload([], Compression.NONE, FrameKind.PAD, 0, 0, (0, 0))
 
 
 def hole_end_of(payload: Payload) -> int:
@@ -279,11 +279,11 @@ def hole_end_of(payload: Payload) -> int:
     return int(_END.unpack_from(payload.parts[0])[0])
 
 
-def cut(kept: Columns | None) -> Payload:
+def cut(kept: FrameColumns | None) -> Payload:
     """The mark that a queue was cut: what stood from its base_offset on is dropped, and is what this frame keeps."""
     if kept is not None:
-        return _encode(kept, Compression.NONE, Kind.CUT)
-    return _payload([], Compression.NONE, Kind.CUT, 0, 0, (0, 0))
+        return _encode(kept, Compression.NONE, FrameKind.CUT)
+    return _payload([], Compression.NONE, FrameKind.CUT, 0, 0, (0, 0))
 
 
 def _check_length(name: str, length: int, expected: int) -> None:
@@ -300,7 +300,12 @@ def _add_lengths_and_bytes(parts: list[Buffer], values: Sequence[bytes]) -> None
 
 
 def _payload(  # noqa: PLR0917 - what a payload is made of
-    parts: list[Buffer], compression: Compression, kind: Kind, columns: int, count: int, stored_at_us: tuple[int, int]
+    parts: list[Buffer],
+    compression: Compression,
+    kind: FrameKind,
+    columns: int,
+    count: int,
+    stored_at_us: tuple[int, int],
 ) -> Payload:
     raw = b"".join(parts)
     stored = raw
@@ -425,12 +430,12 @@ def payload_of(header: Header | Payload, stored: Buffer) -> dict[str, Buffers]:
     return buffers
 
 
-def unpacked(payload: Payload) -> Columns:
+def unpacked(payload: Payload) -> FrameColumns:
     """What was encoded, for a log that stores it otherwise than in a frame."""
-    assert payload.kind is Kind.MESSAGES
+    assert payload.kind is FrameKind.MESSAGES
     buffers = payload_of(payload, payload.parts[0])
     values = {each.name: each.type.unpack(buffers[each.name]) for each in _COLUMNS if each.name in buffers}
-    return Columns(**{"stored_at_us": [payload.first_stored_at_us], **values})
+    return FrameColumns(**{"stored_at_us": [payload.first_stored_at_us], **values})
 
 
 def hole_end(header: Header, stored: Buffer) -> int:

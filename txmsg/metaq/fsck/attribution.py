@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from txmsg.metaq.format.frame import Kind
+from txmsg.metaq.format.frame import FrameKind
 from txmsg.metaq.fsck.queue_check import Gap, QueueCheck
 from txmsg.metaq.fsck.report import Lost
 from txmsg.metaq.fsck.scan import Region, Scan
@@ -39,7 +39,7 @@ def _pieces(regions: Sequence[Region], queues: Mapping[QueueKey, QueueCheck]) ->
     found: dict[QueueKey, list[_Piece]] = {}
     for number, region in enumerate(regions):
         header = region.header
-        if header is not None and header.count and header.kind in {Kind.MESSAGES, Kind.CUT}:
+        if header is not None and header.count and header.kind in {FrameKind.MESSAGES, FrameKind.CUT}:
             piece = _Piece(header.base_offset, header.base_offset + header.count, number)
             found.setdefault((header.topic, header.queue), []).append(piece)
     for key, queue in queues.items():

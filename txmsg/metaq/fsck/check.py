@@ -12,12 +12,12 @@ from txmsg.errors import CorruptLog
 from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, HOLES, MAGIC, BadFrame, read_header
 from txmsg.metaq.fsck.attribution import attribute
 from txmsg.metaq.fsck.queue_check import QueueCheck
-from txmsg.metaq.fsck.report import Lost, Problem, Report
+from txmsg.metaq.fsck.report import LogCheckReport, Lost, Problem
 from txmsg.metaq.fsck.scan import Progress, Region, Scan
 from txmsg.metaq.store.cells import queues_of
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, is_named, log_file
 from txmsg.metaq.store.keys import BadKeys, KeysFile, keys_file
-from txmsg.metaq.store.state import Checkpoint, Identity, QueueKey, checkpoint_of, identity_of, read_checked
+from txmsg.metaq.store.state import Checkpoint, LogIdentity, QueueKey, checkpoint_of, identity_of, read_checked
 from txmsg.metaq.store.topics import Flush, TopicSettings, read_topics
 
 _LOOKS_MAX = 5
@@ -41,8 +41,8 @@ _SUFFIXES = {"commitlog": ".log", "keys": ".keys"}
 class Findings:
     """All that a check knows, for a repair to go on from."""
 
-    report: Report
-    identity: Identity | None
+    report: LogCheckReport
+    identity: LogIdentity | None
     known: Checkpoint | None = None
     scan: Scan | None = None
     queues: dict[QueueKey, QueueCheck] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def check(root: Path, progress: Progress = lambda _: None) -> Findings:
     """
     if not (root / "commitlog").is_dir():
         raise CorruptLog(f"{root} is not a log: it has no directory commitlog")
-    report = Report(str(root))
+    report = LogCheckReport(str(root))
     identity = _identity(root, report)
     findings = Findings(report, identity)
     _check_names(root, report)
@@ -98,7 +98,7 @@ def _place_of(problem: Problem) -> tuple[str, str | int]:
 # ---- small files and names
 
 
-def _identity(root: Path, report: Report) -> Identity | None:
+def _identity(root: Path, report: LogCheckReport) -> LogIdentity | None:
     try:
         return identity_of(root, create=False)
     except CorruptLog as exc:
@@ -108,7 +108,7 @@ def _identity(root: Path, report: Report) -> Identity | None:
         return found
 
 
-def guessed_identity(root: Path) -> Identity | None:
+def guessed_identity(root: Path) -> LogIdentity | None:
     """Which log it is by its frames: what most files begin with, and the latest generation."""
     log, found = CommitLogReader(root / "commitlog"), dict[int, list[int]]()
     for first in log.files():
@@ -127,10 +127,10 @@ def guessed_identity(root: Path) -> Identity | None:
     if not found:
         return None
     log_id = max(found, key=lambda log_id: len(found[log_id]))
-    return Identity(log_id, max(found[log_id]))
+    return LogIdentity(log_id, max(found[log_id]))
 
 
-def _settings(root: Path, report: Report) -> dict[str, TopicSettings]:
+def _settings(root: Path, report: LogCheckReport) -> dict[str, TopicSettings]:
     try:
         return read_topics(root)
     except CorruptLog as exc:
@@ -139,7 +139,7 @@ def _settings(root: Path, report: Report) -> dict[str, TopicSettings]:
         return {}
 
 
-def _checkpoint(root: Path, identity: Identity, report: Report) -> Checkpoint | None:
+def _checkpoint(root: Path, identity: LogIdentity, report: LogCheckReport) -> Checkpoint | None:
     known = checkpoint_of(root, identity.log_id)
     if known is None and (root / "checkpoint").exists():
         try:
@@ -151,7 +151,7 @@ def _checkpoint(root: Path, identity: Identity, report: Report) -> Checkpoint | 
     return known
 
 
-def _check_names(root: Path, report: Report) -> None:
+def _check_names(root: Path, report: LogCheckReport) -> None:
     for name in strange_names(root):
         way_out = "give it its name back, or take it away, or `txmsg metaq check --repair` does"
         report.problems.append(Problem(file=name, text="it is named as none of the log's files", way_out=way_out))

@@ -10,7 +10,7 @@ from typing import Any
 from txmsg.errors import CorruptLog
 from txmsg.metaq.fsck.check import check, size_bytes_of
 from txmsg.metaq.fsck.repair import repair
-from txmsg.metaq.fsck.report import Problem, Report
+from txmsg.metaq.fsck.report import LogCheckReport, Problem
 from txmsg.metaq.fsck.scan import Progress
 from txmsg.metaq.group.files import begins_in, offset_in, queue_file, queues_in
 from txmsg.metaq.group.logs import turn
@@ -27,7 +27,7 @@ def size_bytes_with_groups(root: Path) -> int:
     return sum(map(size_bytes_of, (root, *_small_logs(root))))
 
 
-def check_with_groups(root: Path, progress: Progress = lambda _: None) -> Report:
+def check_with_groups(root: Path, progress: Progress = lambda _: None) -> LogCheckReport:
     """Checks a log and its groups; see `check`. Figures are those of the log itself."""
     report = check(root, progress).report
     report.problems += _unreadable(root)

@@ -9,13 +9,13 @@ import numpy as np
 from google_crc32c import extend
 from numpy.typing import NDArray
 
-from txmsg.metaq.format.frame import Kind
+from txmsg.metaq.format.frame import FrameKind
 from txmsg.metaq.fsck.report import Problem
 from txmsg.metaq.fsck.scan import Scan
 from txmsg.metaq.store.cells import CELL, CELL_SIZE_BYTES, Cell, Cells, cells_file, queue_directory, seed_of
 from txmsg.metaq.store.state import Checkpoint, QueueKey
 
-_CUTS = (Kind.CUT.value, Kind.LOST.value)
+_CUTS = (FrameKind.CUT.value, FrameKind.LOST.value)
 _COMPARED = ("base_offset", "position", "size", "count", "header_crc")
 
 
@@ -214,7 +214,7 @@ class QueueCheck:
         if self.known is None or self.key not in self.known.ends:
             return
         known = self.known.ends[self.key]
-        if (self.end or 0) < known and not (self.live["kind"] == Kind.CUT.value).any():
+        if (self.end or 0) < known and not (self.live["kind"] == FrameKind.CUT.value).any():
             last = self.live[-1] if len(self.live) else None
             after = int(last["position"] + last["size"]) if last is not None else self.scan.begin
             self.gaps.append(Gap(self.end or 0, known, after, self.known.position))

@@ -15,7 +15,7 @@ from txmsg.metaq.format.frame import (
     MAGIC,
     BadFrame,
     Buffer,
-    Kind,
+    FrameKind,
     cut,
     fitted,
     hole,
@@ -33,7 +33,14 @@ from txmsg.metaq.store.keys import keys_file
 from txmsg.metaq.store.lock import WriteLock
 from txmsg.metaq.store.queues import Queues, Unsynced, remove_cells, sync_files
 from txmsg.metaq.store.recovery import recover
-from txmsg.metaq.store.state import Checkpoint, Identity, checkpoint_of, identity_of, write_checkpoint, write_identity
+from txmsg.metaq.store.state import (
+    Checkpoint,
+    LogIdentity,
+    checkpoint_of,
+    identity_of,
+    write_checkpoint,
+    write_identity,
+)
 from txmsg.metaq.store.topics import read_topics
 from txmsg.runtime.owners import require_own
 
@@ -94,7 +101,7 @@ class _Repair:
 
     # ---- small files and names
 
-    def _identity(self) -> Identity:
+    def _identity(self) -> LogIdentity:
         try:
             return identity_of(self._root, create=False)
         except CorruptLog:
@@ -114,7 +121,7 @@ class _Repair:
             self._aside(self._root / "topics.json")
             self._done.append("topics.json: put aside; all topics have the settings of the log's configuration now")
 
-    def _put_names_right(self, identity: Identity) -> None:
+    def _put_names_right(self, identity: LogIdentity) -> None:
         """Files of the commit log are named by what they begin with; what else is named wrongly is put aside."""
         known = checkpoint_of(self._root, identity.log_id)
         places = {_file_end(self._log, first) for first in files_of(self._log, ".log")} | {known.begin if known else 0}
@@ -146,7 +153,7 @@ class _Repair:
 
     # ---- frames
 
-    def _put_back(self, findings: Findings, identity: Identity) -> int:
+    def _put_back(self, findings: Findings, identity: LogIdentity) -> int:
         """Whole frames that stand where they do not belong, and that cells name where nothing whole stands."""
         found = _displaced(self._root, findings, identity)
         scan = findings.scan
@@ -177,7 +184,7 @@ class _Repair:
         if untidy:
             self._done.append(f"{len(untidy)} frames had bytes behind them that are not zero: set to zero")
 
-    def _take_out(self, findings: Findings, identity: Identity, region: Region, lost: Sequence[Lost]) -> None:
+    def _take_out(self, findings: Findings, identity: LogIdentity, region: Region, lost: Sequence[Lost]) -> None:
         """Overwrites a damaged place by marks of what is lost, and by pads."""
         scan = findings.scan
         assert scan is not None
@@ -230,7 +237,7 @@ class _Repair:
 
     # ---- what is recreated
 
-    def _recreate(self, findings: Findings, identity: Identity) -> None:
+    def _recreate(self, findings: Findings, identity: LogIdentity) -> None:
         """Cells and checkpoint, from the frames."""
         root = self._root
         begin = CommitLogReader(self._log).begin()
@@ -264,7 +271,7 @@ def _told(lost: Sequence[Lost]) -> str:
     return ", ".join(map(str, lost)) if lost else "no message that is known of"
 
 
-def _first_position(path: Path, identity: Identity) -> int | None:
+def _first_position(path: Path, identity: LogIdentity) -> int | None:
     """With which position a file begins, if it begins with a frame of this log."""
     try:
         with path.open("rb") as file:
@@ -297,7 +304,7 @@ def _joined(lost: Sequence[Lost]) -> list[Lost]:
     return list(found.values())
 
 
-def _displaced(root: Path, findings: Findings, identity: Identity) -> dict[int, bytes]:
+def _displaced(root: Path, findings: Findings, identity: LogIdentity) -> dict[int, bytes]:
     """Whole frames that stand elsewhere than cells name them, where nothing whole stands: by position."""
     wanted = {cell.position: cell.header_crc for queue in findings.queues.values() for cell in queue.named}
     found: dict[int, bytes] = {}
@@ -319,18 +326,18 @@ def _displaced(root: Path, findings: Findings, identity: Identity) -> dict[int, 
 
 
 def _size_of_mark(lost: Lost) -> int:
-    return sum(map(len, _mark(lost, Identity(0), 0, 1)))
+    return sum(map(len, _mark(lost, LogIdentity(0), 0, 1)))
 
 
-def _mark(lost: Lost, identity: Identity, position: int, generation: int) -> tuple[Buffer, ...]:
-    payload = hole(lost.end, 0, Kind.LOST)
+def _mark(lost: Lost, identity: LogIdentity, position: int, generation: int) -> tuple[Buffer, ...]:
+    payload = hole(lost.end, 0, FrameKind.LOST)
     return pack(
         payload, lost.topic.encode(), lost.queue, lost.begin, position=position, log_id=identity.log_id,
         synced=position, generation=generation,
     )  # fmt: skip
 
 
-def _filling(identity: Identity, region: Region, end: int, lost: Sequence[Lost]) -> Iterator[tuple[bytes, int]]:
+def _filling(identity: LogIdentity, region: Region, end: int, lost: Sequence[Lost]) -> Iterator[tuple[bytes, int]]:
     """Frames that fill a place without a gap: the first bytes of each, which zeros follow, and its size."""
     position = region.begin
     for topic, queue, offset in region.cuts:

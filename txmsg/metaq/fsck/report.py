@@ -36,7 +36,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Report:
+class LogCheckReport:
     """A check of a whole log."""
 
     root: str

@@ -17,15 +17,15 @@ from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     MAGIC,
     BadFrame,
+    FrameKind,
     Header,
-    Kind,
     layout,
     raw_of,
     read_header,
 )
 from txmsg.metaq.store.commit_log import CommitLogReader, log_file
 from txmsg.metaq.store.frames import next_frame, verified_payload, whole_frame
-from txmsg.metaq.store.state import Identity, QueueKey
+from txmsg.metaq.store.state import LogIdentity, QueueKey
 
 FRAME: Final = np.dtype(
     [
@@ -76,7 +76,7 @@ class Scan:
     """What was read up to now. Call `run` again to read what was appended since."""
 
     root: Path
-    identity: Identity
+    identity: LogIdentity
     begin: int = 0
     end: int = 0
     """The position after the last whole frame, or after the last byte where damage is known to be in the middle."""
@@ -220,7 +220,7 @@ class Scan:
         self._generation = header.generation
         self.frames += 1
         self.messages += header.count
-        if header.kind is Kind.PAD:
+        if header.kind is FrameKind.PAD:
             self.pads_bytes += header.size_bytes
             return
         queue = self.queues.get((header.topic, header.queue))
@@ -240,14 +240,14 @@ def _remembered(header: Header, end_offset: int) -> array[int]:
     )  # fmt: skip
 
 
-def _believed(header: Header | None, identity: Identity, position: int, end: int) -> Header | None:
+def _believed(header: Header | None, identity: LogIdentity, position: int, end: int) -> Header | None:
     """What a damaged frame says of itself, where its header is whole and its own."""
     if header is None or (header.position, header.log_id) != (position, identity.log_id) or header.end > end:
         return None
     return header
 
 
-def _is_begun(header: Header | None, identity: Identity, head: bytes, position: int) -> bool:
+def _is_begun(header: Header | None, identity: LogIdentity, head: bytes, position: int) -> bool:
     """Whether these bytes at the log's end may be the begin of a frame that was not written to its end."""
     if header is None:
         return len(head) < HEADER_SIZE_BYTES_MAX and head[: len(MAGIC)] == MAGIC[: len(head)]

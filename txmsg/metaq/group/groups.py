@@ -44,8 +44,8 @@ from txmsg.metaq.interface import (
     LogGroupSettings,
     LogQueue,
     Member,
+    QueueRange,
     QueueState,
-    Range,
 )
 from txmsg.metaq.store.commit_log import sync_directory
 from txmsg.metaq.store.lock import make_private
@@ -85,7 +85,7 @@ class LocalGroups:
         self,
         root: Path,
         queues_of: Callable[[str], list[int]],
-        ranges: Callable[[Collection[LogQueue]], dict[LogQueue, Range]],
+        ranges: Callable[[Collection[LogQueue]], dict[LogQueue, QueueRange]],
         offsets_at: Callable[[Collection[LogQueue], int], dict[LogQueue, int]],
         settings_of: Callable[[str], TopicSettings],
     ) -> None:

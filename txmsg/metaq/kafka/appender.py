@@ -18,11 +18,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from txmsg.errors import MisuseError, OutcomeUnknown
 from txmsg.message import QUEUES_MAX
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, ColumnsFor
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.names import kafka_name
 from txmsg.metaq.kafka.record import Record, records_of
-from txmsg.metaq.kafka.topics import RECORD_SIZE_BYTES_MAX, Topics
+from txmsg.metaq.kafka.topics import RECORD_SIZE_BYTES_MAX, KafkaTopicAdmin
 
 _POLL_S: Final = 0.1
 _SLACK_S: Final = 5.0
@@ -35,7 +35,7 @@ _ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaE
 
 
 @dataclass(slots=True)
-class _Delivery:
+class _RecordDelivery:
     """How many records of one queue are delivered. Its reports arrive in one thread at a time."""
 
     left: int
@@ -70,10 +70,10 @@ class _Delivery:
         self.error = self.error or error
 
 
-class Appender:
+class KafkaAppender:
     """Threads may share it."""
 
-    def __init__(self, clients: Clients, topics: Topics) -> None:
+    def __init__(self, clients: KafkaClients, topics: KafkaTopicAdmin) -> None:
         self._clients = clients
         self._topics = topics
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class Appender:
             if in_copies and name not in self._copied:
                 self._require_copies(name)
         producer = self._made()
-        deliveries = [_Delivery(len(batch.columns.body)) for batch in batches]
+        deliveries = [_RecordDelivery(len(batch.columns.body)) for batch in batches]
         for name, batch, delivery in zip(names, batches, deliveries, strict=True):
             self._send(producer, name, batch, delivery)
         deadline = time.monotonic() + self._clients.timeout_s + _SLACK_S
@@ -151,7 +151,7 @@ class Appender:
                 )
             return self._producer
 
-    def _send(self, producer: Producer, name: str, batch: ColumnsFor, delivery: _Delivery) -> None:
+    def _send(self, producer: Producer, name: str, batch: ColumnsFor, delivery: _RecordDelivery) -> None:
         count = delivery.left
         for place, record in enumerate(records_of(batch.columns, name, batch.queue)):
             try:
@@ -160,7 +160,7 @@ class Appender:
                 delivery.fail(kafka_error_of(exc), count - place)
                 return
 
-    def _produce(self, producer: Producer, name: str, queue: int, record: Record, delivery: _Delivery) -> None:
+    def _produce(self, producer: Producer, name: str, queue: int, record: Record, delivery: _RecordDelivery) -> None:
         deadline = time.monotonic() + self._clients.timeout_s
         while True:
             try:
@@ -197,7 +197,7 @@ class Appender:
             if self._producer is producer:
                 self._producer = None
 
-    def _raise(self, producer: Producer, name: str, error: KafkaError, deliveries: Sequence[_Delivery]) -> None:
+    def _raise(self, producer: Producer, name: str, error: KafkaError, deliveries: Sequence[_RecordDelivery]) -> None:
         if error.code() in _ENDED:
             self._drop(producer)
         self._partitions.pop(name, None)

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from txmsg.errors import MisuseError, TxmsgError, printable
 from txmsg.metaq.kafka.errors import error_of, kafka_error_of
 from txmsg.metaq.kafka.location import KafkaAddress
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -61,7 +61,7 @@ GROUP_NOT_YET_KNOWN: Final = frozenset(
 _LOOK_AGAIN_S: Final = 0.1
 
 
-class Clients:
+class KafkaClients:
     """Creates clients for the Kafka cluster at an address. Threads may share it.
 
     properties: from the user's file. timeout_s: the longest that one call may take.
@@ -75,9 +75,9 @@ class Clients:
         self._why: KafkaError | None = None
         self._admins: list[ref[AdminClient]] = []
 
-    def renewed(self) -> Clients:
+    def renewed(self) -> KafkaClients:
         """A new instance for a process that was forked from this one."""
-        return Clients(self.address, self._properties, timeout_s=self.timeout_s)
+        return KafkaClients(self.address, self._properties, timeout_s=self.timeout_s)
 
     def producer(self, **more: Any) -> Producer:
         """An idempotent producer that waits for all in-sync copies. more: other properties, with _ instead of dots."""
@@ -93,12 +93,12 @@ class Clients:
         self._admins.append(ref(made))
         return made
 
-    def identity(self, admin: AdminClient) -> Identity:
+    def identity(self, admin: AdminClient) -> LogIdentity:
         """Identifies the log by the cluster's id and the prefix, regardless of which servers the address names."""
         with self.translated("asking for the cluster"):
             cluster = admin.cluster_id(timeout=self.timeout_s)
         digest = blake2b(f"{cluster}/{self.address.prefix}".encode(), digest_size=8).digest()
-        return Identity(int.from_bytes(digest, "big") >> 1)
+        return LogIdentity(int.from_bytes(digest, "big") >> 1)
 
     def _made(self, kind: Callable[..., ClientT], ours: Mapping[str, Any], more: Mapping[str, Any]) -> ClientT:
         config = {

@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient, ListConsumerGroupsResult
 from txmsg.errors import MisuseError, UnknownGroup, shown
 from txmsg.message import check_name, is_name
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupState, LogAccess, LogQueue, Member, QueueState, offsets_of
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.member import KafkaMember
-from txmsg.metaq.kafka.membership import Membership
+from txmsg.metaq.kafka.membership import KafkaMembership
 from txmsg.metaq.kafka.names import MIRROR, kafka_name
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.metaq.kafka.progress import ASKED, GroupOffsets, sought_in
 from txmsg.wire.start import Start, check_group_start
 
@@ -31,7 +31,7 @@ _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND, KafkaError.UNKNOWN_TOPIC_OR_PA
 class KafkaGroups:
     """See `LogAccess` for the contract of each method. Threads may share it."""
 
-    def __init__(self, clients: Clients, admin: AdminClient, log: LogAccess, offsets: GroupOffsets) -> None:
+    def __init__(self, clients: KafkaClients, admin: AdminClient, log: LogAccess, offsets: GroupOffsets) -> None:
         self._clients = clients
         self._admin = admin
         self._log = log
@@ -74,9 +74,9 @@ class KafkaGroups:
         self._begin(group, topics, check_group_start(start, default=Start.earliest()))
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
-        def joined(topics: Collection[str], client_id: str) -> Membership:
+        def joined(topics: Collection[str], client_id: str) -> KafkaMembership:
             names = [kafka_name(topic, self._prefix) for topic in topics]
-            return Membership(self._clients, self._offsets.kafka_group(group), names, client_id)
+            return KafkaMembership(self._clients, self._offsets.kafka_group(group), names, client_id)
 
         member = KafkaMember(group, member_id, tuple(sorted(topics)), self._offsets, joined)
         with self._lock:
@@ -129,7 +129,7 @@ class KafkaGroups:
         members: list[Member] = []
         owners: dict[LogQueue, str] = {}
         for each in self._described(self._offsets.kafka_group(group)):
-            assigned = [Partition(one.topic, one.partition) for one in each.assignment.topic_partitions]
+            assigned = [KafkaPartition(one.topic, one.partition) for one in each.assignment.topic_partitions]
             queues = [queue for partition in assigned if (queue := self._offsets.queue_of(partition)) is not None]
             owners.update(dict.fromkeys(queues, each.client_id))
             topics = tuple(sorted({queue.topic for queue in queues}))

@@ -10,7 +10,7 @@ from txmsg.errors import MisuseError, OffsetOutOfRange
 from txmsg.message import ReceivedMessage
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.finding import search_id
-from txmsg.metaq.format.frame import Kind, unpacked
+from txmsg.metaq.format.frame import FrameKind, unpacked
 from txmsg.metaq.interface import (
     DEAD_LETTERS,
     FETCH_SIZE_BYTES_MAX,
@@ -21,22 +21,22 @@ from txmsg.metaq.interface import (
     GroupState,
     LogGroupSettings,
     LogQueue,
-    Range,
+    QueueRange,
     offset_after,
 )
-from txmsg.metaq.kafka.appender import Appender
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.appender import KafkaAppender
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.groups import KafkaGroups
 from txmsg.metaq.kafka.location import KafkaAddress
 from txmsg.metaq.kafka.names import INTERNAL, kafka_name, topic_of
 from txmsg.metaq.kafka.positions import Positions
 from txmsg.metaq.kafka.probe import Probe
 from txmsg.metaq.kafka.progress import GroupOffsets
-from txmsg.metaq.kafka.reader import Readers
-from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.reader import KafkaReaders
+from txmsg.metaq.kafka.topics import KafkaTopicAdmin
 from txmsg.metaq.store.delayed import Delayed
 from txmsg.metaq.store.log import Append
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.runtime.forks import renew_in_children
 from txmsg.runtime.process import check_not_patched
@@ -46,16 +46,16 @@ FIND_COUNT_MAX: Final = 2_000_000
 """Messages among which a key is searched: Kafka has no index, so all of them are read."""
 
 
-class _Connected:
+class _ConnectedClients:
     """The Kafka clients of one process."""
 
-    def __init__(self, log: KafkaLog, clients: Clients) -> None:
+    def __init__(self, log: KafkaLog, clients: KafkaClients) -> None:
         self.admin = clients.admin()
         self.probe = Probe(clients)
-        self.topics = Topics(clients, self.admin)
+        self.topics = KafkaTopicAdmin(clients, self.admin)
         self.positions = Positions(clients, self.admin, self.topics, self.probe)
-        self.readers = Readers(clients, self.positions)
-        self.appender = Appender(clients, self.topics)
+        self.readers = KafkaReaders(clients, self.positions)
+        self.appender = KafkaAppender(clients, self.topics)
         self.offsets = GroupOffsets(clients, self.admin, self.topics, self.positions)
         self.groups = KafkaGroups(clients, self.admin, log, self.offsets)
 
@@ -73,14 +73,14 @@ class KafkaLog:
     def __init__(self, address: KafkaAddress, properties: Mapping[str, str], *, timeout_s: float) -> None:
         check_not_patched()
         self.address = address
-        self._clients = Clients(address, properties, timeout_s=timeout_s)
+        self._clients = KafkaClients(address, properties, timeout_s=timeout_s)
         self._timeout_s = timeout_s
         self._renew()
         renew_in_children(self)
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
-        self._connected: _Connected | None = None
+        self._connected: _ConnectedClients | None = None
         self._is_closed = False
         self._clients = self._clients.renewed()
 
@@ -97,17 +97,17 @@ class KafkaLog:
         self.close()
 
     @property
-    def _kafka(self) -> _Connected:
+    def _kafka(self) -> _ConnectedClients:
         with self._lock:
             if self._is_closed:
                 raise MisuseError(f"the log at {self.address} was closed: open it again with open_log")
             if self._connected is None:
-                self._connected = _Connected(self, self._clients)
+                self._connected = _ConnectedClients(self, self._clients)
             return self._connected
 
     # ---- reading
 
-    def identity(self) -> Identity:
+    def identity(self) -> LogIdentity:
         return self._clients.identity(self._kafka.admin)
 
     def topics(self) -> dict[str, list[int]]:
@@ -124,7 +124,7 @@ class KafkaLog:
     def _name(self, topic: str) -> str:
         return kafka_name(topic, self.address.prefix)
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         return self._kafka.positions.ranges(queues)
 
     def partition_offsets(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
@@ -191,7 +191,7 @@ class KafkaLog:
         """
         batches: list[ColumnsFor] = []
         for append in appends:
-            if append.base_offset is not None or append.payload.kind is not Kind.MESSAGES:
+            if append.base_offset is not None or append.payload.kind is not FrameKind.MESSAGES:
                 raise MisuseError(
                     f"a batch for topic {append.topic!r} has an offset or marks a hole, and in Kafka offsets are the "
                     "brokers' to give: append it without"

@@ -13,8 +13,8 @@ from typing import Final
 
 from txmsg.errors import BrokerUnavailable, MembershipLost, MisuseError
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, GroupView, LogQueue, Member
-from txmsg.metaq.kafka.membership import Membership
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.membership import KafkaMembership
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in
 from txmsg.runtime.forks import renew_in_children
 
@@ -32,7 +32,7 @@ class KafkaMember:
         member_id: str,
         topics: tuple[str, ...],
         offsets: GroupOffsets,
-        joined: Callable[[Collection[str], str], Membership],
+        joined: Callable[[Collection[str], str], KafkaMembership],
     ) -> None:
         self.group = group
         self.id = member_id
@@ -78,7 +78,7 @@ class KafkaMember:
             raise
         return {queue: self._owned[queue].offset for queue in held}
 
-    def _settled(self, topics: Collection[str]) -> Membership:
+    def _settled(self, topics: Collection[str]) -> KafkaMembership:
         membership = self._joined(topics, self.id)
         if not membership.settled.wait(_SETTLE_S_MAX):
             membership.leave()
@@ -88,7 +88,7 @@ class KafkaMember:
             )
         return membership
 
-    def _begin(self, membership: Membership, new: Mapping[LogQueue, Partition]) -> None:
+    def _begin(self, membership: KafkaMembership, new: Mapping[LogQueue, KafkaPartition]) -> None:
         """Continues where the last owner was, where a seek requested, or where the group begins."""
         if not new:
             return
@@ -136,7 +136,7 @@ class KafkaMember:
         if time.monotonic() >= self._trim_at:
             self._trim()
 
-    def _commit(self, membership: Membership, offsets: Mapping[LogQueue, Stored]) -> None:
+    def _commit(self, membership: KafkaMembership, offsets: Mapping[LogQueue, Stored]) -> None:
         if not offsets:
             return
         membership.commit(self._offsets.commits_of(offsets))
@@ -153,7 +153,7 @@ class KafkaMember:
 
     # ---- what it may
 
-    def _require_member(self) -> Membership:
+    def _require_member(self) -> KafkaMembership:
         if self._is_copy:
             raise MisuseError(
                 f"process {os.getpid()} was forked from member {self.id} of group {self.group}, and is not a member "

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from txmsg.errors import BrokerUnavailable, MembershipLost, TxmsgError, printable
 from txmsg.metaq.interface import SESSION_S
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.errors import kafka_error_of
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -44,21 +44,21 @@ _OF_READING: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET
 _NOT_THERE_YET: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
-class Commit(NamedTuple):
+class PartitionProgress(NamedTuple):
     """The stored progress of a partition: the offset of its next record, and a note."""
 
     offset: int
     note: str
 
 
-class Membership:
+class KafkaMembership:
     """The only user of a Kafka consumer, on its own thread: confluent-kafka is not safe for threads, and a wait would
     block others.
 
     Other threads run their calls on it with `do`, even while Kafka waits for partitions to be released.
     """
 
-    def __init__(self, clients: Clients, group: str, topics: Collection[str], client_id: str) -> None:
+    def __init__(self, clients: KafkaClients, group: str, topics: Collection[str], client_id: str) -> None:
         self._clients = clients
         self._group = group
         self._client_id = client_id
@@ -78,8 +78,8 @@ class Membership:
         self._lost = ""
         self._trouble: TxmsgError | None = None
         self._member_id = ""
-        self._assigned: set[Partition] = set()
-        self._held: set[Partition] = set()
+        self._assigned: set[KafkaPartition] = set()
+        self._held: set[KafkaPartition] = set()
         self.settled = threading.Event()
         """Set when Kafka has said for the first time what is this member's, if anything."""
         self._consumer.subscribe(
@@ -95,10 +95,10 @@ class Membership:
         """Whether it has left, or was removed from the group."""
         return self._has_ended
 
-    def assigned(self) -> set[Partition]:
+    def assigned(self) -> set[KafkaPartition]:
         """The partitions that may be held now. Raises each error of Kafka once."""
 
-        def look() -> set[Partition]:
+        def look() -> set[KafkaPartition]:
             trouble, self._trouble = self._trouble, None
             if trouble is not None:
                 raise trouble
@@ -106,21 +106,21 @@ class Membership:
 
         return self._do(look)
 
-    def hold(self, wanted: Collection[Partition]) -> list[Partition]:
+    def hold(self, wanted: Collection[KafkaPartition]) -> list[KafkaPartition]:
         """Holds those of them that are assigned, until they are released."""
 
-        def hold() -> list[Partition]:
+        def hold() -> list[KafkaPartition]:
             mine = [partition for partition in wanted if partition in self._assigned]
             self._held.update(mine)
             return mine
 
         return self._do(hold)
 
-    def let_go(self, held: Collection[Partition]) -> None:
+    def let_go(self, held: Collection[KafkaPartition]) -> None:
         """Lets Kafka assign them to other members."""
         self._do(lambda: self._held.difference_update(held))
 
-    def committed(self, partitions: Collection[Partition]) -> dict[Partition, Commit]:
+    def committed(self, partitions: Collection[KafkaPartition]) -> dict[KafkaPartition, PartitionProgress]:
         """The group's stored progress of these partitions."""
         asked = [TopicPartition(*partition) for partition in partitions]
         found = self._clients.of_group(
@@ -129,7 +129,7 @@ class Membership:
         )
         return commits_of(self._clients, self._group, found)
 
-    def commit(self, commits: dict[Partition, Commit]) -> None:
+    def commit(self, commits: dict[KafkaPartition, PartitionProgress]) -> None:
         """Stores progress of held partitions. Raises MembershipLost if other members own them by now."""
         if not commits:
             return
@@ -235,12 +235,12 @@ class Membership:
         consumer.incremental_assign([TopicPartition(each.topic, each.partition, 0) for each in partitions])
         consumer.pause(list(partitions))
         self._member_id = consumer.memberid()
-        self._assigned.update(Partition(each.topic, each.partition) for each in partitions)
+        self._assigned.update(KafkaPartition(each.topic, each.partition) for each in partitions)
         self.settled.set()
 
     def _on_revoke(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Returns when all these partitions are released; then other members get them."""
-        gone = {Partition(each.topic, each.partition) for each in partitions}
+        gone = {KafkaPartition(each.topic, each.partition) for each in partitions}
         self._assigned -= gone
         deadline = time.monotonic() + HELD_S_MAX
         while self._held & gone and not self._is_leaving and not self._lost:
@@ -252,12 +252,14 @@ class Membership:
         self._lose("Kafka did not hear of it in time")
 
 
-def commits_of(clients: Clients, group: str, found: Sequence[TopicPartition]) -> dict[Partition, Commit]:
+def commits_of(
+    clients: KafkaClients, group: str, found: Sequence[TopicPartition]
+) -> dict[KafkaPartition, PartitionProgress]:
     """The stored progress in an answer of Kafka; partitions without an offset are omitted."""
-    commits: dict[Partition, Commit] = {}
+    commits: dict[KafkaPartition, PartitionProgress] = {}
     for each in found:
         if each.error is not None and each.error.code() not in _NOT_THERE_YET:
             raise clients.error(each.error, f"reading the offsets of group {group!r}")
         if each.error is None and each.offset >= 0:
-            commits[Partition(each.topic, each.partition)] = Commit(each.offset, each.metadata or "")
+            commits[KafkaPartition(each.topic, each.partition)] = PartitionProgress(each.offset, each.metadata or "")
     return commits

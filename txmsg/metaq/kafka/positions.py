@@ -21,13 +21,13 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message,
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from txmsg.errors import BrokerUnavailable, OffsetOutOfRange
-from txmsg.metaq.interface import LogQueue, Range
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.interface import LogQueue, QueueRange
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.errors import kafka_error_of
 from txmsg.metaq.kafka.names import kafka_name
-from txmsg.metaq.kafka.probe import Bounds, Partition, Probe
+from txmsg.metaq.kafka.probe import KafkaPartition, PartitionBounds, Probe
 from txmsg.metaq.kafka.record import queue_offset
-from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.topics import KafkaTopicAdmin
 
 _LEAPS_MAX: Final = 8
 """Looks that go by the distance, before the rest is bisected."""
@@ -55,7 +55,7 @@ _LOOK_AGAIN_S: Final = 0.1
 
 
 @dataclass(slots=True)
-class Search:
+class RecordSearch:
     """Searches the first record of a partition with at least the queue offset `wanted`, or timestamp if `by_time`."""
 
     wanted: int
@@ -91,7 +91,7 @@ class Search:
 
 
 @dataclass(slots=True)
-class _Run:
+class _RecordRun:
     """Messages of a queue with consecutive partition offsets. Reading continues at `end`."""
 
     begin: int
@@ -103,20 +103,20 @@ class _Run:
 class Positions:
     """Finds positions in the partitions of one Kafka cluster. Threads may share it."""
 
-    def __init__(self, clients: Clients, admin: AdminClient, topics: Topics, probe: Probe) -> None:
+    def __init__(self, clients: KafkaClients, admin: AdminClient, topics: KafkaTopicAdmin, probe: Probe) -> None:
         self._clients = clients
         self._admin = admin
         self._topics = topics
         self._probe = probe
         self._lock = threading.Lock()
-        self._runs: dict[LogQueue, deque[_Run]] = {}
+        self._runs: dict[LogQueue, deque[_RecordRun]] = {}
         self._begins: dict[LogQueue, tuple[int, int]] = {}
         """Queue offsets of first records, with the partition's offset for which it was looked."""
         self._ends: dict[LogQueue, tuple[int, int]] = {}
 
-    def partition_of(self, queue: LogQueue) -> Partition:
+    def partition_of(self, queue: LogQueue) -> KafkaPartition:
         """The partition in which a queue is stored. Raises InvalidName."""
-        return Partition(kafka_name(queue.topic, self._clients.address.prefix), queue.queue)
+        return KafkaPartition(kafka_name(queue.topic, self._clients.address.prefix), queue.queue)
 
     def note(self, queue: LogQueue, offset: int, partition_offset: int, *, count: int = 0) -> None:
         """Records that this queue offset is at this partition offset, followed by this many messages without a gap."""
@@ -126,7 +126,7 @@ class Positions:
             if runs and runs[-1].difference == difference and runs[-1].begin <= offset <= runs[-1].end:
                 runs[-1].end = max(runs[-1].end, offset + count)
             else:
-                runs.append(_Run(offset, offset + count, difference))
+                runs.append(_RecordRun(offset, offset + count, difference))
 
     def _noted(self, queue: LogQueue, offset: int) -> int | None:
         for run in reversed(self._runs.get(queue, ())):
@@ -140,13 +140,13 @@ class Positions:
             for noted in (self._runs, self._begins, self._ends):
                 noted.pop(queue, None)
 
-    def bounds(self, queues: Collection[LogQueue]) -> dict[LogQueue, Bounds]:
+    def bounds(self, queues: Collection[LogQueue]) -> dict[LogQueue, PartitionBounds]:
         """The bounds of partitions. Missing partitions are omitted."""
         partitions = {queue: self.partition_of(queue) for queue in queues}
         lows = self._offsets(partitions.values(), OffsetSpec.earliest())
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
         return {
-            queue: Bounds(lows[partition], max(lows[partition], highs[partition]))
+            queue: PartitionBounds(lows[partition], max(lows[partition], highs[partition]))
             for queue, partition in partitions.items()
             if partition in lows and partition in highs
         }
@@ -157,9 +157,11 @@ class Positions:
         highs = self._offsets(partitions.values(), OffsetSpec.latest())
         return {queue: highs[partition] for queue, partition in partitions.items() if partition in highs}
 
-    def _offsets(self, partitions: Iterable[Partition], which: OffsetSpec, least: int = _KEPT) -> dict[Partition, int]:
+    def _offsets(
+        self, partitions: Iterable[KafkaPartition], which: OffsetSpec, least: int = _KEPT
+    ) -> dict[KafkaPartition, int]:
         """Known offsets of these partitions, if they exist. least: smaller offsets are not accepted as an answer."""
-        found: dict[Partition, int] = {}
+        found: dict[KafkaPartition, int] = {}
         left = set(partitions)
         deadline = time.monotonic() + self._clients.timeout_s
         while left:
@@ -179,11 +181,11 @@ class Positions:
         return found
 
     def _asked(
-        self, partitions: Collection[Partition], which: OffsetSpec, least: int
-    ) -> tuple[dict[Partition, int], list[Partition]]:
+        self, partitions: Collection[KafkaPartition], which: OffsetSpec, least: int
+    ) -> tuple[dict[KafkaPartition, int], list[KafkaPartition]]:
         """The offsets, and the partitions that the queried nodes do not know."""
-        found: dict[Partition, int] = {}
-        unknown: list[Partition] = []
+        found: dict[KafkaPartition, int] = {}
+        unknown: list[KafkaPartition] = []
         with self._clients.translated(f"asking for offsets of topic {next(iter(partitions)).topic}"):
             answers = self._admin.list_offsets(
                 {partition.at(0): which for partition in partitions},
@@ -191,7 +193,7 @@ class Positions:
                 request_timeout=self._clients.timeout_s,
             )
             for place, answer in answers.items():
-                partition = Partition(place.topic, place.partition)
+                partition = KafkaPartition(place.topic, place.partition)
                 try:
                     offset = answer.result().offset
                 except KafkaException as exc:
@@ -205,13 +207,13 @@ class Positions:
                     unknown.append(partition)
         return found, unknown
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         """The queue offsets that are kept. For an empty partition, whose queue offsets are unknown, its partition
         offsets.
         """
-        return {**dict.fromkeys(queues, Range(0, 0)), **self._ranges(self.bounds(queues))}
+        return {**dict.fromkeys(queues, QueueRange(0, 0)), **self._ranges(self.bounds(queues))}
 
-    def _ranges(self, bounds: Mapping[LogQueue, Bounds]) -> dict[LogQueue, Range]:
+    def _ranges(self, bounds: Mapping[LogQueue, PartitionBounds]) -> dict[LogQueue, QueueRange]:
         with self._lock:
             begins = {
                 queue: known[1]
@@ -234,10 +236,10 @@ class Positions:
         with self._lock:
             self._begins.update({queue: (bounds[queue].low, offset) for queue, offset in begins.items()})
             self._ends.update({queue: (bounds[queue].high, offset) for queue, offset in ends.items()})
-        found: dict[LogQueue, Range] = {}
+        found: dict[LogQueue, QueueRange] = {}
         for queue, (_, high) in bounds.items():
             end = ends.get(queue, high)
-            found[queue] = Range(min(begins.get(queue, end), end), end)
+            found[queue] = QueueRange(min(begins.get(queue, end), end), end)
         return found
 
     def unknown(self, wanted: Mapping[LogQueue, int]) -> set[LogQueue]:
@@ -249,7 +251,7 @@ class Positions:
         return {queue for queue, (low, high) in found.items() if low == high and (ends[queue] or (-1, 0))[0] != high}
 
     def first(
-        self, starts: Mapping[LogQueue, int], bounds: Mapping[LogQueue, Bounds] | None = None
+        self, starts: Mapping[LogQueue, int], bounds: Mapping[LogQueue, PartitionBounds] | None = None
     ) -> dict[LogQueue, Message]:
         """For each queue the first record at or after this partition offset, if any. bounds: if already known."""
         found = self._probe.first(
@@ -270,13 +272,13 @@ class Positions:
                     found[queue] = noted
         bounds = self.bounds([queue for queue in wanted if queue not in found])
         kept = self._ranges(bounds)
-        searches: dict[LogQueue, Search] = {}
+        searches: dict[LogQueue, RecordSearch] = {}
         for queue, (low, high) in bounds.items():
             offset, (begin, end) = wanted[queue], kept[queue]
             if low == high or offset == end:
                 found[queue] = high
             elif begin <= offset < end:
-                searches[queue] = Search(offset, low, high, min(low + offset - begin, high - 1))
+                searches[queue] = RecordSearch(offset, low, high, min(low + offset - begin, high - 1))
             else:
                 found[queue] = out_of_range(queue, offset, kept[queue])
         for queue, record in self._searched(searches, bounds).items():
@@ -286,7 +288,7 @@ class Positions:
         return found
 
     def _searched(
-        self, searches: Mapping[LogQueue, Search], bounds: Mapping[LogQueue, Bounds]
+        self, searches: Mapping[LogQueue, RecordSearch], bounds: Mapping[LogQueue, PartitionBounds]
     ) -> dict[LogQueue, Message | None]:
         """The result of each search."""
         left = dict(searches)
@@ -309,7 +311,7 @@ class Positions:
         partitions = {queue: self.partition_of(queue) for queue in bounds}
         places = self._offsets(partitions.values(), OffsetSpec.for_timestamp(at_ms), _NOWHERE)
         searches = {
-            queue: Search(at_ms, places[at], bounds[queue].high, places[at], by_time=True)
+            queue: RecordSearch(at_ms, places[at], bounds[queue].high, places[at], by_time=True)
             for queue, at in partitions.items()
             if _NOWHERE < places.get(at, _NOWHERE) < bounds[queue].high
         }
@@ -326,7 +328,7 @@ class Positions:
         return found | {queue: queue_offset(record) for queue, record in records.items()}
 
 
-def out_of_range(queue: LogQueue, offset: int, kept: Range) -> OffsetOutOfRange:
+def out_of_range(queue: LogQueue, offset: int, kept: QueueRange) -> OffsetOutOfRange:
     """The error for an offset that is no longer kept."""
     there = f"it keeps {kept.begin} to {kept.end - 1}" if kept.begin < kept.end else f"it ends at {kept.end}"
     return OffsetOutOfRange(f"offset {offset} of topic {queue.topic} queue {queue.queue} is not kept: {there}", *kept)

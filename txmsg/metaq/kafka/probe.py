@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 
 _FETCH_BYTES: Final = 64 * 1024
 """Of a partition at once: one record is wanted. A larger one comes all the same."""
@@ -18,7 +18,7 @@ _FETCH_WAIT_MS: Final = 5
 _STEP_S: Final = 0.5
 
 
-class Partition(NamedTuple):
+class KafkaPartition(NamedTuple):
     """A partition of a Kafka topic, by the topic's name in Kafka."""
 
     topic: str
@@ -29,7 +29,7 @@ class Partition(NamedTuple):
         return TopicPartition(self.topic, self.number, offset)
 
 
-class Bounds(NamedTuple):
+class PartitionBounds(NamedTuple):
     """Offsets of a partition: of the first record kept, and after the last committed record."""
 
     low: int
@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
 class Probe:
     """One consumer, which threads use in turn."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
@@ -52,30 +52,30 @@ class Probe:
                 self._consumer = None
 
     def first(
-        self, starts: Mapping[Partition, int], ends: Mapping[Partition, int] | None = None
-    ) -> dict[Partition, Message]:
+        self, starts: Mapping[KafkaPartition, int], ends: Mapping[KafkaPartition, int] | None = None
+    ) -> dict[KafkaPartition, Message]:
         """For each partition the first record at or after this offset. Partitions without one are omitted.
 
         ends: the end of the committed records, as far as known. A node that has just become the leader may not know it
         yet and report that there is nothing; then the probe waits for it.
         """
-        found: dict[Partition, Message] = {}
+        found: dict[KafkaPartition, Message] = {}
 
-        def keep(partition: Partition, record: Message) -> bool:
+        def keep(partition: KafkaPartition, record: Message) -> bool:
             found[partition] = record
             return True
 
         self._read(starts, keep, ends or {})
         return found
 
-    def last(self, bounds: Mapping[Partition, Bounds]) -> dict[Partition, Message]:
+    def last(self, bounds: Mapping[KafkaPartition, PartitionBounds]) -> dict[KafkaPartition, Message]:
         """For each partition the last record. Partitions without records are omitted.
 
         The last offsets are often transaction markers, so each further attempt goes back twice as far.
         """
-        found: dict[Partition, Message] = {}
+        found: dict[KafkaPartition, Message] = {}
 
-        def keep(partition: Partition, record: Message) -> bool:
+        def keep(partition: KafkaPartition, record: Message) -> bool:
             found[partition] = record
             return False
 
@@ -90,9 +90,9 @@ class Probe:
 
     def _read(
         self,
-        starts: Mapping[Partition, int],
-        on_record: Callable[[Partition, Message], bool],
-        ends: Mapping[Partition, int],
+        starts: Mapping[KafkaPartition, int],
+        on_record: Callable[[KafkaPartition, Message], bool],
+        ends: Mapping[KafkaPartition, int],
     ) -> None:
         """Yields records from these offsets on, until all partitions are at their ends or are done."""
         if not starts:
@@ -118,7 +118,7 @@ class Probe:
                         if time.monotonic() > deadline:
                             raise self._clients.error(KafkaError(KafkaError._TIMED_OUT), doing)
                         continue
-                    partition = Partition(record.topic() or "", record.partition() or 0)
+                    partition = KafkaPartition(record.topic() or "", record.partition() or 0)
                     if (error := record.error()) is not None:
                         if error.code() == KafkaError._PARTITION_EOF:
                             is_end = (record.offset() or 0) >= ends.get(partition, 0)

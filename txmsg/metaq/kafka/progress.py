@@ -22,12 +22,12 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient
 
 from txmsg.errors import OffsetOutOfRange, TxmsgError
-from txmsg.metaq.interface import LogQueue, Range
-from txmsg.metaq.kafka.clients import Clients
-from txmsg.metaq.kafka.membership import Commit, commits_of
+from txmsg.metaq.interface import LogQueue, QueueRange
+from txmsg.metaq.kafka.clients import KafkaClients
+from txmsg.metaq.kafka.membership import PartitionProgress, commits_of
 from txmsg.metaq.kafka.names import kafka_name, topic_of
-from txmsg.metaq.kafka.probe import Partition
-from txmsg.metaq.kafka.topics import Topics
+from txmsg.metaq.kafka.probe import KafkaPartition
+from txmsg.metaq.kafka.topics import KafkaTopicAdmin
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 class Places(Protocol):
     """What this module needs from the log: the positions of queues in Kafka's partitions."""
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         """The queue offsets that are kept."""
         ...
 
@@ -71,7 +71,7 @@ class Places(Protocol):
 class GroupOffsets:
     """The offsets of all groups of one log. Threads may share it."""
 
-    def __init__(self, clients: Clients, admin: AdminClient, topics: Topics, places: Places) -> None:
+    def __init__(self, clients: KafkaClients, admin: AdminClient, topics: KafkaTopicAdmin, places: Places) -> None:
         self._clients = clients
         self._admin = admin
         self._topics = topics
@@ -86,25 +86,25 @@ class GroupOffsets:
         """The Kafka group of a group."""
         return self._prefix + group
 
-    def partition_of(self, queue: LogQueue) -> Partition:
+    def partition_of(self, queue: LogQueue) -> KafkaPartition:
         """The partition of a queue."""
-        return Partition(kafka_name(queue.topic, self._prefix), queue.queue)
+        return KafkaPartition(kafka_name(queue.topic, self._prefix), queue.queue)
 
-    def queue_of(self, partition: Partition) -> LogQueue | None:
+    def queue_of(self, partition: KafkaPartition) -> LogQueue | None:
         """The queue of a partition; None for a partition of a topic outside this log."""
         topic = topic_of(partition.topic, self._prefix)
         return None if topic is None else LogQueue(topic, partition.number)
 
     # ---- as Kafka stores them
 
-    def commits_of(self, offsets: Mapping[LogQueue, Stored]) -> dict[Partition, Commit]:
+    def commits_of(self, offsets: Mapping[LogQueue, Stored]) -> dict[KafkaPartition, PartitionProgress]:
         """The commits to be stored in Kafka."""
         places = self._places_of({queue: at.offset for queue, at in offsets.items()})
         unknown = self._places.unknown(
             {queue: at.offset for queue, at in offsets.items() if at.offset == places[queue]}
         )
         return {
-            self.partition_of(queue): Commit(
+            self.partition_of(queue): PartitionProgress(
                 places[queue], f"{'' if queue in unknown else at.offset} {at.asked}".rstrip()
             )
             for queue, at in offsets.items()
@@ -122,7 +122,7 @@ class GroupOffsets:
             found |= self._places.find(nearest)
         return {queue: place if isinstance(place := found.get(queue), int) else 0 for queue in offsets}
 
-    def stored_of(self, commits: Mapping[Partition, Commit]) -> dict[LogQueue, Stored]:
+    def stored_of(self, commits: Mapping[KafkaPartition, PartitionProgress]) -> dict[LogQueue, Stored]:
         """The progress stored in Kafka. A commit of another program has no metadata: then the queue offset is looked
         up.
         """
@@ -186,10 +186,10 @@ class GroupOffsets:
         )
         return self.stored_of(commits_of(self._clients, name, found))
 
-    def _all(self) -> list[Partition]:
+    def _all(self) -> list[KafkaPartition]:
         """The partitions of all topics of this log."""
         counts = {name: count for name, count in self._topics.all().items() if topic_of(name, self._prefix) is not None}
-        return [Partition(name, number) for name, count in counts.items() for number in range(count)]
+        return [KafkaPartition(name, number) for name, count in counts.items() for number in range(count)]
 
     def _reader(self, name: str) -> Consumer:
         """A consumer with the name of a group, which does not join it.

@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, KafkaError, Message
 from txmsg.errors import OffsetOutOfRange, TxmsgError, UnreadableMessage
 from txmsg.metaq.interface import Fetched, LogQueue
 from txmsg.metaq.kafka.batch import RECORD_SIZE_BYTES, RecordBatch, size_bytes_of
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.positions import Positions, out_of_range
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -44,8 +44,8 @@ _number_of: Final[Callable[[Any], int]] = methodcaller("partition")
 _topic_of: Final[Callable[[Any], str]] = methodcaller("topic")
 
 
-def _place_of(record: Message) -> Partition:
-    return Partition(record.topic() or "", record.partition() or 0)
+def _place_of(record: Message) -> KafkaPartition:
+    return KafkaPartition(record.topic() or "", record.partition() or 0)
 
 
 @dataclass(slots=True)
@@ -64,10 +64,10 @@ class _PartitionBuffer:
     error: TxmsgError | None = None
 
 
-class Reader:
-    """Not to be shared: `Readers` lends each one to one thread at a time."""
+class KafkaReader:
+    """Not to be shared: `KafkaReaders` lends each one to one thread at a time."""
 
-    def __init__(self, clients: Clients, positions: Positions, closed: threading.Event) -> None:
+    def __init__(self, clients: KafkaClients, positions: Positions, closed: threading.Event) -> None:
         self._clients = clients
         self._positions = positions
         self._closed = closed
@@ -80,7 +80,7 @@ class Reader:
             fetch_queue_backoff_ms=_BACKOFF_MS,
         )
         self._lanes: dict[LogQueue, _PartitionBuffer] = {}
-        self._by_place: dict[Partition, _PartitionBuffer] = {}
+        self._by_place: dict[KafkaPartition, _PartitionBuffer] = {}
         self._came_at = time.monotonic()  # anything of any partition
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Reader:
             return False, errors
         self._drop([queue for queue in new if queue in self._lanes])
         places = self._positions.find(new)
-        lanes: list[tuple[Partition, _PartitionBuffer]] = []
+        lanes: list[tuple[KafkaPartition, _PartitionBuffer]] = []
         for queue, place in places.items():
             if isinstance(place, OffsetOutOfRange):
                 errors[queue] = place
@@ -293,14 +293,14 @@ class Reader:
         return Fetched(lane.queue, (batch,))
 
 
-class Readers:
+class KafkaReaders:
     """The readers of a log: a fetch gets the reader that can continue without repositioning, if there is one."""
 
-    def __init__(self, clients: Clients, positions: Positions) -> None:
+    def __init__(self, clients: KafkaClients, positions: Positions) -> None:
         self._clients = clients
         self._positions = positions
         self._lock = threading.Lock()
-        self._idle: list[Reader] = []
+        self._idle: list[KafkaReader] = []
         """The one that was used last is the last."""
         self._closed = threading.Event()
 
@@ -320,15 +320,15 @@ class Readers:
         finally:
             self._give_back(reader)
 
-    def _taken(self, wanted: Mapping[LogQueue, int]) -> Reader:
+    def _taken(self, wanted: Mapping[LogQueue, int]) -> KafkaReader:
         with self._lock:
             best = max(self._idle, key=lambda reader: reader.fits(wanted), default=None)
             if best is not None and (best.fits(wanted) or len(self._idle) >= _IDLE_MAX):
                 self._idle.remove(best)
                 return best
-        return Reader(self._clients, self._positions, self._closed)
+        return KafkaReader(self._clients, self._positions, self._closed)
 
-    def _give_back(self, reader: Reader) -> None:
+    def _give_back(self, reader: KafkaReader) -> None:
         with self._lock:
             if self._closed.is_set():
                 surplus = [reader]

@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from txmsg.errors import InvalidMessage, UnreadableMessage, shown
 from txmsg.message import ReceivedMessage, parse_message_id
-from txmsg.metaq.format.frame import Columns
+from txmsg.metaq.format.frame import FrameColumns
 from txmsg.metaq.format.unreadable import is_time, strange_time, unreadable
 from txmsg.wire.headers import unpack_headers
 
@@ -76,7 +76,7 @@ class ReadRecord(Protocol):
 # ---- writing
 
 
-def records_of(columns: Columns, topic: str, number: int, first_offset: int | None = None) -> Iterator[Record]:
+def records_of(columns: FrameColumns, topic: str, number: int, first_offset: int | None = None) -> Iterator[Record]:
     """Messages as records for this topic of Kafka and this partition, in order.
 
     first_offset: their first queue offset; None: the partition's offsets apply.

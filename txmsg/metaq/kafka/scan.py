@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 from confluent_kafka import KafkaError, Message
 
-from txmsg.metaq.kafka.clients import Clients
-from txmsg.metaq.kafka.probe import Bounds, Partition
+from txmsg.metaq.kafka.clients import KafkaClients
+from txmsg.metaq.kafka.probe import KafkaPartition, PartitionBounds
 
 _MESSAGES_MAX = 1000
 _POLL_S = 0.2
 
 
-def scan(clients: Clients, partition: Partition, bounds: Bounds) -> Iterator[Message]:
+def scan(clients: KafkaClients, partition: KafkaPartition, bounds: PartitionBounds) -> Iterator[Message]:
     """The committed records of a partition within these bounds, in order. Raises BrokerUnavailable."""
     consumer = clients.consumer("txmsg-scan", enable_partition_eof=True)
     doing = f"reading partition {partition.number} of topic {partition.topic}"

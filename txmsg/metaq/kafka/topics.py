@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from txmsg.errors import BrokerUnavailable, MisuseError, TopicExists, UnknownTopic
 from txmsg.message import BODY_SIZE_BYTES_CEILING
 from txmsg.metaq.format.frame import Compression
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 from txmsg.runtime.backoff import DELAYS_S
 
@@ -35,10 +35,10 @@ _COMPRESSION: Final = "compression.type"
 _COPIES_IN_SYNC: Final = "min.insync.replicas"
 
 
-class Topics:
+class KafkaTopicAdmin:
     """Administers topics, by their names in Kafka. Threads may share it."""
 
-    def __init__(self, clients: Clients, admin: AdminClient) -> None:
+    def __init__(self, clients: KafkaClients, admin: AdminClient) -> None:
         self._clients = clients
         self._admin = admin
 

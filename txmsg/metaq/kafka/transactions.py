@@ -19,9 +19,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from txmsg.errors import BrokerUnavailable, InvalidMessage, LogBusy, MisuseError, OutcomeUnknown, TxmsgError
 from txmsg.metaq.kafka.awaited import awaited
-from txmsg.metaq.kafka.clients import Clients
+from txmsg.metaq.kafka.clients import KafkaClients
 from txmsg.metaq.kafka.errors import kafka_error_of
-from txmsg.metaq.kafka.probe import Partition
+from txmsg.metaq.kafka.probe import KafkaPartition
 from txmsg.metaq.kafka.record import Record
 
 T = TypeVar("T")
@@ -42,17 +42,17 @@ _OF_ONE_PARTITION: Final = (InvalidMessage, MisuseError)
 """Errors that the same records cause again, whoever writes them."""
 
 
-class Note(NamedTuple):
+class TransactionNote(NamedTuple):
     """The stored progress of a partition. position: after the last record that was written with it."""
 
     position: int
     text: str
 
 
-class Part(NamedTuple):
+class PartitionWrite(NamedTuple):
     """What to write to a partition. position: the position to store if there are no records."""
 
-    partition: Partition
+    partition: KafkaPartition
     records: Iterable[Record]
     note: str
     position: int = 0
@@ -64,12 +64,12 @@ class TransactionalWriter:
     Raises BrokerUnavailable if Kafka is down, PermissionDenied if it may not write transactions.
     """
 
-    def __init__(self, clients: Clients, name: str) -> None:
+    def __init__(self, clients: KafkaClients, name: str) -> None:
         self.name = name
         self._clients = clients
         self._is_open = False
         self._failed: KafkaError | None = None
-        self._positions: dict[Partition, int] = {}
+        self._positions: dict[KafkaPartition, int] = {}
         self._notes = clients.consumer(name)
         self._producer = clients.producer(
             transactional_id=name, message_max_bytes=_MESSAGE_SIZE_BYTES_MAX, queue_buffering_max_kbytes=1024 * 1024
@@ -82,7 +82,7 @@ class TransactionalWriter:
             self.close()
             raise
 
-    def notes(self, partitions: Collection[Partition]) -> dict[Partition, Note]:
+    def notes(self, partitions: Collection[KafkaPartition]) -> dict[KafkaPartition, TransactionNote]:
         """The notes of these partitions; none for those never written, or not for a long time
         (`offsets.retention.minutes`).
         """
@@ -97,12 +97,12 @@ class TransactionalWriter:
             if each.error is not None and each.error.code() not in _NO_NOTE:
                 raise self._clients.error(each.error, "reading where the mirror is")
         return {
-            Partition(each.topic, each.partition): Note(each.offset, each.metadata or "")
+            KafkaPartition(each.topic, each.partition): TransactionNote(each.offset, each.metadata or "")
             for each in found
             if each.error is None and each.offset >= 0
         }
 
-    def write(self, parts: Sequence[Part]) -> None:
+    def write(self, parts: Sequence[PartitionWrite]) -> None:
         """Writes everything, to as many copies as the topics require, or nothing that a reader would get.
 
         Raises InvalidMessage, MisuseError or PermissionDenied if a topic does not accept its records; others may be
@@ -144,7 +144,7 @@ class TransactionalWriter:
                     )
                 time.sleep(_LOOK_S)
 
-    def _produce(self, part: Part) -> None:
+    def _produce(self, part: PartitionWrite) -> None:
         topic, number = part.partition
         produce = self._producer.produce
         told = None
@@ -193,7 +193,7 @@ class TransactionalWriter:
             self._failed = error
         elif topic is not None and number is not None and offset is not None:
             # Else the confirmation was lost, and came with that of a later record, which tells no offset.
-            self._positions[Partition(topic, number)] = offset + 1
+            self._positions[KafkaPartition(topic, number)] = offset + 1
 
     def _commit(self) -> None:
         try:

@@ -23,7 +23,7 @@ _RETRYABLE = (BrokerUnavailable, OutcomeUnknown)
 _ATTEMPT_S_MIN = 0.1
 
 
-class Server:
+class RemoteServer:
     """A MetaQ server, reached over one channel, which threads share."""
 
     def __init__(self, address: str, *, tls: TlsChoice = None, token: TokenChoice = None) -> None:

@@ -20,8 +20,8 @@ from txmsg.metaq.interface import (
     GroupState,
     LogGroupSettings,
     LogQueue,
+    QueueRange,
     QueueState,
-    Range,
 )
 from txmsg.metaq.protocol import (
     ID_SIZE_BYTES,
@@ -37,11 +37,11 @@ from txmsg.metaq.protocol import (
     wire_offsets,
     wire_settings,
 )
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.remote.remote_member import RemoteMember
 from txmsg.metaq.store.delayed import Delayed
 from txmsg.metaq.store.log import Append
-from txmsg.metaq.store.state import Identity
+from txmsg.metaq.store.state import LogIdentity
 from txmsg.metaq.store.topics import TopicSettings
 from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.address import UNIX, check_address
@@ -86,7 +86,7 @@ class RemoteLog:
         self.address = address
         self._timeout_s = timeout_s
         self._session_s = session_s
-        self._server = Server(address, tls=tls, token=token)
+        self._server = RemoteServer(address, tls=tls, token=token)
         self._renew()
         renew_in_children(self)
 
@@ -120,9 +120,9 @@ class RemoteLog:
         """Which log it is, and how its server does."""
         return self._ask(MetaQ.describe, pb.DescribeLogRequest())
 
-    def identity(self) -> Identity:
+    def identity(self) -> LogIdentity:
         reply = self.describe()
-        return Identity(reply.log_id, reply.generation)
+        return LogIdentity(reply.log_id, reply.generation)
 
     def topics(self) -> dict[str, list[int]]:
         reply = self._ask(MetaQ.list_topics, pb.ListLogTopicsRequest())
@@ -132,9 +132,9 @@ class RemoteLog:
         reply = self._ask(MetaQ.list_topics, pb.ListLogTopicsRequest(topic=topic))
         return [queue for queue_set in reply.topics for queue in queue_set.queue]
 
-    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, Range]:
+    def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         reply = self._ask(MetaQ.ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
-        return dict(zip(queues, map(Range, reply.begin, reply.end), strict=True))
+        return dict(zip(queues, map(QueueRange, reply.begin, reply.end), strict=True))
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         request = pb.OffsetsAtRequest(queues=sets_of_queues(queues), at_us=at_us)
@@ -169,7 +169,7 @@ class RemoteLog:
     def _fetched(
         self, request: pb.FetchRequest, wanted: Sequence[tuple[LogQueue, int]], timeout_s: float
     ) -> list[Fetched]:
-        found: dict[int, _Found] = {}
+        found: dict[int, _FetchedSoFar] = {}
         replies = self._server.channel.replies_with_data(MetaQ.fetch, request, timeout_s=timeout_s)
         for reply, data in replies:
             begin = 0
@@ -178,7 +178,7 @@ class RemoteLog:
                     raise ProtocolError(f"MetaQ server {self.address} sent frames of a queue that was not asked for")
                 of_queue = found.get(part.at)
                 if of_queue is None:
-                    of_queue = found[part.at] = _Found(*wanted[part.at])
+                    of_queue = found[part.at] = _FetchedSoFar(*wanted[part.at])
                 if part.HasField("error"):
                     of_queue.error = error_of_log_error(part.error)
                 else:
@@ -283,7 +283,7 @@ class RemoteLog:
                 LogQueue(queue.topic, queue.queue),
                 queue.owner if queue.HasField("owner") else None,
                 queue.offset if queue.HasField("offset") else None,
-                Range(queue.begin, queue.end),
+                QueueRange(queue.begin, queue.end),
             )
             for queue in reply.queues
         )
@@ -335,7 +335,7 @@ class _Numbers:
                 self._under_way.discard(number)
 
 
-class _Found:
+class _FetchedSoFar:
     """The result of a fetch in one queue so far. Frames are verified as they arrive, while the server reads on."""
 
     def __init__(self, queue: LogQueue, offset: int) -> None:

@@ -19,7 +19,7 @@ from txmsg.metaq.protocol import (
     sets_of_queues,
     wire_offsets,
 )
-from txmsg.metaq.remote.calls import Server
+from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.runtime.forks import renew_in_children
 from txmsg.wire.method import Method, ReplyT
 from txmsg.wire.start import Start, start_to_wire
@@ -38,7 +38,7 @@ class RemoteMember:
 
     def __init__(
         self,
-        server: Server,
+        server: RemoteServer,
         group: str,
         topics: tuple[str, ...],
         *,

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from txmsg.errors import Overloaded, StorageError, TxmsgError
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.server.placement import Call, Outcome, Placer, WaitsFor
-from txmsg.metaq.server.producers import CallId, Producers
+from txmsg.metaq.server.placement import AppendCall, Outcome, Placer, WaitsFor
+from txmsg.metaq.server.producers import CallId, RememberedAppends
 from txmsg.metrics.counts import ITEMS, SECONDS, Histogram
 from txmsg.runtime.logs import EventLog
 
@@ -45,11 +45,11 @@ class _AppendQueue:
 
     def __init__(self, placer: Placer) -> None:
         self.placer = placer
-        self.waiting: deque[Call] = deque()
+        self.waiting: deque[AppendCall] = deque()
         self.is_busy = False
         """Whether a thread carries out calls, or is about to."""
 
-    def gathered(self) -> list[Call]:
+    def gathered(self) -> list[AppendCall]:
         """The next calls to be carried out together."""
         calls = [self.waiting.popleft()]
         size_bytes = calls[0].size_bytes
@@ -61,7 +61,7 @@ class _AppendQueue:
         return calls
 
 
-class Appender:
+class AppendExecutor:
     """Takes calls on the loop and has threads carry them out. Callers wait for the disk, as their topics promise.
 
     threads: three are used at once. size_bytes_max: of calls under way; more are refused. on_appended: told the queues
@@ -91,7 +91,7 @@ class Appender:
         self._size_bytes_max = size_bytes_max
         self._on_appended = on_appended
         self._clock = clock
-        self._producers = Producers()
+        self._producers = RememberedAppends()
         self._under_way: dict[CallId, asyncio.Future[tuple[int, ...]]] = {}
 
     async def recover(self) -> None:
@@ -101,11 +101,11 @@ class Appender:
         for note, bases in found:
             self._producers.note(note.call, note.settled, bases, self._clock())
 
-    async def append(self, call: Call) -> tuple[int, ...]:
+    async def append(self, call: AppendCall) -> tuple[int, ...]:
         """Where the batches stand. A caller that goes away does not end it."""
         return await asyncio.shield(self.begin(call))
 
-    def begin(self, call: Call) -> asyncio.Future[tuple[int, ...]]:
+    def begin(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
         """Where the batches will stand. A call that is under way or was carried out is not begun again.
 
         Raises Overloaded for a call that is not begun. Nobody need wait for the answer.
@@ -134,7 +134,7 @@ class Appender:
         """Counts them no more."""
         self.size_bytes -= size_bytes
 
-    def _begin(self, call: Call) -> asyncio.Future[tuple[int, ...]]:
+    def _begin(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[int, ...]] = loop.create_future()
         answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone
@@ -157,7 +157,7 @@ class Appender:
         if lane.is_busy:
             self._threads.submit(self._place, lane, lane.gathered(), asyncio.get_running_loop())
 
-    def _place(self, lane: _AppendQueue, calls: list[Call], loop: asyncio.AbstractEventLoop) -> None:
+    def _place(self, lane: _AppendQueue, calls: list[AppendCall], loop: asyncio.AbstractEventLoop) -> None:
         """On a thread."""
         begun_at = loop.time()
         try:
@@ -168,7 +168,7 @@ class Appender:
             outcomes = [told] * len(calls)
         loop.call_soon_threadsafe(self._placed, lane, calls, outcomes, loop.time() - begun_at)
 
-    def _placed(self, lane: _AppendQueue, calls: list[Call], outcomes: list[Outcome], seconds: float) -> None:
+    def _placed(self, lane: _AppendQueue, calls: list[AppendCall], outcomes: list[Outcome], seconds: float) -> None:
         self.counts.calls.observe(len(calls))
         self.counts.seconds.observe(seconds)
         self._go_on(lane)
@@ -188,7 +188,7 @@ class Appender:
             )
         self.failure = failure
 
-    def _finish(self, call: Call, outcome: Outcome) -> None:
+    def _finish(self, call: AppendCall, outcome: Outcome) -> None:
         self.release(call.size_bytes)
         answer = self._under_way.pop(call.id)
         if isinstance(outcome, Exception):

@@ -10,7 +10,7 @@ from txmsg.errors import MisuseError
 from txmsg.message import check_name
 from txmsg.metaq.copy.copies import COPIES_MAX
 from txmsg.metaq.store.log import LogConfig
-from txmsg.settings.catalogue import Kind, check_settings, required, setting
+from txmsg.settings.catalogue import SettingKind, check_settings, required, setting
 from txmsg.settings.common import (
     TlsConfig,
     UserConfig,
@@ -64,7 +64,7 @@ class MetaQConfig:
 
     data_dir: Path = required(
         "Directory of the log; created if it is missing. This process is its only writer.",
-        kind=Kind.PATH,
+        kind=SettingKind.PATH,
         option="--data-dir",
     )
     listen: str = setting(
@@ -81,7 +81,7 @@ class MetaQConfig:
         None,
         "TOML file with users and rules. Clients then need a token or certificate of a user, and may do only what "
         "rules allow.",
-        kind=Kind.FILE,
+        kind=SettingKind.FILE,
         option="--access",
     )
     access_from: str = setting(

@@ -13,13 +13,13 @@ from txmsg.errors import BrokerUnavailable, CopyDiverged, CorruptLog, MisuseErro
 from txmsg.message import check_name
 from txmsg.metaq.copy.beside import state_of
 from txmsg.metaq.copy.copies import Copies
-from txmsg.metaq.copy.source import Piece, Tail, read_piece
+from txmsg.metaq.copy.source import CopyTail, FilePiece, read_piece
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import ID_SIZE_BYTES, PIECE_SIZE_BYTES, wire_offsets
 from txmsg.metaq.server.transfers import Transfers
 from txmsg.metaq.store.commit_log import CommitLogReader
-from txmsg.metaq.store.state import Identity, identity_of
+from txmsg.metaq.store.state import LogIdentity, identity_of
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.changes import change_of
 from txmsg.wire.server_call import ServerCall
@@ -79,7 +79,7 @@ class CopyApi:
             if not piece.data and piece.position == tail.position and request.wait_ms:
                 end = await self._grown(end, min(request.wait_ms / 1000, _WAIT_S_MAX))
                 # Its end was found to be in this log, which only grows.
-                piece = await self._read(partial(read_piece, root, Tail(tail.position), end, piece_bytes))
+                piece = await self._read(partial(read_piece, root, CopyTail(tail.position), end, piece_bytes))
         left_bytes = min(request.size_bytes_max, _SIZE_BYTES_MAX)
         with self._sending.begun(call.connection) as transfer:
             while True:
@@ -99,12 +99,12 @@ class CopyApi:
                     return
                 try:
                     piece = await self._read(
-                        partial(read_piece, root, Tail(at), end, min(left_bytes, PIECE_SIZE_BYTES))
+                        partial(read_piece, root, CopyTail(at), end, min(left_bytes, PIECE_SIZE_BYTES))
                     )
                 except CorruptLog as exc:
                     raise BrokerUnavailable(f"the data was deleted while it was being sent: ask again ({exc})") from exc
 
-    def _source(self, topic: str) -> tuple[Path, Identity, int]:
+    def _source(self, topic: str) -> tuple[Path, LogIdentity, int]:
         """The directory of a log, which it is, and up to where it may be copied."""
         root = self._group_logs.root_of(check_name("topic", topic)) if topic else None
         if root is None:
@@ -113,7 +113,7 @@ class CopyApi:
             return self._log.root, self._writer.identity, self._writer.synced
         return root, identity_of(root, create=False), CommitLogReader(root / "commitlog").end()
 
-    def _heard(self, request: pb.CopyLogRequest, piece: Piece) -> None:
+    def _heard(self, request: pb.CopyLogRequest, piece: FilePiece) -> None:
         """What the copy has counts only now: its end was found to be in this log."""
         if len(request.copy_id) != ID_SIZE_BYTES or len(request.name) > _NAME_SIZE_MAX:
             raise ProtocolError(f"a copy has an id of {ID_SIZE_BYTES} bytes, and a name of at most {_NAME_SIZE_MAX}")
@@ -163,7 +163,7 @@ class CopyApi:
         return pb.FenceLogReply(end=end)
 
 
-def _tail_asked_for(request: pb.CopyLogRequest, identity: Identity) -> Tail | None:
+def _tail_asked_for(request: pb.CopyLogRequest, identity: LogIdentity) -> CopyTail | None:
     """Where the copy ends; None if it has nothing. Raises CopyDiverged if it is not a copy of this log."""
     if not request.log_id:
         return None
@@ -174,10 +174,10 @@ def _tail_asked_for(request: pb.CopyLogRequest, identity: Identity) -> Tail | No
             f"its leader has generation {identity.generation} of the log, and the copy {request.generation}: a copy "
             "was promoted; follow that one"
         )
-    return Tail(request.position, request.last_position, request.last_crc)
+    return CopyTail(request.position, request.last_position, request.last_crc)
 
 
-def _reply(identity: Identity, end: int, piece: Piece) -> pb.CopyLogReply:
+def _reply(identity: LogIdentity, end: int, piece: FilePiece) -> pb.CopyLogReply:
     return pb.CopyLogReply(
         head=pb.CopyLogHead(
             log_id=identity.log_id,

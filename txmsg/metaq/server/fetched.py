@@ -16,7 +16,7 @@ _REPLY_SIZE_BYTES_MAX: Final = PART_SIZE_BYTES - 1024
 """Of frames, besides what says whose they are."""
 
 
-class Part(NamedTuple):
+class FramePart(NamedTuple):
     """Of a frame that is large: where it stands in the log."""
 
     topic: str
@@ -30,7 +30,7 @@ class FetchedReply:
     def __init__(self) -> None:
         self.head = pb.FetchHead()
         self.frames: list[Buffer] = []
-        self.part: Part | None = None
+        self.part: FramePart | None = None
         """It is read again when its turn has come."""
         self.size_bytes = 0
 
@@ -65,7 +65,7 @@ def _parts_of(at: int, header: Header) -> Iterator[FetchedReply]:
     for position in range(header.position, header.end, PIECE_SIZE_BYTES):
         reply = FetchedReply()
         reply.size_bytes = min(PIECE_SIZE_BYTES, header.end - position)
-        reply.part = Part(header.topic, position, reply.size_bytes)
+        reply.part = FramePart(header.topic, position, reply.size_bytes)
         reply.head.fetched.add(at=at, size=reply.size_bytes, goes_on=position + reply.size_bytes < header.end)
         yield reply
 

@@ -15,11 +15,11 @@ from txmsg.checks.logs import LOG_FAILED, LOG_USERS_UNKNOWN
 from txmsg.errors import CorruptLog, InvalidName, UnknownGroup
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.server.parts import Parts
+from txmsg.metaq.server.parts import MetaQParts
 from txmsg.metaq.server.sessions import SESSIONS_MAX
 from txmsg.metaq.store.log import LogSize
 from txmsg.metrics.calls import put_calls
-from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, Process
+from txmsg.metrics.catalogue import GROUP, NAMED_MAX, OTHER, TOPIC, ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.lookup import Lookup
 from txmsg.runtime.logs import EventLog
@@ -34,7 +34,7 @@ class _Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LogReading:
     size: LogSize
     disk_free_ratio: float
     topic_count: int
@@ -46,7 +46,7 @@ class _Found:
     pair_count: int
 
 
-class LogFigures(Lookup[_Found]):
+class LogFigures(Lookup[_LogReading]):
     """The figures of the log's files, by topic and by group, as last read, on one of `readers`."""
 
     def __init__(self, log: LocalLog, readers: Executor) -> None:
@@ -73,10 +73,10 @@ class LogFigures(Lookup[_Found]):
             figures.put("txmsg_log_group_lag_messages", lag.messages, **{GROUP: group, TOPIC: topic})
             figures.put("txmsg_log_group_lag_seconds", lag.seconds, **{GROUP: group, TOPIC: topic})
 
-    async def _read_log(self) -> _Found:
+    async def _read_log(self) -> _LogReading:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read_all)
 
-    def _read_all(self) -> _Found:
+    def _read_all(self) -> _LogReading:
         topics, groups = self._log.topics(), self._log.groups()
         messages: defaultdict[str, int] = defaultdict(int)
         for place, (topic, numbers) in enumerate(sorted(topics.items())):  # one by one: each holds up other readers
@@ -86,7 +86,7 @@ class LogFigures(Lookup[_Found]):
         for group in groups:
             lags |= self._lags_of(group)
         disk = disk_usage(self._log.root)
-        return _Found(
+        return _LogReading(
             size=self._log.size(),
             disk_free_ratio=disk.free / disk.total,
             topic_count=len(topics),
@@ -137,7 +137,7 @@ def _named(lags: Mapping[tuple[str, str], _Lag]) -> dict[tuple[str, str], _Lag]:
     return named
 
 
-def unready(parts: Parts) -> str:
+def unready(parts: MetaQParts) -> str:
     """Why a server should get no traffic; empty if it may."""
     if parts.stop.is_set():
         return STOPPING.found(process="server").what
@@ -146,9 +146,9 @@ def unready(parts: Parts) -> str:
     return LOG_FAILED.found(parts.appender.failure).what if parts.appender.failure else ""
 
 
-def figures_of(parts: Parts, log: LogFigures) -> Figures:
+def figures_of(parts: MetaQParts, log: LogFigures) -> Figures:
     """All figures of a server."""
-    figures = Figures(Process.METAQ)
+    figures = Figures(ExportingProcess.METAQ)
     figures.put("txmsg_ready", not unready(parts))
     put_calls(figures, parts.shared)
     counts, written, config = parts.appender.counts, parts.log.counts(), parts.config
@@ -175,7 +175,7 @@ def figures_of(parts: Parts, log: LogFigures) -> Figures:
     return figures
 
 
-def _put_copies(figures: Figures, parts: Parts) -> None:
+def _put_copies(figures: Figures, parts: MetaQParts) -> None:
     copies, follower, synced = parts.copies, parts.follower, parts.log.writer.synced
     figures.put("txmsg_log_copies", copies.in_touch())
     figures.put("txmsg_log_copies_missing", max(0, copies.required - copies.in_touch()))

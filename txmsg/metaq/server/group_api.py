@@ -21,7 +21,7 @@ from txmsg.metaq.protocol import (
     wire_offsets,
 )
 from txmsg.metaq.server.log_api import checked
-from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.server.sessions import MemberSessions
 from txmsg.wire.access.permissions import DESCRIBE_GROUP, RECEIVE_GROUP
 from txmsg.wire.caller import current_caller, may, require
 from txmsg.wire.changes import change_of
@@ -37,7 +37,7 @@ _STRATEGY_SIZE_MAX = 200
 class GroupApi:
     """The service MetaQGroups. `threads`: for what blocks."""
 
-    def __init__(self, log: LogAccess, sessions: Sessions, threads: Executor) -> None:
+    def __init__(self, log: LogAccess, sessions: MemberSessions, threads: Executor) -> None:
         self._log = log
         self._sessions = sessions
         self._threads = threads

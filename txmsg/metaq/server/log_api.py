@@ -42,13 +42,13 @@ from txmsg.metaq.protocol import (
     wire_offsets,
     wire_settings,
 )
-from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.server.appender import AppendExecutor
 from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.fetched import FetchedReply, replies_of, wanted_after
-from txmsg.metaq.server.placement import Call
-from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.placement import AppendCall
+from txmsg.metaq.server.polls import WaitingPolls
 from txmsg.metaq.server.producers import CallId
-from txmsg.metaq.server.readers import Readers, swell_bytes
+from txmsg.metaq.server.readers import ReaderThreads, swell_bytes
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import Flush
@@ -80,10 +80,10 @@ class LogApi:
     def __init__(  # noqa: PLR0917 - what a server is made of
         self,
         log: LocalLog,
-        appender: Appender,
-        polls: Polls,
+        appender: AppendExecutor,
+        polls: WaitingPolls,
         sessions: Sized,
-        readers: Readers,
+        readers: ReaderThreads,
         recalling: Executor,
         config: MetaQConfig,
         stop: asyncio.Event,
@@ -330,7 +330,7 @@ class LogApi:
             await self._require_copies(is_asked_for=call.acks is Acks.COPIES)
         return pb.AppendReply(base_offset=base_offset, generation=generation)
 
-    def _waits_for_copies(self, call: Call) -> bool:
+    def _waits_for_copies(self, call: AppendCall) -> bool:
         """Raises BrokerUnavailable if there are too few, MisuseError where none are required. Nothing is appended."""
         copies = self._copies
         if call.acks is Acks.COPIES:
@@ -350,7 +350,7 @@ class LogApi:
             "are away, with `txmsg metaq follow`, and try again"
         )
 
-    def _is_unsynced(self, call: Call) -> bool:
+    def _is_unsynced(self, call: AppendCall) -> bool:
         """Whether nobody waits for the disk: those have no use for copies."""
         return call.is_of_group or all(
             self._log.settings_of(append.topic).flush is Flush.TIMED for append in call.appends
@@ -366,14 +366,14 @@ class LogApi:
             "copies: a repeat of the call waits for them again"
         )
 
-    def _checked_call(self, head: pb.AppendHead, data: memoryview) -> Call:
+    def _checked_call(self, head: pb.AppendHead, data: memoryview) -> AppendCall:
         appends = tuple(appends_of(head.batches, data))
         for append in appends:
             _not_own(append.topic)
             check(append)
         appends = tuple(append if append.due_at_us is None else self._log.writer.waiting(append) for append in appends)
         call_id = CallId(head.producer_id, head.sequence)
-        return Call(call_id, head.settled, appends, head.is_repeat, acks_of(head.acks))
+        return AppendCall(call_id, head.settled, appends, head.is_repeat, acks_of(head.acks))
 
     async def recall(self, request: pb.RecallInLogRequest) -> pb.RecallInLogReply:
         topic = check_name("topic", request.topic)

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import Follower
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.server.appender import AppendExecutor
 from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
-from txmsg.metaq.server.polls import Polls
-from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.server.polls import WaitingPolls
+from txmsg.metaq.server.sessions import MemberSessions
 from txmsg.metaq.server.users import UserSource
 from txmsg.runtime.logs import set_log_level
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.wire.server_connection import ServerConnection
 from txmsg.wire.shared import Shared
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class MetaQParts:
     """What its figures read, and what takes live settings."""
 
-    given: Given[MetaQConfig]
+    given: GivenSettings[MetaQConfig]
     log: LocalLog
-    appender: Appender
-    polls: Polls
-    sessions: Sessions
+    appender: AppendExecutor
+    polls: WaitingPolls
+    sessions: MemberSessions
     users: UserSource | None
     api: LogApi
     copies: Copies

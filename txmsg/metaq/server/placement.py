@@ -17,10 +17,10 @@ from txmsg.errors import MisuseError, OffsetOutOfRange, OffsetsMissing, TxmsgErr
 from txmsg.message import now_us
 from txmsg.metaq.acks import Acks
 from txmsg.metaq.format.batch import FrameBatch, LogBatch
-from txmsg.metaq.format.frame import Columns, Kind, encode, hole_end_of
+from txmsg.metaq.format.frame import FrameColumns, FrameKind, encode, hole_end_of
 from txmsg.metaq.interface import DEAD_LETTERS, NOTES, RETRIES, LogQueue
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.server.producers import REMEMBERED_S, CallId, Note, Placed
+from txmsg.metaq.server.producers import REMEMBERED_S, AppendNote, CallId, Placed
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.store.topics import Flush
 from txmsg.runtime.logs import EventLog
@@ -46,7 +46,7 @@ class WaitsFor(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AppendCall:
     """What one caller wants appended, all or nothing."""
 
     id: CallId
@@ -74,8 +74,8 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    call: Call
+class _PlacementPlan:
+    call: AppendCall
     bases: tuple[int, ...]
     """Of all batches."""
     appends: tuple[Append, ...]
@@ -89,7 +89,7 @@ class Placer:
         self._log = log
         self._ends: dict[LogQueue, int] = {}
 
-    def waits_for(self, call: Call) -> WaitsFor:
+    def waits_for(self, call: AppendCall) -> WaitsFor:
         """Calls that wait for the same are carried out together."""
         if call.is_of_group:
             return WaitsFor.MEMBERS
@@ -98,18 +98,18 @@ class Placer:
         is_timed = all(self._log.settings_of(append.topic).flush is Flush.TIMED for append in call.appends)
         return WaitsFor.NOTHING if is_timed else WaitsFor.DISK
 
-    def place(self, calls: Sequence[Call]) -> list[Outcome]:
+    def place(self, calls: Sequence[AppendCall]) -> list[Outcome]:
         """Appends them in this order, on disk as each topic promises; what became of each."""
         shared = [number for number, call in enumerate(calls) if not call.is_of_group]
         together = dict(zip(shared, self._place_together([calls[number] for number in shared]), strict=True))
         return [together.get(number) or self._alone(call) for number, call in enumerate(calls)]
 
-    def recovered(self) -> list[tuple[Note, tuple[int, ...]]]:
+    def recovered(self) -> list[tuple[AppendNote, tuple[int, ...]]]:
         """The appends noted lately, with the offsets of those batches that are there: a crash may have cut some off."""
         since_us = now_us() - int(REMEMBERED_S * 1e6)
         offset = self._log.offsets_at([_NOTES], since_us)[_NOTES]
-        found: list[tuple[Note, tuple[int, ...]]] = []
-        last: list[Note] = []
+        found: list[tuple[AppendNote, tuple[int, ...]]] = []
+        last: list[AppendNote] = []
         while fetched := self._log.fetch({_NOTES: offset}):
             if isinstance(fetched[0].error, OffsetsMissing):
                 offset = fetched[0].error.end
@@ -140,15 +140,15 @@ class Placer:
 
     # ---- together, or one by one
 
-    def _place_together(self, calls: Sequence[Call]) -> list[Outcome]:
-        plans: list[_Plan | Exception] = []
+    def _place_together(self, calls: Sequence[AppendCall]) -> list[Outcome]:
+        plans: list[_PlacementPlan | Exception] = []
         ends: dict[LogQueue, int] = {}
         for call in calls:
             try:
                 plans.append(self._plan(call, ends))
             except TxmsgError as exc:
                 plans.append(exc)
-        good = [plan for plan in plans if isinstance(plan, _Plan)]
+        good = [plan for plan in plans if isinstance(plan, _PlacementPlan)]
         try:
             self._append(good, ends)
         except TxmsgError:
@@ -156,9 +156,9 @@ class Placer:
             if len(calls) > 1:
                 return [self._place_together([call])[0] for call in calls]
             plans = [self._planned_anew(call) for call in calls]
-        return [plan.bases if isinstance(plan, _Plan) else plan for plan in plans]
+        return [plan.bases if isinstance(plan, _PlacementPlan) else plan for plan in plans]
 
-    def _planned_anew(self, call: Call) -> _Plan | Exception:
+    def _planned_anew(self, call: AppendCall) -> _PlacementPlan | Exception:
         """One call again, from what the log says now: more than once, if it moves delayed messages at that moment."""
         failure: TxmsgError | None = None
         for _ in range(_TRIES_MAX):
@@ -179,26 +179,26 @@ class Placer:
         assert failure is not None
         return failure
 
-    def _alone(self, call: Call) -> Outcome:
+    def _alone(self, call: AppendCall) -> Outcome:
         try:
             return tuple(self._log.append(call.appends))
         except TxmsgError as exc:
             return exc
 
-    def _append(self, plans: Sequence[_Plan], ends: dict[LogQueue, int]) -> None:
+    def _append(self, plans: Sequence[_PlacementPlan], ends: dict[LogQueue, int]) -> None:
         appends = [append for plan in plans for append in plan.appends]
         if not appends:
             return
         notes = [_note_of(plan) for plan in plans if plan.appends and not plan.call.is_placed]
         if notes:
-            columns = Columns([note.pack() for note in notes], [now_us()])
+            columns = FrameColumns([note.pack() for note in notes], [now_us()])
             appends.insert(0, Append(NOTES, 0, encode(columns)))
         self._log.append(appends, _strongest(plan.call.acks for plan in plans))
         self._ends.update(ends)
 
     # ---- where each batch will stand
 
-    def _plan(self, call: Call, ends: dict[LogQueue, int]) -> _Plan:
+    def _plan(self, call: AppendCall, ends: dict[LogQueue, int]) -> _PlacementPlan:
         """Adds to `ends`, when all is well, where the queues end after this call."""
         bases = list(call.done)
         if call.is_repeat and call.is_placed:
@@ -221,7 +221,7 @@ class Placer:
                     f"offset {append.base_offset} of topic {append.topic} queue {append.queue}: the next one is {at}; "
                     "nothing was appended"
                 )
-            end = hole_end_of(append.payload) if append.payload.kind is Kind.HOLE else at + append.payload.count
+            end = hole_end_of(append.payload) if append.payload.kind is FrameKind.HOLE else at + append.payload.count
             if not at < end <= OFFSET_MAX:
                 raise MisuseError(
                     f"a batch for topic {append.topic} queue {append.queue} would reach from {at} to {end}: offsets "
@@ -231,7 +231,7 @@ class Placer:
             bases.append(at)
             appends.append(append._replace(base_offset=at))
         ends.update(after)
-        return _Plan(call, tuple(bases), tuple(appends))
+        return _PlacementPlan(call, tuple(bases), tuple(appends))
 
     def _there(self, placed: Sequence[Placed]) -> int:
         """How many of the first batches of a call are in the log."""
@@ -254,11 +254,11 @@ class Placer:
         return len(placed)
 
 
-def _notes_in(batch: LogBatch) -> Iterator[Note]:
+def _notes_in(batch: LogBatch) -> Iterator[AppendNote]:
     """Skips what is not a note."""
     for message in batch.messages():
         try:
-            yield Note.unpack(message.body)
+            yield AppendNote.unpack(message.body)
         except (struct.error, ValueError):
             _log.error(
                 "append.note_unreadable",
@@ -276,9 +276,9 @@ def _strongest(levels: Iterable[Acks | None]) -> Acks | None:
     return Acks.MEMORY if asked else None
 
 
-def _note_of(plan: _Plan) -> Note:
+def _note_of(plan: _PlacementPlan) -> AppendNote:
     placed = tuple(
         Placed(append.topic, append.queue, base, append.payload.count, append.payload.crc)
         for append, base in zip(plan.call.appends, plan.bases, strict=True)
     )
-    return Note(plan.call.id, plan.call.settled, placed)
+    return AppendNote(plan.call.id, plan.call.settled, placed)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from txmsg.metaq.interface import LogQueue
 
 
-class Polls:
+class WaitingPolls:
     """Belongs to one loop. A wait costs an entry in a table, no thread and no look at the log."""
 
     def __init__(self) -> None:

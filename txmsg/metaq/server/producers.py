@@ -45,7 +45,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class AppendNote:
     """An append as it is noted in the log."""
 
     call: CallId
@@ -60,7 +60,7 @@ class Note:
         return b"".join(parts)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Note:
+    def unpack(cls, data: bytes) -> AppendNote:
         producer_id, sequence, settled, batches = _CALL.unpack_from(data)
         at, placed = _CALL.size, list[Placed]()
         for _ in range(batches):
@@ -81,7 +81,7 @@ class _Producer:
     used_at: float = 0.0
 
 
-class Producers:
+class RememberedAppends:
     """The answers that are remembered. Times are arguments, in seconds of one clock.
 
     An answer with fewer offsets than the call has batches is one that a crash has cut off: the rest is to be done.

@@ -32,7 +32,7 @@ def swell_bytes(stored_size_bytes: int, size_bytes: int) -> int:
     return max(0, size_bytes - FREE_RATIO * stored_size_bytes)
 
 
-class Readers:
+class ReaderThreads:
     """threads: how many the executor has. clock: monotonic. Belongs to one loop."""
 
     def __init__(self, executor: Executor, threads: int, *, clock: Callable[[], float]) -> None:

@@ -17,33 +17,33 @@ from txmsg.metaq.copy.follower import AGAIN, Follower, begin_if_new
 from txmsg.metaq.group.files import set_zone
 from txmsg.metaq.interface import NOTES, LogQueue
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.remote.calls import Server as LeaderServer
-from txmsg.metaq.server.appender import Appender
+from txmsg.metaq.remote.calls import RemoteServer as LeaderServer
+from txmsg.metaq.server.appender import AppendExecutor
 from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.copy_api import CopyApi
 from txmsg.metaq.server.disk import DiskWatch
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
 from txmsg.metaq.server.group_api import GroupApi
 from txmsg.metaq.server.log_api import APPEND_SIZE_BYTES_MAX, LogApi
-from txmsg.metaq.server.parts import Parts
+from txmsg.metaq.server.parts import MetaQParts
 from txmsg.metaq.server.placement import Placer
-from txmsg.metaq.server.polls import Polls
+from txmsg.metaq.server.polls import WaitingPolls
 from txmsg.metaq.server.producers import REMEMBERED_S
-from txmsg.metaq.server.readers import Readers
-from txmsg.metaq.server.sessions import Sessions
+from txmsg.metaq.server.readers import ReaderThreads
+from txmsg.metaq.server.sessions import MemberSessions
 from txmsg.metaq.server.users import UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.runtime.logs import EventLog
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.wire.access.denied import DeniedCalls
 from txmsg.wire.address import UNIX, check_address
 from txmsg.wire.handlers import Handlers
 from txmsg.wire.listening import connections_allowed
-from txmsg.wire.server import Server
+from txmsg.wire.server import WireServer
 from txmsg.wire.server_connection import ServerConnection
-from txmsg.wire.shared import Limits, Shared
+from txmsg.wire.shared import ConnectionLimits, Shared
 from txmsg.wire.users import UsersOfBrokers
 from txmsg.wire.v1 import metaq_rpc as rpc
 
@@ -57,7 +57,7 @@ _GROUP_THREADS = 8
 _REQUEST_SIZE_BYTES_MAX = 4 * 1024 * 1024
 
 
-async def serve(given: Given[MetaQConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
+async def serve(given: GivenSettings[MetaQConfig], on_ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Runs a server until `stop` is set, then ends in order: appends under way are carried out and answered.
 
     `on_ready` is called once with the address when it answers. Raises what opening the log raises: StorageError when
@@ -101,7 +101,7 @@ async def _begun(leader: LeaderServer, root: Path, stop: asyncio.Event) -> None:
 
 
 async def _serve_log(
-    given: Given[MetaQConfig],
+    given: GivenSettings[MetaQConfig],
     leader: LeaderServer | None,
     listen: str,
     on_ready: Callable[[str], None],
@@ -124,7 +124,7 @@ async def _serve_log(
 
 
 async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each that may wait
-    given: Given[MetaQConfig],
+    given: GivenSettings[MetaQConfig],
     log: LocalLog,
     appending: ThreadPoolExecutor,
     readers: ThreadPoolExecutor,
@@ -140,7 +140,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
     if leader is None and log.settings_of(NOTES) != _OF_NOTES:
         log.set_topic(NOTES, _OF_NOTES)
     stop = asyncio.Event()  # set when it is told to stop, and when a copy cannot go on
-    polls = Polls()
+    polls = WaitingPolls()
     copies = Copies(
         config.copies.required, config.copies.timeout_s, goes_on=config.copies.missing == GO_ON, clock=time.monotonic
     )
@@ -149,7 +149,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
         polls.wake(queues)
         copy_api.wake()
 
-    appender = Appender(
+    appender = AppendExecutor(
         partial(Placer, log),
         appending,
         size_bytes_max=config.appending_size_bytes_max,
@@ -167,17 +167,17 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
     users = _users(config)
     shared = Shared[ServerConnection](
         connections_max=connections_allowed(config.connections_max),
-        limits=Limits(arriving_bytes=config.arriving_size_bytes_max),
+        limits=ConnectionLimits(arriving_bytes=config.arriving_size_bytes_max),
         tls=config.tls.of_server(),
         guard=None if users is None else users.guard,
     )
-    sessions = Sessions(group_threads, clock=time.monotonic)
+    sessions = MemberSessions(group_threads, clock=time.monotonic)
     api = LogApi(
         log,
         appender,
         polls,
         sessions,
-        Readers(readers, _READERS, clock=time.monotonic),
+        ReaderThreads(readers, _READERS, clock=time.monotonic),
         recalling,
         config,
         stop,
@@ -186,7 +186,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
     )
     copy_api = CopyApi(log, copies, readers, api.sending, config.send_timeout_s, stop)
     follower = None if leader is None else _follower(leader, log, config, polls, copy_api)
-    server = Server(
+    server = WireServer(
         Handlers(
             {
                 rpc.MetaQ: api,
@@ -199,7 +199,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
         shared,
     )
     figures = LogFigures(log, readers)
-    parts = Parts(given, log, appender, polls, sessions, users, api, copies, follower, shared, stop)
+    parts = MetaQParts(given, log, appender, polls, sessions, users, api, copies, follower, shared, stop)
     given.use = parts.use
     probes = _probes(parts, figures)
     async with _listening(server, listen) as address:
@@ -238,7 +238,9 @@ async def _pass_on(stopped: asyncio.Event, stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _follower(leader: LeaderServer, log: LocalLog, config: MetaQConfig, polls: Polls, copy_api: CopyApi) -> Follower:
+def _follower(
+    leader: LeaderServer, log: LocalLog, config: MetaQConfig, polls: WaitingPolls, copy_api: CopyApi
+) -> Follower:
     loop = asyncio.get_running_loop()
 
     def came() -> None:
@@ -270,7 +272,7 @@ def _users(config: MetaQConfig) -> UserSource | None:
     return users
 
 
-def _probes(parts: Parts, of_log: LogFigures) -> Probes:
+def _probes(parts: MetaQParts, of_log: LogFigures) -> Probes:
     async def read() -> Figures:
         await of_log.look()
         return figures_of(parts, of_log)
@@ -279,7 +281,7 @@ def _probes(parts: Parts, of_log: LogFigures) -> Probes:
 
 
 @asynccontextmanager
-async def _listening(server: Server, listen: str) -> AsyncIterator[str]:
+async def _listening(server: WireServer, listen: str) -> AsyncIterator[str]:
     """The address at which it will answer. Raises MisuseError when it is taken."""
     if not listen.startswith(UNIX):
         yield await server.bind(check_address("--listen", listen))

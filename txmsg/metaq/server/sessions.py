@@ -38,7 +38,7 @@ class _Session:
     last_answer: object = None
 
 
-class Sessions:
+class MemberSessions:
     """Belongs to one loop. What members do blocks, so `threads` do it."""
 
     def __init__(self, threads: Executor, *, clock: Callable[[], float]) -> None:

@@ -20,9 +20,9 @@ from txmsg.metaq.format.frame import (
     COUNT_MAX,
     FRAME_SIZE_BYTES_MAX,
     WIDTHS,
-    Column,
     Compression,
-    Kind,
+    FrameColumn,
+    FrameKind,
     Payload,
 )
 from txmsg.metaq.format.unreadable import TIME_US_MAX, is_time
@@ -30,11 +30,11 @@ from txmsg.metaq.store.log import Append
 from txmsg.wire.headers import unpack_headers
 from txmsg.wire.unpacking import unpacked_of_stranger
 
-_COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in Column]  # as numbers: flags are slow
+_COLUMNS = [(column.value, WIDTHS.get(column, 0)) for column in FrameColumn]  # as numbers: flags are slow
 _COLUMNS_ALL = sum(column for column, _ in _COLUMNS)
-_TEXTS = (Column.KEY | Column.TAG | Column.ORDERING_KEY).value
-_BODY, _HEADERS = Column.BODY.value, Column.HEADERS.value
-_BORN_AT, _STORED_AT = Column.BORN_AT_US.value, Column.STORED_AT_US.value
+_TEXTS = (FrameColumn.KEY | FrameColumn.TAG | FrameColumn.ORDERING_KEY).value
+_BODY, _HEADERS = FrameColumn.BODY.value, FrameColumn.HEADERS.value
+_BORN_AT, _STORED_AT = FrameColumn.BORN_AT_US.value, FrameColumn.STORED_AT_US.value
 _HOLE_SIZE_BYTES = 8
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, IndexError, struct.error, TxmsgError)
 
@@ -49,10 +49,10 @@ def check(append: Append) -> None:
         _require(crc32c(bytes(payload.parts[0])) == payload.crc, "its payload does not match its checksum")
         times = (payload.first_stored_at_us, payload.last_stored_at_us)
         _require(0 <= times[0] <= times[1] <= TIME_US_MAX, f"it was stored from {times[0]} to {times[1]}")
-        if payload.kind is Kind.HOLE:
+        if payload.kind is FrameKind.HOLE:
             _check_hole(payload)
         else:
-            if payload.kind is not Kind.MESSAGES:
+            if payload.kind is not FrameKind.MESSAGES:
                 raise ValueError(f"it is of kind {payload.kind.name}, which only a log itself makes")
             _check_messages(payload)
     except _UNREADABLE as exc:
@@ -102,11 +102,11 @@ def _check_values(column: int, raw: bytes, at: int, count: int) -> int:
     ends = np.frombuffer(raw, np.int32, count + 1, at)
     # The names of flags cost more than all else here: they are asked for only to be told.
     if ends[0] or not (ends[1:] >= ends[:-1]).all():
-        raise ValueError(f"the values of column {Column(column).name} do not follow each other")
+        raise ValueError(f"the values of column {FrameColumn(column).name} do not follow each other")
     begin = at + _padded(ends.nbytes)
     end = begin + int(ends[-1])
     if end > len(raw):
-        raise ValueError(f"the values of column {Column(column).name} go beyond the end")
+        raise ValueError(f"the values of column {FrameColumn(column).name} go beyond the end")
     if column & _TEXTS and not raw[begin:end].isascii():
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(raw).slice(begin, end - begin)]
         pa.Array.from_buffers(pa.string(), count, buffers).validate(full=True)

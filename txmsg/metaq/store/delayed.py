@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from txmsg.errors import CorruptLog, InvalidMessage, MisuseError, OffsetOutOfRange, OffsetsMissing
 from txmsg.message import QUEUES_MAX, ReceivedMessage, check_name
-from txmsg.metaq.format.frame import Column, Columns, Compression, Kind, Payload, encode
+from txmsg.metaq.format.frame import Compression, FrameColumn, FrameColumns, FrameKind, Payload, encode
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory
 from txmsg.metaq.store.reader import LogReader
 from txmsg.runtime.logs import EventLog
@@ -45,7 +45,7 @@ Turn: TypeAlias = tuple[int, int]
 """Due time in us and offset of an entry: the order in which entries are moved."""
 
 
-class Batch(NamedTuple):
+class DelayedBatch(NamedTuple):
     """A batch to append to a queue."""
 
     topic: str
@@ -53,11 +53,11 @@ class Batch(NamedTuple):
     payload: Payload
 
 
-class Entry(NamedTuple):
+class DelayedEntry(NamedTuple):
     """A waiting batch. Its payload lacks the time of storing, which is that of the move."""
 
     due_us: int
-    batch: Batch
+    batch: DelayedBatch
 
     def pack(self) -> bytes:
         topic, queue, payload = self.batch
@@ -65,18 +65,18 @@ class Entry(NamedTuple):
         return b"".join((_ENTRY.pack(self.due_us, queue, *fixed), topic.encode(), payload.parts[0]))
 
     @classmethod
-    def unpack(cls, data: bytes, stored_at_us: int = 0) -> Entry:
+    def unpack(cls, data: bytes, stored_at_us: int = 0) -> DelayedEntry:
         due_us, queue, raw_size_bytes, crc, count, compression, columns, size = _ENTRY.unpack_from(data)
         start = _ENTRY.size + size
         stored = data[start:]
         payload = Payload(
             (stored, bytes(-len(stored) & 7)), len(stored), raw_size_bytes, crc, Compression(compression),
-            Kind.MESSAGES, columns, count, stored_at_us, stored_at_us,
+            FrameKind.MESSAGES, columns, count, stored_at_us, stored_at_us,
         )  # fmt: skip
-        return cls(due_us, Batch(data[_ENTRY.size : start].decode("ascii"), queue, payload))
+        return cls(due_us, DelayedBatch(data[_ENTRY.size : start].decode("ascii"), queue, payload))
 
 
-def entry_of(batch: Batch, due_us: int, *, now_us: int, ahead_us: int) -> Payload:
+def entry_of(batch: DelayedBatch, due_us: int, *, now_us: int, ahead_us: int) -> Payload:
     """A batch that is to wait until then. Raises InvalidMessage if it cannot wait, or not for so long."""
     topic, queue, payload = batch
     check_name("topic", topic)
@@ -84,17 +84,17 @@ def entry_of(batch: Batch, due_us: int, *, now_us: int, ahead_us: int) -> Payloa
         raise MisuseError(f"queue {queue} of topic {topic}: 0 to {QUEUES_MAX - 1} are allowed")
     if topic.startswith("%"):
         raise InvalidMessage(f"messages of topic {topic}, which is the log's own, cannot be delayed")
-    if payload.kind is not Kind.MESSAGES or payload.columns & Column.STORED_AT_US:
+    if payload.kind is not FrameKind.MESSAGES or payload.columns & FrameColumn.STORED_AT_US:
         raise InvalidMessage(f"a delayed batch for topic {topic} says when its messages are stored: leave that out")
     if due_us - now_us > ahead_us:
         raise InvalidMessage(
             f"a message for topic {topic!r} would be due in {(due_us - now_us) / _DAY_US:.1f} days: this log holds "
             f"messages for {ahead_us / _DAY_US:g} days at most (its setting delay_max_s); send it later"
         )
-    return encode(Columns([Entry(due_us, batch).pack()], [now_us]))
+    return encode(FrameColumns([DelayedEntry(due_us, batch).pack()], [now_us]))
 
 
-class Move(NamedTuple):
+class DelayedMove(NamedTuple):
     """Where an entry went."""
 
     entry: int
@@ -102,13 +102,13 @@ class Move(NamedTuple):
     base_offset: int
 
 
-class Note(NamedTuple):
+class MoveNote(NamedTuple):
     """The progress of moving. first: no entry before this offset waits. taken: entries from here on were not read."""
 
     turn: Turn
     first: int
     taken: int
-    moves: tuple[Move, ...]
+    moves: tuple[DelayedMove, ...]
 
     def leaves(self, turn: Turn) -> bool:
         """Whether an entry waited when it was written, or came later."""
@@ -119,20 +119,20 @@ class Note(NamedTuple):
         return head + b"".join(_MOVE.pack(*move) for move in self.moves)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Note:
+    def unpack(cls, data: bytes) -> MoveNote:
         due_us, offset, first, taken, count = _PROGRESS.unpack_from(data)
-        moves = (Move(*_MOVE.unpack_from(data, _PROGRESS.size + _MOVE.size * each)) for each in range(count))
+        moves = (DelayedMove(*_MOVE.unpack_from(data, _PROGRESS.size + _MOVE.size * each)) for each in range(count))
         return cls((due_us, offset), first, taken, tuple(moves))
 
 
-def note_batch(note: Note, now_us: int) -> Batch:
+def note_batch(note: MoveNote, now_us: int) -> DelayedBatch:
     """A note, as it is appended."""
-    return Batch(DELAYED, NOTES, encode(Columns([note.pack()], [now_us])))
+    return DelayedBatch(DELAYED, NOTES, encode(FrameColumns([note.pack()], [now_us])))
 
 
-def recall_batch(topic: str, number: int, now_us: int) -> Batch:
+def recall_batch(topic: str, number: int, now_us: int) -> DelayedBatch:
     """That an entry is not to be moved."""
-    return Batch(DELAYED, RECALLS, encode(Columns([_RECALL.pack(number) + topic.encode()], [now_us])))
+    return DelayedBatch(DELAYED, RECALLS, encode(FrameColumns([_RECALL.pack(number) + topic.encode()], [now_us])))
 
 
 class DelayedReader:
@@ -145,7 +145,7 @@ class DelayedReader:
         """The number of the next entry."""
         return self.log.queue(DELAYED, ENTRIES).end()
 
-    def last_note(self) -> Note:
+    def last_note(self) -> MoveNote:
         """How far moving has come. What was moved since is moved again if a repair has removed its notes."""
         notes = self.log.queue(DELAYED, NOTES)
         begin, end = notes.range()
@@ -157,9 +157,9 @@ class DelayedReader:
                            log=self.log.root, error=exc)  # fmt: skip
                 end = exc.begin
             else:
-                return Note.unpack(last.body)
+                return MoveNote.unpack(last.body)
         oldest = self.log.queue(DELAYED, ENTRIES).range()[0]
-        return Note((-1, -1), oldest, oldest, ())
+        return MoveNote((-1, -1), oldest, oldest, ())
 
     def recalled(self, first: int) -> dict[int, str]:
         """The numbers of entries that were recalled, with their topics: of all from this number on, maybe others."""
@@ -170,11 +170,11 @@ class DelayedReader:
         found = (message.body for message in self._messages(RECALLS, *recalls.range_behind(entry.position)))
         return {_RECALL.unpack_from(body)[0]: body[_RECALL.size :].decode("ascii") for body in found}
 
-    def entries(self, offset: int, end: int) -> Iterator[tuple[int, Entry]]:
+    def entries(self, offset: int, end: int) -> Iterator[tuple[int, DelayedEntry]]:
         """Entries by number. Those that are missing are told."""
         for message in self._messages(ENTRIES, offset, end):
             assert message.offset is not None
-            yield message.offset, Entry.unpack(message.body)
+            yield message.offset, DelayedEntry.unpack(message.body)
 
     def _messages(self, number: int, offset: int, end: int) -> Iterator[ReceivedMessage]:
         queue = self.log.queue(DELAYED, number)
@@ -214,7 +214,7 @@ def _end_of(cell: Cell) -> int:
 # ---- what waits, for people
 
 
-class Waiting(NamedTuple):
+class WaitingSend(NamedTuple):
     """What one send appended for one queue and time. number: to recall it."""
 
     due_at_us: int
@@ -228,7 +228,7 @@ class Delayed(NamedTuple):
     """Waiting messages of a log. messages: their number by topic. first: those due first, in order of time."""
 
     messages: Mapping[str, int]
-    first: Sequence[Waiting]
+    first: Sequence[WaitingSend]
 
     def plus(self, other: Delayed, limit: int) -> Delayed:
         """Both together."""
@@ -248,7 +248,7 @@ def delayed_from(
     note, end = reader.last_note(), reader.end()
     start = max(start, note.first)
     recalled = reader.recalled(start)
-    found: list[Waiting] = []
+    found: list[WaitingSend] = []
     messages: Counter[str] = Counter()
     following = 0
     for number, (due_us, (topic, queue, payload)) in reader.entries(start, end):
@@ -257,6 +257,6 @@ def delayed_from(
             break
         size_bytes -= payload.size_bytes
         if number not in recalled and note.leaves((due_us, number)) and shows(topic):
-            found.append(Waiting(due_us, number, topic, queue, payload.count))
+            found.append(WaitingSend(due_us, number, topic, queue, payload.count))
             messages[topic] += payload.count
     return Delayed(messages, nsmallest(limit, found)), following

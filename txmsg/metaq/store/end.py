@@ -16,8 +16,8 @@ from txmsg.metaq.format.frame import (
     HOLES,
     BadFrame,
     Buffer,
+    FrameKind,
     Header,
-    Kind,
     Payload,
     header_crc_of,
     hole,
@@ -29,7 +29,7 @@ from txmsg.metaq.store.cells import Cell
 from txmsg.metaq.store.commit_log import CommitLogWriter, unwritten
 from txmsg.metaq.store.queues import QueueEnd, Queues
 from txmsg.metaq.store.recovery import replay
-from txmsg.metaq.store.state import Identity, QueueKey, write_identity
+from txmsg.metaq.store.state import LogIdentity, QueueKey, write_identity
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -64,7 +64,7 @@ class LogEnd:
     def __init__(
         self,
         root: Path,
-        identity: Identity,
+        identity: LogIdentity,
         queues: Queues,
         *,
         position: int,
@@ -194,7 +194,10 @@ class LogEnd:
             ends = [self.queues.of(*queue).end + AHEAD_MAX for queue in queues]
             self.note(
                 self.place(
-                    [Append(*queue, hole(end, now_us, Kind.PASSED)) for queue, end in zip(queues, ends, strict=True)]
+                    [
+                        Append(*queue, hole(end, now_us, FrameKind.PASSED))
+                        for queue, end in zip(queues, ends, strict=True)
+                    ]
                 )
             )
             self.settle()
@@ -245,14 +248,14 @@ class LogEnd:
         writer.append([frames], 0)
         writer.sync()
         for header in headers:
-            if header.kind is not Kind.PAD:
+            if header.kind is not FrameKind.PAD:
                 at = header.position - headers[0].position
                 replay(header, self.queues, lambda at=at, header=header: frames[at : at + header.size_bytes])  # type: ignore[misc]
         self.write_cells(writer.end)  # what has no room is said by the next call: these frames are on disk
 
     def begin_generation(self, generation: int) -> None:
         """Later frames have this generation of the log. On disk on return."""
-        identity = Identity(self.identity.log_id, generation)
+        identity = LogIdentity(self.identity.log_id, generation)
         write_identity(self.root, identity)
         self.identity = identity
 

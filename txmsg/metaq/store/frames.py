@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, Header, Kind, read_header, verify
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, MAGIC, BadFrame, FrameKind, Header, read_header, verify
 from txmsg.metaq.store.commit_log import CommitLogReader
 
 
@@ -19,7 +19,7 @@ def frames(log: CommitLogReader, log_id: int, start: int, end: int) -> Iterator[
             except BadFrame as exc:
                 raise DamagedFrame(position, str(exc)) from exc
             position = header.end
-            if header.kind is not Kind.PAD:
+            if header.kind is not FrameKind.PAD:
                 yield header
 
 

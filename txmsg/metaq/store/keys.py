@@ -26,7 +26,7 @@ from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     MAGIC,
     BadFrame,
-    Column,
+    FrameColumn,
     Header,
     payload_of,
     read_header,
@@ -56,7 +56,7 @@ class BadKeys(Exception):
     """An invalid index of this file of the log; the text says why."""
 
 
-class Keys(NamedTuple):
+class FrameKeys(NamedTuple):
     """The keys of consecutive frames: hashes, and for each its frame's position in the file, divided by 8."""
 
     hashes: _Hashes
@@ -64,10 +64,10 @@ class Keys(NamedTuple):
     end: int
     """The position up to which frames were read."""
 
-    def with_next(self, others: Keys) -> Keys:
+    def with_next(self, others: FrameKeys) -> FrameKeys:
         """These, and those of the frames that follow."""
         hashes, places = np.concatenate((self.hashes, others.hashes)), np.concatenate((self.places, others.places))
-        return Keys(hashes, places, others.end)
+        return FrameKeys(hashes, places, others.end)
 
 
 def keys_file(root: Path, first: int) -> Path:
@@ -117,7 +117,7 @@ def _hashes(folded: _Hashes, lengths: NDArray[np.int64], data: bytes) -> _Hashes
 # ---- reading frames
 
 
-def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterator[Keys]:
+def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterator[FrameKeys]:
     """The keys of the frames from `start` to `end`, in the commitlog file that begins at `first`, part by part.
 
     Damaged data is skipped if frames follow; otherwise it may be half written, and indexing ends before it.
@@ -129,14 +129,14 @@ def index_keys(log: CommitLogReader, first: int, start: int, end: int) -> Iterat
     data: list[bytes] = []
     held = 0
 
-    def keys(end: int) -> Keys:
+    def keys(end: int) -> FrameKeys:
         if not held:
-            return Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), end)
+            return FrameKeys(np.empty(0, np.uint64), np.empty(0, np.uint32), end)
         lengths = np.concatenate([batch_ends[1:] - batch_ends[:-1] for batch_ends in ends]).astype(np.int64)
         there = lengths > 0
         folded = np.repeat(np.array(topics, np.uint64), counts)[there]
         of_keys = np.repeat(np.array(places, np.uint32), counts)[there]
-        return Keys(_hashes(folded, lengths[there], b"".join(data)), of_keys, end)
+        return FrameKeys(_hashes(folded, lengths[there], b"".join(data)), of_keys, end)
 
     position = start
     for header, stored in _keyed_frames(log, start, end):
@@ -166,7 +166,7 @@ def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[
             header = read_header(log.ahead(position, min(HEADER_SIZE_BYTES_MAX, end - position), end))
             if header.position != position or header.end > end:
                 raise BadFrame("it does not stand where it was written")
-            has_keys = header.columns & Column.KEY.value
+            has_keys = header.columns & FrameColumn.KEY.value
             stored = verify(header, log.ahead(position, header.size_bytes, end)) if has_keys else None
         except BadFrame:
             position = log.find(MAGIC, position + 1, end)
@@ -178,7 +178,7 @@ def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[
 # ---- files
 
 
-def write_keys(root: Path, log_id: int, first: int, parts: list[Keys]) -> None:
+def write_keys(root: Path, log_id: int, first: int, parts: list[FrameKeys]) -> None:
     """Writes the index of a finished file. Raises StorageError."""
     hashes = np.concatenate([part.hashes for part in parts])
     places = np.concatenate([part.places for part in parts])
@@ -269,7 +269,7 @@ class KeyFinder:
         self._log_id = log_id
         self._log = log
         self._files: dict[int, KeysFile] = {}
-        self._in_memory: OrderedDict[int, list[Keys]] = OrderedDict()
+        self._in_memory: OrderedDict[int, list[FrameKeys]] = OrderedDict()
 
     def positions(self, topic: str, key: str) -> Iterator[int]:
         """Where frames stand that may have a message with this key, oldest first."""

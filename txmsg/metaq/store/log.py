@@ -13,7 +13,7 @@ from txmsg.metaq.format.frame import Header, Payload
 from txmsg.metaq.store.ahead import AHEAD_MAX
 from txmsg.metaq.store.commit_log import files_of
 from txmsg.metaq.store.config import LogConfig
-from txmsg.metaq.store.delayed import DELAYED, ENTRIES, Batch, entry_of
+from txmsg.metaq.store.delayed import DELAYED, ENTRIES, DelayedBatch, entry_of
 from txmsg.metaq.store.end import Append, LogEnd
 from txmsg.metaq.store.keys import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
@@ -23,9 +23,9 @@ from txmsg.metaq.store.queues import Queues
 from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.recovery import recover
 from txmsg.metaq.store.refill import refill
-from txmsg.metaq.store.role import Fence, fence_of, forget_copy, not_leader, require_no_copy, write_fence
-from txmsg.metaq.store.state import Identity, QueueKey, identity_of
-from txmsg.metaq.store.topics import Flush, Topics, TopicSettings
+from txmsg.metaq.store.role import GenerationFence, fence_of, forget_copy, not_leader, require_no_copy, write_fence
+from txmsg.metaq.store.state import LogIdentity, QueueKey, identity_of
+from txmsg.metaq.store.topics import Flush, TopicSettings, TopicSettingsStore
 from txmsg.metaq.store.upkeep import Upkeep
 from txmsg.metrics.counts import Histogram
 
@@ -63,7 +63,7 @@ class Log:
                 require_no_copy(self.root)
             identity = identity_of(self.root, create=not follows)
             self._fenced = fence_of(self.root)
-            self._topics = Topics(self.root, self.config.topic)
+            self._topics = TopicSettingsStore(self.root, self.config.topic)
             self._queues = Queues(self.root, self.config.open_files_max)
             opened.callback(self._queues.files.close)
             self._indexer = KeyIndexer(self.root, identity.log_id)
@@ -111,7 +111,7 @@ class Log:
         return self._write_lock.is_copy
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> LogIdentity:
         """Which log it is, and its current generation."""
         return self._end.identity
 
@@ -181,11 +181,11 @@ class Log:
         if append.base_offset is not None:
             raise MisuseError(f"a delayed batch for topic {append.topic} has no offset before it is due: give None")
         self._require_open_for([append])
-        batch = Batch(append.topic, append.queue, append.payload)
+        batch = DelayedBatch(append.topic, append.queue, append.payload)
         ahead_us = int(self.config.delay_max_s * 1e6)
         return Append(DELAYED, ENTRIES, entry_of(batch, due_at_us, now_us=int(self._clock() * 1e6), ahead_us=ahead_us))
 
-    def _append_own(self, batches: Sequence[Batch], note: Callable[[Sequence[int]], Batch]) -> None:
+    def _append_own(self, batches: Sequence[DelayedBatch], note: Callable[[Sequence[int]], DelayedBatch]) -> None:
         """Appends due batches after a note of where they are. Raises StorageError.
 
         Also to closed topics: they were accepted earlier. Readers see them when they are on disk.
@@ -302,7 +302,7 @@ class Log:
                     "it was not fenced"
                 )
             self._end.settle()
-            fence = Fence(generation, copy_id)
+            fence = GenerationFence(generation, copy_id)
             write_fence(self.root, fence)
             self._fenced = fence
             return self._writer.synced

@@ -10,11 +10,11 @@ from typing import Final, TypeAlias
 
 from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, OffsetsMissing
 from txmsg.metaq.store.delayed import (
-    Batch,
+    DelayedBatch,
+    DelayedEntry,
+    DelayedMove,
     DelayedReader,
-    Entry,
-    Move,
-    Note,
+    MoveNote,
     Turn,
     first_kept,
     note_batch,
@@ -46,7 +46,7 @@ class Mover:
     def __init__(
         self,
         root: Path,
-        append: Callable[[Sequence[Batch], Callable[[Sequence[int]], Batch]], object],
+        append: Callable[[Sequence[DelayedBatch], Callable[[Sequence[int]], DelayedBatch]], object],
         sync: Callable[[], None],
         queue_of: Callable[[str, int], int],
     ) -> None:
@@ -114,7 +114,7 @@ class Mover:
             self._heap.remove(waiting)
             heapify(self._heap)
 
-    def _waiting(self, reader: DelayedReader, topic: str, number: int) -> Entry | None:
+    def _waiting(self, reader: DelayedReader, topic: str, number: int) -> DelayedEntry | None:
         if number in self._recalled or not self._first <= number < self._taken:
             return None
         for _, entry in reader.entries(number, number + 1):
@@ -238,10 +238,10 @@ class Mover:
             numbers = [number for _, number, _ in due if number in found]
             batches = [self._due_batch(found.pop(number), now_us) for number in numbers]
 
-            def note(bases: Sequence[int]) -> Batch:
+            def note(bases: Sequence[int]) -> DelayedBatch:
                 queues = (batch.queue for batch in batches)
-                moves = tuple(map(Move, numbers, queues, bases))
-                return note_batch(Note(turn, self._first, self._taken, moves), now_us)
+                moves = tuple(map(DelayedMove, numbers, queues, bases))
+                return note_batch(MoveNote(turn, self._first, self._taken, moves), now_us)
 
             self._append(batches, note)
         except BaseException:
@@ -254,13 +254,13 @@ class Mover:
         self._sync()  # if that fails the log takes no more appends, or a later sync does it: moved again it comes twice
         return {(batch.topic, batch.queue) for batch in batches}
 
-    def _due_batch(self, entry: Entry, now_us: int) -> Batch:
+    def _due_batch(self, entry: DelayedEntry, now_us: int) -> DelayedBatch:
         topic, queue, payload = entry.batch
         payload = payload._replace(first_stored_at_us=now_us, last_stored_at_us=now_us)
-        return Batch(topic, self._queue_of(topic, queue), payload)
+        return DelayedBatch(topic, self._queue_of(topic, queue), payload)
 
     @staticmethod
-    def _is_there(reader: DelayedReader, move: Move) -> bool:
+    def _is_there(reader: DelayedReader, move: DelayedMove) -> bool:
         """Whether what was moved is in its queue; also when what was moved is not kept any more, here or there.
 
         Not where offsets are missing: a power cut, or a lost leader, took it, and its place was passed over.
@@ -284,11 +284,11 @@ class Mover:
         return True
 
 
-def _due_of(number: int, entry: Entry) -> _Due:
+def _due_of(number: int, entry: DelayedEntry) -> _Due:
     return entry.due_us, number, entry.batch.payload.size_bytes
 
 
-def _entries(reader: DelayedReader, waiting: Iterable[_Due]) -> Iterator[tuple[int, Entry]]:
+def _entries(reader: DelayedReader, waiting: Iterable[_Due]) -> Iterator[tuple[int, DelayedEntry]]:
     """These as they are in the log, in the order in which they stand there: one by one costs 20 system calls each."""
     sizes = {number: size_bytes for _, number, size_bytes in waiting}
     numbers = sorted(sizes)

@@ -17,8 +17,8 @@ from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import (
     HEADER_SIZE_BYTES_MAX,
     BadFrame,
+    FrameKind,
     Header,
-    Kind,
     Payload,
     cut,
     hole,
@@ -209,7 +209,10 @@ class QueueReader:
         log = self._log.commit_log
         with suppress(DamagedFrame, CorruptLog):  # the end may be half written
             for header in frames(log, self._log.log_id, position, log.end()):
-                if header.kind in {Kind.CUT, Kind.LOST} and (header.topic, header.queue) == (self.topic, self.number):
+                if header.kind in {FrameKind.CUT, FrameKind.LOST} and (header.topic, header.queue) == (
+                    self.topic,
+                    self.number,
+                ):
                     return True
         return False
 
@@ -503,9 +506,9 @@ class QueueReader:
 
 
 _WHY_MISSING = {
-    Kind.HOLE: "they were gone before they could be mirrored",
-    Kind.LOST: "they were damaged, and taken out by a repair",
-    Kind.PASSED: "they may have been given out before a power cut took their messages, and are not given out again",
+    FrameKind.HOLE: "they were gone before they could be mirrored",
+    FrameKind.LOST: "they were damaged, and taken out by a repair",
+    FrameKind.PASSED: "they may have been given out before a power cut took their messages: not given out again",
 }
 _base_offset = attrgetter("base_offset")
 _position = attrgetter("position")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from txmsg.errors import CorruptLog, StorageError
-from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, BadFrame, Header, Kind, hole_end, read_header, verify
+from txmsg.metaq.format.frame import HEADER_SIZE_BYTES_MAX, BadFrame, FrameKind, Header, hole_end, read_header, verify
 from txmsg.metaq.store.cells import Cell, Cells, queue_directory
 from txmsg.metaq.store.commit_log import CommitLogReader, files_of, log_file, sync_directory
 from txmsg.metaq.store.frames import DamagedFrame, frames, torn_end
@@ -43,7 +43,7 @@ def _of_any_topic(_: str) -> bool:
 def replay(header: Header, queues: Queues, frame: Callable[[], memoryview]) -> None:
     """Does to the cells of its queue what appending this frame did. Raises BadFrame if the queue goes on elsewhere."""
     queue = queues.of(header.topic, header.queue)
-    if header.kind in {Kind.CUT, Kind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
+    if header.kind in {FrameKind.CUT, FrameKind.LOST} and header.base_offset != queue.end:  # a cut may be what was lost
         queue.cut(queues.files, header.base_offset)
     if header.base_offset != queue.end and not queue.is_new:
         raise BadFrame(

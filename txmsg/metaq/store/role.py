@@ -72,18 +72,18 @@ def not_leader(root: Path, why: str) -> NotLeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class GenerationFence:
     """The generation by which a log was superseded, and the id of the copy that continues under it."""
 
     generation: int
     copy_id: bytes
 
 
-def fence_of(root: Path) -> Fence | None:
+def fence_of(root: Path) -> GenerationFence | None:
     """What this log was superseded by, if anything."""
     try:
         found = read_checked(root / _FENCE)
-        return Fence(int(found["generation"]), bytes.fromhex(found["copy"]))
+        return GenerationFence(int(found["generation"]), bytes.fromhex(found["copy"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as exc:
@@ -93,7 +93,7 @@ def fence_of(root: Path) -> Fence | None:
         ) from exc
 
 
-def write_fence(root: Path, fence: Fence) -> None:
+def write_fence(root: Path, fence: GenerationFence) -> None:
     """Records that a later generation has begun elsewhere. On disk on return."""
     write_checked(root / _FENCE, {"generation": fence.generation, "copy": fence.copy_id.hex()})
 

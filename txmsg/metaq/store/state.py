@@ -24,7 +24,7 @@ QueueKey: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LogIdentity:
     """Which log this is. generation: increases when the log continues after the mirrored table has diverged."""
 
     log_id: int
@@ -82,25 +82,25 @@ def _checked(told: Mapping[str, Any]) -> bytes:
     return json.dumps({**told, _CHECKSUM: checksum}, sort_keys=True).encode()
 
 
-def identity_of(root: Path, *, create: bool) -> Identity:
+def identity_of(root: Path, *, create: bool) -> LogIdentity:
     """The contents of `log.json`; created for a new log. Raises CorruptLog for another version, or if it is missing or
     damaged.
     """
     path = root / "log.json"
     if create and not path.exists() and not files_of(root / "commitlog", ".log"):
-        identity = Identity(secrets.randbits(63))
+        identity = LogIdentity(secrets.randbits(63))
         write_identity(root, identity)
         return identity
     try:
         found = read_checked(path)
         if found["version"] != VERSION:
             raise CorruptLog(f"{root} is a log of format {found['version']}: this release reads format {VERSION}")
-        return Identity(int(found["log_id"]), int(found["generation"]))
+        return LogIdentity(int(found["log_id"]), int(found["generation"]))
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise CorruptLog(f"{path} cannot be read ({exc}): `txmsg metaq check --repair` recreates it") from exc
 
 
-def write_identity(root: Path, identity: Identity) -> None:
+def write_identity(root: Path, identity: LogIdentity) -> None:
     """Writes `log.json`."""
     told = {"version": VERSION, "log_id": identity.log_id, "generation": identity.generation}
     write_checked(root / "log.json", told)

@@ -106,7 +106,7 @@ class TopicSettings:
         }
 
 
-class Topics:
+class TopicSettingsStore:
     """Settings of topics, for the writer of a log. default: of topics without settings."""
 
     def __init__(self, root: Path, default: TopicSettings) -> None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from txmsg.administration.access import Access
-from txmsg.administration.ask import Ask, changer
-from txmsg.administration.rules import Rules
-from txmsg.administration.schemas import Schemas
+from txmsg.administration.access import AccessService
+from txmsg.administration.ask import AskBroker, changer
+from txmsg.administration.rules import RulesService
+from txmsg.administration.schemas import SchemasService
 from txmsg.broker import migrate
 from txmsg.broker.api.access import AccessApi
 from txmsg.broker.api.rules import RulesApi
@@ -23,7 +23,7 @@ from txmsg.wire.caller import Caller, calling_as
 from txmsg.wire.method import Method, ReplyT, RequestT, methods_of
 
 
-def asker_of_storage(url: str) -> Ask:
+def asker_of_storage(url: str) -> AskBroker:
     """Answers as a broker would, from the database itself: whoever may write there needs nobody's permission."""
 
     def ask(method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
@@ -48,9 +48,9 @@ def _answers(pool: Pool) -> dict[str, Callable[[Any], Any]]:
     """What answers the methods of users, rules and schemas, by their names."""
     topics = TopicRegistry(pool, auto_create=False, queues=1)
     services = {
-        Access: AccessApi(Users(pool), None),
-        Rules: RulesApi(AccessRules(pool)),
-        Schemas: SchemasApi(TopicSchemas(pool), topics.ensure),
+        AccessService: AccessApi(Users(pool), None),
+        RulesService: RulesApi(AccessRules(pool)),
+        SchemasService: SchemasApi(TopicSchemas(pool), topics.ensure),
     }
     return {
         method.name: getattr(api, name)

@@ -8,8 +8,8 @@ from typing import TextIO
 
 import click
 
-from txmsg.administration.access import Access, Revoke, add_access_key, user_of
-from txmsg.administration.ask import Ask
+from txmsg.administration.access import AccessService, Revoke, add_access_key, user_of
+from txmsg.administration.ask import AskBroker
 from txmsg.ops.cli.connections import database_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import Decorator, json_option, table_options
@@ -57,7 +57,7 @@ def file(*, path: Path, as_json: bool) -> None:
 @_key_file
 @database_option
 @json_option
-def create(*, name: str, path: Path, ask: Ask, as_json: bool) -> None:
+def create(*, name: str, path: Path, ask: AskBroker, as_json: bool) -> None:
     """Create an access key, and print it with its secret, only this once.
 
     A user has at most two, so that clients can change over. Revoke the old one afterwards.
@@ -91,7 +91,7 @@ def create(*, name: str, path: Path, ask: Ask, as_json: bool) -> None:
 )
 @database_option
 @json_option
-def import_(*, name: str, key_id: str, path: Path, secret_file: TextIO, ask: Ask, as_json: bool) -> None:
+def import_(*, name: str, key_id: str, path: Path, secret_file: TextIO, ask: AskBroker, as_json: bool) -> None:
     """Import an access key that clients already have, with its secret, so that they need not change.
 
     No other user may have the ID. The secret is never an argument, because other processes could read it.
@@ -116,7 +116,7 @@ def _read_secret(file: TextIO, key_id: str) -> str:
 @database_option
 @json_option
 @table_options
-def list_(*, name: str, ask: Ask, as_json: bool) -> None:
+def list_(*, name: str, ask: AskBroker, as_json: bool) -> None:
     """List the access keys of a user, without their secrets."""
     found = [asdict(key) for key in user_of(ask, name).access_keys]
     if as_json:
@@ -132,11 +132,11 @@ def list_(*, name: str, ask: Ask, as_json: bool) -> None:
 @click.argument("key_id", metavar="ID")
 @database_option
 @json_option
-def revoke(*, name: str, key_id: str, ask: Ask, as_json: bool) -> None:
+def revoke(*, name: str, key_id: str, ask: AskBroker, as_json: bool) -> None:
     """Revoke an access key. Gateways refuse it within 2 s, and end waiting calls."""
     if not key_id:
         raise click.UsageError("the ID of an access key is not empty: `txmsg user access-key list` shows it")
-    found = ask(Access.revoke, Revoke(name=name, access_key=key_id))
+    found = ask(AccessService.revoke, Revoke(name=name, access_key=key_id))
     if as_json:
         click.echo(json_text(asdict(found)))
     else:

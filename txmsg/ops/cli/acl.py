@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from txmsg.administration.ask import Ask
-from txmsg.administration.rules import RuleQuery, Rules
+from txmsg.administration.ask import AskBroker
+from txmsg.administration.rules import RuleQuery, RulesService
 from txmsg.ops.cli.connections import database_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import json_option, table_options
@@ -34,10 +34,10 @@ def acl() -> None:
 @click.argument("name")
 @database_option
 @json_option
-def allow(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> None:
+def allow(*, principal: str, action: str, name: str, ask: AskBroker, as_json: bool) -> None:
     """Add a rule. It takes effect at all brokers within 2 s."""
     rule = parse_rule(principal, action, name)
-    changed = ask(Rules.allow, rule).changed
+    changed = ask(RulesService.allow, rule).changed
     if as_json:
         click.echo(json_text({"rule": _values(rule), "changed": changed}))
     else:
@@ -50,13 +50,13 @@ def allow(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) ->
 @click.argument("name")
 @database_option
 @json_option
-def deny(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> None:
+def deny(*, principal: str, action: str, name: str, ask: AskBroker, as_json: bool) -> None:
     """Remove a rule, given as it was allowed. There are no rules that forbid.
 
     If another rule still allows the same, by a prefix or a role, it is printed.
     """
     rule = parse_rule(principal, action, name)
-    denied = ask(Rules.deny, rule)
+    denied = ask(RulesService.deny, rule)
     if as_json:
         still = None if denied.still is None else _values(denied.still)
         click.echo(json_text({"rule": _values(rule), "changed": denied.changed, "still_allowed_by": still}))
@@ -75,9 +75,9 @@ def deny(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> 
 @database_option
 @json_option
 @table_options
-def list_(*, principal: str, ask: Ask, as_json: bool) -> None:
+def list_(*, principal: str, ask: AskBroker, as_json: bool) -> None:
     """List all rules, or those of PRINCIPAL; for a user, including those of its roles."""
-    found = ask(Rules.list, RuleQuery(subject=principal)).rules
+    found = ask(RulesService.list, RuleQuery(subject=principal)).rules
     if as_json:
         click.echo(json_text({"rules": [_values(each) for each in found]}))
     elif found:
@@ -92,10 +92,10 @@ def list_(*, principal: str, ask: Ask, as_json: bool) -> None:
 @click.argument("name")
 @database_option
 @json_option
-def check(*, principal: str, action: str, name: str, ask: Ask, as_json: bool) -> None:
+def check(*, principal: str, action: str, name: str, ask: AskBroker, as_json: bool) -> None:
     """Check whether PRINCIPAL may do this, and by which rule. Exit status 1 if not."""
     asked = parse_rule(principal, action, name)
-    found = ask(Rules.check, asked)
+    found = ask(RulesService.check, asked)
     if as_json:
         rule = None if found.rule is None else _values(found.rule)
         click.echo(json_text({"allowed": found.allowed, "rule": rule, "roles": list(found.roles)}))

@@ -15,7 +15,7 @@ import click
 from txmsg.errors import TxmsgError
 from txmsg.metaq.agent.agent import Agent, read_status
 from txmsg.metaq.agent.config import LIVE, AgentFile, read_agent_file
-from txmsg.metaq.agent.control import Change, change_settings
+from txmsg.metaq.agent.control import SourceChange, change_settings
 from txmsg.metaq.agent.figures import dead, figures_of
 from txmsg.metaq.location import open_log
 from txmsg.metrics.figures import Figures
@@ -141,11 +141,11 @@ def set_(*, file: Path, values: tuple[str, ...], agents: str, sources: str, as_j
             click.echo(f"{change.setting} of sources {change.sources} of agents {change.agents}: {value}")
 
 
-def _change_of(text: str, agents: str, sources: str) -> Change:
+def _change_of(text: str, agents: str, sources: str) -> SourceChange:
     name, sign, value = text.partition("=")
     if not sign:
         raise click.UsageError(f"{text!r} is not a setting and its value: give {text}=VALUE")
-    return Change(agents, sources, name, value or None).checked()
+    return SourceChange(agents, sources, name, value or None).checked()
 
 
 @agent.command(

@@ -10,7 +10,7 @@ import click
 from txmsg.administration.alerts import (
     ActiveAlert,
     AlertHistoryQuery,
-    Alerts,
+    AlertsService,
     EndOfSilence,
     NewSilence,
 )
@@ -36,7 +36,7 @@ def alert() -> None:
 @json_option
 def list_(*, broker: str, as_json: bool) -> None:
     """List firing and pending alerts, silences, and notifications that receivers have not accepted."""
-    found = ask_broker(broker, Alerts.list, Nothing())
+    found = ask_broker(broker, AlertsService.list, Nothing())
     if as_json:
         click.echo(json_text(asdict(found)))
         return
@@ -76,7 +76,7 @@ def list_(*, broker: str, as_json: bool) -> None:
 @table_options
 def history(*, broker: str, limit: int, as_json: bool) -> None:
     """List resolved alerts, the latest first. They are kept for 30 days."""
-    found = ask_broker(broker, Alerts.history, AlertHistoryQuery(limit=limit)).alerts
+    found = ask_broker(broker, AlertsService.history, AlertHistoryQuery(limit=limit)).alerts
     if as_json:
         click.echo(json_text({"alerts": [asdict(each) for each in found]}))
     elif found:
@@ -111,7 +111,7 @@ def silence(*, broker: str, matchers: tuple[str, ...], for_s: float, reason: str
     Alerts still fire and are listed. Receivers are notified of those that still fire when the silence ends.
     """
     new = NewSilence(matchers=matchers, for_s=for_s, reason=reason, created_by=changer())
-    made = ask_broker(broker, Alerts.silence, new)
+    made = ask_broker(broker, AlertsService.silence, new)
     if as_json:
         click.echo(json_text(asdict(made)))
     else:
@@ -124,7 +124,7 @@ def silence(*, broker: str, matchers: tuple[str, ...], for_s: float, reason: str
 @json_option
 def unsilence(*, broker: str, silence_id: int, as_json: bool) -> None:
     """End a silence."""
-    if not ask_broker(broker, Alerts.unsilence, EndOfSilence(id=silence_id)).held:
+    if not ask_broker(broker, AlertsService.unsilence, EndOfSilence(id=silence_id)).held:
         raise MisuseError(f"there is no active silence {silence_id}: `txmsg alert list` shows active ones")
     if as_json:
         click.echo(json.dumps({"silence": silence_id, "ended": True}))
@@ -140,7 +140,7 @@ def unsilence(*, broker: str, silence_id: int, as_json: bool) -> None:
 @json_option
 def test(*, broker: str, as_json: bool) -> None:
     """Send a test notification to each receiver. Exit status 1 if one of them fails."""
-    outcomes = ask_broker(broker, Alerts.test, Nothing()).receivers
+    outcomes = ask_broker(broker, AlertsService.test, Nothing()).receivers
     if as_json:
         click.echo(json.dumps({"receivers": dict(outcomes)}))
     elif outcomes:

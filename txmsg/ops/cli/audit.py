@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from txmsg.administration.audit import Audit, AuditQuery
+from txmsg.administration.audit import AuditQuery, AuditService
 from txmsg.errors import MisuseError, shown
 from txmsg.ops.cli.connections import ask_broker, broker_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
@@ -57,7 +57,7 @@ def list_(
         raise MisuseError(f"--page {shown(page)} is not a page of the audit log: give the last value of `next`")
     before_id = int(page) if page else None
     query = AuditQuery(since=since, who=who, action=action, target=target, limit=limit, before_id=before_id)
-    found = ask_broker(broker, Audit.list, query)
+    found = ask_broker(broker, AuditService.list, query)
     if as_json:
         click.echo(json_text(asdict(found)))
     elif found.entries:

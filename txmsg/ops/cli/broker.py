@@ -20,7 +20,7 @@ from txmsg.ops.cli.user import make_first_user
 from txmsg.runtime import loops
 from txmsg.runtime.logs import name_process, set_log_level
 from txmsg.runtime.signals import call_on_hangup, stop_on_signals
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 
 @click.command(
@@ -45,7 +45,7 @@ def broker(*, config: Path | None, as_json: bool, **options: object) -> None:
     with ExitStack() as stack:
         if not made.storage:  # only now: a mistake in an option is told before a server is started
             made = dataclasses.replace(made, storage=stack.enter_context(_embedded(made)))
-        given = Given(made, settings.sources())
+        given = GivenSettings(made, settings.sources())
         loops.run(_serve(given, partial(take_again, given, "broker", config, options), as_json=as_json))
 
 
@@ -65,6 +65,6 @@ def _embedded(config: BrokerConfig) -> Iterator[str]:
         yield url
 
 
-async def _serve(given: Given[BrokerConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
+async def _serve(given: GivenSettings[BrokerConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
     call_on_hangup(read_again)
     await serve(given, partial(print_address, as_json=as_json), stop_on_signals())

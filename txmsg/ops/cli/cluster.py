@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from txmsg.administration.cluster import BrokerId, ClientQuery, Cluster, ClusterState, ReadFigures, ShowCluster
+from txmsg.administration.cluster import BrokerId, ClientQuery, ClusterService, ClusterState, ReadFigures, ShowCluster
 from txmsg.metrics.catalogue import CATALOGUE
 from txmsg.ops.cli.connections import ask_broker, broker_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
@@ -36,7 +36,7 @@ def show(*, by_queue: bool, broker: str, as_json: bool) -> None:
 
     A dead broker is shown for a day.
     """
-    state = ask_broker(broker, Cluster.show, ShowCluster(with_queues=by_queue))
+    state = ask_broker(broker, ClusterService.show, ShowCluster(with_queues=by_queue))
     if as_json:
         click.echo(json_text(_values(state)))
         return
@@ -84,7 +84,7 @@ def clients(*, contains: str, limit: int, broker: str, as_json: bool) -> None:
 
     Clients attach to every broker.
     """
-    found = ask_broker(broker, Cluster.clients, ClientQuery(limit=limit, contains=contains))
+    found = ask_broker(broker, ClusterService.clients, ClientQuery(limit=limit, contains=contains))
     if as_json:
         click.echo(json_text(asdict(found)))
         return
@@ -109,7 +109,7 @@ def figures(*, names: tuple[str, ...], broker: str, as_json: bool) -> None:
 
     Works without --http-listen. docs/metrics.md describes each metric.
     """
-    found = ask_broker(broker, Cluster.figures, ReadFigures(with_database=True))
+    found = ask_broker(broker, ClusterService.figures, ReadFigures(with_database=True))
     rows: list[dict[str, Any]] = [
         {"name": name, "labels": dict(zip(CATALOGUE[name].labels, labels, strict=True)), "value": value}
         for (name, labels), value in found.series.items()
@@ -143,10 +143,10 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
     Clients move to the other brokers by themselves. Exit status 1 on a timeout.
     """
     deadline = time.monotonic() + wait_s
-    left = ask_broker(broker, Cluster.drain, BrokerId(broker=broker_id)).queues
+    left = ask_broker(broker, ClusterService.drain, BrokerId(broker=broker_id)).queues
     while left and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        state = ask_broker(broker, Cluster.show, ShowCluster())
+        state = ask_broker(broker, ClusterService.show, ShowCluster())
         left = sum(member.queues for member in state.brokers if member.id == broker_id)
     if as_json:
         click.echo(json.dumps({"broker": broker_id, "queues": left}))
@@ -167,7 +167,7 @@ def drain(*, broker_id: str, wait_s: float, broker: str, as_json: bool) -> None:
 @json_option
 def resume(*, broker_id: str, broker: str, as_json: bool) -> None:
     """Undo a drain: the broker accepts messages again, and gets its share of the queues back."""
-    ask_broker(broker, Cluster.resume, BrokerId(broker=broker_id))
+    ask_broker(broker, ClusterService.resume, BrokerId(broker=broker_id))
     click.echo(json.dumps({"broker": broker_id}) if as_json else f"broker {broker_id} works again")
 
 
@@ -183,7 +183,7 @@ def forget(*, broker_id: str, broker: str, as_json: bool) -> None:
 
     Refused while it is alive. A broker that was stopped gracefully need not be forgotten.
     """
-    ask_broker(broker, Cluster.forget, BrokerId(broker=broker_id))
+    ask_broker(broker, ClusterService.forget, BrokerId(broker=broker_id))
     click.echo(json.dumps({"broker": broker_id, "forgotten": True}) if as_json else f"broker {broker_id} is forgotten")
 
 

@@ -14,12 +14,12 @@ import click
 
 from txmsg.administration.ask import Nothing, changer
 from txmsg.administration.settings import ChangeSetting, SettingChange, SettingHistoryQuery
-from txmsg.administration.settings import Settings as Service
+from txmsg.administration.settings import SettingsService as Service
 from txmsg.ops.cli.connections import ask_broker, broker_option
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import Decorator, json_option, table_options, yes_option
 from txmsg.ops.cli.output import json_text, print_facts, print_rows, say
-from txmsg.ops.cli.settings import Settings, config_option
+from txmsg.ops.cli.settings import ProcessSettings, config_option
 from txmsg.settings.catalogue import Setting, settings_of
 from txmsg.settings.sources import DEFAULT, ELSEWHERE, SCOPES, from_environment, from_file, unknown
 
@@ -83,7 +83,7 @@ def check(*, scope: str, with_defaults: bool, config: Path | None, as_json: bool
     dataclass = config_of(scope)
     catalogue = list(settings_of(dataclass, scope))
     values = {} if config is None else from_file(config, catalogue)
-    settings = Settings(dataclass, scope, values | from_environment(os.environ, catalogue))
+    settings = ProcessSettings(dataclass, scope, values | from_environment(os.environ, catalogue))
     by_name = {each.name: each for each in settings.catalogue}
     chosen = {name: value for name, value in settings.all().items() if with_defaults or name in settings.given}
     if as_json:

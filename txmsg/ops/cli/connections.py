@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from txmsg.administration.ask import Ask
+from txmsg.administration.ask import AskBroker
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, InvalidName, MisuseError, OutcomeUnknown
 from txmsg.metaq.consumer.options import LOG_VARIABLE
@@ -142,12 +142,12 @@ def _origin() -> str:
     return origins.get(source, "") if source is not None else ""
 
 
-def asker(broker: str) -> Ask:
+def asker(broker: str) -> AskBroker:
     """Calls any broker of a database."""
     return functools.partial(ask_broker, broker)
 
 
-def of_database(administration: Callable[[Ask], Any], argument: str) -> Decorator:
+def of_database(administration: Callable[[AskBroker], Any], argument: str) -> Decorator:
     """Adds --broker and --storage; the command gets the administration of what they name, by this argument."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:

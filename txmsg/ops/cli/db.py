@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from txmsg.broker import migrate
-from txmsg.broker.findings import Row
+from txmsg.broker.findings import FindingsRow
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import json_option, storage_option
 
@@ -55,5 +55,5 @@ def check(*, storage: str, as_json: bool) -> None:
     sys.exit(0 if ok else 1)
 
 
-def _told(row: Row) -> dict[str, str]:
+def _told(row: FindingsRow) -> dict[str, str]:
     return {"name": row.name, "value": row.value, "fix": row.fix, "note": row.note}

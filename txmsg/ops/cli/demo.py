@@ -136,11 +136,11 @@ def registration(
     Exit status 1 if an effect is missing, duplicated or phantom, or a transaction is undecided; with --secure also if
     the log differs, or an attempt without a right succeeds.
     """
-    from txmsg.ops.demo.registration.supervisor import Plan, run
+    from txmsg.ops.demo.registration.supervisor import RegistrationPlan, run
 
     try:
         away = None if down == "none" else down
-        plan = Plan(
+        plan = RegistrationPlan(
             users=users, crashes=crash or 0, slow_ms=slow_ms, down=away, with_console=with_console, secure=secure
         )
         if crash is None:
@@ -158,7 +158,7 @@ def registration(
     )
 
 
-def _print_registration(console: Console, result: registration_demo.Result, *, users_waited: int) -> None:
+def _print_registration(console: Console, result: registration_demo.RegistrationResult, *, users_waited: int) -> None:
     waits = Table(title=f"What {users_waited} users waited for each way (ms)", title_justify="left")
     for column in ("", "p50", "p99"):
         waits.add_column(column, justify="left" if not column else "right")
@@ -258,13 +258,13 @@ def trades(
         import pyspark  # noqa: F401 - the largest of what this demo needs and the other one does not
 
         from txmsg.ops.demo.trades.load import Load
-        from txmsg.ops.demo.trades.supervisor import Plan, run
+        from txmsg.ops.demo.trades.supervisor import TradesPlan, run
     except ModuleNotFoundError as exc:
         raise click.ClickException(f"this demo needs more ({exc}): run `pip install 'txmsg[all]'`") from exc
 
     try:
         load = Load(rate=rate, seconds=seconds, seed=seed)
-        plan = Plan(
+        plan = TradesPlan(
             load=load,
             kill=kill,
             with_browser=not no_browser,
@@ -285,7 +285,7 @@ def trades(
     )
 
 
-def _print_trades(console: Console, result: trades_demo.Result) -> None:
+def _print_trades(console: Console, result: trades_demo.TradesResult) -> None:
     facts = Table(title="What the day came to", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(justify="right")
@@ -357,10 +357,10 @@ def lottery(
     other tickets.
     """
     import txmsg.ops.console.server  # noqa: F401 - what is not installed is told before anything starts
-    from txmsg.ops.demo.lottery.supervisor import Plan, run
+    from txmsg.ops.demo.lottery.supervisor import LotteryPlan, run
 
     try:
-        plan = Plan(users=users, seconds=seconds, kill=kill, with_console=with_console, picture=picture)
+        plan = LotteryPlan(users=users, seconds=seconds, kill=kill, with_console=with_console, picture=picture)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     play(
@@ -374,7 +374,7 @@ def lottery(
     )
 
 
-def _print_lottery(console: Console, result: lottery_demo.Result) -> None:
+def _print_lottery(console: Console, result: lottery_demo.LotteryResult) -> None:
     facts = Table(title="What the lottery came to", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(justify="right")

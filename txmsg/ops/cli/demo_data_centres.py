@@ -11,7 +11,7 @@ from rich.table import Table
 from txmsg.ops.cli.demo_play import play
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import json_option
-from txmsg.ops.demo.data_centres.supervisor import Plan, Result, run
+from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, DataCentresResult, run
 
 
 @click.command(
@@ -36,7 +36,7 @@ def data_centres(*, orders: int, seconds: float, cuts: int, as_json: bool) -> No
     Exit status 1 unless both add up all orders to the cent at the end, and each copy has the bytes of its log.
     """
     try:
-        plan = Plan(orders=orders, seconds=seconds, cuts=cuts)
+        plan = DataCentresPlan(orders=orders, seconds=seconds, cuts=cuts)
     except ValueError as exc:
         raise click.UsageError(str(exc)) from exc
     play(
@@ -50,7 +50,7 @@ def data_centres(*, orders: int, seconds: float, cuts: int, as_json: bool) -> No
     )
 
 
-def _print_data_centres(console: Console, result: Result) -> None:
+def _print_data_centres(console: Console, result: DataCentresResult) -> None:
     facts = Table(title="What both data centres know", title_justify="left", show_header=False)
     facts.add_column()
     facts.add_column(justify="right")

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from txmsg.administration.halves import (
-    Admin,
+    AdminService,
     HalfDecision,
     HalfMessage,
     HalfPage,
@@ -54,7 +54,7 @@ def list_(*, group: str, parked: bool, limit: int, page: str, broker: str, as_js
     Clients: the number of clients attached to the broker that can answer the check.
     """
     query = HalfQuery(group=group, parked_only=parked, limit=limit, after=page or None)
-    found = ask_broker(broker, Admin.list_halves, query)
+    found = ask_broker(broker, AdminService.list_halves, query)
     if as_json:
         click.echo(json_text({"halves": [_values(half) for half in found.halves], "next": found.next}))
         return
@@ -157,7 +157,9 @@ def resume(*, transaction_id: UUID | None, group: str, broker: str, as_json: boo
     """
     if (transaction_id is None) == (not group):
         raise click.UsageError("name one transaction, or a producer group with --group")
-    resumed = ask_broker(broker, Admin.resume_halves, ResumeHalves(transaction_id=transaction_id, group=group)).resumed
+    resumed = ask_broker(
+        broker, AdminService.resume_halves, ResumeHalves(transaction_id=transaction_id, group=group)
+    ).resumed
     if transaction_id and not resumed:
         next_check_at = _found(broker, transaction_id).halves[0].next_check_at
         raise MisuseError(
@@ -180,7 +182,7 @@ def _decide(broker: str, transaction_id: UUID, reason: str, *, committed: bool, 
         question = f"{fate} {count} message(s) of {found.halves[0].group} to {topics}, for good?"
         click.confirm(printable(question), abort=True, err=as_json)  # stdout is for the JSON then
     decision = HalfDecision(transaction_id=transaction_id, commit=committed, reason=reason)
-    ask_broker(broker, Admin.resolve_half, decision)
+    ask_broker(broker, AdminService.resolve_half, decision)
     outcome = "committed" if committed else "rolled back"
     if as_json:
         click.echo(json_text({"transaction_id": str(transaction_id), "outcome": outcome}))
@@ -190,7 +192,7 @@ def _decide(broker: str, transaction_id: UUID, reason: str, *, committed: bool, 
 
 def _found(broker: str, transaction_id: UUID, *, with_bodies: bool = False) -> HalfPage:
     query = of_transaction(transaction_id, with_bodies=with_bodies)
-    return found_of(transaction_id, ask_broker(broker, Admin.list_halves, query))
+    return found_of(transaction_id, ask_broker(broker, AdminService.list_halves, query))
 
 
 def _values(half: HalfMessage, *, with_body: bool = False) -> dict[str, Any]:

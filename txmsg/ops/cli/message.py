@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from txmsg.administration.life import message_life
-from txmsg.administration.messages import ErasedMessages, Erasure, FoundMessage, MessageQuery, Messages, place_of
+from txmsg.administration.messages import ErasedMessages, Erasure, FoundMessage, MessageQuery, MessagesService, place_of
 from txmsg.errors import MisuseError, OutcomeExpired, printable
 from txmsg.message import TransactionId, message_id, parse_message_id
 from txmsg.ops.cli.connections import ask_broker, asker, broker_option
@@ -83,7 +83,7 @@ def find(
         raise click.UsageError("--from is a position in a --topic: name it")
     place = None if start is None else place_of(start, queue)
     query = MessageQuery(key=key, id=id_, topic=topic, place=place, limit=limit, with_bodies=bodies)
-    found = ask_broker(broker, Messages.find, query)
+    found = ask_broker(broker, MessagesService.find, query)
     if as_json:
         messages = [_values(message, with_body=bodies) for message in found.messages]
         click.echo(json_text({"messages": messages, "more": found.more}))
@@ -199,7 +199,7 @@ def erase(*, ids: tuple[str, ...], topic: str, broker: str, yes: bool, as_json: 
     if not yes:
         names = ", ".join(ids[:_NAMED_MAX]) + (f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else "")
         click.confirm(printable(f"erase the bodies of {names}, for good?"), abort=True, err=as_json)
-    results = ask_broker(broker, Messages.erase, Erasure(topic=topic, ids=ids)).results
+    results = ask_broker(broker, MessagesService.erase, Erasure(topic=topic, ids=ids)).results
     if as_json:
         click.echo(json.dumps({"messages": [asdict(result) for result in results]}))
     else:
@@ -220,7 +220,7 @@ def _erased(result: ErasedMessages) -> str:
 
 def _confirm_recall(broker: str, id_: str, *, err: bool) -> None:
     """Asks about a message that waits for its time. What does not is not asked about: the broker's answer says why."""
-    for found in ask_broker(broker, Messages.find, MessageQuery(id=id_, limit=1)).messages:
+    for found in ask_broker(broker, MessagesService.find, MessageQuery(id=id_, limit=1)).messages:
         if found.state == "scheduled":
             key = f" with key {found.key}" if found.key else ""
             question = f"take back the message to {found.topic}{key}, due at {seconds(found.deliver_at)}, for good?"

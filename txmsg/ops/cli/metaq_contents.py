@@ -19,7 +19,7 @@ from txmsg.message import ReceivedMessage, moment
 from txmsg.metaq.format.batch import FrameBatch
 from txmsg.metaq.format.frame import BadFrame, Header
 from txmsg.metaq.fsck.groups import check_with_groups, repair_with_groups, size_bytes_with_groups
-from txmsg.metaq.fsck.report import Report
+from txmsg.metaq.fsck.report import LogCheckReport
 from txmsg.metaq.interface import LogAccess, LogQueue, offset_after, offsets_of
 from txmsg.metaq.location import open_log
 from txmsg.metaq.store.commit_log import CommitLogReader
@@ -32,7 +32,7 @@ from txmsg.ops.cli.output import json_text, say, seconds
 from txmsg.wire.start import Start
 
 if TYPE_CHECKING:
-    from txmsg.binlog.mirror.repair import Missing
+    from txmsg.binlog.mirror.repair import MissingMessages
 
 _LOG_DIRECTORY = LogDirectory()
 _WAIT_S = 1.0
@@ -312,7 +312,7 @@ def _take_again(directory: Path, storage: str, name: str) -> list[str]:
         return [_told(missing) for missing in take_again(directory, session, name)]
 
 
-def _told(missing: Missing) -> str:
+def _told(missing: MissingMessages) -> str:
     where = f"topic {missing.topic} queue {missing.queue}"
     offsets = f"offsets {missing.begin} to {missing.end - 1}"
     if missing.is_back:
@@ -320,7 +320,7 @@ def _told(missing: Missing) -> str:
     return f"{where}: there is no room for what is missing; `txmsg tailer run` takes {offsets} from the table again"
 
 
-def _print(report: Report, took_s: float) -> None:
+def _print(report: LogCheckReport, took_s: float) -> None:
     for problem in report.problems[:_PROBLEMS_SHOWN_MAX]:
         say(str(problem), err=True)
     if len(report.problems) > _PROBLEMS_SHOWN_MAX:

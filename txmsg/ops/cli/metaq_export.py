@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from txmsg.metaq.export import Format, Partition
+from txmsg.metaq.export import Format, PartitionScheme
 from txmsg.metaq.export import export as export_spans
 from txmsg.metaq.location import open_log
 from txmsg.metaq.tables import spans_of
@@ -51,7 +51,7 @@ _SUFFIXES = ", ".join(each.value for each in Format)
 @click.option(
     "--partition",
     "partitions",
-    type=click.Choice([each.value for each in Partition]),
+    type=click.Choice([each.value for each in PartitionScheme]),
     multiple=True,
     help="Subdirectories: queue=3, day=2026-11-23 (day of storing, in UTC), or both.",
 )
@@ -110,7 +110,7 @@ def export(
                 spans,
                 to,
                 format,
-                partitions=[Partition(each) for each in partitions] if is_directory else None,
+                partitions=[PartitionScheme(each) for each in partitions] if is_directory else None,
                 on_written=lambda count: progress.advance(task, count),
                 on_missing=(lambda text: say(text, err=True)) if skip_missing else None,
             )

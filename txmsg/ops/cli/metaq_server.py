@@ -19,7 +19,7 @@ from txmsg.ops.cli.settings import read_settings, settings_options, take_again
 from txmsg.runtime import loops
 from txmsg.runtime.logs import name_process
 from txmsg.runtime.signals import call_on_hangup, stop_on_signals
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 
 @click.command(
@@ -90,11 +90,11 @@ def promote(*, directory: Path, leader_is_lost: bool, as_json: bool) -> None:
 
 def _run(config: Path | None, options: Mapping[str, object], *, as_json: bool, **others: object) -> None:
     settings = read_settings(MetaQConfig, "metaq", config, options)
-    given = Given(settings.make(**others), settings.sources())
+    given = GivenSettings(settings.make(**others), settings.sources())
     name_process(f"metaq {given.config.data_dir}")
     loops.run(_serve(given, partial(take_again, given, "metaq", config, options), as_json=as_json))
 
 
-async def _serve(given: Given[MetaQConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
+async def _serve(given: GivenSettings[MetaQConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
     call_on_hangup(read_again)
     await run(given, partial(print_address, as_json=as_json), stop_on_signals())

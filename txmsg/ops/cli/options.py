@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from txmsg.administration.fields import Setting, settings_of
+from txmsg.administration.fields import ChangeField, settings_of
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import parse_id
 from txmsg.runtime.durations import duration_in, seconds_in, size_in, time_in
@@ -117,7 +117,7 @@ def change_options(change: type[Any], *names: str) -> Decorator:
     return decorated
 
 
-def _change_option(setting: Setting) -> Decorator:
+def _change_option(setting: ChangeField) -> Decorator:
     return click.option(
         f"--{setting.option}",
         setting.name,
@@ -128,7 +128,7 @@ def _change_option(setting: Setting) -> Decorator:
     )
 
 
-def _type_of(setting: Setting) -> click.ParamType[Any]:
+def _type_of(setting: ChangeField) -> click.ParamType[Any]:
     if setting.is_duration:
         return SECONDS
     if setting.kind is float:

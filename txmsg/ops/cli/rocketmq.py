@@ -19,7 +19,7 @@ from txmsg.rocketmq.server import serve
 from txmsg.runtime import loops
 from txmsg.runtime.logs import name_process
 from txmsg.runtime.signals import call_on_hangup, stop_on_signals
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 
 _ALLOCATIONS_PER_COLLECTION = 20_000
 """Instead of 700. Collections took a tenth of a busy gateway's time, though calls leave little in cycles."""
@@ -38,12 +38,12 @@ _ALLOCATIONS_PER_COLLECTION = 20_000
 def rocketmq(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a gateway for the official clients of RocketMQ 5: Java, Go, Node, Rust, Python."""
     settings = read_settings(GatewayConfig, "rocketmq", config, options)
-    given = Given(settings.make(), settings.sources())
+    given = GivenSettings(settings.make(), settings.sources())
     name_process("rocketmq")
     gc.set_threshold(_ALLOCATIONS_PER_COLLECTION)
     loops.run(_serve(given, partial(take_again, given, "rocketmq", config, options), as_json=as_json))
 
 
-async def _serve(given: Given[GatewayConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
+async def _serve(given: GivenSettings[GatewayConfig], read_again: Callable[[], None], *, as_json: bool) -> None:
     call_on_hangup(read_again)
     await serve(given, partial(print_address, as_json=as_json), stop_on_signals())

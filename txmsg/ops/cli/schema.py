@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from txmsg.administration.ask import Ask
-from txmsg.administration.schemas import DeleteSchema, Schemas, register_schema, schemas_of
+from txmsg.administration.ask import AskBroker
+from txmsg.administration.schemas import DeleteSchema, SchemasService, register_schema, schemas_of
 from txmsg.client.app.loading import load, load_topics
 from txmsg.errors import MisuseError, printable
 from txmsg.message.typed.asyncapi import asyncapi as document_of
@@ -36,7 +36,7 @@ def schema() -> None:
 @click.argument("name", metavar="MODULE:NAME")
 @_asking
 @json_option
-def register(*, name: str, ask: Ask, as_json: bool) -> None:
+def register(*, name: str, ask: AskBroker, as_json: bool) -> None:
     """Register the version that a topic declares, if it is compatible with the latest one. Idempotent."""
     done = [{"topic": t.name, "version": t.version, "registered": register_schema(ask, t)} for t in load_topics(name)]
     if as_json:
@@ -56,7 +56,7 @@ def register(*, name: str, ask: Ask, as_json: bool) -> None:
 @click.argument("name", metavar="MODULE:NAME")
 @_asking
 @json_option
-def check(*, name: str, ask: Ask, as_json: bool) -> None:
+def check(*, name: str, ask: AskBroker, as_json: bool) -> None:
     """Check whether the version that a topic declares is registered or could be. Exit status 1 if not."""
     found = [(topic, latest_before(topic, list(schemas_of(ask, topic.name)))) for topic in load_topics(name)]
     if as_json:
@@ -85,7 +85,7 @@ def check(*, name: str, ask: Ask, as_json: bool) -> None:
 @_asking
 @json_option
 @table_options
-def list_(*, topic: str, ask: Ask, as_json: bool) -> None:
+def list_(*, topic: str, ask: AskBroker, as_json: bool) -> None:
     """List the versions that are registered, of all topics or of TOPIC."""
     found = [_facts(each) for each in schemas_of(ask, topic)]
     if as_json:
@@ -101,7 +101,7 @@ def list_(*, topic: str, ask: Ask, as_json: bool) -> None:
 @click.argument("version", type=click.IntRange(1), required=False)
 @_asking
 @json_option
-def show(*, topic: str, version: int | None, ask: Ask, as_json: bool) -> None:
+def show(*, topic: str, version: int | None, ask: AskBroker, as_json: bool) -> None:
     """Show the latest version of a topic's schema, or VERSION."""
     versions = {each.version: each for each in schemas_of(ask, topic)}
     found = versions.get(version or max(versions, default=0))
@@ -129,7 +129,7 @@ def show(*, topic: str, version: int | None, ask: Ask, as_json: bool) -> None:
 @_asking
 @yes_option
 @json_option
-def delete(*, topic: str, version: int, latest: bool, dry_run: bool, ask: Ask, yes: bool, as_json: bool) -> None:
+def delete(*, topic: str, version: int, latest: bool, dry_run: bool, ask: AskBroker, yes: bool, as_json: bool) -> None:
     """Delete one version of a topic's schema, for good. Messages are not affected.
 
     An application that declares the version can register it again only if it is above the latest one. Without --latest,
@@ -141,12 +141,12 @@ def delete(*, topic: str, version: int, latest: bool, dry_run: bool, ask: Ask, y
         is_latest = version == max(versions, default=0)
         left = [each for each in versions if each != version]
         print_dry_run({"topic": topic, "version": version, "is_latest": is_latest, "left": left}, as_json=as_json)
-        ask(Schemas.delete, deletion)
+        ask(SchemasService.delete, deletion)
         return
     if not yes:
         question = f"delete version {version} of the schema of topic {topic}, for good?"
         click.confirm(printable(question), abort=True, err=as_json)
-    ask(Schemas.delete, deletion)
+    ask(SchemasService.delete, deletion)
     if as_json:
         click.echo(json_text({"topic": topic, "version": version, "deleted": True}))
     else:
@@ -165,7 +165,7 @@ def delete(*, topic: str, version: int, latest: bool, dry_run: bool, ask: Ask, y
 )
 @_asking
 @json_option
-def asyncapi(*, app: str, title: str | None, version: str, ask: Ask, as_json: bool) -> None:
+def asyncapi(*, app: str, title: str | None, version: str, ask: AskBroker, as_json: bool) -> None:
     """Print an AsyncAPI 3.0 document of all topics with a registered schema, in all their versions.
 
     With MODULE:APP: of the topics that this application sends to and receives from. This needs no broker.

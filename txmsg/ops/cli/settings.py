@@ -12,11 +12,11 @@ import click
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.ops.cli.options import Decorator
 from txmsg.runtime.logs import EventLog, log_to_stderr
-from txmsg.settings.catalogue import REQUIRED, Kind, Setting, made_of, settings_of
-from txmsg.settings.live import Given
+from txmsg.settings.catalogue import REQUIRED, Setting, SettingKind, made_of, settings_of
+from txmsg.settings.live import GivenSettings
 from txmsg.settings.sources import (
     CONFIG_VARIABLE,
-    Value,
+    SettingValue,
     from_environment,
     from_file,
     from_options,
@@ -29,12 +29,12 @@ _log = EventLog(__name__)
 T = TypeVar("T")
 
 _METAVARS = {
-    Kind.DURATION: "TIME",
-    Kind.SIZE: "SIZE",
-    Kind.COUNT: "NUMBER",
-    Kind.NUMBER: "NUMBER",
-    Kind.PATH: "DIR",
-    Kind.FILE: "FILE",
+    SettingKind.DURATION: "TIME",
+    SettingKind.SIZE: "SIZE",
+    SettingKind.COUNT: "NUMBER",
+    SettingKind.NUMBER: "NUMBER",
+    SettingKind.PATH: "DIR",
+    SettingKind.FILE: "FILE",
 }
 
 config_option: Decorator = click.option(
@@ -51,7 +51,7 @@ class _OfSetting(click.ParamType):  # type: ignore[type-arg]
     """The values of a setting."""
 
     def __init__(self, setting: Setting) -> None:
-        self.name = "integer range" if setting.kind is Kind.COUNT else setting.kind.name.lower()
+        self.name = "integer range" if setting.kind is SettingKind.COUNT else setting.kind.name.lower()
         self._setting = setting
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -79,26 +79,26 @@ def _option(setting: Setting) -> Decorator:
     note = f"  [env var: {setting.variable}]" if own_variable else ""
     default = f"  [default: {setting.shown_default()}]" if setting.default_shown or setting.default != "" else ""
     common: dict[str, Any] = {"default": None, "help": f"{setting.meaning}{note}{default}", "allow_from_autoenv": False}
-    if setting.kind is Kind.FLAG:
+    if setting.kind is SettingKind.FLAG:
         return click.option(f"{setting.option}/--no-{setting.option[2:]}", parameter_of(setting), **common)
-    if setting.kind is Kind.CHOICE:
+    if setting.kind is SettingKind.CHOICE:
         return click.option(setting.option, parameter_of(setting), type=click.Choice(setting.choices), **common)
-    if setting.kind is Kind.TEXTS:
+    if setting.kind is SettingKind.TEXTS:
         return click.option(setting.option, parameter_of(setting), metavar="PATTERN", multiple=True, **common)
     metavar = setting.metavar or _METAVARS.get(setting.kind, "TEXT")
     kinds = {
-        Kind.TEXT: click.STRING,
-        Kind.PATH: click.Path(path_type=Path, file_okay=False, readable=False),
-        Kind.FILE: click.Path(path_type=Path),
+        SettingKind.TEXT: click.STRING,
+        SettingKind.PATH: click.Path(path_type=Path, file_okay=False, readable=False),
+        SettingKind.FILE: click.Path(path_type=Path),
     }
     kind = kinds.get(setting.kind) or _OfSetting(setting)
     return click.option(setting.option, parameter_of(setting), metavar=metavar, type=kind, **common)
 
 
-class Settings(Generic[T]):
+class ProcessSettings(Generic[T]):
     """The settings of a process, with where each value comes from."""
 
-    def __init__(self, config: type[T], scope: str, values: Mapping[str, Value]) -> None:
+    def __init__(self, config: type[T], scope: str, values: Mapping[str, SettingValue]) -> None:
         self._config = config
         self.catalogue: Sequence[Setting] = list(settings_of(config, scope))
         self.given = values
@@ -106,9 +106,9 @@ class Settings(Generic[T]):
     def __getitem__(self, name: str) -> Any:
         return self.all()[name].value
 
-    def all(self) -> dict[str, Value]:
+    def all(self) -> dict[str, SettingValue]:
         """Every setting by name."""
-        return {each.name: self.given.get(each.name, Value(each.default)) for each in self.catalogue}
+        return {each.name: self.given.get(each.name, SettingValue(each.default)) for each in self.catalogue}
 
     def sources(self) -> dict[str, str]:
         """Where each setting comes from that has not its default."""
@@ -125,7 +125,7 @@ class Settings(Generic[T]):
         return made_of(self._config, {name: each.value for name, each in self.given.items()} | others)
 
 
-def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
+def read_settings(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> ProcessSettings[T]:
     """Reads all sources but the run-time store, and begins to log as they say."""
     settings = _read(config, scope, file, options)
     log_to_stderr(settings["log_level"], settings["log_format"])
@@ -134,7 +134,7 @@ def read_settings(config: type[T], scope: str, file: Path | None, options: Mappi
     return settings
 
 
-def take_again(given: Given[T], scope: str, file: Path | None, options: Mapping[str, object]) -> None:
+def take_again(given: GivenSettings[T], scope: str, file: Path | None, options: Mapping[str, object]) -> None:
     """Reads them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
     try:
         settings = _read(type(given.config), scope, file, options)
@@ -143,8 +143,8 @@ def take_again(given: Given[T], scope: str, file: Path | None, options: Mapping[
         _log.error("settings.unreadable", "the settings cannot be applied, the former ones stay: %(error)s", error=exc)
 
 
-def _read(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> Settings[T]:
+def _read(config: type[T], scope: str, file: Path | None, options: Mapping[str, object]) -> ProcessSettings[T]:
     catalogue = list(settings_of(config, scope))
     values = {} if file is None else from_file(file, catalogue)
     values |= from_environment(os.environ, catalogue) | from_options(options, catalogue)
-    return Settings(config, scope, values)
+    return ProcessSettings(config, scope, values)

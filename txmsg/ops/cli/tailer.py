@@ -23,13 +23,13 @@ from txmsg.binlog.database import Session, connect, translated
 from txmsg.binlog.figures import dead, figures_of, unready
 from txmsg.binlog.mirror import open_sink
 from txmsg.binlog.mirror.repair import delete_topics, fork_log
-from txmsg.binlog.mirrors import Mirrors
-from txmsg.binlog.progress import Progress
-from txmsg.binlog.sink import Sink
+from txmsg.binlog.mirrors import TailerMirror
+from txmsg.binlog.progress import TailerProgress
+from txmsg.binlog.sink import MirrorSink
 from txmsg.binlog.status import MirrorStatus, diverged, make
 from txmsg.binlog.status import drop as drop_mirror
 from txmsg.binlog.status import status as status_of
-from txmsg.binlog.tailer import State, Tailer
+from txmsg.binlog.tailer import Tailer, TailerState
 from txmsg.binlog.verifier.compare import verify as compare
 from txmsg.broker import migrate
 from txmsg.metaq.kafka.location import is_kafka
@@ -42,7 +42,7 @@ from txmsg.ops.cli.output import json_text, print_facts, print_table
 from txmsg.ops.cli.settings import read_settings, settings_options, take_again
 from txmsg.runtime.logs import EventLog, name_process, set_log_level
 from txmsg.runtime.signals import call_on_hangup_by_thread
-from txmsg.settings.live import Given
+from txmsg.settings.live import GivenSettings
 from txmsg.settings.tracing import tracing_of_process
 
 _log = EventLog(__name__)
@@ -122,7 +122,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     """Run a tailer: mirror existing and new messages."""
     settings = read_settings(TailerConfig, "tailer", config, options)
     made = settings.make()
-    given = Given(made, settings.sources())
+    given = GivenSettings(made, settings.sources())
     if not made.metaq:
         raise click.UsageError(
             "tailer.metaq is missing: give --metaq, the directory of a log, HOST:PORT of its server, or "
@@ -131,7 +131,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
     name_process(f"tailer {made.mirror}")
     made = dataclasses.replace(made, storage=migrate.libpq_url(made.storage))
 
-    def tell(state: State) -> None:
+    def tell(state: TailerState) -> None:
         if as_json:
             click.echo(json.dumps({"state": state.value, "mirror": made.mirror, "metaq": made.metaq}))
         elif state.value == "tailing":
@@ -141,7 +141,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
 
     tracing = tracing_of_process() if made.tracing else None
 
-    def open_log() -> Sink:
+    def open_log() -> MirrorSink:
         return open_sink(
             made.metaq,
             tracing,
@@ -170,12 +170,12 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
         running.run()
 
 
-def _metrics() -> Callable[[Progress], None]:
+def _metrics() -> Callable[[TailerProgress], None]:
     """Logs a line every few seconds while something is mirrored. In a terminal, a bar while much is to be caught up."""
     told_at, told = time.monotonic(), 0
     bar = _catching_up() if sys.stderr.isatty() else lambda _: None
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: TailerProgress) -> None:
         nonlocal told_at, told
         bar(progress)
         passed_s = time.monotonic() - told_at
@@ -196,12 +196,12 @@ def _metrics() -> Callable[[Progress], None]:
     return tell
 
 
-def _catching_up() -> Callable[[Progress], None]:
+def _catching_up() -> Callable[[TailerProgress], None]:
     bars = Bars(console=Console(stderr=True), transient=True)
     task = bars.add_task("catching up", start=False, visible=False)
     goal = begin = 0
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: TailerProgress) -> None:
         nonlocal goal, begin
         if progress.goal != goal:
             goal, begin = progress.goal, progress.messages
@@ -362,7 +362,7 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
             if not yes:
                 click.confirm(f"{lost} {metaq}?", abort=True)
             if deleted:
-                Mirrors(session, name).forget(deleted)  # first: from then on retention keeps what they will need
+                TailerMirror(session, name).forget(deleted)  # first: from then on retention keeps what they will need
                 delete_topics(where, kafka_config, deleted)
             else:
                 generation, groups = fork_log(Path(where), cuts)

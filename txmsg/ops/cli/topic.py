@@ -14,7 +14,7 @@ from txmsg.administration.topics import (
     TopicChange,
     TopicName,
     TopicQuery,
-    Topics,
+    TopicsService,
 )
 from txmsg.errors import printable
 from txmsg.message import QUEUES_MAX
@@ -52,7 +52,7 @@ def topic() -> None:
 @json_option
 def create(*, name: str, broker: str, as_json: bool, **settings: Any) -> None:
     """Create a topic. Idempotent, unless the settings differ."""
-    found = ask_broker(broker, Topics.create, CreateTopic(topic=name, **settings))
+    found = ask_broker(broker, TopicsService.create, CreateTopic(topic=name, **settings))
     if as_json:
         click.echo(json_text(asdict(found)))
     else:
@@ -70,7 +70,7 @@ def create(*, name: str, broker: str, as_json: bool, **settings: Any) -> None:
 @table_options
 def list_(*, limit: int, contains: str, page: str, broker: str, as_json: bool) -> None:
     """List topics by name, with the number of messages in their queues."""
-    found = ask_broker(broker, Topics.list, TopicQuery(limit=limit, after=page, contains=contains))
+    found = ask_broker(broker, TopicsService.list, TopicQuery(limit=limit, after=page, contains=contains))
     if as_json:
         topics = [{**asdict(topic.settings), "kept": topic.kept, "entered": topic.entered} for topic in found.topics]
         click.echo(json_text({"topics": topics, "next": found.next}))
@@ -94,7 +94,7 @@ def list_(*, limit: int, contains: str, page: str, broker: str, as_json: bool) -
 @json_option
 def show(*, name: str, broker: str, as_json: bool) -> None:
     """Show a topic: settings, queues with the offsets kept, segments, and the lag of each group."""
-    found = ask_broker(broker, Topics.show, TopicName(topic=name))
+    found = ask_broker(broker, TopicsService.show, TopicName(topic=name))
     queues, segments, groups = (
         [asdict(each) for each in things] for things in (found.queues, found.segments, found.groups)
     )
@@ -131,7 +131,7 @@ def alter(*, name: str, broker: str, as_json: bool, **given: Any) -> None:
     change = TopicChange(**given)
     if change == TopicChange():
         raise click.UsageError("name what to change, such as --queues")
-    settings = asdict(ask_broker(broker, Topics.alter, AlterTopic(topic=name, change=change)))
+    settings = asdict(ask_broker(broker, TopicsService.alter, AlterTopic(topic=name, change=change)))
     if as_json:
         click.echo(json_text(settings))
     else:
@@ -157,15 +157,15 @@ def delete(*, name: str, force: bool, dry_run: bool, broker: str, yes: bool, as_
     """
     deletion = DeleteTopic(topic=name, force=force, dry_run=dry_run)
     if dry_run:
-        found = ask_broker(broker, Topics.show, TopicName(topic=name))
+        found = ask_broker(broker, TopicsService.show, TopicName(topic=name))
         unread = {group.group: group.waiting for group in found.groups}
         counts = {"messages": found.kept, "halves": found.halves, "scheduled": found.scheduled, "unread": unread}
         print_dry_run({"topic": name, **counts}, as_json=as_json)
-        ask_broker(broker, Topics.delete, deletion)
+        ask_broker(broker, TopicsService.delete, deletion)
         return
     if not yes:
-        found = ask_broker(broker, Topics.show, TopicName(topic=name))
+        found = ask_broker(broker, TopicsService.show, TopicName(topic=name))
         question = f"delete topic {name} with {found.kept} messages in {found.settings.queues} queues, for good?"
         click.confirm(printable(question), abort=True, err=as_json)
-    ask_broker(broker, Topics.delete, deletion)
+    ask_broker(broker, TopicsService.delete, deletion)
     click.echo(json_text({"topic": name, "deleted": True}) if as_json else f"topic {name} deleted")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from txmsg.administration.access import (
-    Access,
+    AccessService,
     AlterUser,
     DeleteUser,
     IssuedToken,
@@ -23,7 +23,7 @@ from txmsg.administration.access import (
     UserQuery,
     user_of,
 )
-from txmsg.administration.ask import Ask, Nothing
+from txmsg.administration.ask import AskBroker, Nothing
 from txmsg.errors import MisuseError, printable
 from txmsg.ops.cli.access_key import access_key
 from txmsg.ops.cli.connections import ask_broker, broker_option, database_option
@@ -58,15 +58,15 @@ def make_first_user(url: str, out: Path) -> None:
 
     require_own(out.parent, "the directory")
     ask = asker_of_storage(url)
-    is_first = not ask(Access.list_users, UserQuery(limit=1)).users
+    is_first = not ask(AccessService.list_users, UserQuery(limit=1)).users
     begun = _new_file(out)
     if is_first or begun.exists():  # else who was stopped between making and writing its token would lock everybody out
         _check_out(out, replaces=True)
         begun.touch(mode=0o600)
         if is_first:
-            issued = ask(Access.create_user, NewUser(name="admin", roles=[ADMIN]))
+            issued = ask(AccessService.create_user, NewUser(name="admin", roles=[ADMIN]))
         else:
-            issued = ask(Access.rotate_token, RotateToken(name="admin"))
+            issued = ask(AccessService.rotate_token, RotateToken(name="admin"))
         assert issued.token is not None
         _write_private(out, issued.token)
         _log.info("access.first_user", "the token of the first user, admin, is in %(path)s", path=out)
@@ -102,7 +102,7 @@ def create(
     certificate: str | None,
     expires: float | None,
     out: Path | None,
-    ask: Ask,
+    ask: AskBroker,
     as_json: bool,
 ) -> None:
     """Create a user, and print its token, only this once, because only a hash is stored."""
@@ -110,7 +110,7 @@ def create(
         raise click.UsageError("a user with --certificate gets no token: leave out --expires and --out")
     _check_out(out)
     new = NewUser(name=name, roles=roles, certificate=certificate, expires_at=_expires_at(expires))
-    _print_token(f"user {name} created", ask(Access.create_user, new), out, as_json=as_json)
+    _print_token(f"user {name} created", ask(AccessService.create_user, new), out, as_json=as_json)
 
 
 @user.command("list", epilog=f"{EXAMPLE_FORMAT}\n  txmsg user list --json")
@@ -120,9 +120,9 @@ def create(
 @database_option
 @json_option
 @table_options
-def list_(*, limit: int, contains: str, page: str, ask: Ask, as_json: bool) -> None:
+def list_(*, limit: int, contains: str, page: str, ask: AskBroker, as_json: bool) -> None:
     """List users by name, with their roles."""
-    found = ask(Access.list_users, UserQuery(limit=limit, after=page, contains=contains))
+    found = ask(AccessService.list_users, UserQuery(limit=limit, after=page, contains=contains))
     if as_json:
         click.echo(json_text(asdict(found)))
         return
@@ -147,7 +147,7 @@ def list_(*, limit: int, contains: str, page: str, ask: Ask, as_json: bool) -> N
 @click.argument("name")
 @database_option
 @json_option
-def show(*, name: str, ask: Ask, as_json: bool) -> None:
+def show(*, name: str, ask: AskBroker, as_json: bool) -> None:
     """Show a user, and the ids and times of its tokens."""
     _print_user(user_of(ask, name), as_json=as_json)
 
@@ -165,14 +165,14 @@ def alter(
     add_roles: Sequence[str],
     remove_roles: Sequence[str],
     certificate: str | None,
-    ask: Ask,
+    ask: AskBroker,
     as_json: bool,
 ) -> None:
     """Change roles and certificate of a user. Its connections continue, with the new rights."""
     if not add_roles and not remove_roles and certificate is None:
         raise click.UsageError("name what to change, such as --role")
     change = AlterUser(name=name, add_roles=add_roles, remove_roles=remove_roles, certificate=certificate)
-    _print_user(ask(Access.alter_user, change), as_json=as_json)
+    _print_user(ask(AccessService.alter_user, change), as_json=as_json)
 
 
 @user.command(epilog=f"{EXAMPLE_FORMAT}\n  txmsg user rotate shop --out shop.token")
@@ -181,13 +181,13 @@ def alter(
 @_out_option
 @database_option
 @json_option
-def rotate(*, name: str, expires: float | None, out: Path | None, ask: Ask, as_json: bool) -> None:
+def rotate(*, name: str, expires: float | None, out: Path | None, ask: AskBroker, as_json: bool) -> None:
     """Create another token, and print it, only this once.
 
     The previous one stays valid until it is revoked or until the next rotation, so that clients can change over.
     """
     _check_out(out, replaces=True)
-    issued = ask(Access.rotate_token, RotateToken(name=name, expires_at=_expires_at(expires)))
+    issued = ask(AccessService.rotate_token, RotateToken(name=name, expires_at=_expires_at(expires)))
     _print_token(f"user {name} has another token", issued, out, as_json=as_json)
 
 
@@ -199,12 +199,12 @@ def rotate(*, name: str, expires: float | None, out: Path | None, ask: Ask, as_j
 @click.option("--token", metavar="ID", help="Only this token: the id that `txmsg user show` prints.")
 @database_option
 @json_option
-def revoke(*, name: str, token: str | None, ask: Ask, as_json: bool) -> None:
+def revoke(*, name: str, token: str | None, ask: AskBroker, as_json: bool) -> None:
     """Revoke all tokens, access keys and the certificate of a user, or one token.
 
     All brokers close its connections within 2 s.
     """
-    found = ask(Access.revoke, Revoke(name=name, token=token))
+    found = ask(AccessService.revoke, Revoke(name=name, token=token))
     if as_json:
         click.echo(json_text(asdict(found)))
     else:
@@ -235,7 +235,7 @@ def revoke(*, name: str, token: str | None, ask: Ask, as_json: bool) -> None:
 )
 @database_option
 @json_option
-def limit(*, name: str, others_default: bool, ask: Ask, as_json: bool, **limits: float | None) -> None:
+def limit(*, name: str, others_default: bool, ask: AskBroker, as_json: bool, **limits: float | None) -> None:
     """Set limits of a user at each server, and of topics and groups that it creates. 0: no limit.
 
     Above a limit, the user's calls wait or are refused; other users are not affected. Users without their own limits
@@ -245,7 +245,8 @@ def limit(*, name: str, others_default: bool, ask: Ask, as_json: bool, **limits:
     if not given and not others_default:
         raise click.UsageError("name a limit, such as --connections, or --default")
     _print_user(
-        ask(Access.limit_user, LimitUser(name=name, limits=given, others_default=others_default)), as_json=as_json
+        ask(AccessService.limit_user, LimitUser(name=name, limits=given, others_default=others_default)),
+        as_json=as_json,
     )
 
 
@@ -254,12 +255,12 @@ def limit(*, name: str, others_default: bool, ask: Ask, as_json: bool, **limits:
 @database_option
 @yes_option
 @json_option
-def delete(*, name: str, ask: Ask, yes: bool, as_json: bool) -> None:
+def delete(*, name: str, ask: AskBroker, yes: bool, as_json: bool) -> None:
     """Delete a user with its tokens and rules."""
     if not yes:
         user_of(ask, name)
         click.confirm(printable(f"delete user {name} with its tokens and rules?"), abort=True, err=as_json)
-    ask(Access.delete_user, DeleteUser(name=name))
+    ask(AccessService.delete_user, DeleteUser(name=name))
     click.echo(json_text({"user": name, "deleted": True}) if as_json else f"user {name} deleted")
 
 
@@ -268,7 +269,7 @@ def delete(*, name: str, ask: Ask, yes: bool, as_json: bool) -> None:
 @json_option
 def whoami(*, broker: str, as_json: bool) -> None:
     """Show the user that the broker has authenticated."""
-    identity = ask_broker(broker, Access.who_am_i, Nothing())
+    identity = ask_broker(broker, AccessService.who_am_i, Nothing())
     may = sorted({f"{rule.action} {rule.resource}" for rule in identity.rules})
     values = {**asdict(identity), "rules": may}
     if as_json:

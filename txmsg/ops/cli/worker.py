@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from txmsg.client.app.worker.supervisor import Plan, Supervisor
+from txmsg.client.app.worker.supervisor import Supervisor, WorkerPlan
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving_on_thread
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
@@ -109,7 +109,7 @@ def worker(
         import psutil  # noqa: F401 - or say now that it is not installed
     log_to_stderr(log_level, log_format or "text")
     name_process("supervisor")
-    plan = Plan(
+    plan = WorkerPlan(
         app=app,
         processes=processes,
         concurrency=concurrency,

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from txmsg.errors import PermissionDenied
-from txmsg.ops.console.identity import Identity
+from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.look import PageContext
-from txmsg.ops.console.operations import Operation
+from txmsg.ops.console.operations import ConsoleOperation
 from txmsg.wire.access.permissions import denied, missing_before
 
 
@@ -49,7 +49,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class ConsoleAction:
     """A change in one database."""
 
     path: str
@@ -58,10 +58,10 @@ class Action:
     """What it calls in the end, by the name on the wire: who may not call that is not asked. "": nothing of brokers."""
     confirm: Callable[[PageContext], Awaitable[Confirmation]]
     """`look.values`: the fields so far. Raises the errors of errors.py, which the dialog then shows instead."""
-    perform: Callable[[PageContext], Awaitable[str | Operation]]
+    perform: Callable[[PageContext], Awaitable[str | ConsoleOperation]]
     """`look.values`: the fields. What was done, in a sentence; or what has begun, if it takes long."""
 
-    def refusal(self, who: Identity | None, names: Mapping[str, str]) -> PermissionDenied | None:
+    def refusal(self, who: UserIdentity | None, names: Mapping[str, str]) -> PermissionDenied | None:
         """Why a visitor may not do this; None if it may. names: of topic and group, as far as they are known."""
         lacking = None if who is None or not self.method else missing_before(who.rights, self.method, names)
         return None if lacking is None or who is None else denied(who.name, *lacking)

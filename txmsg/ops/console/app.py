@@ -19,22 +19,22 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from txmsg.errors import MisuseError, TxmsgError
-from txmsg.ops.console.actions import Action
+from txmsg.ops.console.actions import ConsoleAction
 from txmsg.ops.console.desks import UserDatabase, UserDatabases
-from txmsg.ops.console.logs import Log
+from txmsg.ops.console.logs import NamedLog
 from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.offers import offer_of
-from txmsg.ops.console.operations import Operation, Operations
+from txmsg.ops.console.operations import ConsoleOperation, ConsoleOperations
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.ops.console.pages.databases import DATABASES
 from txmsg.ops.console.render import Renderer
 from txmsg.ops.console.sections import SECTIONS
 from txmsg.ops.console.views import LiveParts, View, ViewResult, read
-from txmsg.ops.page.guard import Guard
+from txmsg.ops.page.guard import RequestGuard
 from txmsg.ops.page.language import LANGUAGES, language_of
 from txmsg.ops.page.login import LoginForm, LoginMiddleware, asked_for, form_of, local_path, visit_of
 from txmsg.ops.page.page import ASSETS as PAGE_ASSETS
-from txmsg.ops.page.sessions import Sessions
+from txmsg.ops.page.sessions import LoginSessions
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 _THEMES: Final = ("system", "light", "dark")
@@ -48,10 +48,10 @@ class Console:
     """Shared by all requests."""
 
     desks: UserDatabases
-    sessions: Sessions[UserDatabase]
-    logs: Mapping[str, Mapping[str, Log]]
+    sessions: LoginSessions[UserDatabase]
+    logs: Mapping[str, Mapping[str, NamedLog]]
     """By database and name: a log gets the tokens of visitors of its own database only."""
-    operations: Operations
+    operations: ConsoleOperations
     live: LiveParts
     renderers: Mapping[str, Renderer]
     is_local: bool = True
@@ -60,7 +60,7 @@ class Console:
 
 def new_app(console: Console) -> ASGIApp:
     """The application, to be served."""
-    api = _Api(console)
+    api = _ConsoleApi(console)
     paths = {view.path for view in VIEWS}
     routes: list[Route | Mount] = [
         Route("/", api.home),
@@ -89,13 +89,13 @@ def new_app(console: Console) -> ASGIApp:
         theme=theme_of,
     )
     # Not as its middleware: that does not see the answer to what fails unexpectedly.
-    return Guard(LoginMiddleware(app, entrance, console.sessions), files=_FILES, only_loopback=console.is_local)
+    return RequestGuard(LoginMiddleware(app, entrance, console.sessions), files=_FILES, only_loopback=console.is_local)
 
 
 Handler = Callable[[Request], Any]
 
 
-class _Api:
+class _ConsoleApi:
     def __init__(self, console: Console) -> None:
         self._console = console
         has_view = {view.path for view in VIEWS}
@@ -173,7 +173,7 @@ class _Api:
 
     # ---- actions and operations
 
-    def acting(self, action: Action) -> Handler:
+    def acting(self, action: ConsoleAction) -> Handler:
         """The handler of an action: GET asks, POST does it."""
 
         async def act(request: Request) -> Response:
@@ -197,8 +197,8 @@ class _Api:
 
         return act
 
-    def _done(self, look: PageContext, result: str | Operation) -> Response:
-        if isinstance(result, Operation):
+    def _done(self, look: PageContext, result: str | ConsoleOperation) -> Response:
+        if isinstance(result, ConsoleOperation):
             return HTMLResponse(look.renderer.page("operation.html", {"operation": result}))
         return _nothing({"txmsg:done": {"text": result}})
 

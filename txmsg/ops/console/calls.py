@@ -14,7 +14,7 @@ T = TypeVar("T")
 CALL_S_MAX: Final = 8.0
 
 
-class Calls:
+class LimitedCalls:
     """Calls to `whom`, a limited number at a time."""
 
     def __init__(self, whom: str, threads: int) -> None:

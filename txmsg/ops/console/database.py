@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from txmsg.errors import BrokerUnavailable
-from txmsg.ops.console.calls import CALL_S_MAX, Calls
+from txmsg.ops.console.calls import CALL_S_MAX, LimitedCalls
 from txmsg.wire.access.tokens import new_token
 from txmsg.wire.channel import Channel
 from txmsg.wire.method import Method, ReplyT, RequestT
@@ -21,7 +21,7 @@ _THREADS: Final = 8
 _CHANNELS_MAX: Final = 64
 
 
-class Database:
+class DatabaseBrokers:
     """Calls to its brokers: those at `addresses`, and those that these report. Belongs to one loop.
 
     token: the visitor's; "" for none. Credentials of the environment are never used instead, because everyone who can
@@ -37,7 +37,7 @@ class Database:
         self._others: list[str] = []
         self._last = self._given[0]
         self._channels: dict[str, Channel] = {}
-        self._calls = Calls(f"brokers of {name}", _THREADS)
+        self._calls = LimitedCalls(f"brokers of {name}", _THREADS)
         self._loop = asyncio.get_running_loop()
 
     def learn(self, addresses: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class Database:
             raise self._calls.unknown() from exc
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, which blocks: see `Calls.run`."""
+        """What `work` returns, which blocks: see `LimitedCalls.run`."""
         return await self._calls.run(work)
 
     async def close(self) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txmsg.errors import MisuseError
-from txmsg.ops.console.database import Database
-from txmsg.ops.console.identity import Identity, who_am_i
-from txmsg.ops.console.watch import Watch
-from txmsg.ops.page.sessions import Sessions
+from txmsg.ops.console.database import DatabaseBrokers
+from txmsg.ops.console.identity import UserIdentity, who_am_i
+from txmsg.ops.console.watch import DatabasePoller
+from txmsg.ops.page.sessions import LoginSessions
 
 _FIRST_POLL_S: Final = 3.0
 NO_LOGIN: Final = "log in first"
@@ -27,7 +27,7 @@ NO_LOGIN: Final = "log in first"
 class UserDatabase:
     """One Notify database, for one visitor."""
 
-    watch: Watch
+    watch: DatabasePoller
     polling: asyncio.Task[None] | None
     running: set[asyncio.Future[None]] = field(default_factory=set)
     """The operations that use its connections."""
@@ -39,7 +39,7 @@ class UserDatabase:
         end.add_done_callback(self.running.discard)
 
     @property
-    def who(self) -> Identity | None:
+    def who(self) -> UserIdentity | None:
         """Who is logged in; None where brokers ask for no token."""
         return self.watch.who
 
@@ -68,7 +68,7 @@ class UserDatabases:
         tasks: asyncio.TaskGroup,
         *,
         always: bool = False,
-        who_am_i: Callable[[Database], Awaitable[Identity | None]] = who_am_i,
+        who_am_i: Callable[[DatabaseBrokers], Awaitable[UserIdentity | None]] = who_am_i,
     ) -> None:
         self._databases = databases
         self._tasks = tasks
@@ -89,7 +89,7 @@ class UserDatabases:
 
     async def sign_in(self, place: str, token: str) -> UserDatabase:
         """A desk with the rights of this token. Raises Unauthenticated, and what else a call raises."""
-        database = Database(place, self._databases[place], token=token)
+        database = DatabaseBrokers(place, self._databases[place], token=token)
         try:
             who = await self._who_am_i(database)
             if who is None:
@@ -100,14 +100,14 @@ class UserDatabases:
         except BaseException:
             await database.close()
             raise
-        watch = Watch(database, who)
+        watch = DatabasePoller(database, who)
         desk = UserDatabase(watch, self._tasks.create_task(watch.run(), name=f"watch {place} for {who.name}"))
         self._signed_in.add(desk)
         return desk
 
-    def new_sessions(self, clock: Callable[[], float]) -> Sessions[UserDatabase]:
+    def new_sessions(self, clock: Callable[[], float]) -> LoginSessions[UserDatabase]:
         """Of browsers, whose logins give desks. clock: monotonic."""
-        return Sessions(clock, self.leave, user_of=lambda desk: desk.owner, is_admin=lambda desk: desk.is_of_admin)
+        return LoginSessions(clock, self.leave, user_of=lambda desk: desk.owner, is_admin=lambda desk: desk.is_of_admin)
 
     def leave(self, desk: UserDatabase) -> None:
         """Closes the desk of a login that has ended, when its operations are over."""
@@ -132,7 +132,7 @@ class UserDatabases:
             await _close(desk)
 
     def _opened(self, name: str) -> UserDatabase:
-        watch = Watch(Database(name, self._databases[name], token=""))
+        watch = DatabasePoller(DatabaseBrokers(name, self._databases[name], token=""))
         if self._always:
             watch.is_refused, watch.trouble = True, NO_LOGIN
             return UserDatabase(watch, None)

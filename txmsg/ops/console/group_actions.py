@@ -16,7 +16,7 @@ from txmsg.wire.start import Start
 T = TypeVar("T")
 
 
-class Ask(Protocol):
+class AskAdministration(Protocol):
     """Calls the administration of groups: `PageContext.notify`, or that of a log."""
 
     async def __call__(self, work: Callable[[Administration], T], /) -> T:
@@ -24,7 +24,7 @@ class Ask(Protocol):
         ...
 
 
-async def confirm_seek(look: PageContext, ask: Ask, *, has_generations: bool) -> Confirmation:
+async def confirm_seek(look: PageContext, ask: AskAdministration, *, has_generations: bool) -> Confirmation:
     """Where to, and what that skips and repeats. has_generations: messages may come as new ones."""
     group = look.path["group"]
     found = await ask(lambda groups: groups.show_group(group))
@@ -84,7 +84,7 @@ async def confirm_seek(look: PageContext, ask: Ask, *, has_generations: bool) ->
     )
 
 
-async def seek(look: PageContext, ask: Ask) -> str:
+async def seek(look: PageContext, ask: AskAdministration) -> str:
     """Has the group go on there."""
     seek = _seek(look, look.values.get("to", "").strip())
     sought = await ask(lambda groups: groups.seek(seek))
@@ -103,7 +103,7 @@ def _seek(look: PageContext, to: str, *, dry_run: bool = False) -> Seek:
     )
 
 
-async def confirm_delete(look: PageContext, ask: Ask) -> Confirmation:
+async def confirm_delete(look: PageContext, ask: AskAdministration) -> Confirmation:
     """What goes with the group."""
     group = look.path["group"]
     found = await ask(lambda groups: groups.show_group(group))
@@ -112,7 +112,7 @@ async def confirm_delete(look: PageContext, ask: Ask) -> Confirmation:
     return deletion(look, "groups", group, says)
 
 
-async def delete(look: PageContext, ask: Ask) -> str:
+async def delete(look: PageContext, ask: AskAdministration) -> str:
     """Deletes the group."""
     deletion = GroupDeletion(group=look.path["group"], force=bool(look.values.get("force")))
     await ask(lambda groups: groups.delete_group(deletion))

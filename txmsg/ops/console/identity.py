@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txmsg.administration.access import Access
+from txmsg.administration.access import AccessService
 from txmsg.administration.ask import Nothing
 from txmsg.errors import Unauthenticated
-from txmsg.ops.console.database import Database
+from txmsg.ops.console.database import DatabaseBrokers
 from txmsg.wire.access.rules import ADMIN, Rights
 from txmsg.wire.access.tokens import is_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class UserIdentity:
     """A user with its roles and rights. Brokers decide by the rights; the console offers only what they allow."""
 
     name: str
@@ -26,11 +26,11 @@ class Identity:
         return ADMIN in self.roles
 
 
-async def who_am_i(database: Database) -> Identity | None:
+async def who_am_i(database: DatabaseBrokers) -> UserIdentity | None:
     """To whom the token of its connections belongs; None if its brokers ask for none."""
     if not is_token(database.token):
         raise Unauthenticated("this is not a token of txmsg")
-    reply = await database.ask(Access.who_am_i, Nothing())
+    reply = await database.ask(AccessService.who_am_i, Nothing())
     if not reply.authentication:
         return None
-    return Identity(name=reply.name, roles=frozenset(reply.roles), rights=Rights(reply.rules))
+    return UserIdentity(name=reply.name, roles=frozenset(reply.roles), rights=Rights(reply.rules))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from txmsg.errors import PermissionDenied, Unauthenticated
-from txmsg.ops.console.calls import Calls
+from txmsg.ops.console.calls import LimitedCalls
 from txmsg.ops.console.desks import NO_LOGIN, UserDatabase
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ _ANSWER_S_MAX: Final = 5.0
 _THREADS: Final = 4
 
 
-class Log:
+class NamedLog:
     """A log with its name in the console."""
 
     def __init__(self, name: str, where: str) -> None:
         self.name = name
         self.where = where
-        self._calls = Calls(f"the log {name}", _THREADS)
+        self._calls = LimitedCalls(f"the log {name}", _THREADS)
 
     async def run(self, desk: UserDatabase, work: Callable[[LogAccess], T]) -> T:
         """What `work` makes of the log, which is opened for it alone: it may have been replaced since.

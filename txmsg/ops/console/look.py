@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
-from txmsg.administration.ask import Ask
+from txmsg.administration.ask import AskBroker
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
 from txmsg.ops.console.desks import UserDatabase
-from txmsg.ops.console.identity import Identity
-from txmsg.ops.console.logs import Log
-from txmsg.ops.console.operations import Operation, Operations
+from txmsg.ops.console.identity import UserIdentity
+from txmsg.ops.console.logs import NamedLog
+from txmsg.ops.console.operations import ConsoleOperation, ConsoleOperations
 from txmsg.ops.console.render import Renderer
-from txmsg.ops.console.watch import Snapshot, Watch
+from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class PageContext:
     """Of the database that the path names."""
     desks: Mapping[str, UserDatabase]
     """Of all databases, by name."""
-    operations: Operations
-    logs: Mapping[str, Log] = field(default_factory=dict)
+    operations: ConsoleOperations
+    logs: Mapping[str, NamedLog] = field(default_factory=dict)
     """MetaQ logs of the database by name."""
     renderer: Renderer
     path: Mapping[str, str]
@@ -44,17 +44,17 @@ class PageContext:
     """The query, or what a form posted."""
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> DatabasePoller:
         """Of the database that the path names."""
         return self.desk.watch
 
     @property
-    def watches(self) -> Mapping[str, Watch]:
+    def watches(self) -> Mapping[str, DatabasePoller]:
         """Of all databases, by name."""
         return {name: desk.watch for name, desk in self.desks.items()}
 
     @property
-    def who(self) -> Identity | None:
+    def who(self) -> UserIdentity | None:
         """Who is logged in to this database; None where that is not needed."""
         return self.desk.who
 
@@ -78,7 +78,7 @@ class PageContext:
         return f"/{quote(self.database)}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> DatabaseSnapshot:
         """The newest one. Raises BrokerUnavailable while there is none, PermissionDenied if there will be none."""
         if self.watch.denied:
             raise PermissionDenied(self.watch.denied)
@@ -92,7 +92,7 @@ class PageContext:
 
     # ---- calls: each `work` is called on a thread
 
-    async def asking(self, work: Callable[[Ask], T]) -> T:
+    async def asking(self, work: Callable[[AskBroker], T]) -> T:
         """What `work` returns, which asks brokers several times."""
         return await self.watch.database.run(lambda: work(self.watch.database.ask_from_thread))
 
@@ -107,7 +107,7 @@ class PageContext:
             raise MisuseError(self.t("logs.unknown", name=self.path["log"]))
         return await log.run(self.desk, work)
 
-    def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> Operation:
+    def start(self, title: str, total: int, steps: Callable[[NotifyAdministration], Iterator[int]]) -> ConsoleOperation:
         """Begins what takes longer than a request. Raises MisuseError while too many run."""
         administration = NotifyAdministration(self.watch.database.ask_from_thread)
         operation = self.operations.start(

@@ -20,7 +20,7 @@ _KEPT_MAX: Final = 50
 
 
 @dataclass(slots=True, kw_only=True)
-class Operation:
+class ConsoleOperation:
     """An operation. state: running, stopping, stopped, done or failed."""
 
     id: int
@@ -53,29 +53,29 @@ class Operation:
             self.state = "stopping"
 
 
-class Operations:
+class ConsoleOperations:
     """All operations of a console; old finished ones are dropped when there are many."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._by_id: dict[int, Operation] = {}
+        self._by_id: dict[int, ConsoleOperation] = {}
 
-    def of(self, owners: Collection[str]) -> list[Operation]:
+    def of(self, owners: Collection[str]) -> list[ConsoleOperation]:
         """Those of these owners, the newest first."""
         return [each for each in reversed(self._by_id.values()) if each.owner in owners]
 
-    def find(self, number: int, owners: Collection[str]) -> Operation | None:
+    def find(self, number: int, owners: Collection[str]) -> ConsoleOperation | None:
         """One by its id; None if it is not kept, or another's."""
         found = self._by_id.get(number)
         return found if found is not None and found.owner in owners else None
 
     def start(
         self, title: str, *, database: str, owner: str, total: int, steps: Callable[[], Iterator[int]]
-    ) -> Operation:
+    ) -> ConsoleOperation:
         """Begins `steps` on a thread: each step tells how many more are done. Raises MisuseError while too many run."""
         if sum(not each.is_over for each in self._by_id.values()) >= RUNNING_MAX:
             raise MisuseError(f"{RUNNING_MAX} operations are running: wait until one has ended, or stop one")
-        operation = Operation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
+        operation = ConsoleOperation(id=next(self._numbers), title=title, database=database, owner=owner, total=total)
         operation.ended.set_running_or_notify_cancel()  # who waits for it cannot cancel it
         self._by_id[operation.id] = operation
         while len(self._by_id) > _KEPT_MAX:
@@ -89,7 +89,7 @@ class Operations:
             each.stop()
 
 
-def _run(operation: Operation, steps: Callable[[], Iterator[int]]) -> None:
+def _run(operation: ConsoleOperation, steps: Callable[[], Iterator[int]]) -> None:
     try:
         for done in steps():
             operation.done += done

@@ -11,10 +11,10 @@ from itertools import chain
 
 from txmsg.ops.console.app import Console, all_renderers, new_app
 from txmsg.ops.console.desks import UserDatabases
-from txmsg.ops.console.logs import Log
-from txmsg.ops.console.operations import Operations
+from txmsg.ops.console.logs import NamedLog
+from txmsg.ops.console.operations import ConsoleOperations
 from txmsg.ops.console.views import LiveParts
-from txmsg.ops.page.listening import Server, listening
+from txmsg.ops.page.listening import PageServer, listening
 from txmsg.ops.page.login import sweep
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach, is_local
@@ -59,7 +59,7 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
     async with AsyncExitStack() as stack:
         listener, address = stack.enter_context(listening(config.listen))
         logs = {
-            database: {name: Log(name, where) for name, where in of_database.items()}
+            database: {name: NamedLog(name, where) for name, where in of_database.items()}
             for database, of_database in config.logs.items()
         }
         for log in chain.from_iterable(each.values() for each in logs.values()):
@@ -70,12 +70,12 @@ async def serve(config: ConsoleConfig, on_ready: Callable[[str], None], stop: as
             desks=desks,
             sessions=desks.new_sessions(time.monotonic),
             logs=logs,
-            operations=Operations(),
+            operations=ConsoleOperations(),
             live=LiveParts(),
             renderers=all_renderers(),
             is_local=is_local(config.listen),
         )
-        server = Server(new_app(console), config.tls.of_server())
+        server = PageServer(new_app(console), config.tls.of_server())
         sweeping = tasks.create_task(sweep(console.sessions))
         serving = tasks.create_task(server.serve(sockets=[listener]))
         on_ready(address)  # connections are taken from here on: the socket listens

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from txmsg.administration.cluster import (
-    BrokerFigures,
     BrokerSummary,
-    Cluster,
+    ClusterService,
     ClusterState,
+    ExportedFigures,
     ReadFigures,
     Series,
     ShowCluster,
 )
 from txmsg.errors import PermissionDenied, TxmsgError, Unauthenticated
-from txmsg.metrics.catalogue import CATALOGUE, Kind, Scope
-from txmsg.ops.console.database import Database
-from txmsg.ops.console.identity import Identity, who_am_i
+from txmsg.metrics.catalogue import CATALOGUE, MetricKind, Scope
+from txmsg.ops.console.database import DatabaseBrokers
+from txmsg.ops.console.identity import UserIdentity, who_am_i
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -48,7 +48,7 @@ _BROKERS_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class DatabaseSnapshot:
     """The state at a moment. Rates are per second, since the previous snapshot."""
 
     taken_at: float
@@ -117,7 +117,7 @@ def _total(series: Sequence[Series], name: str, labels: Sequence[str]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class TimelinePoint:
     """A point of the timelines."""
 
     at: float
@@ -125,21 +125,21 @@ class Point:
     values: Mapping[str, float]
 
 
-class Watch:
+class DatabasePoller:
     """The latest snapshot of a database, and the history. Run `run` in its own task."""
 
-    def __init__(self, database: Database, who: Identity | None = None) -> None:
+    def __init__(self, database: DatabaseBrokers, who: UserIdentity | None = None) -> None:
         self.database = database
         self.who = who
         """Who has logged in, with its rights at the last poll; None where brokers ask for no token."""
-        self.snapshot: Snapshot | None = None
+        self.snapshot: DatabaseSnapshot | None = None
         self.trouble = ""
         """Why the last poll failed; empty if it did not."""
         self.denied = ""
         """Why this visitor sees no figures; empty if it does. Brokers answer what it may ask."""
         self.is_refused = False
         """Whether brokers want another token."""
-        self.history: deque[Point] = deque(maxlen=_POINTS_MAX)
+        self.history: deque[TimelinePoint] = deque(maxlen=_POINTS_MAX)
         self._looked_at = -LOOKED_S
         self._looked = asyncio.Event()
         self._polled = asyncio.Event()
@@ -212,9 +212,9 @@ class Watch:
         except TimeoutError:
             return
 
-    async def _poll(self) -> Snapshot:
+    async def _poll(self) -> DatabaseSnapshot:
         before = self.snapshot
-        cluster = await self.database.ask(Cluster.show, ShowCluster())
+        cluster = await self.database.ask(ClusterService.show, ShowCluster())
         alive = [each for each in cluster.brokers if each.state != "dead"]
         self.database.learn([each.address for each in alive])
         wants_database = before is None or time.monotonic() - before.database_taken_at >= DATABASE_POLL_S
@@ -225,7 +225,7 @@ class Watch:
             )
         )
         silent = {each.id: why for each, why in zip(alive, found, strict=False) if isinstance(why, str)}
-        told = [(each.broker, each.series) for each in found if isinstance(each, BrokerFigures)]
+        told = [(each.broker, each.series) for each in found if isinstance(each, ExportedFigures)]
         now = time.monotonic()
         series = {broker: _scoped(values, Scope.PROCESS) for broker, values in told}
         rates = {
@@ -250,7 +250,7 @@ class Watch:
             database_rates = before.database_rates
         else:
             database, database_taken_at, database_rates = {}, -DATABASE_POLL_S, {}
-        return Snapshot(
+        return DatabaseSnapshot(
             taken_at=now,
             at=time.time(),
             cluster=cluster,
@@ -263,20 +263,20 @@ class Watch:
             database_taken_at=database_taken_at,
         )
 
-    async def _figures(self, broker: BrokerSummary, *, with_database: bool) -> BrokerFigures | str:
+    async def _figures(self, broker: BrokerSummary, *, with_database: bool) -> ExportedFigures | str:
         request = ReadFigures(with_database=with_database)
         try:
-            return await self.database.ask_at(broker.address, Cluster.figures, request)
+            return await self.database.ask_at(broker.address, ClusterService.figures, request)
         except TxmsgError as exc:
             return str(exc)
 
-    def _remember(self, snapshot: Snapshot) -> None:
-        self.history.append(Point(at=snapshot.at, values=_values(snapshot)))
+    def _remember(self, snapshot: DatabaseSnapshot) -> None:
+        self.history.append(TimelinePoint(at=snapshot.at, values=_values(snapshot)))
         while self.history[0].at < snapshot.at - HISTORY_S:
             self.history.popleft()
 
 
-def _values(snapshot: Snapshot) -> dict[str, float]:
+def _values(snapshot: DatabaseSnapshot) -> dict[str, float]:
     """What time lines show. What is not known yet, or has no rate yet, is left out."""
     values: dict[str, float] = {}
     if snapshot.database:
@@ -306,5 +306,5 @@ def _rates(before: Series, after: Series, seconds: float) -> Series:
     return {
         key: (value - before[key] if value >= before[key] else value) / max(seconds, 1e-3)
         for key, value in after.items()
-        if CATALOGUE[key[0]].kind is Kind.COUNTER and key in before
+        if CATALOGUE[key[0]].kind is MetricKind.COUNTER and key in before
     }

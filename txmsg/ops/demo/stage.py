@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from txmsg.administration.ask import Nothing
-from txmsg.administration.halves import Admin, Stats
+from txmsg.administration.halves import AdminService, Stats
 from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.broker.embedded.watch import watched
 from txmsg.broker.migrate import upgrade
@@ -46,7 +46,7 @@ class Audience(Protocol):
         """Something that stays to be read."""
 
 
-class Processes:
+class DemoProcesses:
     """Leaving the context ends all its processes, whatever happened inside: the last started first."""
 
     def __init__(self, directory: Path) -> None:
@@ -132,7 +132,7 @@ class Processes:
         self.children[name].stop()
 
 
-class Stage(Processes):
+class DemoStage(DemoProcesses):
     """Processes with a PostgreSQL and a broker."""
 
     page_scheme = "http"
@@ -196,7 +196,7 @@ class Stage(Processes):
     def broker_stats(self, broker: str = "broker") -> Stats:
         """What a broker counted since it started."""
         with self.channel(broker) as channel:
-            return channel.call(Admin.stats, Nothing(), timeout_s=10)
+            return channel.call(AdminService.stats, Nothing(), timeout_s=10)
 
 
 def write_health(path: Path, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:

@@ -12,22 +12,22 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Final
 
-from txmsg.administration.ask import Ask, Nothing
+from txmsg.administration.ask import AskBroker, Nothing
 from txmsg.administration.cluster import (
-    BrokerFigures,
     BrokerSummary,
-    Client,
     ClientQuery,
+    ClientSummary,
+    ClusterService,
     ClusterState,
+    ExportedFigures,
     ReadFigures,
     ShowCluster,
 )
-from txmsg.administration.cluster import Cluster as ClusterService
-from txmsg.administration.groups import GroupName, Groups, GroupSummary
-from txmsg.administration.halves import Admin, HalfQuery
+from txmsg.administration.groups import GroupName, GroupsService, GroupSummary
+from txmsg.administration.halves import AdminService, HalfQuery
 from txmsg.administration.notify import NotifyAdministration
-from txmsg.administration.settings import Settings
-from txmsg.administration.topics import TopicQuery, Topics
+from txmsg.administration.settings import SettingsService
+from txmsg.administration.topics import TopicQuery, TopicsService
 from txmsg.checks.brokers import (
     ADDRESS_SHARED,
     BROKER_DRAINED,
@@ -60,32 +60,32 @@ _LOOK_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class BrokerAnswer:
     """What a broker that is alive said when it was called at its own address, or why it did not."""
 
     broker: BrokerSummary
-    figures: BrokerFigures | None
+    figures: ExportedFigures | None
     error: str
     begun: float
     ended: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class ProbedCluster:
     """The brokers of a database, as the first one tells of them and as each answers. figures: those of the database."""
 
-    ask_at: Callable[[str], Ask]
-    ask: Ask
+    ask_at: Callable[[str], AskBroker]
+    ask: AskBroker
     state: ClusterState
-    answers: Sequence[Answer]
-    figures: BrokerFigures
+    answers: Sequence[BrokerAnswer]
+    figures: ExportedFigures
 
-    def groups(self) -> groups.Groups:
+    def groups(self) -> groups.ProbedGroups:
         """The consumer groups."""
         return groups.all_groups(NotifyAdministration(self.ask))
 
 
-def look(ask_at: Callable[[str], Ask], address: str) -> Iterator[Finding]:
+def look(ask_at: Callable[[str], AskBroker], address: str) -> Iterator[Finding]:
     """Everything that is wrong with the brokers of a database, of which one is at this address."""
     try:
         cluster = asked(ask_at, address)
@@ -95,26 +95,26 @@ def look(ask_at: Callable[[str], Ask], address: str) -> Iterator[Finding]:
         yield from examine(PROBES, lambda: nullcontext(cluster))
 
 
-def asked(ask_at: Callable[[str], Ask], address: str) -> Cluster:
+def asked(ask_at: Callable[[str], AskBroker], address: str) -> ProbedCluster:
     """What the broker at this address says, and each of those that it knows at its own."""
     ask = ask_at(address)
     state = ask(ClusterService.show, ShowCluster())
 
-    def answer(broker: BrokerSummary) -> Answer:
+    def answer(broker: BrokerSummary) -> BrokerAnswer:
         begun, figures, error = time.time(), None, ""
         try:
             figures = ask_at(broker.address)(ClusterService.figures, ReadFigures())
         except TxmsgError as exc:
             error = on_one_line(exc)
-        return Answer(broker=broker, figures=figures, error=error, begun=begun, ended=time.time())
+        return BrokerAnswer(broker=broker, figures=figures, error=error, begun=begun, ended=time.time())
 
     with ThreadPoolExecutor(_CALLS_MAX) as threads:
         answers = list(threads.map(answer, (broker for broker in state.brokers if broker.state != "dead")))
     figures = ask(ClusterService.figures, ReadFigures(with_database=True))
-    return Cluster(ask_at=ask_at, ask=ask, state=state, answers=answers, figures=figures)
+    return ProbedCluster(ask_at=ask_at, ask=ask, state=state, answers=answers, figures=figures)
 
 
-def broker_addresses(cluster: Cluster) -> Iterator[Finding]:
+def broker_addresses(cluster: ProbedCluster) -> Iterator[Finding]:
     """Every broker answers at its advertised address, and none at that of another one."""
     for answer in cluster.answers:
         broker = answer.broker
@@ -124,7 +124,7 @@ def broker_addresses(cluster: Cluster) -> Iterator[Finding]:
             yield ADDRESS_SHARED.found(instance=answer.figures.broker, address=broker.address, broker=broker.id)
 
 
-def releases(cluster: Cluster) -> Iterator[Finding]:
+def releases(cluster: ProbedCluster) -> Iterator[Finding]:
     """All brokers and this command have the same release."""
     by_release: dict[str, list[str]] = {}
     for answer in cluster.answers:
@@ -137,11 +137,11 @@ def releases(cluster: Cluster) -> Iterator[Finding]:
         yield COMMAND_RELEASE.found(release=own, brokers=", ".join(sorted(by_release)))
 
 
-def client_releases(cluster: Cluster) -> Iterator[Finding]:
+def client_releases(cluster: ProbedCluster) -> Iterator[Finding]:
     """Clients have the same release as the brokers."""
     brokers = {answer.broker.release for answer in cluster.answers}
     found = cluster.ask(ClusterService.clients, ClientQuery(limit=_CLIENTS_MAX))
-    by_release: dict[str, list[Client]] = {}
+    by_release: dict[str, list[ClientSummary]] = {}
     for client in found.clients:
         by_release.setdefault(client.release, []).append(client)
     for release, of_release in sorted(by_release.items()):
@@ -161,7 +161,7 @@ def client_releases(cluster: Cluster) -> Iterator[Finding]:
         yield CUT.found(left=f"more clients are attached than the first {_CLIENTS_MAX:,}, which alone were looked at")
 
 
-def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
+def broker_clocks(cluster: ProbedCluster) -> Iterator[Finding]:
     """The clocks of brokers and of this machine are equal."""
     for answer in cluster.answers:
         if answer.figures is not None:
@@ -170,14 +170,14 @@ def broker_clocks(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def drained_brokers(cluster: Cluster) -> Iterator[Finding]:
+def drained_brokers(cluster: ProbedCluster) -> Iterator[Finding]:
     """No broker is drained."""
     for broker in cluster.state.brokers:
         if broker.state == "draining":
             yield BROKER_DRAINED.found(broker=broker.id)
 
 
-def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
+def undelivered_queues(cluster: ProbedCluster) -> Iterator[Finding]:
     """Each queue is delivered by a broker, at the latest some seconds after it was created or its broker died."""
     state, deadline = cluster.state, time.monotonic() + _ASSIGNED_S_MAX
     while state.queues_unassigned and time.monotonic() < deadline:
@@ -187,7 +187,7 @@ def undelivered_queues(cluster: Cluster) -> Iterator[Finding]:
         yield QUEUES_UNDELIVERED.found(value=state.queues_unassigned, queues=state.queues)
 
 
-def figures(cluster: Cluster) -> Iterator[Finding]:
+def figures(cluster: ProbedCluster) -> Iterator[Finding]:
     """What the figures of brokers and of the database show, as alerts do; of overdue checks also the groups."""
     thresholds, whole = thresholds_of(cluster.ask), cluster.figures
     for answer in cluster.answers:
@@ -199,10 +199,10 @@ def figures(cluster: Cluster) -> Iterator[Finding]:
         yield from _unchecked(cluster, found) if found.check is CHECKS_OVERDUE else [found]
 
 
-def thresholds_of(ask: Ask) -> Thresholds:
+def thresholds_of(ask: AskBroker) -> Thresholds:
     """Those that the broker uses; the defaults, if it does not tell them to this user."""
     try:
-        used = {each.name: each.value for each in ask(Settings.show, Nothing()).used}
+        used = {each.name: each.value for each in ask(SettingsService.show, Nothing()).used}
         values = {
             setting.name: setting.value_of(used[f"broker.alerts.{setting.name}"])
             for setting in settings_of(Thresholds)
@@ -213,9 +213,9 @@ def thresholds_of(ask: Ask) -> Thresholds:
         return Thresholds()
 
 
-def _unchecked(cluster: Cluster, overdue: Finding) -> Iterator[Finding]:
+def _unchecked(cluster: ProbedCluster, overdue: Finding) -> Iterator[Finding]:
     """Of which groups checks are overdue because no client can answer them."""
-    page = cluster.ask(Admin.list_halves, HalfQuery(limit=_HALVES_MAX))
+    page = cluster.ask(AdminService.list_halves, HalfQuery(limit=_HALVES_MAX))
     now = datetime.now(UTC)
     counts = Counter(half.group for half in page.halves if not half.n and half.is_unanswerable(now))
     for group, count in counts.most_common(NAMED_MAX):
@@ -231,22 +231,22 @@ def _unchecked(cluster: Cluster, overdue: Finding) -> Iterator[Finding]:
         )
 
 
-def unread_groups(cluster: Cluster) -> Iterator[Finding]:
+def unread_groups(cluster: ProbedCluster) -> Iterator[Finding]:
     """Each group with waiting messages has a consumer."""
 
     def members(group: GroupSummary) -> int:
         asked = (cluster.ask_at(answer.broker.address) for answer in cluster.answers if answer.figures)
-        return sum(len(ask(Groups.show, GroupName(group=group.group)).members) for ask in asked)
+        return sum(len(ask(GroupsService.show, GroupName(group=group.group)).members) for ask in asked)
 
     yield from groups.unread(cluster.groups(), members, of_log="")
 
 
-def unused_topics(cluster: Cluster) -> Iterator[Finding]:
+def unused_topics(cluster: ProbedCluster) -> Iterator[Finding]:
     """Each topic that a group reads has had a message."""
     read = {lag.topic: group.group for group in cluster.groups().found for lag in group.topics}
     named, after = 0, ""
     for _ in range(_TOPIC_PAGES_MAX):
-        page = cluster.ask(Topics.list, TopicQuery(limit=groups.PAGE, after=after))
+        page = cluster.ask(TopicsService.list, TopicQuery(limit=groups.PAGE, after=after))
         for topic in page.topics:
             name, created_at = topic.settings.topic, topic.settings.created_at
             is_new = created_at > datetime.now(UTC) - _NEW
@@ -264,7 +264,7 @@ def unused_topics(cluster: Cluster) -> Iterator[Finding]:
     yield CUT.found(left=f"there are more topics than the first {looked_at:,}, which alone were looked at")
 
 
-PROBES: Final[tuple[Probe[Cluster], ...]] = (
+PROBES: Final[tuple[Probe[ProbedCluster], ...]] = (
     broker_addresses,
     releases,
     client_releases,

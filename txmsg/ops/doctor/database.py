@@ -64,7 +64,7 @@ _OF_BROKERS: Final = ("txmsg broker", "txmsg writer", "txmsg listener", "txmsg u
 
 
 @dataclass(frozen=True, slots=True)
-class Database:
+class ProbedDatabase:
     """The Notify database, and a session on it."""
 
     url: str
@@ -77,7 +77,7 @@ class Database:
 
 
 @contextmanager
-def _session(url: str) -> Iterator[Database]:
+def _session(url: str) -> Iterator[ProbedDatabase]:
     with (
         connect(
             migrate.libpq_url(url),
@@ -88,7 +88,7 @@ def _session(url: str) -> Iterator[Database]:
         ) as session,
         cut_after(CHECK_S_MAX, session),
     ):
-        yield Database(url, session)
+        yield ProbedDatabase(url, session)
 
 
 def look(url: str) -> Iterator[Finding]:
@@ -129,18 +129,18 @@ def database_reachable(url: str) -> Iterator[Finding]:
         yield NO_TABLES.found()
 
 
-def live_broker(database: Database) -> Iterator[Finding]:
+def live_broker(database: ProbedDatabase) -> Iterator[Finding]:
     """A broker is alive, and not drained."""
     if not database.rows("select from txmsg.broker where state = 'active' and expires_at > now()"):
         yield NOBODY_DELIVERS.found("no broker of this database is alive, or all are drained")
 
 
-def database_settings(database: Database) -> Iterator[Finding]:
+def database_settings(database: ProbedDatabase) -> Iterator[Finding]:
     """Everything that `txmsg db check` covers: version, encoding, fsync, rights, standbys, schema."""
     yield from (row.finding for row in migrate.check(database.url) if row.finding is not None and not row.ok)
 
 
-def durability(database: Database) -> Iterator[Finding]:
+def durability(database: ProbedDatabase) -> Iterator[Finding]:
     """Pages survive a crash of the machine. (A broker sets synchronous_commit itself, by the topic's durability.)"""
     off = {
         row.name
@@ -154,7 +154,7 @@ def durability(database: Database) -> Iterator[Finding]:
         yield DATA_CHECKSUMS.found()
 
 
-def autovacuum(database: Database) -> Iterator[Finding]:
+def autovacuum(database: ProbedDatabase) -> Iterator[Finding]:
     """Autovacuum runs."""
     for row in database.rows(
         "select name from pg_settings where name in ('autovacuum', 'track_counts') and setting = 'off'"
@@ -162,7 +162,7 @@ def autovacuum(database: Database) -> Iterator[Finding]:
         yield AUTOVACUUM.found(setting=row.name)
 
 
-def connections(database: Database) -> Iterator[Finding]:
+def connections(database: ProbedDatabase) -> Iterator[Finding]:
     """The server has free connections, and enough for all its brokers."""
     [row] = database.rows(
         "select count(*) filter (where a.backend_type = 'client backend') as used, "
@@ -185,7 +185,7 @@ def connections(database: Database) -> Iterator[Finding]:
         )
 
 
-def replication_slots(database: Database) -> Iterator[Finding]:
+def replication_slots(database: ProbedDatabase) -> Iterator[Finding]:
     """Each slot has a reader, and retains neither too much of the write-ahead log nor too little."""
     for slot in database.rows(_SLOTS):
         is_own = slot.name.startswith("txmsg_")
@@ -207,7 +207,7 @@ def replication_slots(database: Database) -> Iterator[Finding]:
             yield SLOT_UNLIMITED.found(slot=slot.name)
 
 
-def failover_slots(database: Database) -> Iterator[Finding]:
+def failover_slots(database: ProbedDatabase) -> Iterator[Finding]:
     """Standbys receive commits before mirrors do."""
     if database.session.info.server_version < _FAILOVER_FROM:
         return
@@ -220,7 +220,7 @@ def failover_slots(database: Database) -> Iterator[Finding]:
         yield FAILOVER_SLOTS.found(logical=row.logical)
 
 
-def long_transactions(database: Database) -> Iterator[Finding]:
+def long_transactions(database: ProbedDatabase) -> Iterator[Finding]:
     """No transaction has been open for minutes."""
     found = database.rows(_OPEN, _OPEN_S_MAX)
     for row in found:
@@ -238,7 +238,7 @@ def long_transactions(database: Database) -> Iterator[Finding]:
         yield PREPARED_TRANSACTION.found(gid=gid, value=round(row.open_s))
 
 
-def invalid_indexes(database: Database) -> Iterator[Finding]:
+def invalid_indexes(database: ProbedDatabase) -> Iterator[Finding]:
     """Every index can be used."""
     for row in database.rows(
         "select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid "
@@ -247,7 +247,7 @@ def invalid_indexes(database: Database) -> Iterator[Finding]:
         yield INDEX_INVALID.found(index=row.name)
 
 
-def dead_rows(database: Database) -> Iterator[Finding]:
+def dead_rows(database: ProbedDatabase) -> Iterator[Finding]:
     """No table holds far more dead rows than autovacuum leaves."""
     for row in database.rows(
         "select relname as name, n_dead_tup as dead, n_live_tup as live from pg_stat_user_tables "
@@ -257,21 +257,21 @@ def dead_rows(database: Database) -> Iterator[Finding]:
         yield DEAD_ROWS.found(table=row.name, dead=row.dead, live=row.live)
 
 
-def transaction_ids(database: Database) -> Iterator[Finding]:
+def transaction_ids(database: ProbedDatabase) -> Iterator[Finding]:
     """The database is far from using up its transaction ids."""
     [row] = database.rows("select age(datfrozenxid) as age from pg_database where datname = current_database()")
     if row.age > _AGE_MAX:
         yield TRANSACTION_IDS.found(value=row.age)
 
 
-def database_clock(database: Database) -> Iterator[Finding]:
+def database_clock(database: ProbedDatabase) -> Iterator[Finding]:
     """The clocks of the database and of this machine are equal."""
     begun = time.time()
     [row] = database.rows("select extract(epoch from clock_timestamp())::float8 as now")
     yield from different_clock("the database", row.now, begun, time.time())
 
 
-def data_directory(database: Database) -> Iterator[Finding]:
+def data_directory(database: ProbedDatabase) -> Iterator[Finding]:
     """The disk of the database has free space, and no other user can read its files.
 
     Needs a server on this machine and a role that may see its path.
@@ -281,14 +281,14 @@ def data_directory(database: Database) -> Iterator[Finding]:
         yield from looked_into(directory, "the database")
 
 
-def _directory(database: Database) -> Iterator[Path]:
+def _directory(database: ProbedDatabase) -> Iterator[Path]:
     found = database.rows(DATA_DIRECTORY)
     is_here = database.session.info.host.startswith("/") or database.session.info.hostaddr in {"127.0.0.1", "::1"}
     if found and is_here and os.path.isdir(found[0].path):  # False also for what this user may not look into
         yield Path(found[0].path).resolve()
 
 
-def mirrors(database: Database) -> Iterator[Finding]:
+def mirrors(database: ProbedDatabase) -> Iterator[Finding]:
     """Each mirror has its slot, mirrors all its queues, and is not behind."""
     for row in database.rows("select name from txmsg.mirror order by name"):
         found = mirror.status(database.session, row.name)
@@ -310,7 +310,7 @@ def _mib(size_bytes: int) -> str:
 
 _MISSING: Final = (DATABASE_AWAY, DATABASE_REFUSES, DATABASE_UNUSABLE, NO_TABLES)
 FIRST: Final[tuple[Probe[str], ...]] = (database_reachable,)
-PROBES: Final[tuple[Probe[Database], ...]] = (
+PROBES: Final[tuple[Probe[ProbedDatabase], ...]] = (
     live_broker,
     database_settings,
     durability,

@@ -20,14 +20,14 @@ _ASKED_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class ProbedGroups:
     """The groups. is_whole: whether these are all."""
 
     found: list[GroupSummary]
     is_whole: bool
 
 
-def all_groups(administration: Administration) -> Groups:
+def all_groups(administration: Administration) -> ProbedGroups:
     """The groups, up to 20,000."""
     found: list[GroupSummary] = []
     after = ""
@@ -35,12 +35,12 @@ def all_groups(administration: Administration) -> Groups:
         page = administration.list_groups(GroupQuery(limit=PAGE, after=after))
         found += page.groups
         if page.next is None:
-            return Groups(found=found, is_whole=True)
+            return ProbedGroups(found=found, is_whole=True)
         after = page.next
-    return Groups(found=found, is_whole=False)
+    return ProbedGroups(found=found, is_whole=False)
 
 
-def unread(groups: Groups, members_of: Callable[[GroupSummary], int], of_log: str) -> Iterator[Finding]:
+def unread(groups: ProbedGroups, members_of: Callable[[GroupSummary], int], of_log: str) -> Iterator[Finding]:
     """Groups that have messages waiting, and no consumer. of_log: the option that names the log, if it is one's."""
     if not groups.is_whole:
         yield CUT.found(left=f"there are more groups than the first {len(groups.found):,}, which alone were looked at")
@@ -57,7 +57,7 @@ def unread(groups: Groups, members_of: Callable[[GroupSummary], int], of_log: st
         yield CUT.found(left=f"{left:,} more groups have messages waiting, and were not asked for consumers")
 
 
-def dead(groups: Groups) -> Iterator[Finding]:
+def dead(groups: ProbedGroups) -> Iterator[Finding]:
     """Groups that have dead letters."""
     found = sorted((group for group in groups.found if group.dead), key=lambda group: -group.dead)
     letters = [DEAD_LETTERS.found(f"group {each.group} has {each.dead} dead letters") for each in found]

@@ -25,13 +25,13 @@ _ANSWER_S_MAX: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Opened:
+class ProbedLog:
     """A log, and where it is."""
 
     where: str
     access: LogAccess
 
-    def groups(self) -> groups.Groups:
+    def groups(self) -> groups.ProbedGroups:
         """Its groups."""
         return groups.all_groups(LogAdministration(self.access))
 
@@ -50,9 +50,9 @@ def look(where: str) -> Iterator[Finding]:
     """Everything that is wrong with the log. The first thing only, where the others need it."""
 
     @contextmanager
-    def opened() -> Iterator[Opened]:
+    def opened() -> Iterator[ProbedLog]:
         with open_log(where, timeout_s=_ANSWER_S_MAX) as access:
-            yield Opened(where, access)
+            yield ProbedLog(where, access)
 
     found = list(examine(FIRST, lambda: nullcontext(where)))
     yield from found
@@ -69,7 +69,7 @@ def log_opens(where: str) -> Iterator[Finding]:
         yield LOG_UNREADABLE.found(log=where, error=exc)
 
 
-def log_server(log: Opened) -> Iterator[Finding]:
+def log_server(log: ProbedLog) -> Iterator[Finding]:
     """What the server of the log tells of itself."""
     if failure := log.state.failure:
         yield LOG_FAILED.found(f"the server of the log accepts no appends: {failure}")
@@ -81,18 +81,18 @@ def log_server(log: Opened) -> Iterator[Finding]:
     yield from shown({name: {labels: value} for name, value in figures.items() if value is not None})
 
 
-def log_directory(log: Opened) -> Iterator[Finding]:
+def log_directory(log: ProbedLog) -> Iterator[Finding]:
     """The directory of a log has free space, and no other user can look into it."""
     if Path(log.where).is_dir():
         yield from free_space(Path(log.where), "the log")
         yield from looked_into(Path(log.where), "the log")
 
 
-def log_groups(log: Opened) -> Iterator[Finding]:
+def log_groups(log: ProbedLog) -> Iterator[Finding]:
     """Each group with waiting messages has a member, and none has dead letters."""
     yield from groups.unread(log.groups(), lambda group: group.members or 0, log.option)
     yield from groups.dead(log.groups())
 
 
 FIRST: Final[tuple[Probe[str], ...]] = (log_opens,)
-PROBES: Final[tuple[Probe[Opened], ...]] = (log_server, log_directory, log_groups)
+PROBES: Final[tuple[Probe[ProbedLog], ...]] = (log_server, log_directory, log_groups)

@@ -21,12 +21,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from txmsg.ops.page.feed import Feed
-from txmsg.ops.page.guard import Guard
+from txmsg.ops.page.feed import BulletinFeed
+from txmsg.ops.page.guard import RequestGuard
 from txmsg.ops.page.language import language_of
 from txmsg.ops.page.login import VISIT, LoginForm, LoginMiddleware
 from txmsg.ops.page.page import ASSETS, Page
-from txmsg.ops.page.sessions import Session, Sessions
+from txmsg.ops.page.sessions import LoginSession, LoginSessions
 from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers
 
 BROWSERS_MAX: Final = 1000
@@ -37,9 +37,11 @@ _RETRY_MS: Final = 1000
 _FILES: Final = ("/assets/", "/page/")
 
 
-def new_app(page: Page, feed: Feed, visitors: LoggedInUsers | None, sessions: Sessions[LoggedInUser]) -> ASGIApp:
+def new_app(
+    page: Page, feed: BulletinFeed, visitors: LoggedInUsers | None, sessions: LoginSessions[LoggedInUser]
+) -> ASGIApp:
     """The application, to be served. visitors: None is everybody."""
-    api = _Api(page, feed)
+    api = _PageApi(page, feed)
     app: ASGIApp = Starlette(
         routes=[
             Route("/", api.page),
@@ -60,10 +62,10 @@ def new_app(page: Page, feed: Feed, visitors: LoggedInUsers | None, sessions: Se
         )
         app = LoginMiddleware(app, entrance, sessions)
     # Any Host: a page for many has names that it does not know; with a login, the cookie is of one of them.
-    return Guard(app, files=_FILES, only_loopback=False)
+    return RequestGuard(app, files=_FILES, only_loopback=False)
 
 
-def _is_over(session: Session[LoggedInUser]) -> bool:
+def _is_over(session: LoginSession[LoggedInUser]) -> bool:
     return not session.is_open or any(each.is_over for each in session.at.values())
 
 
@@ -71,8 +73,8 @@ async def _always(_: str) -> bool:
     return True
 
 
-class _Api:
-    def __init__(self, page: Page, feed: Feed) -> None:
+class _PageApi:
+    def __init__(self, page: Page, feed: BulletinFeed) -> None:
         self._html = page.html()
         self._feed = feed
         self._of_users: Counter[str] = Counter()
@@ -100,7 +102,7 @@ class _Api:
             self._events(session, user), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
 
-    async def _events(self, session: Session[LoggedInUser] | None, user: str) -> AsyncIterator[bytes]:
+    async def _events(self, session: LoginSession[LoggedInUser] | None, user: str) -> AsyncIterator[bytes]:
         self._feed.readers += 1
         self._of_users[user] += 1
         try:

@@ -17,7 +17,7 @@ _READ_S_MAX: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class BoardSnapshot:
     """The figures as they were at one moment."""
 
     figures: Mapping[str, Any]
@@ -37,13 +37,13 @@ class Board:
         self._release = release
         self._stale_after_s = stale_after_s
         self._clock, self._now = clock, now
-        self._snapshot: Snapshot | None = None
+        self._snapshot: BoardSnapshot | None = None
         self._figures_json = "null"
         self._new_at: float | None = None
         self._read_at: float | None = None
         self._health = Health(parts={}, measures={})
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: BoardSnapshot) -> None:
         """These figures were read just now."""
         before = None if self._snapshot is None else self._snapshot.written_at
         self._read_at = self._clock()
@@ -80,7 +80,7 @@ class Board:
     def _is_database_up(self) -> bool:
         return self._read_at is not None and self._clock() - self._read_at <= _READ_S_MAX
 
-    def _age_at_start_s(self, snapshot: Snapshot) -> float:
+    def _age_at_start_s(self, snapshot: BoardSnapshot) -> float:
         """What is found at the start may be old; what comes later is new when it is seen, whatever the clocks say."""
         if self._new_at is not None or snapshot.written_at is None:
             return 0.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from txmsg.wire.listening import connections_allowed
-from txmsg.wire.table import SAY_AGAIN_S, Bounds, Place, Table
+from txmsg.wire.table import SAY_AGAIN_S, ConnectionPlace, ConnectionTable, ConnectionTableBounds
 
 CONNECTIONS_MAX: Final = 1280
 """Of browsers: streams of events of a page, and some more."""
@@ -25,10 +25,10 @@ STAY_STRANGER: Final = "txmsg.stay_stranger"
 """A key of the state in a request's scope: to be called for a request that shows nothing of who asks."""
 
 
-def new_table(name: str) -> Table:
+def new_table(name: str) -> ConnectionTable:
     """The table of a console or a page."""
     connections = connections_allowed(CONNECTIONS_MAX)
-    return Table(name, Bounds(connections=connections, strangers=connections))
+    return ConnectionTable(name, ConnectionTableBounds(connections=connections, strangers=connections))
 
 
 class SeldomLogger(logging.Logger):
@@ -50,7 +50,7 @@ class SeldomLogger(logging.Logger):
 class Watched:
     """The connections of one server, and the task that looks after them."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ConnectionTable) -> None:
         self.table = table
         self.logger = SeldomLogger()
         self.connections: set[BrowserConnection] = set()
@@ -80,7 +80,7 @@ class BrowserConnection(H11Protocol):
         super().__init__(**of_uvicorn)
         watched.logger.parent, self.logger = self.logger, watched.logger
         self._watched = watched
-        self._place: Place | None = None
+        self._place: ConnectionPlace | None = None
         self._has_head = False
         self._stays_stranger = False
         """While this request is answered."""

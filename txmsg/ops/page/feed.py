@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 
-class Feed:
+class BulletinFeed:
     """Passes on only the newest bulletin: a slow reader misses some, and delays no others. One event loop."""
 
     def __init__(self) -> None:

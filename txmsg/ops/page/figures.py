@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
-from txmsg.ops.page.feed import Feed
+from txmsg.ops.page.feed import BulletinFeed
 
 
-def figures_of(feed: Feed, *, age_s: float, unready: str) -> Figures:
+def figures_of(feed: BulletinFeed, *, age_s: float, unready: str) -> Figures:
     """All figures of a page server. age_s: for how long nothing was read."""
-    figures = Figures(Process.PAGE)
+    figures = Figures(ExportingProcess.PAGE)
     figures.put("txmsg_ready", not unready)
     figures.put("txmsg_page_browsers", feed.readers)
     figures.put("txmsg_page_bulletins_total", feed.number)

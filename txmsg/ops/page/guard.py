@@ -35,7 +35,7 @@ _HEADERS: Final = (
 _ONLY_TLS: Final = ((b"strict-transport-security", b"max-age=31536000"),)
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests as the module says, and adds its headers to every answer.
 
     files: paths of what is the same for everybody, and may be kept. only_loopback: whether Host is checked.

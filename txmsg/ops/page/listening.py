@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from txmsg.errors import MisuseError
 from txmsg.ops.page.connection import BrowserConnection, Watched, new_table
 from txmsg.wire.address import check_address, host_and_port
-from txmsg.wire.table import Table
+from txmsg.wire.table import ConnectionTable
 from txmsg.wire.tls import ServerTls
 from txmsg.wire.tls_transport import with_tls
 
@@ -24,10 +24,10 @@ _PROXIES: Final = "FORWARDED_ALLOW_IPS"
 """uvicorn's variable: the proxies whose X-Forwarded-For and -Proto count."""
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """Serves an application. Leaves signals to the caller: uvicorn's handlers would end the process by the signal."""
 
-    def __init__(self, app: ASGIApp, tls: ServerTls | None = None, table: Table | None = None) -> None:
+    def __init__(self, app: ASGIApp, tls: ServerTls | None = None, table: ConnectionTable | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

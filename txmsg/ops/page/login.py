@@ -27,8 +27,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from txmsg.errors import TxmsgError, Unauthenticated, printable
 from txmsg.ops.page.connection import STAY_STRANGER
-from txmsg.ops.page.page import ASSETS, Words
-from txmsg.ops.page.sessions import Session, Sessions
+from txmsg.ops.page.page import ASSETS, BilingualText
+from txmsg.ops.page.sessions import LoginSession, LoginSessions
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.access.failures import Failures
 from txmsg.wire.table import network_of
@@ -52,18 +52,20 @@ _REFUSING_MAX: Final = 100
 """Refusals that wait; further ones are answered at once."""
 
 _WORDS: Final = {
-    "login": Words("Log in", "登录"),
-    "token": Words("Token", "令牌"),
-    "place": Words("Notify database", "Notify 数据库"),
-    "says": Words(
+    "login": BilingualText("Log in", "登录"),
+    "token": BilingualText("Token", "令牌"),
+    "place": BilingualText("Notify database", "Notify 数据库"),
+    "says": BilingualText(
         "Paste your token, as “txmsg user create” or “txmsg user rotate” has printed it.",
         "请粘贴“txmsg user create”或“txmsg user rotate”输出的令牌。",
     ),
-    "refused": Words("This token is not valid: it is wrong, expired or revoked.", "此令牌无效：错误、已过期或已撤销。"),
-    "busy": Words("Too many logins are being checked. Try again.", "正在检查的登录过多，请重试。"),
-    "empty": Words("Give a token.", "请输入令牌。"),
-    "old_form": Words("This page was too old. Try again.", "页面已过期，请重试。"),
-    "ended": Words("You were logged out: the token is not valid any more.", "已退出登录：令牌已失效。"),
+    "refused": BilingualText(
+        "This token is not valid: it is wrong, expired or revoked.", "此令牌无效：错误、已过期或已撤销。"
+    ),
+    "busy": BilingualText("Too many logins are being checked. Try again.", "正在检查的登录过多，请重试。"),
+    "empty": BilingualText("Give a token.", "请输入令牌。"),
+    "old_form": BilingualText("This page was too old. Try again.", "页面已过期，请重试。"),
+    "ended": BilingualText("You were logged out: the token is not valid any more.", "已退出登录：令牌已失效。"),
 }
 
 
@@ -89,7 +91,7 @@ class LoginForm(Generic[T]):
 class LoginMiddleware(Generic[T]):
     """Lets requests pass to the application if nothing asks for a login, or the browser has a session."""
 
-    def __init__(self, app: ASGIApp, entrance: LoginForm[T], sessions: Sessions[T]) -> None:
+    def __init__(self, app: ASGIApp, entrance: LoginForm[T], sessions: LoginSessions[T]) -> None:
         self._app = app
         self._entrance = entrance
         self._sessions = sessions
@@ -129,7 +131,7 @@ class LoginMiddleware(Generic[T]):
 
     # ---- the gate
 
-    async def _refusal(self, request: Request, session: Session[T] | None, *, is_stream: bool) -> Response | None:
+    async def _refusal(self, request: Request, session: LoginSession[T] | None, *, is_stream: bool) -> Response | None:
         place = self._place_of(request.scope["path"])
         note = ""
         if session is not None:
@@ -156,7 +158,7 @@ class LoginMiddleware(Generic[T]):
 
     # ---- logging in and out
 
-    async def _ask(self, request: Request, session: Session[T] | None) -> Response:
+    async def _ask(self, request: Request, session: LoginSession[T] | None) -> Response:
         values = request.query_params
         place, there = self._chosen(values.get("place", "")), local_path(values.get("next", ""))
         if session is not None and place in session.at and not self._entrance.is_over(session.at[place]):
@@ -164,7 +166,7 @@ class LoginMiddleware(Generic[T]):
         note = _WORDS["ended"] if values.get("note") == "ended" else None
         return self._page(request, place, there, note, HTTPStatus.OK)
 
-    async def _log_in(self, request: Request, session: Session[T] | None) -> Response:
+    async def _log_in(self, request: Request, session: LoginSession[T] | None) -> Response:
         values = await form_of(request, _FORM_SIZE_BYTES_MAX) or {}
         place, there = self._chosen(values.get("place", "")), local_path(values.get("next", ""))
         address = request.client.host if request.client else ""
@@ -182,7 +184,7 @@ class LoginMiddleware(Generic[T]):
             await self._slow_down(address)
             return self._page(request, place, there, _WORDS["refused"], HTTPStatus.UNAUTHORIZED)
         except TxmsgError as exc:
-            return self._page(request, place, there, Words(str(exc), str(exc)), HTTPStatus.SERVICE_UNAVAILABLE)
+            return self._page(request, place, there, BilingualText(str(exc), str(exc)), HTTPStatus.SERVICE_UNAVAILABLE)
         begun = self._sessions.begin(place, login, session)
         answer = RedirectResponse(there, HTTPStatus.SEE_OTHER)
         _set_cookie(answer, request, begun.id)
@@ -209,7 +211,7 @@ class LoginMiddleware(Generic[T]):
             finally:
                 self._refusing -= 1
 
-    async def _log_out(self, request: Request, session: Session[T] | None) -> Response:
+    async def _log_out(self, request: Request, session: LoginSession[T] | None) -> Response:
         values = await form_of(request, _FORM_SIZE_BYTES_MAX) or {}
         if not visit_of(request).has_csrf(request, values):
             return PlainTextResponse("this page is too old: load it again\n", HTTPStatus.FORBIDDEN)
@@ -222,10 +224,12 @@ class LoginMiddleware(Generic[T]):
     def _chosen(self, place: str) -> str:
         return place if place in self._entrance.places else self._entrance.places[0]
 
-    def _page(self, request: Request, place: str, there: str, note: Words | None, status: HTTPStatus) -> Response:
+    def _page(
+        self, request: Request, place: str, there: str, note: BilingualText | None, status: HTTPStatus
+    ) -> Response:
         language = self._entrance.language(request)
 
-        def t(words: Words) -> str:
+        def t(words: BilingualText) -> str:
             # What brokers say stands in it, too.
             return html.escape(printable(words.zh if language == "zh" else words.en, lines=True))
 
@@ -257,7 +261,7 @@ class LoginMiddleware(Generic[T]):
 class BrowserVisit:
     """Who asks: the session, if there is one, and what forms must send back."""
 
-    session: Session[Any] | None
+    session: LoginSession[Any] | None
     csrf: str
 
     def has_csrf(self, request: Request, values: Mapping[str, str]) -> bool:
@@ -280,7 +284,7 @@ def visit_of(request: Request) -> BrowserVisit:
     return visit
 
 
-async def sweep(sessions: Sessions[Any]) -> None:
+async def sweep(sessions: LoginSessions[Any]) -> None:
     """Ends sessions that have expired, until it is cancelled."""
     while True:
         await asyncio.sleep(SWEEP_S)

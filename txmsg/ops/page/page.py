@@ -20,7 +20,7 @@ _BODY: Final = "body.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class BilingualText:
     """The same in English and in Chinese. `{...}` is put in by the browser."""
 
     en: str
@@ -28,22 +28,22 @@ class Words:
 
 
 _WORDS: Final = {
-    "live": Words("Live", "实时"),
-    "ago": Words("{age} ago", "{age}前"),
-    "waiting": Words("Waiting for the first figures", "等待首批数据"),
-    "stale": Words("No new figures for {age}", "已 {age} 没有新数据"),
-    "lost": Words("No connection to the server for {age}", "与服务器断开已 {age}"),
-    "down": Words("{parts} down", "{parts} 已停止"),
-    "unknown": Words("State of {parts} unknown", "{parts} 状态未知"),
-    "and": Words(", ", "、"),
-    "up": Words("up", "正常"),
-    "language": Words("中文", "English"),
-    "theme_system": Words("Theme: as the system", "主题：跟随系统"),
-    "theme_light": Words("Theme: light", "主题：浅色"),
-    "theme_dark": Words("Theme: dark", "主题：深色"),
-    "others": Words("{count} others", "其余 {count} 个"),
-    "part_figures": Words("Figures", "统计库"),
-    "no_script": Words("This page needs JavaScript.", "此页面需要 JavaScript。"),
+    "live": BilingualText("Live", "实时"),
+    "ago": BilingualText("{age} ago", "{age}前"),
+    "waiting": BilingualText("Waiting for the first figures", "等待首批数据"),
+    "stale": BilingualText("No new figures for {age}", "已 {age} 没有新数据"),
+    "lost": BilingualText("No connection to the server for {age}", "与服务器断开已 {age}"),
+    "down": BilingualText("{parts} down", "{parts} 已停止"),
+    "unknown": BilingualText("State of {parts} unknown", "{parts} 状态未知"),
+    "and": BilingualText(", ", "、"),
+    "up": BilingualText("up", "正常"),
+    "language": BilingualText("中文", "English"),
+    "theme_system": BilingualText("Theme: as the system", "主题：跟随系统"),
+    "theme_light": BilingualText("Theme: light", "主题：浅色"),
+    "theme_dark": BilingualText("Theme: dark", "主题：深色"),
+    "others": BilingualText("{count} others", "其余 {count} 个"),
+    "part_figures": BilingualText("Figures", "统计库"),
+    "no_script": BilingualText("This page needs JavaScript.", "此页面需要 JavaScript。"),
 }
 """The words of every page. `part_NAME` is the title of a part; a part without one is shown by its name."""
 
@@ -56,7 +56,7 @@ class Page:
     """
 
     directory: Path
-    words: Mapping[str, Words]
+    words: Mapping[str, BilingualText]
 
     @cached_property
     def release(self) -> str:

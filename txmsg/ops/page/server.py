@@ -14,16 +14,16 @@ from txmsg.checks.logs import PAGE_EMPTY, PAGE_STALE
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
 from txmsg.ops.page.app import new_app
-from txmsg.ops.page.board import Board, Snapshot
-from txmsg.ops.page.feed import Feed
+from txmsg.ops.page.board import Board, BoardSnapshot
+from txmsg.ops.page.feed import BulletinFeed
 from txmsg.ops.page.figures import figures_of
 from txmsg.ops.page.health import HealthFile
-from txmsg.ops.page.listening import Server, listening
+from txmsg.ops.page.listening import PageServer, listening
 from txmsg.ops.page.login import sweep
 from txmsg.ops.page.page import Page
-from txmsg.ops.page.sessions import Sessions
+from txmsg.ops.page.sessions import LoginSessions
 from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers, asking
-from txmsg.ops.page.watch import Read, Watch
+from txmsg.ops.page.watch import Read, TableWatch
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach
 from txmsg.wire.listening import loopback
@@ -79,14 +79,14 @@ async def serve(
     `on_ready` is called once with the address when it answers. Raises MisuseError when it cannot listen there.
     """
     loop = asyncio.get_running_loop()
-    feed = Feed()
+    feed = BulletinFeed()
     board = Board(
         release=page.release, stale_after_s=config.stale_after_s, clock=time.monotonic, now=lambda: datetime.now(UTC)
     )
     news = asyncio.Event()
     has_read, read_at = False, time.monotonic()
 
-    def show(snapshot: Snapshot) -> None:
+    def show(snapshot: BoardSnapshot) -> None:
         nonlocal has_read, read_at
         has_read, read_at = True, time.monotonic()
         board.show(snapshot)
@@ -104,10 +104,10 @@ async def serve(
     async def figures() -> Figures:
         return figures_of(feed, age_s=age_s(), unready=unready())
 
-    def on_read(snapshot: Snapshot) -> None:
+    def on_read(snapshot: BoardSnapshot) -> None:
         loop.call_soon_threadsafe(show, snapshot)
 
-    watch = Watch(config.database, config.channel, read, on_read)
+    watch = TableWatch(config.database, config.channel, read, on_read)
     health = None if config.health is None else HealthFile(config.health, clock=time.monotonic)
     with listening(config.listen, send_buffer_size_bytes=_SEND_BUFFER_SIZE_BYTES) as (listener, address):
         tls = config.tls.of_server()
@@ -118,13 +118,13 @@ async def serve(
                 asyncio.TaskGroup() as tasks,
             ):
                 visitors = LoggedInUsers(asking(config.login), tasks) if config.login else None
-                sessions = Sessions[LoggedInUser](
+                sessions = LoginSessions[LoggedInUser](
                     time.monotonic,
                     LoggedInUsers.leave,
                     user_of=lambda visitor: visitor.name,
                     is_admin=lambda visitor: visitor.is_admin,
                 )
-                server = Server(new_app(page, feed, visitors, sessions), tls)
+                server = PageServer(new_app(page, feed, visitors, sessions), tls)
                 serving_page = tasks.create_task(server.serve(sockets=[listener]))
                 sweeping = tasks.create_task(sweep(sessions))
                 feeding = tasks.create_task(_feed(feed, board, health, news))
@@ -140,7 +140,7 @@ async def serve(
             watch.stop()
 
 
-async def _feed(feed: Feed, board: Board, health: HealthFile | None, news: asyncio.Event) -> None:
+async def _feed(feed: BulletinFeed, board: Board, health: HealthFile | None, news: asyncio.Event) -> None:
     """A bulletin whenever there are new figures, and one each second."""
     while True:
         try:

@@ -25,7 +25,7 @@ SESSIONS_OF_USER_MAX: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
-class Session(Generic[T]):
+class LoginSession(Generic[T]):
     """A browser that has logged in: at one place or at several, each with what its login gave."""
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -37,7 +37,7 @@ class Session(Generic[T]):
     is_open: bool = True
 
 
-class Sessions(Generic[T]):
+class LoginSessions(Generic[T]):
     """All of a server. clock: monotonic; on_end: what came of a login is not used any more.
 
     user_of: whose login it is; "" is nobody's. is_admin: whether that user may do everything.
@@ -55,12 +55,12 @@ class Sessions(Generic[T]):
         self._on_end = on_end
         self._user_of = user_of
         self._is_admin = is_admin
-        self._by_id: dict[str, Session[T]] = {}
+        self._by_id: dict[str, LoginSession[T]] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, id_: str, *, is_use: bool = True) -> Session[T] | None:
+    def find(self, id_: str, *, is_use: bool = True) -> LoginSession[T] | None:
         """The session, if it has not ended. is_use: whether this keeps it from being idle."""
         session = self._by_id.get(id_)
         if session is None or self._has_expired(session):
@@ -69,10 +69,10 @@ class Sessions(Generic[T]):
             session.used_at = self.clock()
         return session
 
-    def begin(self, place: str, value: T, before: Session[T] | None) -> Session[T]:
+    def begin(self, place: str, value: T, before: LoginSession[T] | None) -> LoginSession[T]:
         """A session with this login. It has a new id, and the other logins of the session before, which ends."""
         now = self.clock()
-        session = Session[T](made_at=now, used_at=now)
+        session = LoginSession[T](made_at=now, used_at=now)
         if before is not None:
             self.leave(before, place)
             if before.at:
@@ -92,21 +92,21 @@ class Sessions(Generic[T]):
         if len(self._by_id) >= SESSIONS_MAX:
             counts = Counter(name for each in self._by_id.values() for name in self._users_of(each))
 
-            def claim(session: Session[T]) -> tuple[bool, int, float]:
+            def claim(session: LoginSession[T]) -> tuple[bool, int, float]:
                 is_admin = any(map(self._is_admin, session.at.values()))
                 return is_admin, -max((counts[name] for name in self._users_of(session)), default=0), session.used_at
 
             self.end(min(self._by_id.values(), key=claim))
 
-    def _users_of(self, session: Session[T]) -> set[str]:
+    def _users_of(self, session: LoginSession[T]) -> set[str]:
         return set(map(self._user_of, session.at.values()))
 
-    def leave(self, session: Session[T], place: str) -> None:
+    def leave(self, session: LoginSession[T], place: str) -> None:
         """Forgets the login at one place."""
         if place in session.at:
             self._on_end(session.at.pop(place))
 
-    def end(self, session: Session[T]) -> None:
+    def end(self, session: LoginSession[T]) -> None:
         """Forgets all of its logins. Ending twice is fine."""
         session.is_open = False
         self._by_id.pop(session.id, None)
@@ -123,6 +123,6 @@ class Sessions(Generic[T]):
         for session in list(self._by_id.values()):
             self.end(session)
 
-    def _has_expired(self, session: Session[T]) -> bool:
+    def _has_expired(self, session: LoginSession[T]) -> bool:
         now = self.clock()
         return now - session.used_at > IDLE_S or now - session.made_at > AGE_S_MAX

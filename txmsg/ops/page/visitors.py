@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.administration.access import Access, Identity
+from txmsg.administration.access import AccessService, ConnectionIdentity
 from txmsg.administration.ask import Nothing
 from txmsg.errors import BrokerUnavailable, MisuseError, TxmsgError, Unauthenticated
 from txmsg.runtime.logs import EventLog
@@ -24,7 +24,7 @@ CHECK_S: Final = 10.0
 """Between two looks whether a token is still valid."""
 _ANSWER_S_MAX: Final = 2.5
 
-Ask = Callable[[str], Awaitable[Identity]]
+Ask = Callable[[str], Awaitable[ConnectionIdentity]]
 """Who a token belongs to."""
 
 
@@ -79,14 +79,14 @@ class LoggedInUsers:
 def asking(brokers: Sequence[str]) -> Ask:
     """Asks the first of these that answers."""
 
-    async def ask(token: str) -> Identity:
+    async def ask(token: str) -> ConnectionIdentity:
         if not is_token(token):
             raise Unauthenticated("this is not a token of txmsg")
         failed: BrokerUnavailable | None = None
         for address in brokers:
             try:
                 async with Channel(address, token=token) as channel:
-                    return await channel.call(Access.who_am_i, Nothing(), timeout_s=_ANSWER_S_MAX)
+                    return await channel.call(AccessService.who_am_i, Nothing(), timeout_s=_ANSWER_S_MAX)
             except BrokerUnavailable as exc:
                 failed = exc
         assert failed is not None

@@ -12,13 +12,13 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from txmsg.errors import StorageError
-from txmsg.ops.page.board import Snapshot
+from txmsg.ops.page.board import BoardSnapshot
 from txmsg.runtime.logs import EventLog
 from txmsg.runtime.postgres import FORM, connect
 
 _log = EventLog(__name__)
 
-Read = Callable[[psycopg.Connection[Any]], Snapshot]
+Read = Callable[[psycopg.Connection[Any]], BoardSnapshot]
 """All figures in one snapshot of the database. The connection is in no transaction, before and after."""
 
 _READ_EVERY_S_MIN: Final = 0.1
@@ -39,14 +39,14 @@ _CONNECTION: Final[Mapping[str, str | int]] = {
 _SETTINGS: Final[Mapping[str, str]] = {**FORM, "TimeZone": "UTC"}
 
 
-class Watch:
+class TableWatch:
     """Listens on a channel and reads, at most ten times a second, on one connection and one thread.
 
     A thread, since a read that hangs must hold up neither the browsers nor the end of the process. Raises StorageError
     when `url` is none.
     """
 
-    def __init__(self, url: str, channel: str, read: Read, on_read: Callable[[Snapshot], None]) -> None:
+    def __init__(self, url: str, channel: str, read: Read, on_read: Callable[[BoardSnapshot], None]) -> None:
         self._conninfo = _conninfo(url)
         self._channel = channel
         self._read = read

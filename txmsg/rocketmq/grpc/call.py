@@ -1,4 +1,4 @@
-"""A call of a client, as the methods that answer it see it. Independent of HTTP/2: a `Stream` carries it."""
+"""A call of a client, as the methods that answer it see it. Independent of HTTP/2: a `GrpcStream` carries it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypeAlias
 
 from google.protobuf.message import Message
 
-from txmsg.rocketmq.grpc.framing import ClientGone, Code, Failed, IncomingMessages, framed, timeout_s
+from txmsg.rocketmq.grpc.framing import ClientGone, Code, GrpcFailed, IncomingMessages, framed, timeout_s
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
@@ -17,7 +17,7 @@ _SMALL_SIZE_BYTES: Final = 64 * 1024
 """What a call may always send, so that acknowledgements and usual messages have room beside large ones."""
 
 
-class Stream(Protocol):
+class GrpcStream(Protocol):
     """Carries a call."""
 
     peer: str
@@ -41,14 +41,14 @@ class Stream(Protocol):
         """
 
 
-class Call:
+class GrpcCall:
     """Belongs to one loop. Different tasks may read and write, but there must be only one read and one write at a time.
 
     Data is accepted only while a task reads, apart from what the client may always send in advance. headers: if a name
     occurs several times, the last value; HTTP/2 pseudo-headers are included.
     """
 
-    def __init__(self, stream: Stream, headers: Mapping[str, str], *, size_bytes_max: int) -> None:
+    def __init__(self, stream: GrpcStream, headers: Mapping[str, str], *, size_bytes_max: int) -> None:
         self.headers = headers
         self._stream = stream
         self._arriving = IncomingMessages(size_bytes_max)
@@ -71,18 +71,20 @@ class Call:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
 
     async def read(self) -> bytes | None:
-        """The next message; None after the last one. Releases the previous one. Raises Failed."""
+        """The next message; None after the last one. Releases the previous one. Raises GrpcFailed."""
         self._forget(self._kept_bytes - self._arriving.size_bytes)
         while True:
             self._allow()
             if not self._has_room:
-                raise Failed(Code.RESOURCE_EXHAUSTED, "large requests fill the memory: send fewer at once, or later")
+                raise GrpcFailed(
+                    Code.RESOURCE_EXHAUSTED, "large requests fill the memory: send fewer at once, or later"
+                )
             if (message := self._arriving.take()) is not None:
                 return message
             if self._has_ended:
                 if not self._arriving.size_bytes:
                     return None
-                raise Failed(Code.INTERNAL, "the request has ended in the middle of a message")
+                raise GrpcFailed(Code.INTERNAL, "the request has ended in the middle of a message")
             self._reading = asyncio.get_running_loop().create_future()
             try:
                 await self._reading
@@ -93,7 +95,7 @@ class Call:
         """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
         await self._stream.send(framed(message.SerializeToString()))
 
-    async def run(self, method: Callable[[Call], Awaitable[None]]) -> None:
+    async def run(self, method: Callable[[GrpcCall], Awaitable[None]]) -> None:
         """Runs the method until it returns or the deadline passes. To be run in the call's task, which is cancelled if
         the call ends.
         """
@@ -102,7 +104,7 @@ class Call:
             if (timeout := self.headers.get("grpc-timeout")) is not None:
                 self._deadline = asyncio.get_running_loop().time() + timeout_s(timeout)
             await self._answered(method)
-        except Failed as exc:
+        except GrpcFailed as exc:
             code, text = exc.code, str(exc)
         except ClientGone:
             return
@@ -111,7 +113,7 @@ class Call:
             code, text = Code.INTERNAL, "an error here: see the gateway's log"
         self._stream.end(code, text)
 
-    async def _answered(self, method: Callable[[Call], Awaitable[None]]) -> None:
+    async def _answered(self, method: Callable[[GrpcCall], Awaitable[None]]) -> None:
         if self._deadline is None:
             await method(self)
             return
@@ -120,7 +122,7 @@ class Call:
                 await method(self)
         except TimeoutError:
             if scope.expired():
-                raise Failed(Code.DEADLINE_EXCEEDED, "the deadline of the call is over") from None
+                raise GrpcFailed(Code.DEADLINE_EXCEEDED, "the deadline of the call is over") from None
             raise
 
     def admitted(self, user: str, *, is_admin: bool) -> None:
@@ -165,5 +167,5 @@ class Call:
             self._reading.set_result(None)
 
 
-Method: TypeAlias = Callable[[Call], Awaitable[None]]
-"""What answers calls of one path: it reads and writes messages. Returns when the call is over; raises Failed."""
+Method: TypeAlias = Callable[[GrpcCall], Awaitable[None]]
+"""What answers calls of one path: it reads and writes messages. Returns when the call is over; raises GrpcFailed."""

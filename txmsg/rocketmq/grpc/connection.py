@@ -27,12 +27,12 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-from txmsg.rocketmq.grpc.call import Call, Method
+from txmsg.rocketmq.grpc.call import GrpcCall, Method
 from txmsg.rocketmq.grpc.framing import ClientGone, Code, quoted
 from txmsg.rocketmq.grpc.http2 import Http2
 from txmsg.runtime.logs import EventLog, HourlyLog
 from txmsg.wire.connection import Traffic
-from txmsg.wire.table import Place
+from txmsg.wire.table import ConnectionPlace
 
 _log = EventLog(__name__)
 
@@ -61,19 +61,19 @@ _HEADERS: Final = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _NO_CALL: Final = [(b":status", b"415")]
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Owns all connections."""
 
     traffic: Traffic
     told_hourly: HourlyLog
 
-    def made(self, connection: Connection) -> bool:
+    def made(self, connection: GrpcConnection) -> bool:
         """Whether there is room for a new connection."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: GrpcConnection) -> None:
         """The connection has ended."""
 
-    def admitted(self, connection: Connection, user: str, *, is_admin: bool) -> None:
+    def admitted(self, connection: GrpcConnection, user: str, *, is_admin: bool) -> None:
         """A call of this user is admitted. Raises Overloaded if there is no place for its connection."""
 
     def begin(self) -> bool:
@@ -91,7 +91,7 @@ class Owner(Protocol):
         """
 
 
-class Connection(asyncio.Protocol):
+class GrpcConnection(asyncio.Protocol):
     """methods: by path. calls_max: concurrent calls. request_size_bytes_max: of one message of a client."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         *,
         calls_max: int,
         request_size_bytes_max: int,
-        owner: Owner,
+        owner: ConnectionOwner,
     ) -> None:
         self._methods = methods
         self._request_size_bytes_max = request_size_bytes_max
@@ -110,9 +110,9 @@ class Connection(asyncio.Protocol):
         """Done when it has gone."""
         self._h2 = Http2(calls_max)
         self._transport: asyncio.Transport
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _ConnectionStream] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.place: Place | None = None
+        self.place: ConnectionPlace | None = None
         """In the table of the port."""
         self.peer = ""
         self.is_over = False
@@ -257,7 +257,7 @@ class Connection(asyncio.Protocol):
             with suppress(ProtocolError):  # its client has ended it
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        stream = _Stream(self, self._h2, stream_id)
+        stream = _ConnectionStream(self, self._h2, stream_id)
         path, kind = headers.get(":path", ""), headers.get("content-type", "")
         method = self._methods.get(path)
         if headers.get(":method") != "POST" or not kind.startswith("application/grpc"):
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
         elif not self.owner.begin():
             stream.end(Code.RESOURCE_EXHAUSTED, "too many calls are under way: try again later")
         else:
-            call = Call(stream, headers, size_bytes_max=self._request_size_bytes_max)
+            call = GrpcCall(stream, headers, size_bytes_max=self._request_size_bytes_max)
             stream.call = call
             self._streams[stream_id] = stream
             task = self._loop.create_task(call.run(method), name=path)
@@ -420,16 +420,16 @@ class Connection(asyncio.Protocol):
             waiter.wake()
 
 
-_HANDLERS: Final[dict[type[Event], Callable[[Connection, Any], None]]] = {
-    RequestReceived: Connection._requested,
-    DataReceived: Connection._arrived,
-    StreamEnded: Connection._ended,
-    StreamReset: Connection._reset,
-    WindowUpdated: Connection._window_updated,
-    RemoteSettingsChanged: Connection._settings_changed,
-    PingReceived: Connection._pinged,
-    PriorityUpdated: Connection._prioritized,
-    UnknownFrameReceived: Connection._count_odd,
+_HANDLERS: Final[dict[type[Event], Callable[[GrpcConnection, Any], None]]] = {
+    RequestReceived: GrpcConnection._requested,
+    DataReceived: GrpcConnection._arrived,
+    StreamEnded: GrpcConnection._ended,
+    StreamReset: GrpcConnection._reset,
+    WindowUpdated: GrpcConnection._window_updated,
+    RemoteSettingsChanged: GrpcConnection._settings_changed,
+    PingReceived: GrpcConnection._pinged,
+    PriorityUpdated: GrpcConnection._prioritized,
+    UnknownFrameReceived: GrpcConnection._count_odd,
 }
 
 
@@ -446,12 +446,12 @@ class _Waiter(NamedTuple):
             self.future.set_result(None)
 
 
-class _Stream:
+class _ConnectionStream:
     """Carries one call over a connection."""
 
-    call: Call
+    call: GrpcCall
 
-    def __init__(self, connection: Connection, h2: Http2, stream_id: int) -> None:
+    def __init__(self, connection: GrpcConnection, h2: Http2, stream_id: int) -> None:
         self.peer = connection.peer
         self.keep = connection.keep
         self._failed = connection.owner.failed

@@ -29,7 +29,7 @@ class Code(enum.IntEnum):
     INTERNAL = 13
 
 
-class Failed(Exception):
+class GrpcFailed(Exception):
     """Ends a call with this code."""
 
     def __init__(self, code: Code, text: str) -> None:
@@ -47,10 +47,10 @@ def framed(message: bytes) -> bytes:
 
 
 def timeout_s(header: str) -> float:
-    """Parses `grpc-timeout`. Raises Failed."""
+    """Parses `grpc-timeout`. Raises GrpcFailed."""
     found = _TIMEOUT.fullmatch(header)
     if found is None:
-        raise Failed(Code.INTERNAL, "grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
+        raise GrpcFailed(Code.INTERNAL, "grpc-timeout is not 1 to 8 digits and one of H, M, S, m, u, n")
     return int(found[1]) * _UNITS_S[found[2]]
 
 
@@ -79,15 +79,17 @@ class IncomingMessages:
         return len(self._bytes)
 
     def take(self) -> bytes | None:
-        """The next message; None if it is incomplete. Raises Failed if it is too large or compressed."""
+        """The next message; None if it is incomplete. Raises GrpcFailed if it is too large or compressed."""
         if len(self._bytes) < self._needed:
             return None
         if self._needed == _PREFIX_SIZE_BYTES:
             size_bytes = int.from_bytes(self._bytes[1:_PREFIX_SIZE_BYTES], "big")
             if self._bytes[0]:
-                raise Failed(Code.UNIMPLEMENTED, "requests that are compressed by gRPC are not taken: send them plain")
+                raise GrpcFailed(
+                    Code.UNIMPLEMENTED, "requests that are compressed by gRPC are not taken: send them plain"
+                )
             if size_bytes > self._size_bytes_max:
-                raise Failed(
+                raise GrpcFailed(
                     Code.RESOURCE_EXHAUSTED,
                     f"a request of {size_bytes} bytes: at most {self._size_bytes_max} are allowed",
                 )

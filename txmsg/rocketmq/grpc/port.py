@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from txmsg.rocketmq.grpc.call import Method
-from txmsg.rocketmq.grpc.connection import Connection
+from txmsg.rocketmq.grpc.connection import GrpcConnection
 from txmsg.rocketmq.grpc.framing import Code
 from txmsg.runtime.logs import EventLog, HourlyLog
 from txmsg.wire.access.guard import host_of
 from txmsg.wire.address import host_and_port
 from txmsg.wire.connection import Traffic
 from txmsg.wire.listening import bound_sockets, stop_listening
-from txmsg.wire.table import Bounds, Table
+from txmsg.wire.table import ConnectionTable, ConnectionTableBounds
 from txmsg.wire.tls_transport import with_tls
 
 _log = EventLog(__name__)
@@ -61,9 +61,11 @@ class Port:
         """Calls answered with a gRPC code that is not OK."""
         self._methods = methods
         self.connections_max = connections_max
-        self.table = Table(
+        self.table = ConnectionTable(
             "the gateway",
-            Bounds(connections=connections_max, reserve=reserve, first_byte_s=_FIRST_BYTE_S, greeting_s=_CALL_S),
+            ConnectionTableBounds(
+                connections=connections_max, reserve=reserve, first_byte_s=_FIRST_BYTE_S, greeting_s=_CALL_S
+            ),
         )
         self.calls_max = calls_max
         self._calls_of_connection_max = calls_of_connection_max
@@ -72,7 +74,7 @@ class Port:
         self.requests_size_bytes = 0
         self.calls = 0
         """Under way."""
-        self.connections: set[Connection] = set()
+        self.connections: set[GrpcConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._looking: asyncio.TimerHandle | None = None
         self._is_stopping = False
@@ -110,15 +112,15 @@ class Port:
         for connection in list(self.connections):
             connection.abort()
 
-    def _connected(self) -> Connection:
-        return Connection(
+    def _connected(self) -> GrpcConnection:
+        return GrpcConnection(
             self._methods,
             calls_max=self._calls_of_connection_max,
             request_size_bytes_max=self._request_size_bytes_max,
             owner=self,
         )
 
-    def made(self, connection: Connection) -> bool:
+    def made(self, connection: GrpcConnection) -> bool:
         """As Owner has it."""
         self.connections.add(connection)
         if self._is_stopping:
@@ -126,13 +128,13 @@ class Port:
         connection.place = self.table.enter(host_of(connection.peer), lambda _: connection.abort())
         return connection.place is not None
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: GrpcConnection) -> None:
         """As Owner has it."""
         self.connections.discard(connection)
         if connection.place is not None:
             self.table.leave(connection.place)
 
-    def admitted(self, connection: Connection, user: str, *, is_admin: bool) -> None:
+    def admitted(self, connection: GrpcConnection, user: str, *, is_admin: bool) -> None:
         """As Owner has it."""
         if connection.place is not None:
             self.table.know(connection.place, user, is_admin=is_admin)

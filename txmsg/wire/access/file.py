@@ -21,7 +21,7 @@ from typing import Any, Final
 from txmsg.errors import MisuseError, TxmsgError, shown
 from txmsg.wire.access.limits import checked_limits
 from txmsg.wire.access.principal import check_role_name, check_user_name
-from txmsg.wire.access.rules import Rules, rules_of
+from txmsg.wire.access.rules import RuleSet, rules_of
 from txmsg.wire.access.snapshot import AccessSnapshot, Credential, User
 from txmsg.wire.access.tokens import NewToken
 
@@ -57,7 +57,7 @@ def read_access(text: str, version: int, file: str = "") -> AccessSnapshot:
         raise MisuseError("one certificate is given for two users: give each its own")
     rules = {subject: _texts(entries, subject) for subject, entries in _table(table.get("rules", {}), "rules").items()}
     return AccessSnapshot(
-        version=version, users=users, credentials=credentials, rules=Rules(rules_of(rules)), file=file
+        version=version, users=users, credentials=credentials, rules=RuleSet(rules_of(rules)), file=file
     )
 
 

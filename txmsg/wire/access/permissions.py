@@ -13,18 +13,18 @@ from shlex import quote as shell_quoted
 from typing import Any, NamedTuple
 
 from txmsg.errors import PermissionDenied
-from txmsg.wire.access.rules import RIGHTS, Action, Kind, Right, Rights, resource_text
+from txmsg.wire.access.rules import RIGHTS, Action, ResourceKind, Right, Rights, resource_text
 
-SEND_TOPIC = Right(Action.SEND, Kind.TOPIC)
-SEND_GROUP = Right(Action.SEND, Kind.GROUP)
-RECEIVE_GROUP = Right(Action.RECEIVE, Kind.GROUP)
-CHECK_GROUP = Right(Action.CHECK, Kind.GROUP)
-DESCRIBE_TOPIC = Right(Action.DESCRIBE, Kind.TOPIC)
-DESCRIBE_GROUP = Right(Action.DESCRIBE, Kind.GROUP)
-DESCRIBE_CLUSTER = Right(Action.DESCRIBE, Kind.CLUSTER)
-READ_TOPIC = Right(Action.READ, Kind.TOPIC)
-ADMINISTER_GROUP = Right(Action.ADMINISTER, Kind.GROUP)
-ADMINISTER_CLUSTER = Right(Action.ADMINISTER, Kind.CLUSTER)
+SEND_TOPIC = Right(Action.SEND, ResourceKind.TOPIC)
+SEND_GROUP = Right(Action.SEND, ResourceKind.GROUP)
+RECEIVE_GROUP = Right(Action.RECEIVE, ResourceKind.GROUP)
+CHECK_GROUP = Right(Action.CHECK, ResourceKind.GROUP)
+DESCRIBE_TOPIC = Right(Action.DESCRIBE, ResourceKind.TOPIC)
+DESCRIBE_GROUP = Right(Action.DESCRIBE, ResourceKind.GROUP)
+DESCRIBE_CLUSTER = Right(Action.DESCRIBE, ResourceKind.CLUSTER)
+READ_TOPIC = Right(Action.READ, ResourceKind.TOPIC)
+ADMINISTER_GROUP = Right(Action.ADMINISTER, ResourceKind.GROUP)
+ADMINISTER_CLUSTER = Right(Action.ADMINISTER, ResourceKind.CLUSTER)
 
 _GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 """Topics of a log that belong to a group, whose name follows."""
@@ -54,14 +54,14 @@ class Need:
 
     def __post_init__(self) -> None:
         assert self.right in RIGHTS, f"{self.right} is not a right"
-        assert self.found or self.optional or bool(self.path) != (self.right.kind is Kind.CLUSTER), (
+        assert self.found or self.optional or bool(self.path) != (self.right.kind is ResourceKind.CLUSTER), (
             f"{self} names nothing"
         )
         object.__setattr__(self, "names", _reader(self.path))
         object.__setattr__(self, "applies", attrgetter(self.when) if self.when else None)
 
 
-class Missing(NamedTuple):
+class MissingRight(NamedTuple):
     """A right that a principal does not have. name: "" for all, or any, of its kind."""
 
     right: Right
@@ -83,7 +83,7 @@ def _reader(path: str) -> Callable[[Any], Sequence[str]]:
 
 def resolved(right: Right, name: str) -> tuple[Right, str]:
     """A group's own topics in a log (retries, dead letters) are part of the group; a server's own, of the cluster."""
-    if right.kind is not Kind.TOPIC or not name.startswith("%"):
+    if right.kind is not ResourceKind.TOPIC or not name.startswith("%"):
         return right, name
     for prefix in _GROUP_TOPICS:
         if name.startswith(prefix):
@@ -109,7 +109,7 @@ def denied(user: str, right: Right, name: str, *, file: str = "") -> PermissionD
     return error
 
 
-def missing(rights: Rights, method: str, request: Any) -> Missing | None:
+def missing(rights: Rights, method: str, request: Any) -> MissingRight | None:
     """The first right that a principal lacks for this call, or None."""
     for need in PERMISSIONS[method]:
         if need.optional or (need.applies is not None and not need.applies(request)):
@@ -120,13 +120,13 @@ def missing(rights: Rights, method: str, request: Any) -> Missing | None:
         for name in names:
             if need.found and not name:
                 if not rights.has(need.right):
-                    return Missing(need.right, name)
+                    return MissingRight(need.right, name)
             elif not allows(rights, need.right, name):
-                return Missing(*resolved(need.right, name))
+                return MissingRight(*resolved(need.right, name))
     return None
 
 
-def missing_before(rights: Rights, method: str, names: Mapping[str, str]) -> Missing | None:
+def missing_before(rights: Rights, method: str, names: Mapping[str, str]) -> MissingRight | None:
     """The same before there is a request, to offer only what is allowed.
 
     names: those known of the request, by their kinds. Of a kind that is not there, a right on any name will do.
@@ -135,20 +135,20 @@ def missing_before(rights: Rights, method: str, names: Mapping[str, str]) -> Mis
         if need.optional or need.applies is not None:
             continue
         name = names.get(need.right.kind, "")
-        if need.right.kind in names or need.right.kind is Kind.CLUSTER:
+        if need.right.kind in names or need.right.kind is ResourceKind.CLUSTER:
             if not allows(rights, need.right, name):
-                return Missing(*resolved(need.right, name))
+                return MissingRight(*resolved(need.right, name))
         elif not rights.has(need.right):
-            return Missing(need.right, "")
+            return MissingRight(need.right, "")
     return None
 
 
 def _topic(action: Action, path: str = "", **kwargs: Any) -> Need:
-    return Need(Right(action, Kind.TOPIC), path, **kwargs)
+    return Need(Right(action, ResourceKind.TOPIC), path, **kwargs)
 
 
 def _group(action: Action, path: str = "", **kwargs: Any) -> Need:
-    return Need(Right(action, Kind.GROUP), path, **kwargs)
+    return Need(Right(action, ResourceKind.GROUP), path, **kwargs)
 
 
 _BY_ERROR = _topic(Action.READ, "which.topic", when="which.error")
@@ -163,7 +163,7 @@ _OF_GROUP = {
 _SIGNED_IN: tuple[Need, ...] = ()
 _SHOWS_CLUSTER = (Need(DESCRIBE_CLUSTER),)
 _CHANGES_CLUSTER = (Need(ADMINISTER_CLUSTER),)
-_READS_CLUSTER = (Need(Right(Action.READ, Kind.CLUSTER)),)
+_READS_CLUSTER = (Need(Right(Action.READ, ResourceKind.CLUSTER)),)
 _MEMBER = (_group(Action.RECEIVE, found=True),)
 
 PERMISSIONS: dict[str, tuple[Need, ...]] = {

@@ -44,7 +44,7 @@ class Action(StrEnum):
     """Change and delete; of a group also decide, redrive, purge and seek. Does not include `read`."""
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     """What it is done to. There is one cluster, which has no name."""
 
     TOPIC = "topic"
@@ -56,15 +56,15 @@ class Right(NamedTuple):
     """An action on a kind of thing."""
 
     action: Action
-    kind: Kind
+    kind: ResourceKind
 
 
 RIGHTS = tuple(
     Right(action, kind)
     for kind, actions in {
-        Kind.TOPIC: (Action.SEND, Action.RECEIVE, Action.DESCRIBE, Action.READ, Action.ADMINISTER),
-        Kind.GROUP: (Action.SEND, Action.RECEIVE, Action.CHECK, Action.DESCRIBE, Action.ADMINISTER),
-        Kind.CLUSTER: (Action.DESCRIBE, Action.READ, Action.ADMINISTER),
+        ResourceKind.TOPIC: (Action.SEND, Action.RECEIVE, Action.DESCRIBE, Action.READ, Action.ADMINISTER),
+        ResourceKind.GROUP: (Action.SEND, Action.RECEIVE, Action.CHECK, Action.DESCRIBE, Action.ADMINISTER),
+        ResourceKind.CLUSTER: (Action.DESCRIBE, Action.READ, Action.ADMINISTER),
     }.items()
     for action in actions
 )
@@ -77,7 +77,7 @@ class Rule:
 
     subject: str
     action: Action
-    kind: Kind
+    kind: ResourceKind
     pattern: str
 
     @property
@@ -89,14 +89,14 @@ class Rule:
         return f"{self.subject} {self.action} {self.resource}"
 
 
-class Decision(NamedTuple):
+class AccessDecision(NamedTuple):
     """Whether something is allowed, and by which rule: one of them if there are several."""
 
     allowed: bool
     rule: Rule | None
 
 
-_DENIED = Decision(False, None)
+_DENIED = AccessDecision(False, None)
 
 
 class Names(NamedTuple):
@@ -115,17 +115,17 @@ class _Grants:
     __slots__ = ("_exact", "_prefixes")
 
     def __init__(self) -> None:
-        self._exact: dict[str, Decision] = {}
-        self._prefixes: list[tuple[str, Decision]] = []
+        self._exact: dict[str, AccessDecision] = {}
+        self._prefixes: list[tuple[str, AccessDecision]] = []
 
     def add(self, rule: Rule) -> None:
-        decision = Decision(True, rule)
+        decision = AccessDecision(True, rule)
         if rule.pattern.endswith("*"):
             self._prefixes.append((rule.pattern[:-1], decision))
         else:
             self._exact[rule.pattern] = decision
 
-    def decide(self, name: str) -> Decision:
+    def decide(self, name: str) -> AccessDecision:
         exact = self._exact.get(name)
         if exact is not None:
             return exact
@@ -156,7 +156,7 @@ class Rights:
             self._grants[right] = _Grants()
         self._grants[right].add(rule)
 
-    def decide(self, right: Right, name: str) -> Decision:
+    def decide(self, right: Right, name: str) -> AccessDecision:
         """The empty name stands for all of the kind: only the pattern `*` allows that, and the cluster has no other."""
         grants = self._grants.get(right)
         return _DENIED if grants is None else grants.decide(name)
@@ -171,7 +171,7 @@ class Rights:
         return right in self._grants
 
 
-class Rules:
+class RuleSet:
     """All rules, by subject."""
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
@@ -189,9 +189,9 @@ class Rules:
 ADMIN_RULES = tuple(Rule(ROLE + ADMIN, right.action, right.kind, "*") for right in RIGHTS)
 
 
-def resource_text(kind: Kind, pattern: str) -> str:
+def resource_text(kind: ResourceKind, pattern: str) -> str:
     """The inverse of `parse_resource`."""
-    return str(kind) if kind is Kind.CLUSTER else f"{kind}:{pattern}"
+    return str(kind) if kind is ResourceKind.CLUSTER else f"{kind}:{pattern}"
 
 
 def parse_rule(subject: str, action: str, resource: str) -> Rule:
@@ -217,7 +217,7 @@ def known_rules(stored: Iterable[tuple[str, str, str, str]]) -> Iterator[Rule]:
     """
     for subject, action, kind, pattern in stored:
         try:
-            yield Rule(subject, Action(action), Kind(kind), pattern)
+            yield Rule(subject, Action(action), ResourceKind(kind), pattern)
         except ValueError:
             _log.warning(
                 "access.rule_unknown",
@@ -226,18 +226,20 @@ def known_rules(stored: Iterable[tuple[str, str, str, str]]) -> Iterator[Rule]:
             )
 
 
-def parse_resource(text: str) -> tuple[Kind, str]:
+def parse_resource(text: str) -> tuple[ResourceKind, str]:
     """`topic:orders`, `group:billing*` or `cluster`, as kind and pattern."""
-    if text == Kind.CLUSTER:
-        return Kind.CLUSTER, "*"
+    if text == ResourceKind.CLUSTER:
+        return ResourceKind.CLUSTER, "*"
     kind, _, pattern = text.partition(":")
     is_prefix = pattern.endswith("*")
-    if kind not in (Kind.TOPIC, Kind.GROUP) or not (pattern == "*" or is_name(pattern[:-1] if is_prefix else pattern)):
+    if kind not in (ResourceKind.TOPIC, ResourceKind.GROUP) or not (
+        pattern == "*" or is_name(pattern[:-1] if is_prefix else pattern)
+    ):
         raise MisuseError(
             f"{shown(text)} does not name what a rule is for: use topic:NAME, group:NAME or cluster, where NAME may "
             "end in * (every name with this prefix)"
         )
-    return Kind(kind), pattern
+    return ResourceKind(kind), pattern
 
 
 def rules_of(table: Mapping[str, Iterable[str]]) -> list[Rule]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from txmsg.wire.access.keys import AccessKey
-from txmsg.wire.access.rules import Rules
+from txmsg.wire.access.rules import RuleSet
 
 __all__ = ["AccessSnapshot", "Credential", "User"]
 
@@ -43,7 +43,7 @@ class AccessSnapshot:
     """By the public id of the token."""
     access_keys: Mapping[str, AccessKey] = field(default_factory=dict)
     """By their ids."""
-    rules: Rules = field(default_factory=Rules)
+    rules: RuleSet = field(default_factory=RuleSet)
     file: str = ""
     """Where they are changed; "": by `txmsg user` and `txmsg acl`."""
     certificates: Mapping[str, User] = field(init=False, repr=False)

@@ -18,7 +18,7 @@ from txmsg.client.app.application import Txmsg
 from txmsg.client.app.loading import load
 from txmsg.client.app.worker.reports import series_of
 from txmsg.errors import MisuseError
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.runtime import loops, signals
 from txmsg.runtime.child import when_parent_is_gone
@@ -111,7 +111,7 @@ async def _run(app: Txmsg, reports: IO[str]) -> None:
 
 
 def _series(app: Txmsg) -> list[Any]:
-    figures = Figures(Process.APPLICATION)
+    figures = Figures(ExportingProcess.APPLICATION)
     app._put_figures(figures)
     return series_of(figures)
 

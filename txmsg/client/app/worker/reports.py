@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from txmsg.metrics.catalogue import CATALOGUE, Kind, Process
+from txmsg.metrics.catalogue import CATALOGUE, ExportingProcess, MetricKind
 from txmsg.metrics.counts import Histogram
 from txmsg.metrics.figures import Figures, Value
 
@@ -28,12 +28,12 @@ def _plain(value: Value) -> float | list[Any]:
 
 def counters_in(report: Sequence[Series]) -> list[Series]:
     """What goes on to count when its process has ended, for a counter does not go back."""
-    return [series for series in report if CATALOGUE[series[0]].kind is not Kind.GAUGE]
+    return [series for series in report if CATALOGUE[series[0]].kind is not MetricKind.GAUGE]
 
 
 def together(reports: Sequence[Sequence[Series]]) -> list[Series]:
     """One report of several: each series added up."""
-    return series_of(put_all(Figures(Process.APPLICATION), reports))
+    return series_of(put_all(Figures(ExportingProcess.APPLICATION), reports))
 
 
 def put_all(figures: Figures, reports: Sequence[Sequence[Series]]) -> Figures:

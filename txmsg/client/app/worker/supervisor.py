@@ -16,7 +16,7 @@ from txmsg.client.app.worker.changes import Changes
 from txmsg.client.app.worker.process import SupervisorOrders
 from txmsg.client.app.worker.reports import Series, counters_in, put_all, together
 from txmsg.errors import MisuseError
-from txmsg.metrics.catalogue import Process
+from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures
 from txmsg.runtime.child import Child, spawn_application
 from txmsg.runtime.logs import EventLog
@@ -34,7 +34,7 @@ _READ_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkerPlan:
     """What a worker is to run."""
 
     app: str
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _ProcessSlot:
     """One of the processes that there are to be, with those before it that still end."""
 
     name: str
@@ -70,10 +70,10 @@ class Supervisor:
     log: gets each line of their logs, with the name of the process.
     """
 
-    def __init__(self, plan: Plan, log: Callable[[str, str], object]) -> None:
+    def __init__(self, plan: WorkerPlan, log: Callable[[str, str], object]) -> None:
         self._plan = plan
         self._log = log
-        self._places = [_Place(f"worker-{n}") for n in range(1, plan.processes + 1)]
+        self._places = [_ProcessSlot(f"worker-{n}") for n in range(1, plan.processes + 1)]
         self._ending: list[_Worker] = []
         self._changes = None if plan.reload is None else Changes(plan.reload)
         self._look_at_files_at = self._look_at_memory_at = 0.0
@@ -93,7 +93,7 @@ class Supervisor:
 
     def figures(self) -> Figures:
         """Its own, and what all processes have counted together."""
-        figures = Figures(Process.WORKER)
+        figures = Figures(ExportingProcess.WORKER)
         # In this order: one that moves meanwhile, from its place to those that end, is met at least once.
         workers = dict.fromkeys([*self._working(), *self._ending])
         with self._lock:
@@ -147,7 +147,7 @@ class Supervisor:
             self._look_at_ending(time.monotonic())
             time.sleep(_LOOK_S if self._ending else 0)
 
-    def _start(self, place: _Place, now: float) -> None:
+    def _start(self, place: _ProcessSlot, now: float) -> None:
         """Starts a process, or sees when to try again: there may be too many of them, or too little memory."""
         try:
             place.worker = self._started(place, now)
@@ -162,7 +162,7 @@ class Supervisor:
                 delay_s=delay_s,
             )
 
-    def _started(self, place: _Place, now: float) -> _Worker:
+    def _started(self, place: _ProcessSlot, now: float) -> _Worker:
         plan = self._plan
         orders = SupervisorOrders(
             name=place.name,
@@ -175,7 +175,7 @@ class Supervisor:
         )
         return _Worker(orders, now, self._log)
 
-    def _ended(self, place: _Place, worker: _Worker, now: float) -> None:
+    def _ended(self, place: _ProcessSlot, worker: _Worker, now: float) -> None:
         """A process ended by itself."""
         ending = worker.child.ending
         self._collect(worker)
@@ -229,7 +229,7 @@ class Supervisor:
                 place.restarts, place.start_at = Restarts(), now
                 self._replace(place, now)
 
-    def _replace(self, place: _Place, now: float) -> None:
+    def _replace(self, place: _ProcessSlot, now: float) -> None:
         if place.worker is not None:
             self._end(place.worker, now)
         self._start(place, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from txmsg.ops.console.actions import Action
+from txmsg.ops.console.actions import ConsoleAction
 from txmsg.ops.console.pages import (
     alerts,
     audit,
@@ -38,4 +38,4 @@ _MODULES: Final = (
 )
 
 VIEWS: Final[Sequence[View]] = tuple(view for module in _MODULES for view in module.VIEWS)
-ACTIONS: Final[Sequence[Action]] = tuple(action for module in _MODULES for action in module.ACTIONS)
+ACTIONS: Final[Sequence[ConsoleAction]] = tuple(action for module in _MODULES for action in module.ACTIONS)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterQuery, DeadLetters, Selection
+from txmsg.administration.dead_letters import DeadLetterFilter, DeadLetterQuery, DeadLettersService, Selection
 from txmsg.errors import MisuseError
-from txmsg.ops.console.actions import Action, Confirmation, Field
+from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.forms import float_of, names, time_of
 from txmsg.ops.console.look import PageContext
-from txmsg.ops.console.operations import Operation
+from txmsg.ops.console.operations import ConsoleOperation
 from txmsg.ops.console.views import View
 
 PAGE_MAX: Final = 50
@@ -31,7 +31,7 @@ def _given(look: PageContext) -> dict[str, str]:
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     which, page = _which(look), look.values.get("page", "")
-    found = await look.ask(DeadLetters.list, DeadLetterQuery(which=which, limit=PAGE_MAX, after=page))
+    found = await look.ask(DeadLettersService.list, DeadLetterQuery(which=which, limit=PAGE_MAX, after=page))
     given = _given(look)
     of_all = {"group": ""} | given  # without a group, it is for all of them
     return {"letters": found.letters, "next": found.next, "given": given, "of_all": of_all}
@@ -40,7 +40,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     group, id_ = look.path["group"], look.path["id"]
     which = DeadLetterFilter(group=group, id=id_)
-    found = await look.ask(DeadLetters.list, DeadLetterQuery(which=which, limit=1, whole=True))
+    found = await look.ask(DeadLettersService.list, DeadLetterQuery(which=which, limit=1, whole=True))
     if not found.letters:
         raise MisuseError(look.t("dead_letters.gone", id=id_, group=group))
     letter = found.letters[0]
@@ -54,7 +54,7 @@ async def _select(look: PageContext) -> Selection:
     which = _which(look)
     if which == DeadLetterFilter():
         raise MisuseError(look.t("dead_letters.which_one"))
-    return await look.ask(DeadLetters.count, which)
+    return await look.ask(DeadLettersService.count, which)
 
 
 def _filter_fields(look: PageContext, selection: Selection) -> list[Field]:
@@ -87,7 +87,7 @@ async def _confirm_redrive(look: PageContext) -> Confirmation:
     )
 
 
-async def _redrive(look: PageContext) -> Operation:
+async def _redrive(look: PageContext) -> ConsoleOperation:
     selection, rate = await _select(look), float_of(look, "rate")
     if rate is not None and rate < 0.1:
         raise MisuseError(look.t("dead_letters.rate_too_low"))
@@ -106,7 +106,7 @@ async def _confirm_purge(look: PageContext) -> Confirmation:
     )
 
 
-async def _purge(look: PageContext) -> Operation:
+async def _purge(look: PageContext) -> ConsoleOperation:
     selection = await _select(look)
     title = look.t("dead_letters.purging", which=_named(look))
     return look.start(title, selection.count, lambda notify: notify.purge(selection))
@@ -123,6 +123,8 @@ VIEWS: Final = (
     ),
 )
 ACTIONS: Final = (
-    Action(path="/dead-letters/redrive", method="DeadLetters/Redrive", confirm=_confirm_redrive, perform=_redrive),
-    Action(path="/dead-letters/purge", method="DeadLetters/Purge", confirm=_confirm_purge, perform=_purge),
+    ConsoleAction(
+        path="/dead-letters/redrive", method="DeadLetters/Redrive", confirm=_confirm_redrive, perform=_redrive
+    ),
+    ConsoleAction(path="/dead-letters/purge", method="DeadLetters/Purge", confirm=_confirm_purge, perform=_purge),
 )

@@ -10,7 +10,7 @@ from txmsg.administration.groups import (
     GroupDetails,
     GroupName,
     GroupQuery,
-    Groups,
+    GroupsService,
     PoisonedKey,
     RetryQuery,
     RetrySkip,
@@ -18,10 +18,10 @@ from txmsg.administration.groups import (
 from txmsg.errors import MisuseError
 from txmsg.message import parse_id
 from txmsg.ops.console import group_actions
-from txmsg.ops.console.actions import Action, Confirmation, Field, final_act
+from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field, final_act
 from txmsg.ops.console.forms import float_of, int_of
 from txmsg.ops.console.look import PageContext
-from txmsg.ops.console.operations import Operation
+from txmsg.ops.console.operations import ConsoleOperation
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import seconds_in, shown_duration
 
@@ -33,14 +33,14 @@ _QUEUES_MAX: Final = 500
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
-    found = await look.ask(Groups.list, GroupQuery(limit=PAGE_MAX, after=after, contains=search))
+    found = await look.ask(GroupsService.list, GroupQuery(limit=PAGE_MAX, after=after, contains=search))
     return {"groups": found.groups, "producers": found.producer_groups, "next": found.next, "search": search}
 
 
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     group, page = look.path["group"], look.values.get("retries", "")
     found = await _shown(look)
-    retries = await look.ask(Groups.list_retries, RetryQuery(group=group, limit=_RETRIES_MAX, after=page))
+    retries = await look.ask(GroupsService.list_retries, RetryQuery(group=group, limit=_RETRIES_MAX, after=page))
     rates = look.snapshot.each_rate("txmsg_group_processed_messages_total") if look.watch.snapshot else {}
     own = [rate for (of, _), rate in rates.items() if of == group]  # none, if there are more groups than figures name
     return {
@@ -54,7 +54,7 @@ async def _read_one(look: PageContext) -> Mapping[str, Any]:
 
 
 async def _shown(look: PageContext) -> GroupDetails:
-    return await look.ask(Groups.show, GroupName(group=look.path["group"]))
+    return await look.ask(GroupsService.show, GroupName(group=look.path["group"]))
 
 
 # ---- stop, start, settings
@@ -87,7 +87,7 @@ async def _start(look: PageContext) -> str:
 
 async def _set_stopped(look: PageContext, *, stopped: bool) -> str:
     group = look.path["group"]
-    await look.ask(Groups.alter, GroupChange(group=group, stopped=stopped))
+    await look.ask(GroupsService.alter, GroupChange(group=group, stopped=stopped))
     return look.t("groups.is_stopped" if stopped else "groups.is_started", group=group)
 
 
@@ -149,7 +149,7 @@ async def _alter(look: PageContext) -> str:
         deliver_rate_max=float_of(look, "rate") or 0.0,
         orderly=look.values["orderly"] == "on" if "orderly" in look.values else None,
     )
-    await look.ask(Groups.alter, change)
+    await look.ask(GroupsService.alter, change)
     return look.t("groups.altered", group=group)
 
 
@@ -197,7 +197,7 @@ async def _confirm_retry(look: PageContext) -> Confirmation:
     )
 
 
-async def _retry(look: PageContext) -> str | Operation:
+async def _retry(look: PageContext) -> str | ConsoleOperation:
     group, id_ = look.path["group"], look.values.get("id", "")
     if id_:
         count = await look.notify(lambda notify: sum(notify.retry_now(group, id_)))
@@ -214,7 +214,7 @@ async def _confirm_skip(look: PageContext) -> Confirmation:
 
 async def _skip(look: PageContext) -> str:
     group, id_ = look.path["group"], look.values.get("id", "")
-    found = await look.ask(Groups.skip_retry, RetrySkip(group=group, id=id_))
+    found = await look.ask(GroupsService.skip_retry, RetrySkip(group=group, id=id_))
     return look.t("groups.skipped", count=found.skipped)
 
 
@@ -223,11 +223,11 @@ VIEWS: Final = (
     View(path="/groups/{group}", section="groups", template="group.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/groups/{group}/stop", method="Groups/Alter", confirm=_confirm_stop, perform=_stop),
-    Action(path="/groups/{group}/start", method="Groups/Alter", confirm=_confirm_start, perform=_start),
-    Action(path="/groups/{group}/alter", method="Groups/Alter", confirm=_confirm_alter, perform=_alter),
-    Action(path="/groups/{group}/seek", method="Groups/Seek", confirm=_confirm_seek, perform=_seek),
-    Action(path="/groups/{group}/retry", method="Groups/RetryNow", confirm=_confirm_retry, perform=_retry),
-    Action(path="/groups/{group}/skip", method="Groups/SkipRetry", confirm=_confirm_skip, perform=_skip),
-    Action(path="/groups/{group}/delete", method="Groups/Delete", confirm=_confirm_delete, perform=_delete),
+    ConsoleAction(path="/groups/{group}/stop", method="Groups/Alter", confirm=_confirm_stop, perform=_stop),
+    ConsoleAction(path="/groups/{group}/start", method="Groups/Alter", confirm=_confirm_start, perform=_start),
+    ConsoleAction(path="/groups/{group}/alter", method="Groups/Alter", confirm=_confirm_alter, perform=_alter),
+    ConsoleAction(path="/groups/{group}/seek", method="Groups/Seek", confirm=_confirm_seek, perform=_seek),
+    ConsoleAction(path="/groups/{group}/retry", method="Groups/RetryNow", confirm=_confirm_retry, perform=_retry),
+    ConsoleAction(path="/groups/{group}/skip", method="Groups/SkipRetry", confirm=_confirm_skip, perform=_skip),
+    ConsoleAction(path="/groups/{group}/delete", method="Groups/Delete", confirm=_confirm_delete, perform=_delete),
 )

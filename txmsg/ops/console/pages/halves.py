@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from txmsg.administration.halves import (
-    Admin,
+    AdminService,
     HalfDecision,
     HalfMessage,
     HalfPage,
@@ -18,7 +18,7 @@ from txmsg.administration.halves import (
     of_transaction,
 )
 from txmsg.errors import MisuseError
-from txmsg.ops.console.actions import Action, Confirmation, Field
+from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
@@ -32,7 +32,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
     group, parked = look.values.get("group", "").strip(), bool(look.values.get("parked"))
     page = look.values.get("page", "")
     query = HalfQuery(group=group, parked_only=parked, limit=PAGE_MAX, after=page or None)
-    found = await look.ask(Admin.list_halves, query)
+    found = await look.ask(AdminService.list_halves, query)
     return {"halves": found.halves, "next": found.next, "group": group, "parked": parked, "now": datetime.now(UTC)}
 
 
@@ -57,7 +57,7 @@ def _transaction(look: PageContext) -> UUID:
 async def _found(look: PageContext, *, with_bodies: bool = False) -> HalfPage:
     transaction_id = _transaction(look)
     query = of_transaction(transaction_id, with_bodies=with_bodies)
-    return found_of(transaction_id, await look.ask(Admin.list_halves, query))
+    return found_of(transaction_id, await look.ask(AdminService.list_halves, query))
 
 
 async def _halves(look: PageContext) -> Sequence[HalfMessage]:
@@ -78,14 +78,14 @@ async def _confirm_check(look: PageContext) -> Confirmation:
 
 async def _check(look: PageContext) -> str:
     transaction_id = _transaction(look)
-    found = await look.ask(Admin.resume_halves, ResumeHalves(transaction_id=transaction_id))
+    found = await look.ask(AdminService.resume_halves, ResumeHalves(transaction_id=transaction_id))
     if not found.resumed:  # it is not parked: then its client's "unknown" has it checked soon
         route = await look.ask(Notify.route, RouteRequest())
         await look.ask(Notify.end_transactions, EndTransactionsRequest(shard=route.shard, unknown=transaction_id.bytes))
     return look.t("halves.checked")
 
 
-def _deciding(outcome: str) -> Action:
+def _deciding(outcome: str) -> ConsoleAction:
     """Commit or rollback."""
 
     async def confirm(look: PageContext) -> Confirmation:
@@ -115,11 +115,11 @@ def _deciding(outcome: str) -> Action:
         if not reason:
             raise MisuseError(look.t("halves.no_reason"))
         decision = HalfDecision(transaction_id=transaction_id, commit=outcome == "commit", reason=reason)
-        await look.ask(Admin.resolve_half, decision)
+        await look.ask(AdminService.resolve_half, decision)
         return look.t(f"halves.{outcome}_done")
 
     path = f"/halves/{{transaction}}/{outcome}"
-    return Action(path=path, method="Admin/ResolveHalf", confirm=confirm, perform=perform)
+    return ConsoleAction(path=path, method="Admin/ResolveHalf", confirm=confirm, perform=perform)
 
 
 VIEWS: Final = (
@@ -127,7 +127,9 @@ VIEWS: Final = (
     View(path="/halves/{transaction}", section="halves", template="half.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/halves/{transaction}/check", method="Admin/ResumeHalves", confirm=_confirm_check, perform=_check),
+    ConsoleAction(
+        path="/halves/{transaction}/check", method="Admin/ResumeHalves", confirm=_confirm_check, perform=_check
+    ),
     _deciding("commit"),
     _deciding("rollback"),
 )

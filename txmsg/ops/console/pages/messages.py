@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from txmsg.administration.life import MessageLives, message_life, messages_from
-from txmsg.administration.messages import Erasure, Messages, content_of
-from txmsg.administration.topics import TopicName, Topics
+from txmsg.administration.messages import Erasure, MessagesService, content_of
+from txmsg.administration.topics import TopicName, TopicsService
 from txmsg.errors import MisuseError, OutcomeExpired, UnknownTopic
 from txmsg.message import parse_id
-from txmsg.ops.console.actions import Action, Confirmation, final_act
+from txmsg.ops.console.actions import Confirmation, ConsoleAction, final_act
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.forms import int_of
 from txmsg.ops.console.look import PageContext
@@ -54,7 +54,7 @@ async def _is_erasable(look: PageContext, topic: str | None) -> bool:
     if topic is None:
         return False
     try:
-        found = await look.ask(Topics.settings, TopicName(topic=topic))
+        found = await look.ask(TopicsService.settings, TopicName(topic=topic))
     except UnknownTopic:  # deleted meanwhile
         return False
     return found.erasable_s is not None
@@ -68,7 +68,7 @@ async def _confirm_erase(look: PageContext) -> Confirmation:
 
 async def _erase(look: PageContext) -> str:
     id_, topic = look.path["id"], look.values.get("topic", "")
-    (result,) = (await look.ask(Messages.erase, Erasure(topic=topic, ids=[id_]))).results
+    (result,) = (await look.ask(MessagesService.erase, Erasure(topic=topic, ids=[id_]))).results
     if not result.found:
         raise MisuseError(look.t("messages.not_erasable", id=id_, topic=topic))
     return look.t("messages.erased" if result.erased else "messages.erased_before", id=id_)
@@ -78,4 +78,6 @@ VIEWS: Final = (
     View(path="/messages", section="find", template="messages.html", read=_read, every_s=5.0),
     View(path="/messages/{id}", section="find", template="message.html", read=_read_one, every_s=2.0),
 )
-ACTIONS: Final = (Action(path="/messages/{id}/erase", method="Messages/Erase", confirm=_confirm_erase, perform=_erase),)
+ACTIONS: Final = (
+    ConsoleAction(path="/messages/{id}/erase", method="Messages/Erase", confirm=_confirm_erase, perform=_erase),
+)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from txmsg.administration.ask import Nothing
-from txmsg.administration.cluster import Cluster, Mirror
+from txmsg.administration.cluster import ClusterService, MirrorProgress
 from txmsg.administration.groups import GroupQuery
 from txmsg.errors import TxmsgError
 from txmsg.ops.console import group_actions
-from txmsg.ops.console.actions import Action, Confirmation
+from txmsg.ops.console.actions import Confirmation, ConsoleAction
 from txmsg.ops.console.desks import UserDatabase
-from txmsg.ops.console.logs import Log
+from txmsg.ops.console.logs import NamedLog
 from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
 
@@ -32,17 +32,17 @@ _QUEUES_MAX: Final = 500
 class _Row:
     """A log in the list. state: None if it does not answer, with the reason."""
 
-    log: Log
+    log: NamedLog
     state: LogState | None
     error: str = ""
 
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
-    mirrors: Sequence[Mirror] = ()
+    mirrors: Sequence[MirrorProgress] = ()
     error = ""
     rows = asyncio.gather(*(_row(look.desk, log) for log in look.logs.values()))
     try:
-        mirrors = (await look.ask(Cluster.mirrors, Nothing())).mirrors
+        mirrors = (await look.ask(ClusterService.mirrors, Nothing())).mirrors
     except TxmsgError as exc:  # the logs are shown all the same
         error = str(exc)
     return {"mirrors": mirrors, "mirrors_error": error, "logs": await rows, "without_own": _without_own}
@@ -53,7 +53,7 @@ def _without_own(excluded: Sequence[str]) -> list[str]:
     return [each for each in excluded if not each.startswith("%")]
 
 
-async def _row(desk: UserDatabase, log: Log) -> _Row:
+async def _row(desk: UserDatabase, log: NamedLog) -> _Row:
     from txmsg.administration.log_contents import log_state  # with txmsg[metaq] only
 
     try:
@@ -88,7 +88,7 @@ async def _read_group(look: PageContext) -> Mapping[str, Any]:
     return {"group": found, "queues": found.queues[:_QUEUES_MAX]}
 
 
-def _groups(look: PageContext) -> group_actions.Ask:
+def _groups(look: PageContext) -> group_actions.AskAdministration:
     """The administration of the groups of the log that the path names."""
 
     async def ask(work: Callable[[LogAdministration], T]) -> T:
@@ -124,6 +124,6 @@ VIEWS: Final = (
 )
 # What a visitor may do there, the log's server says; for a log in a directory, console/logs.py does.
 ACTIONS: Final = (
-    Action(path=f"{_GROUP}/seek", method="", confirm=_confirm_seek, perform=_seek),
-    Action(path=f"{_GROUP}/delete", method="", confirm=_confirm_delete, perform=_delete),
+    ConsoleAction(path=f"{_GROUP}/seek", method="", confirm=_confirm_seek, perform=_seek),
+    ConsoleAction(path=f"{_GROUP}/delete", method="", confirm=_confirm_delete, perform=_delete),
 )

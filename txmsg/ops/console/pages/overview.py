@@ -29,7 +29,7 @@ from txmsg.checks.messages import (
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Scope
 from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.views import View
-from txmsg.ops.console.watch import Snapshot, Watch
+from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
 
 _ROWS: Final = 8
 _STEP_S: Final = 5
@@ -116,13 +116,13 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
     }
 
 
-def _count(snapshot: Snapshot, name: str, named: set[str]) -> str:
+def _count(snapshot: DatabaseSnapshot, name: str, named: set[str]) -> str:
     """How many there are. A broker of an older release only tells whether there are more than it names."""
     count = snapshot.whole(name)
     return f"{len(named - {OTHER}):,}" + ("+" if OTHER in named else "") if count is None else f"{count:,.0f}"
 
 
-def broker_row(snapshot: Snapshot, broker: str) -> dict[str, Any]:
+def broker_row(snapshot: DatabaseSnapshot, broker: str) -> dict[str, Any]:
     """A broker as tables show it."""
     return {
         "broker": snapshot.broker(broker),
@@ -138,7 +138,7 @@ def broker_row(snapshot: Snapshot, broker: str) -> dict[str, Any]:
     }
 
 
-def lines(watch: Watch) -> Sequence[OverviewFigure]:
+def lines(watch: DatabasePoller) -> Sequence[OverviewFigure]:
     """The figures on top. Of a watch that has a snapshot."""
     snapshot = watch.snapshot
     assert snapshot is not None
@@ -170,7 +170,7 @@ def lines(watch: Watch) -> Sequence[OverviewFigure]:
     )
 
 
-def _points(watch: Watch, name: str) -> tuple[int, str]:
+def _points(watch: DatabasePoller, name: str) -> tuple[int, str]:
     """The last quarter of an hour in steps: of each the last value."""
     by_step = {int(point.at) // _STEP_S: point.values.get(name) for point in watch.history}
     first, last = min(by_step), max(by_step)
@@ -182,7 +182,7 @@ def _points(watch: Watch, name: str) -> tuple[int, str]:
     return first * _STEP_S, ",".join(points)
 
 
-def findings(snapshot: Snapshot) -> Sequence[OverviewFinding]:
+def findings(snapshot: DatabaseSnapshot) -> Sequence[OverviewFinding]:
     """What needs an operator, the worst first: of each check one finding."""
     by_check: dict[Check, list[Finding]] = {}
     for found in (*_of_brokers(snapshot), *_in_figures(snapshot)):
@@ -194,7 +194,7 @@ def findings(snapshot: Snapshot) -> Sequence[OverviewFinding]:
     return sorted(shown, key=lambda each: list(Severity).index(each.finding.severity))
 
 
-def _of_brokers(snapshot: Snapshot) -> Iterator[Finding]:
+def _of_brokers(snapshot: DatabaseSnapshot) -> Iterator[Finding]:
     alive = [each for each in snapshot.cluster.brokers if each.state != "dead"]
     if unassigned := snapshot.cluster.queues_unassigned:
         yield QUEUES_UNDELIVERED.found(value=unassigned, queues=snapshot.cluster.queues)
@@ -210,7 +210,7 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Finding]:
         yield FIGURES_LATE.found(value=age_s)
 
 
-def _in_figures(snapshot: Snapshot) -> Iterator[Finding]:
+def _in_figures(snapshot: DatabaseSnapshot) -> Iterator[Finding]:
     for broker, series in snapshot.series.items():
         yield from findings_in(samples_told(series, instance=broker), scope=Scope.PROCESS)
     one = next(iter(snapshot.series.values()), {})  # which has the limits of what is the database's

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from txmsg.administration.fields import Setting, settings_of
-from txmsg.administration.schemas import SchemaQuery, Schemas
+from txmsg.administration.fields import ChangeField, settings_of
+from txmsg.administration.schemas import SchemaQuery, SchemasService
 from txmsg.administration.topics import (
     AlterTopic,
     CreateTopic,
@@ -15,10 +15,10 @@ from txmsg.administration.topics import (
     TopicChange,
     TopicName,
     TopicQuery,
-    Topics,
-    TopicSettings,
+    TopicsService,
+    TopicWithSettings,
 )
-from txmsg.ops.console.actions import Action, Confirmation, Field, deletion
+from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field, deletion
 from txmsg.ops.console.forms import duration_of, float_of, int_of
 from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.shown import duration, number
@@ -34,7 +34,7 @@ _GROUPS_MAX: Final = 100
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
-    found = await look.ask(Topics.list, TopicQuery(limit=PAGE_MAX, after=after, contains=search))
+    found = await look.ask(TopicsService.list, TopicQuery(limit=PAGE_MAX, after=after, contains=search))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
     return {
         "topics": found.topics,
@@ -46,10 +46,10 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     topic = look.path["topic"]
-    found = await look.ask(Topics.show, TopicName(topic=topic))
+    found = await look.ask(TopicsService.show, TopicName(topic=topic))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
     groups = sorted(found.groups, key=lambda group: (-group.waiting, -group.dead, group.group))[:_GROUPS_MAX]
-    schemas = (await look.ask(Schemas.list, SchemaQuery(topic=topic))).schemas
+    schemas = (await look.ask(SchemasService.list, SchemaQuery(topic=topic))).schemas
     return {
         "topic": found,
         "facts": list(_facts(look, found.settings)),
@@ -60,7 +60,7 @@ async def _read_one(look: PageContext) -> Mapping[str, Any]:
     }
 
 
-def _facts(look: PageContext, settings: TopicSettings) -> Iterator[tuple[str, str]]:
+def _facts(look: PageContext, settings: TopicWithSettings) -> Iterator[tuple[str, str]]:
     """Settings with their titles. Numbers of queues are left out where they are those of all queues."""
     for name, each in _SETTINGS.items():
         value = _now(settings, name)
@@ -69,7 +69,7 @@ def _facts(look: PageContext, settings: TopicSettings) -> Iterator[tuple[str, st
             yield look.t(f"topics.{name}"), _fact(look, each, value)
 
 
-def _fact(look: PageContext, setting: Setting, value: Any) -> str:
+def _fact(look: PageContext, setting: ChangeField, value: Any) -> str:
     if setting.choices:
         return look.renderer.word(f"topics.{setting.name}_", value)
     if not value:
@@ -108,14 +108,14 @@ async def _confirm_create(look: PageContext) -> Confirmation:
 
 async def _create(look: PageContext) -> str:
     given: Any = {name: _typed(look, _SETTINGS[name]) for name in ("queues", "message_type", "erasable_s")}
-    created = await look.ask(Topics.create, CreateTopic(topic=look.values.get("topic", "").strip(), **given))
+    created = await look.ask(TopicsService.create, CreateTopic(topic=look.values.get("topic", "").strip(), **given))
     text = "topics.created" if created.created else "topics.existed"
     return look.t(text, topic=created.topic, queues=created.queues)
 
 
 async def _confirm_alter(look: PageContext) -> Confirmation:
     topic = look.path["topic"]
-    settings = await look.ask(Topics.settings, TopicName(topic=topic))
+    settings = await look.ask(TopicsService.settings, TopicName(topic=topic))
     change = _change(look, settings)
     says = [
         look.t(
@@ -135,7 +135,7 @@ async def _confirm_alter(look: PageContext) -> Confirmation:
     )
 
 
-def _field(look: PageContext, settings: TopicSettings, setting: Setting) -> Field:
+def _field(look: PageContext, settings: TopicWithSettings, setting: ChangeField) -> Field:
     name, choices = setting.name, _choices(look, setting)
     return Field(
         name=name,
@@ -148,22 +148,22 @@ def _field(look: PageContext, settings: TopicSettings, setting: Setting) -> Fiel
     )
 
 
-def _choices(look: PageContext, setting: Setting) -> Sequence[tuple[str, str]]:
+def _choices(look: PageContext, setting: ChangeField) -> Sequence[tuple[str, str]]:
     choices = _SWITCH if setting.kind is bool else setting.choices
     return [(each, look.t(f"topics.{setting.name}_{each}")) for each in choices]
 
 
 async def _alter(look: PageContext) -> str:
     topic = look.path["topic"]
-    settings = await look.ask(Topics.settings, TopicName(topic=topic))
+    settings = await look.ask(TopicsService.settings, TopicName(topic=topic))
     change = _change(look, settings)
     if change == TopicChange():
         return look.t("topics.alter_nothing")
-    await look.ask(Topics.alter, AlterTopic(topic=topic, change=change))
+    await look.ask(TopicsService.alter, AlterTopic(topic=topic, change=change))
     return look.t("topics.altered", topic=topic)
 
 
-def _change(look: PageContext, settings: TopicSettings) -> TopicChange:
+def _change(look: PageContext, settings: TopicWithSettings) -> TopicChange:
     """What the form says and the topic has not."""
     if "permission" not in look.values:
         return TopicChange()
@@ -172,7 +172,7 @@ def _change(look: PageContext, settings: TopicSettings) -> TopicChange:
     return TopicChange(**{name: new for name, new in wanted.items() if new != _now(settings, name)})
 
 
-def _typed(look: PageContext, setting: Setting) -> Any:
+def _typed(look: PageContext, setting: ChangeField) -> Any:
     """What the form says of a setting; None for nothing."""
     if setting.kind is bool:
         return look.values[setting.name] == "on" if setting.name in look.values else None
@@ -183,14 +183,14 @@ def _typed(look: PageContext, setting: Setting) -> Any:
     return int_of(look, setting.name) if setting.kind is int else look.values.get(setting.name)
 
 
-def _now(settings: TopicSettings, name: str) -> Any:
+def _now(settings: TopicWithSettings, name: str) -> Any:
     """A setting as a TopicChange would give it."""
     if name == "journal":
         return settings.journal_since is not None
     return settings.send_rate_max or 0.0 if name == "send_rate_max" else getattr(settings, name)
 
 
-def _given(look: PageContext, settings: TopicSettings, name: str) -> str:
+def _given(look: PageContext, settings: TopicWithSettings, name: str) -> str:
     if name == "erasable_s":
         return look.values.get(name, "" if settings.erasable_s is None else shown_duration(settings.erasable_s))
     return look.values.get(name, _text(_now(settings, name)))
@@ -216,7 +216,7 @@ def _shown(look: PageContext, name: str, value: Any) -> str:
 
 async def _confirm_delete(look: PageContext) -> Confirmation:
     topic = look.path["topic"]
-    found = await look.ask(Topics.show, TopicName(topic=topic))
+    found = await look.ask(TopicsService.show, TopicName(topic=topic))
     unread, dead = sum(each.waiting for each in found.groups), sum(each.dead for each in found.groups)
     says = [
         look.t("topics.delete_says", kept=f"{found.kept:,}", queues=found.settings.queues),
@@ -229,7 +229,7 @@ async def _confirm_delete(look: PageContext) -> Confirmation:
 
 async def _delete(look: PageContext) -> str:
     topic, force = look.path["topic"], bool(look.values.get("force"))
-    await look.ask(Topics.delete, DeleteTopic(topic=topic, force=force))
+    await look.ask(TopicsService.delete, DeleteTopic(topic=topic, force=force))
     return look.t("topics.deleted", topic=topic)
 
 
@@ -238,7 +238,7 @@ VIEWS: Final = (
     View(path="/topics/{topic}", section="topics", template="topic.html", read=_read_one, every_s=2.0),
 )
 ACTIONS: Final = (
-    Action(path="/new/{kind}", method="Topics/Create", confirm=_confirm_create, perform=_create),
-    Action(path="/topics/{topic}/alter", method="Topics/Alter", confirm=_confirm_alter, perform=_alter),
-    Action(path="/topics/{topic}/delete", method="Topics/Delete", confirm=_confirm_delete, perform=_delete),
+    ConsoleAction(path="/new/{kind}", method="Topics/Create", confirm=_confirm_create, perform=_create),
+    ConsoleAction(path="/topics/{topic}/alter", method="Topics/Alter", confirm=_confirm_alter, perform=_alter),
+    ConsoleAction(path="/topics/{topic}/delete", method="Topics/Delete", confirm=_confirm_delete, perform=_delete),
 )

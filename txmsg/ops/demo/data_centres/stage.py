@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.ops.demo.data_centres.line import CuttableLink
-from txmsg.ops.demo.stage import Processes
+from txmsg.ops.demo.stage import DemoProcesses
 from txmsg.runtime.child import Child
 from txmsg.wire.listening import loopback
 
@@ -23,7 +23,7 @@ def other(site: str) -> str:
     return SITES[1 - SITES.index(site)]
 
 
-class DataCentres(Processes):
+class DataCentres(DemoProcesses):
     """The logs and their copies, and who adds up; not who writes."""
 
     def __init__(self, directory: Path, line: CuttableLink) -> None:

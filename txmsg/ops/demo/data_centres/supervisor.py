@@ -24,7 +24,7 @@ CUT_SHARE: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DataCentresPlan:
     """How much is written, and how often the line fails meanwhile."""
 
     orders: int
@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class DataCentresResult:
     """What came out. The names are those of `txmsg demo data-centres --json`."""
 
     orders: int
@@ -72,7 +72,7 @@ class Result:
         return not self.findings
 
 
-def run(plan: Plan, directory: Path, public: Audience) -> Result:
+def run(plan: DataCentresPlan, directory: Path, public: Audience) -> DataCentresResult:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed."""
     began_at = time.monotonic()
     public.phase("starting all processes", 1)
@@ -83,7 +83,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
         findings = played.findings()
         unequal = played.unequal()
     findings += [f"the copy of the log of {site} has other bytes" for site in unequal]
-    return Result(
+    return DataCentresResult(
         orders=len(SITES) * plan.orders,
         totals=played.totals,
         missing=played.missing,
@@ -100,7 +100,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
 class _CopyRun:
     """What is written, and what is known of it where."""
 
-    def __init__(self, plan: Plan, stage: DataCentres, public: Audience) -> None:
+    def __init__(self, plan: DataCentresPlan, stage: DataCentres, public: Audience) -> None:
         self._plan, self._stage, self._public = plan, stage, public
         self.totals: dict[str, dict[str, tuple[int, int]]] = {site: {} for site in SITES}
         self.written = dict.fromkeys(SITES, 0)

@@ -80,7 +80,7 @@ class Burst:
 
     async def _serve(self, due: asyncio.Queue[tuple[int, float] | None], place: int) -> None:
         """Has one user after the other enter."""
-        with closing(Caller(self.addresses, place)) as caller:
+        with closing(LotteryCaller(self.addresses, place)) as caller:
             while (user := await due.get()) is not None:
                 number, came_at = user
                 await self._enter(caller, number)
@@ -89,7 +89,7 @@ class Burst:
                 self.waits_ms.append((now - came_at) * 1000)
                 self._recent.append((now, self.waits_ms[-1]))
 
-    async def _enter(self, caller: Caller, number: int) -> None:
+    async def _enter(self, caller: LotteryCaller, number: int) -> None:
         """Tries until the user is in: whether that gets anywhere, and when to give up, who started the burst sees."""
         accepts_rules = number % CARELESS != 0
         while (status := await caller.enter(number, accepts_rules)) not in _ENTERED:
@@ -103,7 +103,7 @@ class Burst:
                 raise RuntimeError(f"the activity page answered {status} to user {number}")
 
 
-class Caller:
+class LotteryCaller:
     """A browser: one connection of HTTP/1.1 that is kept, to the next address when it breaks."""
 
     def __init__(self, addresses: Sequence[str], place: int) -> None:

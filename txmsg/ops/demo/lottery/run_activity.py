@@ -12,7 +12,7 @@ import logging
 import sys
 
 from txmsg.ops.demo.examples.lottery import activity
-from txmsg.ops.page.listening import Server, listening
+from txmsg.ops.page.listening import PageServer, listening
 from txmsg.runtime.child import LISTENING, exit_with_parent, say
 from txmsg.runtime.signals import stop_on_signals
 
@@ -21,7 +21,7 @@ async def main(listen: str) -> None:
     stop = stop_on_signals()
     with listening(listen) as (listener, address):
         async with activity.lifespan(activity.app):
-            server = Server(activity.app)
+            server = PageServer(activity.app)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(server.serve(sockets=[listener]))
                 say(f"{LISTENING}{address}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.ops.demo.examples.lottery.figures import create_tables
-from txmsg.ops.demo.stage import Stage
+from txmsg.ops.demo.stage import DemoStage
 from txmsg.runtime.child import Child
 from txmsg.runtime.postgres import FORM, connect
 from txmsg.wire.listening import loopback
@@ -21,7 +21,7 @@ PRINTERS: Final = ("printer_1", "printer_2", "printer_3", "printer_4")
 _EXAMPLE: Final = "txmsg.ops.demo.examples.lottery"
 
 
-class LotteryStage(Stage):
+class LotteryStage(DemoStage):
     """Everything but the burst, and the printers that are not there from the beginning."""
 
     def __init__(self, directory: Path, *, print_ms: int, printers: int) -> None:

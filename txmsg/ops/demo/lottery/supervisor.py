@@ -36,7 +36,7 @@ WRITE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LotteryPlan:
     """How big the burst is."""
 
     users: int
@@ -62,7 +62,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class LotteryResult:
     """What came out. The names are those of `txmsg demo lottery --json`."""
 
     users: int
@@ -92,7 +92,7 @@ class Result:
         return not (self.missing or self.duplicated or self.phantom or self.in_doubt)
 
 
-def run(plan: Plan, directory: Path, public: Audience) -> Result:
+def run(plan: LotteryPlan, directory: Path, public: Audience) -> LotteryResult:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that was not killed on purpose."""
     began = time.monotonic()
@@ -108,7 +108,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
         if plan.picture is not None:
             night.draw(page, plan.picture)
         verdict = stage.verdict("lottery", stage.url("postgres"), str(plan.users))
-    return Result(
+    return LotteryResult(
         **verdict,
         request_ms=Latency(**night.counts["request_ms"]) if "request_ms" in night.counts else Latency(p50=0.0, p99=0.0),
         backlog_max=night.backlog_max,
@@ -123,7 +123,7 @@ def run(plan: Plan, directory: Path, public: Audience) -> Result:
 class _LotteryRun:
     """The burst and the printing, and what is done meanwhile."""
 
-    def __init__(self, plan: Plan, stage: LotteryStage, public: Audience, stack: ExitStack) -> None:
+    def __init__(self, plan: LotteryPlan, stage: LotteryStage, public: Audience, stack: ExitStack) -> None:
         self._plan, self._stage, self._public = plan, stage, public
         self._activity, self._tickets, self._figures = (
             stack.enter_context(connect(stage.url(database), FORM)) for database in ("activity", "tickets", "figures")

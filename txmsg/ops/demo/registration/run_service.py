@@ -20,7 +20,7 @@ from txmsg.errors import BrokerUnavailable
 from txmsg.ops.demo.examples.user_registration import service
 from txmsg.ops.demo.registration import crash_points
 from txmsg.ops.demo.registration.ways import DirectCalls
-from txmsg.ops.demo.registration.web import Server
+from txmsg.ops.demo.registration.web import RegistrationServer
 from txmsg.runtime.child import LISTENING, exit_with_parent, say
 
 CALLERS_MAX = 16
@@ -52,7 +52,7 @@ def main() -> None:
             return 503, {"error": str(exc)}
         return 201, {}
 
-    server = Server(answer)
+    server = RegistrationServer(answer)
     say(f"{LISTENING}{server.address}")
     server.serve_forever()
 

@@ -14,7 +14,7 @@ import threading
 from typing import Any
 from uuid import UUID
 
-from txmsg.ops.demo.registration.web import Server
+from txmsg.ops.demo.registration.web import RegistrationServer
 from txmsg.runtime.child import LISTENING, exit_with_parent, say
 
 EFFECTS = {
@@ -38,7 +38,7 @@ def main(group: str) -> None:
             effect(session, UUID(request["user_id"]))
         return 200, {}
 
-    server = Server(take_effect)
+    server = RegistrationServer(take_effect)
     threading.Thread(target=server.serve_forever, name="direct-calls", daemon=True).start()
     say(f"{LISTENING}{server.address}")
     module.consumer.run()

@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 import psycopg
 
 from txmsg.administration.ask import Nothing
-from txmsg.administration.halves import Admin
-from txmsg.administration.topics import DeleteTopic, Topics
+from txmsg.administration.halves import AdminService
+from txmsg.administration.topics import DeleteTopic, TopicsService
 from txmsg.errors import BrokerUnavailable, PermissionDenied, TxmsgError, Unauthenticated
 from txmsg.metaq import LogQueue, open_log
 from txmsg.ops.demo.registration import GROUPS
@@ -49,7 +49,7 @@ class Security:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RefusedAttempt:
     """What must be refused: with this error, and a text that has these words."""
 
     what: str
@@ -154,14 +154,14 @@ def _get(connection: http.client.HTTPSConnection, path: str, headers: dict[str, 
 # ---- those who must be refused
 
 
-def _attempts(stage: SecureStage) -> list[Attempt]:
+def _attempts(stage: SecureStage) -> list[RefusedAttempt]:
     foreign = stage.certificates.with_name("foreign")
     stage.issue(foreign, "supervisor")
     known, token = stage.context("supervisor"), stage.token_file("supervisor")
     log, other, revoked = stage.log_address, stage.brokers["broker-2"], stage.revoked_token
 
     def ask(tls: ssl.SSLContext | bool, token: str | Path, address: str = stage.brokers["broker"]) -> None:
-        _call(BlockingChannel(address, tls=tls, token=token), Admin.stats, Nothing())
+        _call(BlockingChannel(address, tls=tls, token=token), AdminService.stats, Nothing())
 
     def call_as(user: str, method: Any, request: Any) -> None:
         _call(stage.channel(user=user), method, request)
@@ -173,21 +173,27 @@ def _attempts(stage: SecureStage) -> list[Attempt]:
     )
     deletion = DeleteTopic(topic=TOPIC)
     return [
-        Attempt("without TLS", lambda: ask(False, token), BrokerUnavailable, "TLS"),
-        Attempt("without a certificate", lambda: ask(stage.context(""), token), BrokerUnavailable, "certificate"),
-        Attempt(
+        RefusedAttempt("without TLS", lambda: ask(False, token), BrokerUnavailable, "TLS"),
+        RefusedAttempt(
+            "without a certificate", lambda: ask(stage.context(""), token), BrokerUnavailable, "certificate"
+        ),
+        RefusedAttempt(
             "with a certificate of another authority",
             lambda: ask(stage.context("supervisor", foreign), token),
             BrokerUnavailable,
             "unknown ca",
         ),
-        Attempt("without a token", lambda: ask(known, ""), Unauthenticated),
-        Attempt("with a revoked token", lambda: ask(known, revoked), Unauthenticated),
-        Attempt("with a revoked token at the other broker", lambda: ask(known, revoked, other), Unauthenticated),
-        Attempt("with a revoked token at the log", lambda: ask(known, revoked, log), Unauthenticated),
-        Attempt("a subscriber that sends", lambda: call_as(GROUPS[0], Notify.send, forged), PermissionDenied),
-        Attempt("a subscriber of another group", lambda: call_as(GROUPS[0], Notify.receive, stolen), PermissionDenied),
-        Attempt("an operator who deletes", lambda: call_as("operator", Topics.delete, deletion), PermissionDenied),
+        RefusedAttempt("without a token", lambda: ask(known, ""), Unauthenticated),
+        RefusedAttempt("with a revoked token", lambda: ask(known, revoked), Unauthenticated),
+        RefusedAttempt("with a revoked token at the other broker", lambda: ask(known, revoked, other), Unauthenticated),
+        RefusedAttempt("with a revoked token at the log", lambda: ask(known, revoked, log), Unauthenticated),
+        RefusedAttempt("a subscriber that sends", lambda: call_as(GROUPS[0], Notify.send, forged), PermissionDenied),
+        RefusedAttempt(
+            "a subscriber of another group", lambda: call_as(GROUPS[0], Notify.receive, stolen), PermissionDenied
+        ),
+        RefusedAttempt(
+            "an operator who deletes", lambda: call_as("operator", TopicsService.delete, deletion), PermissionDenied
+        ),
     ]
 
 
@@ -196,7 +202,7 @@ def _call(channel: BlockingChannel, method: Any, request: Any) -> None:
         channel.call(method, request, timeout_s=_CALL_S_MAX)
 
 
-def _try(attempt: Attempt) -> str | None:
+def _try(attempt: RefusedAttempt) -> str | None:
     """What is wrong, if it is not refused as it should be."""
     try:
         attempt.make()

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from txmsg.administration.access import Access, IssuedToken, NewUser, Revoke, RotateToken, user_of
-from txmsg.administration.ask import Ask
-from txmsg.administration.rules import Rules
+from txmsg.administration.access import AccessService, IssuedToken, NewUser, Revoke, RotateToken, user_of
+from txmsg.administration.ask import AskBroker
+from txmsg.administration.rules import RulesService
 from txmsg.ops.demo.registration import GROUPS
 from txmsg.ops.demo.registration.stage import RegistrationStage
 from txmsg.runtime.child import Child, ChildFailed
@@ -75,9 +75,9 @@ class SecureStage(RegistrationStage):
         with self.channel(user=_ADMIN) as channel:
             ask = _asker(channel)
             for name, rights in RIGHTS.items():
-                self._keep(name, ask(Access.create_user, NewUser(name=name)))
+                self._keep(name, ask(AccessService.create_user, NewUser(name=name)))
                 for right in rights:
-                    ask(Rules.allow, parse_rule(name, *right.split(" ")))
+                    ask(RulesService.allow, parse_rule(name, *right.split(" ")))
         self._start_log()
         self._start_tailer()
         self.console_url = self.start_console("--log", f"metaq={self.log_address}", *self._tls_options())
@@ -149,8 +149,8 @@ class SecureStage(RegistrationStage):
             for name in RIGHTS:
                 [old] = user_of(ask, name).tokens
                 self.revoked_token = self.token_file(name).read_text().strip()
-                self._keep(name, ask(Access.rotate_token, RotateToken(name=name)))
-                ask(Access.revoke, Revoke(name=name, token=old.id))
+                self._keep(name, ask(AccessService.rotate_token, RotateToken(name=name)))
+                ask(AccessService.revoke, Revoke(name=name, token=old.id))
 
     def _keep(self, user: str, issued: IssuedToken) -> None:
         assert issued.token is not None
@@ -172,7 +172,7 @@ class SecureStage(RegistrationStage):
         raise ChildFailed(f"the server at {address} has its old certificate {_SERVED_S_MAX:.0f} s after it was changed")
 
 
-def _asker(channel: BlockingChannel) -> Ask:
+def _asker(channel: BlockingChannel) -> AskBroker:
     return lambda method, request: channel.call(method, request, timeout_s=_CALL_S_MAX)
 
 

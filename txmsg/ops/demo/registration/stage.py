@@ -9,14 +9,14 @@ import json
 from pathlib import Path
 
 from txmsg.ops.demo.registration import GROUPS
-from txmsg.ops.demo.stage import Stage
+from txmsg.ops.demo.stage import DemoStage
 from txmsg.runtime.child import Child
 
 STEP_SHARES = {"red_packet": 0.05, "alipay_account": 0.2, "legality_check": 0.1, "social_import": 1.0}
 """How long each subscriber's work takes, as a share of the slow one's."""
 
 
-class RegistrationStage(Stage):
+class RegistrationStage(DemoStage):
     """Everything but the users."""
 
     def __init__(self, directory: Path, *, slow_ms: int) -> None:

@@ -26,13 +26,13 @@ from txmsg.ops.demo.registration.secure_stage import SecureStage
 from txmsg.ops.demo.registration.stage import RegistrationStage
 from txmsg.ops.demo.registration.users import (
     Answer,
-    Attempt,
     AttemptLog,
-    Outcome,
+    RegistrationAttempt,
+    RegistrationOutcome,
     Way,
     invent,
 )
-from txmsg.ops.demo.registration.web import Caller
+from txmsg.ops.demo.registration.web import RegistrationCaller
 from txmsg.ops.demo.stage import Audience
 
 if TYPE_CHECKING:  # it needs txmsg[metaq]
@@ -67,7 +67,7 @@ users under crashes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RegistrationPlan:
     """How big the demo is."""
 
     users: int
@@ -117,7 +117,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class RegistrationResult:
     """What came out. The names are those of `txmsg demo registration --json`."""
 
     users: int
@@ -144,7 +144,7 @@ class Result:
         return is_safe and not (self.missing or self.duplicated or self.phantom or self.in_doubt)
 
 
-def run(plan: Plan, directory: Path, audience: Audience) -> Result:
+def run(plan: RegistrationPlan, directory: Path, audience: Audience) -> RegistrationResult:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that was not killed on purpose."""
     started = time.monotonic()
@@ -176,7 +176,7 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
 
                 audience.phase("the log, the console, intruders", 1)
                 verdict, security = examine(stage, verdict)
-    return Result(
+    return RegistrationResult(
         **verdict,
         security=security,
         crashes=cluster.crashes,
@@ -187,7 +187,7 @@ def run(plan: Plan, directory: Path, audience: Audience) -> Result:
     )
 
 
-def _stage_of(plan: Plan, directory: Path) -> RegistrationStage:
+def _stage_of(plan: RegistrationPlan, directory: Path) -> RegistrationStage:
     return (SecureStage if plan.secure else RegistrationStage)(directory, slow_ms=plan.slow_ms)
 
 
@@ -216,7 +216,7 @@ class CheckCount:
         return CheckCount(self.commit + other.commit, self.rollback + other.rollback)
 
 
-def crash_plan(count: int, attempts: Sequence[Attempt]) -> dict[UUID, str]:
+def crash_plan(count: int, attempts: Sequence[RegistrationAttempt]) -> dict[UUID, str]:
     """Which attempts take a service process with them, and at which point: `count`, evenly spread.
 
     Not those whom the business will refuse: they never come to a commit.
@@ -232,17 +232,17 @@ class Crowd:
         self._cluster = cluster
         self._log = log
         self._audience = audience
-        self._caller = Caller()
+        self._caller = RegistrationCaller()
 
     def register(
         self,
-        attempts: Sequence[Attempt],
+        attempts: Sequence[RegistrationAttempt],
         *,
         callers: int,
         per_s: float,
         crashes: Mapping[UUID, str] = MappingProxyType({}),
         on_progress: Callable[[int], str] = lambda done: "",
-    ) -> list[Outcome]:
+    ) -> list[RegistrationOutcome]:
         """Has everybody register: `per_s` come per second, `callers` of them are served at once. `on_progress` is
         called over and over with the number of those who are through."""
         self._log.write(attempts)
@@ -261,8 +261,8 @@ class Crowd:
         self._log.write_answers(outcomes)
         return outcomes
 
-    def _watch(self, calls: Sequence[Future[Outcome]], on_progress: Callable[[int], str]) -> None:
-        pending: Sequence[Future[Outcome]] = calls
+    def _watch(self, calls: Sequence[Future[RegistrationOutcome]], on_progress: Callable[[int], str]) -> None:
+        pending: Sequence[Future[RegistrationOutcome]] = calls
         while pending:
             finished, rest = wait(pending, timeout=0.05, return_when=FIRST_EXCEPTION)
             for call in finished:
@@ -271,7 +271,7 @@ class Crowd:
             done = len(calls) - len(pending)
             self._audience.progress(done, on_progress(done))
 
-    def _register(self, attempt: Attempt, comes_at: float, crash: str | None) -> Outcome:
+    def _register(self, attempt: RegistrationAttempt, comes_at: float, crash: str | None) -> RegistrationOutcome:
         """One user, who comes at that moment of time.perf_counter() and waits from then on, also for a free caller."""
         time.sleep(max(0.0, comes_at - time.perf_counter()))
         request: dict[str, Any] = {"user_id": str(attempt.user_id), "email": attempt.email, "way": attempt.way}
@@ -299,12 +299,12 @@ def _scripted(crash: str) -> str | None:
     return None if crash == "random" else crash
 
 
-def _outcome(attempt: Attempt, answer: Answer, comes_at: float) -> Outcome:
-    return Outcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - comes_at) * 1000)
+def _outcome(attempt: RegistrationAttempt, answer: Answer, comes_at: float) -> RegistrationOutcome:
+    return RegistrationOutcome(attempt=attempt, answer=answer, waited_ms=(time.perf_counter() - comes_at) * 1000)
 
 
 def _run_crashes(
-    plan: Plan, stage: RegistrationStage, cluster: ServiceCluster, crowd: Crowd, audience: Audience
+    plan: RegistrationPlan, stage: RegistrationStage, cluster: ServiceCluster, crowd: Crowd, audience: Audience
 ) -> CheckCount:
     """Everybody else registers while processes die. Returns the checks that the broker counted before it was killed."""
     count = plan.under_crashes
@@ -333,7 +333,7 @@ def _run_crashes(
     return before_kill
 
 
-def _script(plan: Plan, stage: RegistrationStage) -> list[tuple[float, Callable[[], CheckCount | None]]]:
+def _script(plan: RegistrationPlan, stage: RegistrationStage) -> list[tuple[float, Callable[[], CheckCount | None]]]:
     """What happens when (a share of the users), besides the crashes of the service."""
 
     def down() -> None:

@@ -15,7 +15,7 @@ Answer = Literal["registered", "refused", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class RegistrationAttempt:
     """One person who wants to register. `refused`: the business will say no after it has written the row."""
 
     user_id: UUID
@@ -25,22 +25,24 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RegistrationOutcome:
     """What a person was told, and after how long. "nothing": the service died under the request."""
 
-    attempt: Attempt
+    attempt: RegistrationAttempt
     answer: Answer
     waited_ms: float
 
 
-def invent(count: int, way: Way, *, refused_share: float) -> list[Attempt]:
+def invent(count: int, way: Way, *, refused_share: float) -> list[RegistrationAttempt]:
     """`count` people with fresh ids, about one in 1 / refused_share of whom the business will refuse, if any."""
     refused = set(random.sample(range(count), round(count * refused_share)))
     attempts = []
     for i in range(count):
         user_id = uuid4()
         domain = "disposable.example" if i in refused else "lasting.example"
-        attempts.append(Attempt(user_id=user_id, email=f"{user_id}@{domain}", way=way, refused=i in refused))
+        attempts.append(
+            RegistrationAttempt(user_id=user_id, email=f"{user_id}@{domain}", way=way, refused=i in refused)
+        )
     return attempts
 
 
@@ -55,7 +57,7 @@ class AttemptLog:
             " waited_ms float8, written_at timestamptz not null default now())"
         )
 
-    def write(self, attempts: Sequence[Attempt]) -> None:
+    def write(self, attempts: Sequence[RegistrationAttempt]) -> None:
         """On disk when this returns."""
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.executemany(
@@ -63,7 +65,7 @@ class AttemptLog:
                 [(attempt.user_id, attempt.email, attempt.way) for attempt in attempts],
             )
 
-    def write_answers(self, outcomes: Sequence[Outcome]) -> None:
+    def write_answers(self, outcomes: Sequence[RegistrationOutcome]) -> None:
         """On disk when this returns."""
         with self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.executemany(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
 
 from txmsg.ops.demo.examples.user_registration.service import SessionLocal, create_user
-from txmsg.ops.demo.registration.web import Caller
+from txmsg.ops.demo.registration.web import RegistrationCaller
 
 
 class DirectCalls:
@@ -18,7 +18,7 @@ class DirectCalls:
 
     def __init__(self, addresses: Mapping[str, str], *, callers: int) -> None:
         self._addresses = list(addresses.values())
-        self._caller = Caller()
+        self._caller = RegistrationCaller()
         self._pool = ThreadPoolExecutor(max_workers=callers * len(addresses), thread_name_prefix="direct-call")
 
     def register_serially(self, user_id: UUID, email: str) -> None:

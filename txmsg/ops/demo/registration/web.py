@@ -21,11 +21,11 @@ Handler = Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]
 _TIMEOUT_S = 30.0
 
 
-class _Request(BaseHTTPRequestHandler):
+class _PostRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections are kept
     disable_nagle_algorithm = True
     wbufsize = -1  # head and body leave in one segment: else a delayed acknowledgement costs 40 ms
-    server: Server
+    server: RegistrationServer
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -45,14 +45,14 @@ class _Request(BaseHTTPRequestHandler):
         _log.debug("demo.requested", "%(request)s", request=format % args)
 
 
-class Server(ThreadingHTTPServer):
+class RegistrationServer(ThreadingHTTPServer):
     """Answers POST requests with `handler`, a thread per connection, on a free port of loopback."""
 
     daemon_threads = True
 
     def __init__(self, handler: Handler) -> None:
         self.address_family, host = loopback_end()
-        super().__init__((host, 0), _Request)
+        super().__init__((host, 0), _PostRequest)
         self.handler = handler
 
     def server_bind(self) -> None:
@@ -63,7 +63,7 @@ class Server(ThreadingHTTPServer):
         return f"{loopback()}:{self.server_address[1]}"
 
 
-class Caller:
+class RegistrationCaller:
     """Calls servers; keeps one connection per thread and address. Raises OSError or http.client.HTTPException.
 
     Nothing is retried: whether a broken call took effect is not known here.

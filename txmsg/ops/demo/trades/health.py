@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Final, Self
 
 from txmsg.administration.ask import Nothing
-from txmsg.administration.halves import Admin
+from txmsg.administration.halves import AdminService
 from txmsg.binlog import table
 from txmsg.binlog.database import connect, translated
 from txmsg.errors import TxmsgError
@@ -56,7 +56,7 @@ class HealthWriter:
 
 def _of_broker(channel: BlockingChannel) -> dict[str, float]:
     try:
-        stats = channel.call(Admin.stats, Nothing(), timeout_s=ASKED_S_MAX)
+        stats = channel.call(AdminService.stats, Nothing(), timeout_s=ASKED_S_MAX)
     except TxmsgError as exc:
         _log.info("demo.no_figures", "no figures from the broker: %(error)s", error=exc)
         return {}

@@ -48,7 +48,7 @@ def times_since(url: str, since: datetime, seen: Sequence[Seen]) -> Times:
         stored = connection.execute(
             "select second, bucket_ms, events from figures_latency where second >= %s order by bucket_ms", (since,)
         ).fetchall()
-        batches = connection.cursor(row_factory=class_row(_Batch)).execute(_READ_BATCHES, (since,)).fetchall()
+        batches = connection.cursor(row_factory=class_row(_SparkBatch)).execute(_READ_BATCHES, (since,)).fetchall()
     to_page = _to_page_ms([batch.at for batch in batches], seen)
     on_page: Counter[int] = Counter()
     if to_page is not None:
@@ -63,7 +63,7 @@ def times_since(url: str, since: datetime, seen: Sequence[Seen]) -> Times:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _SparkBatch:
     at: datetime
     messages: int
     batch_ms: int
@@ -79,7 +79,7 @@ where at >= date_trunc('second', %s::timestamptz)
 """
 
 
-def _waits(batches: Sequence[_Batch], seen: Sequence[Seen]) -> dict[str, Percentiles]:
+def _waits(batches: Sequence[_SparkBatch], seen: Sequence[Seen]) -> dict[str, Percentiles]:
     """Each named after what ends it."""
     waits: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for batch in batches:

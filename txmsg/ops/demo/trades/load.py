@@ -53,7 +53,7 @@ class Load:
         return round(self.rate * self.seconds)
 
 
-class Step(NamedTuple):
+class TradeStep(NamedTuple):
     """One trade. at_s: when, in seconds from the begin of the load; of one order always later than the one before."""
 
     at_s: float
@@ -104,7 +104,7 @@ _ORDERS_PER_TRADE: Final = 0.4
 """About how many of the trades create an order."""
 
 
-def steps(load: Load) -> Iterator[Step]:
+def steps(load: Load) -> Iterator[TradeStep]:
     """The trades in order of time, exactly `load.trades` of them.
 
     Their moments follow the shape of the day. A moment belongs to the order that has waited longest for its next trade,
@@ -120,7 +120,7 @@ def steps(load: Load) -> Iterator[Step]:
         else:
             created += 1
             place, event, order = created, "created", people.order(f"{load.seed}-{created:07}")
-        yield Step(at_s, event, order)
+        yield TradeStep(at_s, event, order)
         following = people.next_event(event)
         if following is not None:
             heapq.heappush(waiting, (at_s + people.wait_s(following), place, following, order))

@@ -13,7 +13,7 @@ from typing import Final
 
 from txmsg.errors import BrokerUnavailable
 from txmsg.metaq import LogAccess, LogQueue, open_log
-from txmsg.ops.demo.stage import Stage
+from txmsg.ops.demo.stage import DemoStage
 from txmsg.ops.demo.trades.load import Load
 from txmsg.runtime.child import Child
 from txmsg.runtime.logs import EventLog
@@ -26,7 +26,7 @@ _EXAMPLE: Final = "txmsg.ops.demo.examples.trade_dashboard"
 _log = EventLog(__name__)
 
 
-class TradeStage(Stage):
+class TradeStage(DemoStage):
     """Everything but the service, which begins the load: `start_service` does when all else is ready.
 
     log: the address of a log in Kafka, whose topics are made; default is a log in the directory. kafka_jars: the

@@ -20,7 +20,7 @@ from txmsg.ops.demo.trades.health import HealthWriter
 from txmsg.ops.demo.trades.latency import Percentiles, Times, times_since
 from txmsg.ops.demo.trades.load import MIDNIGHT, Load
 from txmsg.ops.demo.trades.stage import TradeStage
-from txmsg.ops.demo.trades.watching import PageWatch, Shown, read_page
+from txmsg.ops.demo.trades.watching import PageReading, PageWatch, read_page
 
 KILLED_AT: Final = {"trade_service": 0.30, "broker": 0.42, "tailer": 0.54, "spark": 0.66}
 """Who dies when, as shares of the trades."""
@@ -33,7 +33,7 @@ SUMS: Final = ("orders", "paid", "shipped", "refunded", "turnover_cents")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TradesPlan:
     """How big the day is, and what takes part."""
 
     load: Load
@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class TradesResult:
     """What came out. The names are those of `txmsg demo trades --json`."""
 
     trades: int
@@ -83,7 +83,7 @@ class Result:
         return self.equal and not self.stock_oversold
 
 
-def run(plan: Plan, directory: Path, public: Audience) -> Result:
+def run(plan: TradesPlan, directory: Path, public: Audience) -> TradesResult:
     """Runs it all under `directory`. Ends every process it started, also when interrupted. Raises ChildFailed when a
     process fails that was not killed on purpose."""
     began = time.monotonic()
@@ -116,7 +116,7 @@ class _TradingRun:
     """The load while it is carried out, and what is done meanwhile."""
 
     def __init__(
-        self, plan: Plan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Audience
+        self, plan: TradesPlan, stage: TradeStage, health: HealthWriter, watch: PageWatch | None, public: Audience
     ) -> None:
         self._plan, self._stage, self._health, self._watch, self._public = plan, stage, health, watch, public
         self._made, self._late_s = 0, 0.0
@@ -214,7 +214,9 @@ class _TradingRun:
         return not stats.halves and not any(lag.waiting or lag.retrying for lag in stats.groups)
 
 
-def _result(verdict: dict[str, Any], kills: dict[str, int], page: Shown | None, times: Times | None) -> Result:
+def _result(
+    verdict: dict[str, Any], kills: dict[str, int], page: PageReading | None, times: Times | None
+) -> TradesResult:
     database, log = verdict["database"], verdict["log"]
     findings = [
         f"the {where} says {name} {sums[name]}, the trade database {database[name]}"
@@ -222,7 +224,7 @@ def _result(verdict: dict[str, Any], kills: dict[str, int], page: Shown | None, 
         for name in SUMS
         if sums[name] != database[name]
     ]
-    return Result(
+    return TradesResult(
         trades=database["trades"],
         turnover_cents={
             "database": database["turnover_cents"],

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from txmsg import BrokerUnavailable, TransactionRefused
 from txmsg.ops.demo.examples.trade_dashboard import service
 from txmsg.ops.demo.examples.trade_dashboard.orders import EVENTS, Event, Order
-from txmsg.ops.demo.trades.load import Load, Step, steps
+from txmsg.ops.demo.trades.load import Load, TradeStep, steps
 from txmsg.runtime.logs import EventLog
 
 CALLERS: Final = 3
@@ -70,7 +70,7 @@ class Trading:
             for caller in callers:
                 caller.cancel()
 
-    async def _await_moment(self, step: Step) -> None:
+    async def _await_moment(self, step: TradeStep) -> None:
         wait_s = self._began_at + step.at_s - time.time()
         self.late_s = max(0.0, -wait_s)
         if wait_s > 0:

@@ -78,20 +78,20 @@ def shown_after(seen: Sequence[Seen], written_at: datetime) -> timedelta | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class PageReading:
     """What the page shows, and how that was read: by a `browser`, or over its `connection`."""
 
     totals: Mapping[str, int]
     read_by: str
 
 
-def read_page(watch: PageWatch, names: tuple[str, ...], *, with_browser: bool) -> Shown:
+def read_page(watch: PageWatch, names: tuple[str, ...], *, with_browser: bool) -> PageReading:
     """What the page shows of these totals now. Raises ChildFailed when it shows nothing."""
     totals = read_totals(watch.address, names) if with_browser else None
     if totals is not None:
-        return Shown(totals=totals, read_by="browser")
+        return PageReading(totals=totals, read_by="browser")
     figures = watch.bulletin and watch.bulletin["figures"]
     if figures is None:
         raise ChildFailed(f"the page at {watch.address} has shown no figures")
     total = figures["total"]
-    return Shown(totals={name: total[name] for name in names}, read_by="connection")
+    return PageReading(totals={name: total[name] for name in names}, read_by="connection")
