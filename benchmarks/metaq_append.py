@@ -83,7 +83,7 @@ class Appending:
 
     def check(self) -> None:
         """Raises Mismatch."""
-        held = sum(self.log.reader.queue(*queue).end() for queue in targets(self._case))
+        held = sum(self.log.reader.queue(*queue).end_offset() for queue in targets(self._case))
         if held != self._messages:
             raise Mismatch(f"{self._case.name}: {held} messages are in the log, {self._messages} were appended")
 

@@ -65,7 +65,7 @@ def read(log: Log, case: Case, take: Take) -> float:
             count += take(batches)
             offset = batches[-1].end_offset
     rate = count / (time.perf_counter() - began_at)
-    appended = sum(log.reader.queue(*queue).end() for queue in targets(case))
+    appended = sum(log.reader.queue(*queue).end_offset() for queue in targets(case))
     if count != appended:
         raise Mismatch(f"{case.name}: {count} messages were read, {appended} were appended")
     return rate
@@ -90,7 +90,7 @@ def compare(case: Case, messages: int, turns: int) -> dict[str, Compared]:
             call()
         log.flush()
         paths = sorted((log.root / "commitlog").iterdir())
-        held = sum(log.reader.queue(*queue).end() for queue in targets(case))
+        held = sum(log.reader.queue(*queue).end_offset() for queue in targets(case))
         takes: list[tuple[str, Take, int]] = [("Arrow", into_arrow, turns), ("messages", into_messages, 1)]
         for name, take, times in takes:
             what = f"{case.name}, into {name}"

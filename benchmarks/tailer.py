@@ -128,7 +128,7 @@ def mirrored(log: Path | str) -> int:
     if not (log / "commitlog").is_dir():
         return 0
     reader = LogReader(log)
-    return sum(reader.queue(TOPIC, queue).end() for queue in range(QUEUES))
+    return sum(reader.queue(TOPIC, queue).end_offset() for queue in range(QUEUES))
 
 
 @cache

@@ -183,13 +183,13 @@ def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled
             ]
 
             for client in clients.clients:
-                client.child.tell("finish")
+                client.child.write_line("finish")
             until(lambda: halves(database_url, "shop") == [], within_s=WAIT_S)
             committed = orders_in(business_url)
             until(lambda: committed <= set(clients.orders("received")), within_s=WAIT_S)
             until(lambda: log_of(database_url, "orders").keys() == positions(audit), within_s=WAIT_S)
             for client in clients.clients:
-                client.child.tell("stop")
+                client.child.write_line("stop")
     finally:
         for broker in (old, late, *new):
             broker.kill()

@@ -62,24 +62,24 @@ def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
     told: list[int] = []
     with open_log(tmp_path / "log", append=True) as log:
         control = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(1))
-        control.look()
+        control.read_changes()
         assert (control.changes, told) == ([], [])
         change_settings(log, "settings", [SourceChange("*", "*", "lines_per_s", "20")])
         LogProducer(log, queues=1).send(Message("settings", b"strange"), queue=0)
-        control.look()
-        control.look()
+        control.read_changes()
+        control.read_changes()
         assert control.changes == [SourceChange("*", "*", "lines_per_s", 20.0)]
         assert told == [1]
         again = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(2))
         assert again.changes == control.changes  # before the log was asked: it may be away
-        again.look()
+        again.read_changes()
         assert told == [1]
         with pytest.raises(MisuseError):
             change_settings(log, "settings", [SourceChange("*", "*", "topic", "x")])
     with open_log(tmp_path / "other", append=True) as other:  # another log: its changes are read from the beginning
         change_settings(other, "settings", [SourceChange("*", "*", "paused", "true")])
         moved = SourceControl(other, "settings", tmp_path / "kept", lambda: told.append(3))
-        moved.look()
+        moved.read_changes()
         assert moved.changes[-1] == SourceChange("*", "*", "paused", True)
     (tmp_path / "kept").write_text("{}")
     with open_log(tmp_path / "log") as log, pytest.raises(StorageError, match="delete it"):
@@ -96,7 +96,7 @@ def test_settings_are_kept_before_they_take_effect(tmp_path: Path) -> None:
 
         control = SourceControl(log, "settings", tmp_path / "kept", look_into_file)
         change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
-        control.look()
+        control.read_changes()
     assert kept == [[SourceChange("*", "*", "paused", True)]]
 
 
@@ -106,7 +106,7 @@ def test_changes_behind_a_hole_are_read(tmp_path: Path) -> None:
         change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
         log.append([Append("settings", 0, hole(1000, 1))])
         change_settings(log, "settings", [SourceChange("*", "*", "paused", False)])
-        control.look()
+        control.read_changes()
         assert control.changes == [SourceChange("*", "*", "paused", False)]
 
 
@@ -116,9 +116,9 @@ def test_an_answer_without_anything_is_asked_for_again(tmp_path: Path, monkeypat
         control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
         with monkeypatch.context() as patched:
             patched.setattr(log, "fetch", lambda _: [])
-            control.look()
+            control.read_changes()
         assert control.changes == []
-        control.look()
+        control.read_changes()
         assert control.changes == [SourceChange("*", "*", "paused", True)]
 
 
@@ -151,7 +151,7 @@ def test_changes_behind_a_message_that_cannot_be_read_are_read(
         change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
         log.append([Append("settings", 0, encode(FrameColumns([b"strange"], [1], headers=[b"\xff"])))])
         change_settings(log, "settings", [SourceChange("*", "*", "paused", False)])
-        control.look()
+        control.read_changes()
         assert control.changes == [SourceChange("*", "*", "paused", False)]
         assert "left out: offset 1 of topic settings queue 0 cannot be read" in caplog.text
 
@@ -175,8 +175,8 @@ def test_changes_that_were_read_before_an_error_hold_and_are_kept(
         with monkeypatch.context() as patched:
             patched.setattr(log, "fetch", fetch_the_first)
             with pytest.raises(BrokerUnavailable):
-                control.look()
+                control.read_changes()
         assert (control.changes, told) == ([first], [1])
         assert SourceControl(log, "settings", tmp_path / "kept", lambda: None).changes == [first]
-        control.look()
+        control.read_changes()
         assert (control.changes, told) == ([first, second], [1, 1])

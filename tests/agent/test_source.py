@@ -494,7 +494,7 @@ def test_a_paused_source_reads_when_it_is_told_to(tmp_path: Path) -> None:
     followed.write("one")
     followed.step()
     assert followed.lines() == []
-    followed.source.use(SourceConfig(paths=("/elsewhere",), topic="other"))
+    followed.source.apply_settings(SourceConfig(paths=("/elsewhere",), topic="other"))
     followed.step()
     assert followed.lines() == ["one"]
     followed.source.close()
@@ -543,7 +543,7 @@ def test_rounds_follow_at_once_while_much_is_unread(tmp_path: Path) -> None:
     waits = [followed.source.step() for _ in range(6)]
     assert waits[0] == 0.0
     assert waits[-1] == 3.0
-    followed.source.use(replace(followed._config, lines_per_s=10.0))
+    followed.source.apply_settings(replace(followed._config, lines_per_s=10.0))
     followed.write(*("x" * 500 for _ in range(30)))
     assert followed.source.step() == 0.25
     followed.source.close()
@@ -554,7 +554,7 @@ def test_a_batch_size_holds_at_once_for_files_that_are_read_already(tmp_path: Pa
     followed = Followed(tmp_path, batch_size_bytes=4096, record_size_bytes_max=1024)
     followed.write("first")
     followed.step()
-    followed.source.use(replace(followed._config, batch_size_bytes=65_536))
+    followed.source.apply_settings(replace(followed._config, batch_size_bytes=65_536))
     followed.write(*("x" * 500 for _ in range(30)))
     followed.source.step()
     assert len(followed.messages()) == 31

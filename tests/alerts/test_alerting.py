@@ -193,7 +193,7 @@ async def test_a_rule_on_a_counter_that_was_off_at_the_start_can_be_switched_on(
     off = replace(config, alerts=replace(config.alerts, off="TxmsgServerErrors TxmsgDroppedUnread"))
     broker = Alerting(off, world.pool, world.read)
     await broker.look_once()
-    broker.use(config)
+    broker.apply_settings(config)
     world.join("a")
     world.dropped = 2
     await broker.look_once()

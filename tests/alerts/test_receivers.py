@@ -43,7 +43,7 @@ CONTENT: dict[str, Any] = {
 async def tell(target: WebhookReceiver | EmailReceiver | CommandReceiver, content: dict[str, Any] = CONTENT) -> None:
     messenger = Messenger(Receiver(name="r", target=target, severity=Severity.WARNING))
     try:
-        await messenger.tell(7, content, attempts=1)
+        await messenger.notify_receiver(7, content, attempts=1)
     finally:
         messenger.close()
 
@@ -94,7 +94,7 @@ async def test_what_fails_is_tried_again_at_once(monkeypatch: pytest.MonkeyPatch
         messenger = Messenger(
             Receiver(name="r", target=WebhookReceiver(url=Secret(webhook.url)), severity=Severity.WARNING)
         )
-        telling = asyncio.create_task(messenger.tell(7, CONTENT))
+        telling = asyncio.create_task(messenger.notify_receiver(7, CONTENT))
         await asyncio.to_thread(webhook.asked.acquire)
         webhook.status = 200
         await telling

@@ -80,7 +80,7 @@ def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tm
     with open_log(tmp_path) as access:
         for group, offsets in (("ahead", {T0: 28, T1: 3}), ("behind", {T0: 4})):
             member = access.join(group, ["t"])
-            member.take(offsets)
+            member.take_queues(offsets)
             member.leave(offsets)
     before = logged(tmp_path, "t")
     asked = said(*fork, answer="n\n", status=1)

@@ -47,6 +47,6 @@ def test_no_more_is_read_while_nobody_takes_it_and_the_server_is_told_still(monk
             before = stream.confirms
             until(lambda: stream.confirms > before + 20)  # noqa: B023
             assert stream.read_bytes == part * 1024 * 1024
-            read_ahead.take()
+            read_ahead.take_messages()
     finally:
         read_ahead.close()

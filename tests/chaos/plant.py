@@ -166,7 +166,7 @@ def _ends_are_answered_first() -> Iterator[None]:
     async def end(self: Senders, topic: str, transaction_id: bytes, state: TransactionState) -> None:
         return None
 
-    with patch.object(Senders, "end", end):
+    with patch.object(Senders, "end_transaction", end):
         yield
 
 

@@ -64,7 +64,7 @@ class Process(Restartable):
         return time.time()
 
     def tell(self, line: str) -> None:
-        self.child.tell(line)
+        self.child.write_line(line)
 
     def wait(self) -> int:
         """Until it has ended by itself, and well, as it was told to."""

@@ -102,7 +102,7 @@ async def test_the_certificate_of_the_console_is_no_user_for_who_has_not_logged_
     monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
     guard = Guard()
     ops = User(name="ops", roles=frozenset({ADMIN}), certificate="ops")
-    guard.use(AccessSnapshot(users={"ops": ops}, credentials={}, rules=RuleSet(())))
+    guard.use_snapshot(AccessSnapshot(users={"ops": ops}, credentials={}, rules=RuleSet(())))
     async with serving(tls=tls, guard=guard) as (asks, _, _), serving(tls=tls) as (open_to_all, _, _):
         async with WireChannel(asks, token="") as of_ops:
             assert (await of_ops.call(Echo.back, ask(b"x"), timeout_s=60)).held == b"x"

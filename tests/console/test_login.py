@@ -326,7 +326,7 @@ async def test_an_operation_goes_on_with_its_connections_after_the_visitor_has_l
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(desk.watch.database, "close", closing)
         operation = look.start("redrive", 1, steps)
-        asked.sessions.end(session)
+        asked.sessions.end_session(session)
         await until_async(desk.polling.cancelled)  # which leaving begins with
         assert not closed.is_set()
         may_end.set()

@@ -61,7 +61,7 @@ def test_a_log_is_shown_with_its_topics_and_groups_and_a_group_is_sought_in_the_
         log.set_topic("trade", TopicSettings(retention_s=7200.0))
         member = log.join("spark", ["trade"])
         taken = [LogQueue("trade", queue) for queue in range(2)]
-        member.take(taken)
+        member.take_queues(taken)
         member.leave(dict.fromkeys(taken, 3))
         text = page(client, "/mirrors")
         assert str(shown.log) in text
@@ -103,7 +103,7 @@ def test_what_was_typed_as_how_long_ago_is_a_time_from_when_it_is_confirmed(
     with open_log(shown.log, append=True) as log:
         log.append([batch("late", 0, 0, 5)])
         member = log.join("late", ["late"])
-        member.take([LogQueue("late", 0)])
+        member.take_queues([LogQueue("late", 0)])
         member.leave({LogQueue("late", 0): 0})
     asked = page(client, "/logs/trades/groups/late/seek", topic="late", to="2h", queue="")
     typed = asked.split('name="to"')[1].split('value="')[1].split('"')[0]

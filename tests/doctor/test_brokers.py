@@ -84,11 +84,11 @@ def with_figures(cluster: ProbedCluster, metric: str, *labels: str, value: float
 
 def test_a_set_that_is_well_has_no_findings(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     assert cluster.answers[0].figures is not None
-    assert list(brokers.look(asker, broker.address)) == []
+    assert list(brokers.probe_brokers(asker, broker.address)) == []
 
 
 def test_a_broker_that_is_not_there_is_the_only_finding() -> None:
-    [found] = brokers.look(asker, "127.0.0.1:1")
+    [found] = brokers.probe_brokers(asker, "127.0.0.1:1")
     assert (found.check.name, found.severity) == ("broker-reachable", CRITICAL)
 
 

@@ -38,29 +38,29 @@ Session = psycopg.Connection[tuple[object, ...]]
 def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_url: str) -> None:
     # Not those of the server or the machine, which other tests use meanwhile.
     others = {"connections", "disk-nearly-full", "data-permissions", "failover-slots", "data-checksums"}
-    found = {each.check.name: each for each in database.look(notify_url)}
+    found = {each.check.name: each for each in database.probe_database(notify_url)}
     assert {name for name in found if not name.startswith("slot-")} - others == {"nobody-delivers"}
     assert found["nobody-delivers"].severity is CRITICAL
 
 
 def test_a_server_that_refuses_and_one_that_is_away_need_different_things(notify_url: str) -> None:
     away = make_url(notify_url).difference_update_query(["host"]).set(host="127.0.0.1", port=own_port())
-    [found] = database.look(away.render_as_string(hide_password=False))
+    [found] = database.probe_database(away.render_as_string(hide_password=False))
     assert found.fix.startswith("start PostgreSQL")
     unknown = make_url(notify_url).set(username="nobody_has_this_name")
-    [found] = database.look(unknown.render_as_string(hide_password=False))
+    [found] = database.probe_database(unknown.render_as_string(hide_password=False))
     assert found.fix.startswith("PostgreSQL runs and refuses this: correct user, password and database")
     assert "start PostgreSQL" not in found.fix + found.what
 
 
 def test_a_database_without_tables_is_the_only_finding(database_url: str) -> None:
-    [found] = database.look(database_url)
+    [found] = database.probe_database(database_url)
     assert (found.check.name, found.severity) == ("no-tables", CRITICAL)
     assert "txmsg db upgrade" in found.fix
 
 
 def test_a_database_that_is_not_there_is_the_only_finding() -> None:
-    [found] = database.look("postgresql://nobody@127.0.0.1:1/none")
+    [found] = database.probe_database("postgresql://nobody@127.0.0.1:1/none")
     assert (found.check.name, found.severity) == ("database-reachable", CRITICAL)
     assert "127.0.0.1" in found.what
 

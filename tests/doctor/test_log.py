@@ -22,21 +22,21 @@ def found_by(check: Probe[log.ProbedLog], where: str) -> list[Finding]:
 def test_a_log_that_is_well_has_no_findings(tmp_path: Path) -> None:
     with Log(tmp_path):
         pass
-    assert [each for each in log.look(str(tmp_path)) if each.check.name != "disk-nearly-full"] == []
+    assert [each for each in log.probe_log(str(tmp_path)) if each.check.name != "disk-nearly-full"] == []
 
 
 def test_a_log_that_others_can_look_into_is_a_warning(tmp_path: Path) -> None:
     with Log(tmp_path):
         pass
     tmp_path.chmod(0o750)
-    [found] = [each for each in log.look(str(tmp_path)) if each.check.name == "data-permissions"]
+    [found] = [each for each in log.probe_log(str(tmp_path)) if each.check.name == "data-permissions"]
     assert (found.severity, found.fix) == (WARNING, f"chmod 700 {tmp_path}")
     assert "mode 0750" in found.what
 
 
 def test_what_is_no_log_is_the_only_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_ANSWER_S_MAX", 0.2)
-    [found] = log.look(str(tmp_path / "none"))
+    [found] = log.probe_log(str(tmp_path / "none"))
     assert (found.check.name, found.severity) == ("log-opens", CRITICAL)
-    [found] = log.look("127.0.0.1:1")
+    [found] = log.probe_log("127.0.0.1:1")
     assert (found.check.name, found.severity) == ("log-opens", CRITICAL)

@@ -323,7 +323,7 @@ def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authent
     monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
     token, guard, authority = new_token(), Guard(), Authority(tmp_path)
     known = Credential(id=token.id, user="anna", secret_sha256=token.secret_sha256)
-    guard.use(AccessSnapshot(users={"anna": User(name="anna")}, credentials={token.id: known}))
+    guard.use_snapshot(AccessSnapshot(users={"anna": User(name="anna")}, credentials={token.id: known}))
     context = client_context(str(authority.file))
     assert context is not None
     limits = ConnectionLimits(greeting_s=0.5, look_s=0.02)
@@ -552,7 +552,7 @@ async def _call_many(address: str) -> object:
         stream = await channel.stream(Echo.each, ask(), timeout_s=WAIT_S)
         try:
             while (reply := await stream.receive()) is not None:
-                await stream.send(ask())
+                await stream.send_request(ask())
         finally:
             stream.close()
         return reply

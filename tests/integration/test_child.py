@@ -155,7 +155,7 @@ def test_lines_go_to_functions_in_order_and_all_have_come_when_it_is_stopped(pro
         "talks", ["talks"], log=logged.append, ready="0", on_line=printed.append, on_end=lambda: printed.append("end")
     )
     child.wait_ready()
-    child.tell("that is all")
+    child.write_line("that is all")
     assert child.wait(ENDS_S_MAX) == 0
     assert child.stop()
     assert printed == [*map(str, range(100)), "told: that is all", "end"]

@@ -212,7 +212,9 @@ async def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_los
         async def write() -> None:
             async with session(pool, timeout_s=120) as connection, connection.transaction():
                 timeout = await set_timeout(connection, "0")  # for as long as the other one looks
-                assert await leases_store.hold(connection, incarnation, "paused", {queue_ids[0]: leases[queue_ids[0]]})
+                assert await leases_store.hold_leases(
+                    connection, incarnation, "paused", {queue_ids[0]: leases[queue_ids[0]]}
+                )
                 holding.set()
                 await is_locked.wait()
                 await set_timeout(connection, timeout)

@@ -143,10 +143,10 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
             not before if isinstance(before, bool) else before + (0.5 if name.endswith("_ratio") else 1)
         )
         setting.check(after)
-        storage.settings.use(replaced(given, {name: after}))
+        storage.settings.apply_settings(replaced(given, {name: after}))
         for holder in holders[name]():
             assert _in(holder, name) == after, name
-    storage.settings.use(given)
+    storage.settings.apply_settings(given)
 
 
 def limits_as_settings(limits: UserLimits) -> dict[str, float]:

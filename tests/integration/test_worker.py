@@ -343,7 +343,7 @@ def test_counters_of_a_process_that_ended_go_on_and_its_gauges_do_not() -> None:
     counts.send.calls = 3
     counts.send.seconds.observe(0.1)
     figures = Figures(ExportingProcess.APPLICATION)
-    counts.put(figures)
+    counts.put_figures(figures)
     figures.add("txmsg_client_pending_items", 5)
     report = json.loads(json.dumps(series_of(figures)))
     sum_ = put_all(Figures(ExportingProcess.WORKER), [together([report, counters_in(report)])])

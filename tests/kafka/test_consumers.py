@@ -167,7 +167,7 @@ async def test_what_kafka_has_deleted_is_counted_and_gone_past_as_it_was_told(  
     append(log, "t", 0, 3)
     member = log.join("g", ["t"])
     until(lambda: member.view().queues)
-    assert member.take([T0]) == {T0: 0}
+    assert member.take_queues([T0]) == {T0: 0}
     member.leave({})
     client = admin(kafka)
     [deleted] = client.delete_records([TopicPartition(f"{kafka_prefix}t", 0, 2)]).values()
@@ -226,7 +226,7 @@ def test_a_deleted_group_is_forgotten_with_its_retries(log: LogAccess, kafka: Ka
     append(log, "t", 0, 4)
     member = log.join("g", ["t"], start=Start.latest())
     until(lambda: member.view().queues)
-    assert member.take([T0]) == {T0: 4}
+    assert member.take_queues([T0]) == {T0: 4}
     with pytest.raises(MisuseError, match="group g has 1 members, such as"):
         log.delete_group("g")
     member.leave({T0: 3})

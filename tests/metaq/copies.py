@@ -43,7 +43,7 @@ def frames_of(root: Path) -> dict[int, bytes]:
 
 def end_of(root: Path) -> int:
     """Where a log ends."""
-    return CommitLogReader(root / "commitlog").end()
+    return CommitLogReader(root / "commitlog").end_position()
 
 
 def until_copied(leader: Path, copy: Path) -> None:

@@ -56,7 +56,7 @@ def prepare(directory: Path) -> Material:
     _write(directory / "other", _LOG_ID + 1, "a")
     root = directory / "log"
     log = LogReader(root).commit_log
-    whole = list(frames(log, _LOG_ID, 0, log.end()))
+    whole = list(frames(log, _LOG_ID, 0, log.end_position()))
     named = {int(position) for key in QUEUES for position in Cells(queue_directory(root, *key)).load(0)["position"]}
     void = frozenset(each.position for each in whole if each.position not in named)
     return Material(root, directory / "stale", directory / "other", expected, whole, void)

@@ -32,7 +32,7 @@ def frames(fetched: Fetched) -> list[FrameBatch]:
 
 def fill(log: Log, topic: str, queue: int, counts: Sequence[int]) -> int:
     """Appends batches of these sizes at the queue's end; returns the offset after them."""
-    offset = log.reader.queue(topic, queue).end()
+    offset = log.reader.queue(topic, queue).end_offset()
     for count in counts:
         log.append([batch(topic, queue, offset, count)])
         offset += count

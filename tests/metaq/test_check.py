@@ -89,7 +89,7 @@ def test_a_queue_that_is_cut_below_its_checkpoint_and_one_that_lost_its_cells_ar
         assert readable(tmp_path, "cut", 0) == bodies("cut", 0, 0, 3)
         reader = LogReader(tmp_path).queue("lost", 0)
         assert reader.fetch(0)[-1].end_offset == 4
-        for look in (lambda: reader.fetch(4), reader.range, reader.end):
+        for look in (lambda: reader.fetch(4), reader.range, reader.end_offset):
             with pytest.raises(CorruptLog, match="were on disk up to offset 8"):
                 look()
         shutil.rmtree(tmp_path / "queues/lost")
@@ -141,7 +141,7 @@ def test_a_queue_cut_between_frames_and_cells_of_every_look_is_no_damage_and_dam
         def cut(_: int) -> None:  # frames were read just now, and cells are read next
             nonlocal looks
             looks += 1
-            end = log.reader.queue("t", 0).end()
+            end = log.reader.queue("t", 0).end_offset()
             log.truncate("t", 0, end - 3)
             log.append([batch("t", 0, end - 3, 3)])
             log.checkpoint()
@@ -268,7 +268,7 @@ def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_a
     with open_log(tmp_path, append=True) as access:
         access.append([batch("t", 0, 0, 3)])
         member = access.join("g", ["t"])
-        member.take([LogQueue("t", 0)])
+        member.take_queues([LogQueue("t", 0)])
         for topic, counts in ((RETRIES + "g", (2, 1)), (DEAD_LETTERS + "g", (1,))):
             for count in counts:
                 access.append([Append(topic, 0, encode(FrameColumns(bodies(topic, 0, 0, count), [1])))])

@@ -160,7 +160,7 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
     zero, one = LogQueue("trade", 0), LogQueue("trade", 1)
     with open_log(root) as access:
         member = access.join("g", ["trade"])
-        member.take([zero])
+        member.take_queues([zero])
         member.store({zero: 4})
         access.append([Append("%DLQ%g", 0, encode(FrameColumns([b"x"], [1])))])
         [row] = lines(group("list", root, "--json"))[0]["groups"]
@@ -184,7 +184,7 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
         group("seek", root, *later, "--yes")
         assert dict(member.view().sought) == {zero: 5}
         group("seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1", "--yes")
-        assert member.take([one]) == {one: 1}
+        assert member.take_queues([one]) == {one: 1}
         assert "group g has 1 members" in group("delete", root, "g", "--yes", "--force").stderr
         member.leave({})
     seek_all = group("seek", root, "g", "--topic", "trade", "--to", "1")

@@ -47,7 +47,7 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_pa
             seen = Seen()
             consumer = AsyncPushConsumer(tmp_path, "g")
             consumer.subscribe("t")(seen)
-            before = log.reader.queue("t", 0).end() if later else 0
+            before = log.reader.queue("t", 0).end_offset() if later else 0
             fill(log, "t", 0, [later] if later else [])
             async with consumer:
                 expected = {0: list(range(before, 305 + later)), **({} if later else {1: list(range(5))})}
@@ -305,7 +305,7 @@ def _cut_log(root: Path) -> tuple[Log, LogQueue]:
     fill(log, "t", 0, [1])
     with open_log(root) as access:
         member = access.join("g", ["t"])
-        assert member.take([T0]) == {T0: 0}
+        assert member.take_queues([T0]) == {T0: 0}
     fill(log, "t", 0, [1, 1])
     log.delete_old()
     assert log.reader.queue("t", 0).range() == (2, 3)

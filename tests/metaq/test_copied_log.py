@@ -75,7 +75,7 @@ def test_offsets_of_a_group_come_after_its_retries(tmp_path: Path, *, is_copied:
     with LocalLog(tmp_path / "leader", append=True) as leader:
         leader.append([batch("t", 0, 0, 5)])
         member = leader.join("g", ["t"])
-        member.take([T])
+        member.take_queues([T])
         leader.append([batch("%RETRY%g", 0, 0, 1)])
         member.leave({T: 3})
         told = state_of(leader)
@@ -87,7 +87,7 @@ def test_offsets_of_a_group_come_after_its_retries(tmp_path: Path, *, is_copied:
             assert offset_in(path) is None
             return is_copied
 
-        CopyState(copy).take(told, copy_log)
+        CopyState(copy).write_changes(told, copy_log)
     assert told.groups[0].logs
     assert offset_in(path) == (3 if is_copied else None)
 

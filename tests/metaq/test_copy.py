@@ -108,7 +108,7 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         leader.append([batch("t", 0, 0, 9)])
         leader.set_topic("t", TopicSettings(flush=Flush.TIMED, retention_s=77))
         member = leader.join("g", ["t"], start=Start.latest())
-        taken = member.take([T])
+        taken = member.take_queues([T])
         assert taken == {T: 9}
         member.leave({T: 5})
         set_of_group = leader.alter_group("g", stopped=True, rate_per_s=2.5)
@@ -227,7 +227,9 @@ def test_appends_that_need_a_copy_are_refused_without_one_and_on_its_disk_with_i
         with served(following(tmp_path, address)), log_at(address) as log:
             for offset in range(1, 20):
                 log.append([batch("t", 0, offset, 1)])
-                assert LogReader(tmp_path / "copy").queue("t", 0).end() >= offset, "acknowledged before it was copied"
+                assert LogReader(tmp_path / "copy").queue("t", 0).end_offset() >= offset, (
+                    "acknowledged before it was copied"
+                )
 
 
 def test_an_append_that_no_copy_confirms_is_unknown_and_its_repeat_appends_nothing(
@@ -304,14 +306,14 @@ def test_a_level_waits_for_the_disk_or_does_not(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
         log.append([batch("t", 0, 0, 1)], Flush.TIMED)
         assert log.synced == 0
-        assert log.reader.queue("t", 0).end() == 0, "seen before it was on disk"
+        assert log.reader.queue("t", 0).end_offset() == 0, "seen before it was on disk"
         assert log.next_offset("t", 0) == 1
         log.set_topic("u", TopicSettings(flush=Flush.TIMED))
         log.append([batch("u", 0, 0, 1)])
         end = log.synced
         log.append([batch("u", 0, 1, 1)], Flush.SYNC)
         assert log.synced > end
-        assert log.reader.queue("t", 0).end() == 1
+        assert log.reader.queue("t", 0).end_offset() == 1
 
 
 # ---- promotion

@@ -75,7 +75,7 @@ def test_what_is_not_there_cannot_be_cut(tmp_path: Path) -> None:
             log.truncate("t", 0, 3)
         log.truncate("t", 0, 2)
         log.truncate("new", 0, 0)
-        assert (log.reader.commit_log.end(), log.reader.topics()) == (
+        assert (log.reader.commit_log.end_position(), log.reader.topics()) == (
             log.reader.queue("t", 0).fetch(0)[0].header.end,
             {"t": [0]},
         )
@@ -175,7 +175,7 @@ def test_a_look_in_the_middle_of_which_the_queue_grows_or_is_cut_is_taken_again(
                 lambda: LogReader(tmp_path).queue("t", 0).offset_at(2) - 2,
             ]
             for look in looks:
-                end = log.reader.queue("t", 0).end()
+                end = log.reader.queue("t", 0).end_offset()
                 changes.append(lambda: log.truncate("t", 0, 4))
                 assert (look(), changes) == (2, [])
                 fill(log, "t", 0, [1] * (end - 4))

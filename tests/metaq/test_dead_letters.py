@@ -67,7 +67,7 @@ def become_known(access: LogAccess, group: str) -> None:
     """Makes a group that has stored an offset: Kafka remembers no other."""
     member = access.join(group, ["t"])
     until(lambda: member.view().queues)
-    member.take([LogQueue("t", 0)])
+    member.take_queues([LogQueue("t", 0)])
     member.leave({})
 
 
@@ -160,7 +160,7 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
 
 def test_one_deals_with_dead_letters_at_a_time(access: LogAccess) -> None:
     member = access.join("g", ())
-    member.take([DEAD])
+    member.take_queues([DEAD])
     with pytest.raises(MisuseError, match="are being dealt with by another process"):
         purge(access)
     member.leave({})

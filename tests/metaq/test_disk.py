@@ -142,9 +142,9 @@ def test_a_member_of_a_group_is_told_of_a_full_disk_and_goes_on_when_there_is_ro
         member = access.join("g", ["t"])
         ballast = take_all_room(disk)
         with pytest.raises(StorageError, match="a file of a group cannot be written: No space left on device"):
-            member.take([queue])
+            member.take_queues([queue])
         ballast.unlink()
-        assert member.take([queue]) == {queue: 0}
+        assert member.take_queues([queue]) == {queue: 0}
 
 
 def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.M
 
         def stopped() -> bool:
             try:
-                log.append([batch("t", 0, log.reader.queue("t", 0).end(), 1)])
+                log.append([batch("t", 0, log.reader.queue("t", 0).end_offset(), 1)])
             except StorageError as exc:
                 return "its flushing ended with ZeroDivisionError" in str(exc)
             return False
@@ -308,7 +308,7 @@ def test_a_killed_writer_loses_nothing_it_acknowledged_while_readers_read_on(tmp
         read_on()
         assert len(found) >= acknowledged
         with Log(tmp_path) as log:
-            assert log.reader.queue("t", 0).end() >= acknowledged
+            assert log.reader.queue("t", 0).end_offset() >= acknowledged
     read_on()
     assert found == bodies("t", 0, 0, len(found)) == readable(tmp_path, "t", 0)
 
@@ -337,7 +337,7 @@ def test_a_file_is_kept_as_long_as_a_topic_in_it_wants(tmp_path: Path) -> None:
         log.set_topic("long", TopicSettings(retention_s=5000))
         appends = [["short"], ["short", "default"], ["long"], ["short"], ["short"]]
         for topics in appends:  # a file each
-            log.append([batch(topic, 0, log.reader.queue(topic, 0).end(), 1) for topic in topics])
+            log.append([batch(topic, 0, log.reader.queue(topic, 0).end_offset(), 1) for topic in topics])
         for number, first in enumerate(files_of(tmp_path / "commitlog", ".log")):
             os.utime(tmp_path / "commitlog" / f"{first:020}.log", (number, number))
 
@@ -378,7 +378,7 @@ def test_a_reader_keeps_what_it_has_read_when_the_log_is_cut_behind_it(
             broken.setattr(os, "fdatasync", _fails)
             with pytest.raises(StorageError, match="cannot be synced"):
                 log.flush()
-        assert log.reader.commit_log.end() == 0
+        assert log.reader.commit_log.end_position() == 0
         assert reader.communicate("go on\n")[0] == "100000\n"
     assert reader.returncode == 0
     log.close()

@@ -117,7 +117,7 @@ class Machine:
     def mirror(self, count: int) -> None:
         """Appends what the log lacks, and so many rows more, as a tailer does."""
         self.table += [f"row {len(self.table) + each}".encode() for each in range(count)]
-        end = self.log.reader.queue(*MIRRORED).end()
+        end = self.log.reader.queue(*MIRRORED).end_offset()
         if rows := self.table[end:]:
             self.log.append([Append(*MIRRORED, encode(FrameColumns(rows, [1])), end, is_mirrored=True)])
 
@@ -129,7 +129,7 @@ class Machine:
 
     def handle(self) -> dict[LogQueue, int]:
         """The group goes on where it is stored, to the end; where it began."""
-        taken = self.member.take(self.member.view().queues)
+        taken = self.member.take_queues(self.member.view().queues)
         read = self.read if not self.choice.randrange(2) else {}
         self.member.store({queue: Reader(self.access, read).go_on(queue, at) for queue, at in taken.items()})
         self.member.release({queue: self.member._owned[queue].stored for queue in taken})
@@ -182,7 +182,7 @@ def test_a_group_that_was_further_than_the_log_is_told_what_is_missing_and_misse
         log.flush()
         log.append([batch(*queue, 50, 100)])
         member = reading.join("g", ["t"])
-        member.take([queue])
+        member.take_queues([queue])
         member.store({queue: 150})
         [stored] = (tmp_path / "log/groups/g/queues/t").iterdir()
         disk.sync(stored, *stored.parents[:5])  # the kernel wrote these first
@@ -190,7 +190,7 @@ def test_a_group_that_was_further_than_the_log_is_told_what_is_missing_and_misse
     with Log(tmp_path / "copy", config) as log, LocalLog(tmp_path / "copy") as reading:
         fill(log, "t", 0, [200])
         member = reading.join("g", ["t"])
-        at = member.take([queue])[queue]
+        at = member.take_queues([queue])[queue]
         assert at == 150
         [missing] = reading.fetch({queue: at})
         assert isinstance(missing.error, OffsetsMissing)
@@ -215,7 +215,7 @@ def test_a_stop_in_order_and_a_killed_process_leave_no_hole(tmp_path: Path, disk
             to.mkdir() if each.is_dir() else to.write_bytes(each.read_bytes())
     for root in (tmp_path / "log", killed):
         with Log(root, config) as log:
-            assert (log.reader.queue("t", 0).end(), log.reader.queue("t", 0).holes()) == (6, [])
+            assert (log.reader.queue("t", 0).end_offset(), log.reader.queue("t", 0).holes()) == (6, [])
 
 
 def test_what_is_cut_off_after_a_failed_sync_leaves_a_hole_though_the_machine_runs_on(

@@ -54,16 +54,16 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
 
 def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) -> None:
     one, other = access.join("g", ["t"]), access.join("g", ["t"])
-    assert one.take([A, B]) == {A: 0, B: 0}
-    assert other.take([A, B]) == {}
+    assert one.take_queues([A, B]) == {A: 0, B: 0}
+    assert other.take_queues([A, B]) == {}
     one.store({A: 2})
     one.release({A: 3})
-    assert other.take([A, B]) == {A: 3}
-    assert one.take([A]) == {}
+    assert other.take_queues([A, B]) == {A: 3}
+    assert one.take_queues([A]) == {}
     with pytest.raises(MisuseError, match="topic t queue 0 is not owned by"):
         one.store({B: 1, A: 4})
     one.leave({B: 1})
-    assert other.take([A, B]) == {A: 3, B: 1}
+    assert other.take_queues([A, B]) == {A: 3, B: 1}
     state = access.group("g")
     assert [member.id for member in state.members] == [other.id]
     assert [(queue.queue, queue.owner, queue.offset, queue.kept) for queue in state.queues] == [
@@ -132,10 +132,10 @@ def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored
         process.stdout.readline()
         member = access.join("g", ["t"])
         assert len(member.view().members) == 2
-        assert member.take([A, B]) == {B: 0}
+        assert member.take_queues([A, B]) == {B: 0}
         process.kill()
         process.wait()
-        assert member.take([A]) == {A: 4}
+        assert member.take_queues([A]) == {A: 4}
         assert [each.id for each in member.view().members] == [member.id]
 
 
@@ -169,17 +169,17 @@ def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(tmp_path: Pa
         assert parent.stdout is not None
         assert "was forked from member" in parent.stdout.readline()
         other = local.join("g", ["t"])
-        assert other.take([A]) == {}
+        assert other.take_queues([A]) == {}
         print(file=parent.stdin, flush=True)
         assert parent.stdout.readline() == "left\n"
-        assert other.take([A]) == {A: 2}, "the child keeps what its parent has given back"
+        assert other.take_queues([A]) == {A: 2}, "the child keeps what its parent has given back"
         assert len(other.view().members) == 1
         parent.stdin.close()
 
 
 def test_an_offset_is_the_old_one_or_the_new_one_wherever_a_write_was_torn(tmp_path: Path, access: LogAccess) -> None:
     member = access.join("g", ["t"])
-    member.take([A])
+    member.take_queues([A])
     path = queue_file(tmp_path / "groups" / "g", A)
     states: list[bytes] = []
     for offset in (300, 70_000, 5):
@@ -204,15 +204,15 @@ def test_a_queue_whose_begin_cannot_be_read_holds_back_no_other(
     cells.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     member = access.join("g", ["t"])
     for _ in range(2):
-        assert member.take([A, B]) == {A: 0}
+        assert member.take_queues([A, B]) == {A: 0}
     assert caplog.text.count("takes it when it is mended: topic t queue 1 is damaged") == 1
     cells.write_bytes(whole)
-    assert access.join("g", ["t"]).take([B]) == {B: 0}, "the first one has kept it"
+    assert access.join("g", ["t"]).take_queues([B]) == {B: 0}, "the first one has kept it"
 
 
 def test_a_member_that_cannot_store_leaves_nevertheless(local: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
     member = local.join("g", ["t"])
-    member.take([A, B])
+    member.take_queues([A, B])
 
     def fails(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -222,7 +222,7 @@ def test_a_member_that_cannot_store_leaves_nevertheless(local: LogAccess, monkey
         with pytest.raises(StorageError, match="cannot be written: Input/output error"):
             member.leave({A: 4})
     other = local.join("g", ["t"])
-    assert other.take([A, B]) == {A: 0, B: 0}
+    assert other.take_queues([A, B]) == {A: 0, B: 0}
     assert [member.id for member in other.view().members] == [other.id]
 
 
@@ -230,7 +230,7 @@ def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(acce
     with pytest.raises(UnknownGroup):
         access.seek("g", {A: 1})
     member = access.join("g", ["t"])
-    member.take([A])
+    member.take_queues([A])
     member.store({A: 5})
     access.seek("g", {A: 1, B: 2})
     assert [queue.offset for queue in access.group("g").queues] == [1, 2]
@@ -240,13 +240,13 @@ def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(acce
     member.seek_done({A: 1})
     assert dict(member.view().sought) == {A: 0}, "a later wish is forgotten with the earlier one"
     member.release({A: 1})
-    assert member.take([A, B]) == {A: 0, B: 2}
+    assert member.take_queues([A, B]) == {A: 0, B: 2}
     assert dict(member.view().sought) == {}
 
 
 def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
     member = access.join("g", ["t"])
-    member.take([A])
+    member.take_queues([A])
     with pytest.raises(MisuseError, match=f"group g has 1 members, such as {member.id}"):
         access.delete_group("g")
     member.leave({A: 3})
@@ -256,25 +256,25 @@ def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
     assert access.groups() == []
     with pytest.raises(UnknownGroup, match="group g is unknown to this log"):
         access.group("g")
-    assert access.join("g", ["t"]).take([A]) == {A: 0}
+    assert access.join("g", ["t"]).take_queues([A]) == {A: 0}
 
 
 def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path, local: LogAccess) -> None:
     member = local.join("g", ["t"])
-    member.take([A])
+    member.take_queues([A])
     (tmp_path / "groups").rename(tmp_path / "gone")
     other = local.join("g", ["t"])
     with pytest.raises(MembershipLost, match="were removed while member"):
         member.view()
     with pytest.raises(MisuseError, match="has left group g: join again"):
         member.store({A: 9})
-    assert other.take([A]) == {A: 0}
+    assert other.take_queues([A]) == {A: 0}
 
 
 def test_closing_a_log_leaves_its_groups(tmp_path: Path, access: LogAccess) -> None:
     with open_log(tmp_path) as other:
-        other.join("g", ["t"]).take([A, B])
-    assert access.join("g", ["t"]).take([A, B]) == {A: 0, B: 0}
+        other.join("g", ["t"]).take_queues([A, B])
+    assert access.join("g", ["t"]).take_queues([A, B]) == {A: 0, B: 0}
 
 
 @pytest.mark.parametrize(("start", "begin"), [(Start.earliest(), 0), (Start.latest(), 5), (Start("time", 20), 3)])
@@ -287,7 +287,9 @@ def test_a_group_begins_where_it_is_told_and_new_queues_at_their_first_message(
         access.append([batch("t", 0, 5, 1, at_us=30), batch("t", 1, 0, 1, at_us=5), batch("later", 0, 0, 1, at_us=5)])
         new = [LogQueue("t", 1), LogQueue("later", 0)]
         second = access.join("g", ["t", "later", "third"], start=Start.latest())
-        assert second.take([A, *new]) == {A: begin, new[0]: 0, new[1]: 0}, "a member that came later moved the group"
+        assert second.take_queues([A, *new]) == {A: begin, new[0]: 0, new[1]: 0}, (
+            "a member that came later moved the group"
+        )
         assert dict(first.view().sought) == {}
 
 
@@ -304,7 +306,7 @@ def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path
     assert root is not None
     later = LogQueue("%RETRY%g", 5)
     member = access.join("g", ["t"])
-    member.take([RETRY, later])
+    member.take_queues([RETRY, later])
     for queue, count in ((0, 4), (5, 1), (0, 2)):
         for _ in range(count):
             logs.append(root, [Append("%RETRY%g", queue, encode(FrameColumns([b"x"], [1])))])
@@ -324,10 +326,10 @@ def test_a_queue_whose_offset_could_not_be_written_can_be_taken_again(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     member = local.join("g", ["t"])
-    member.take([A])
+    member.take_queues([A])
     member.leave({A: 1})
     with monkeypatch.context() as patch:
         patch.setattr(OwnedQueue, "store", full)
         with pytest.raises(StorageError, match="No space left on device"):
             local.seek("g", {A: 3})
-    assert local.join("g", ["t"]).take([A]) == {A: 3}
+    assert local.join("g", ["t"]).take_queues([A]) == {A: 3}

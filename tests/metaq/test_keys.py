@@ -151,7 +151,7 @@ def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_d
 
     def write_late(root: Path, log_id: int, first: int, parts: list[FrameKeys]) -> None:
         if first == 0:
-            deleted.extend(log.delete_old(size_bytes_max=CommitLogReader(root / "commitlog").end() - 1))
+            deleted.extend(log.delete_old(size_bytes_max=CommitLogReader(root / "commitlog").end_position() - 1))
         write_keys(root, log_id, first, parts)
 
     monkeypatch.setattr(KeyIndexer, "wake", lambda _: None)  # only when it is called here
@@ -188,7 +188,7 @@ def test_hashes_of_many_keys_are_those_of_each_alone(tmp_path: Path) -> None:
     keys = [f"{place}" * (place % 40) for place in range(500)]
     with Log(tmp_path) as log:
         log.append([batch("t", 0, keys[:300]), batch("u", 0, keys[300:])])
-        [index] = index_keys(log.reader.commit_log, 0, 0, log.reader.commit_log.end())
+        [index] = index_keys(log.reader.commit_log, 0, 0, log.reader.commit_log.end_position())
     alone = [key_hash("t" if place < 300 else "u", key) for place, key in enumerate(keys) if key]
     assert index.hashes.tolist() == alone
     assert len(set(alone)) == len(set(keys)) - 1

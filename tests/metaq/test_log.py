@@ -72,7 +72,7 @@ def test_many_queues_are_appended_to_in_one_call_or_none_is(tmp_path: Path) -> N
         assert log.append(appends) == [0] * 50 + [2]
         with pytest.raises(MisuseError, match="offset 9 of topic t queue 1: the next one is 2"):
             log.append([batch("t", 0, 3, 1), batch("t", 1, 9, 1)])
-        assert log.reader.queue("t", 0).end() == 3, "half of a refused call was appended"
+        assert log.reader.queue("t", 0).end_offset() == 3, "half of a refused call was appended"
         fill(log, "t", 0, [1])
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 4)
 
@@ -126,7 +126,7 @@ def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
         log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
         log.append([batch("timed", 0, 0, 1)])
         member = log.join("g", ["t"])
-        member.take([LogQueue("t", 0)])
+        member.take_queues([LogQueue("t", 0)])
         log.append([batch("%RETRY%g", 0, 0, 1)])
         log.seek("g", {LogQueue("t", 0): 0})
         files = [each for each in root.rglob("*") if each.is_file()]

@@ -125,8 +125,8 @@ def test_cut_at_any_byte_a_log_is_recovered_up_to_its_last_whole_frame(tmp_path:
     with Log(tmp_path / "log") as log:
         for queue, start, count in ((0, 0, 2), (1, 0, 1), (0, 2, 1)):
             log.append([batch("t", queue, start, count)])
-            ends.append(log.reader.commit_log.end())
-            kept.append((log.reader.queue("t", 0).end(), log.reader.queue("t", 1).end()))
+            ends.append(log.reader.commit_log.end_position())
+            kept.append((log.reader.queue("t", 0).end_offset(), log.reader.queue("t", 1).end_offset()))
         log_id = log.identity.log_id
     path = tmp_path / "log" / "commitlog" / f"{0:020}.log"
     whole = path.read_bytes()

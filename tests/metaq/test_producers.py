@@ -12,23 +12,23 @@ A, B = bytes(16), bytes([1]) * 16
 
 def test_a_repeat_gets_the_answer_of_the_first() -> None:
     producers = RememberedAppends()
-    assert producers.look(CallId(A, 1), 1, 0) is None
+    assert producers.answer_of(CallId(A, 1), 1, 0) is None
     producers.note(CallId(A, 1), 1, [7, 0], 0)
-    assert producers.look(CallId(A, 1), 1, 1) == (7, 0)
-    assert producers.look(CallId(B, 1), 1, 1) is None, "the number is another producer's, too"
+    assert producers.answer_of(CallId(A, 1), 1, 1) == (7, 0)
+    assert producers.answer_of(CallId(B, 1), 1, 1) is None, "the number is another producer's, too"
 
 
 def test_what_a_producer_will_not_repeat_is_forgotten_and_refused() -> None:
     producers = RememberedAppends()
     for sequence in (1, 2, 3):
         producers.note(CallId(A, sequence), 1, [sequence], 0)
-    assert producers.look(CallId(A, 4), 3, 0) is None
-    assert producers.look(CallId(A, 3), 1, 0) == (3,), "an older word of what is settled changes nothing"
+    assert producers.answer_of(CallId(A, 4), 3, 0) is None
+    assert producers.answer_of(CallId(A, 3), 1, 0) == (3,), "an older word of what is settled changes nothing"
     with pytest.raises(ProtocolError, match="append 2 of a producer that repeats none below 3 came late"):
-        producers.look(CallId(A, 2), 2, 0)
+        producers.answer_of(CallId(A, 2), 2, 0)
     producers.note(CallId(A, 2), 1, [2], 0)
     with pytest.raises(ProtocolError):
-        producers.look(CallId(A, 2), 2, 0)
+        producers.answer_of(CallId(A, 2), 2, 0)
 
 
 def test_a_producer_is_forgotten_when_it_can_repeat_nothing_any_more() -> None:
@@ -36,9 +36,9 @@ def test_a_producer_is_forgotten_when_it_can_repeat_nothing_any_more() -> None:
     producers.note(CallId(A, 1), 1, [5], 0)
     producers.note(CallId(B, 1), 1, [6], 10)
     producers.note(CallId(A, 2), 1, [7], 50)
-    assert producers.look(CallId(B, 1), 1, 10 + REMEMBERED_S + 1) is None
-    assert producers.look(CallId(A, 1), 1, 49 + REMEMBERED_S) == (5,)
-    assert producers.look(CallId(A, 1), 1, 50 + 3 * REMEMBERED_S) is None
+    assert producers.answer_of(CallId(B, 1), 1, 10 + REMEMBERED_S + 1) is None
+    assert producers.answer_of(CallId(A, 1), 1, 49 + REMEMBERED_S) == (5,)
+    assert producers.answer_of(CallId(A, 1), 1, 50 + 3 * REMEMBERED_S) is None
     assert len(producers) == 1
 
 
@@ -47,9 +47,9 @@ def test_a_producer_has_a_bound_on_what_is_under_way() -> None:
     for sequence in range(1, 1025):
         producers.note(CallId(A, sequence), 1, [0], 0)
     with pytest.raises(Overloaded, match="more than 1024 pending appends"):
-        producers.look(CallId(A, 1025), 1, 0)
-    assert producers.look(CallId(A, 1024), 1, 0) == (0,), "a repeat is none more"
-    assert producers.look(CallId(A, 1025), 2, 0) is None
+        producers.answer_of(CallId(A, 1025), 1, 0)
+    assert producers.answer_of(CallId(A, 1024), 1, 0) == (0,), "a repeat is none more"
+    assert producers.answer_of(CallId(A, 1025), 2, 0) is None
 
 
 def test_a_note_comes_back_as_it_went() -> None:

@@ -122,7 +122,7 @@ def test_the_command_shrinks_a_topic_only_when_groups_have_read_the_rest(tmp_pat
     with open_log(tmp_path, append=True) as log:
         send(log, 4)
         member = log.join("g", ["t"])
-        offsets = member.take(member.view().queues)
+        offsets = member.take_queues(member.view().queues)
         member.leave(dict.fromkeys(offsets, 1) | {LogQueue("t", 3): 0})
     shown = json.loads(metaq("set", "t", "--log", tmp_path, "--write-queues", 2, "--json").stdout)
     assert (shown["write_queues"], shown["read_queues"], shown["permission"]) == (2, None, "rw")

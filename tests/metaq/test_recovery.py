@@ -60,8 +60,8 @@ def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) ->
         _log_file(root).write_bytes(whole[:size])
         with Log(root) as log:
             kept = max([0, *(end for end in ends if end <= size)])
-            assert log.reader.commit_log.end() == kept, f"cut at {size}"
-            end = log.reader.queue("a", 0).end()
+            assert log.reader.commit_log.end_position() == kept, f"cut at {size}"
+            end = log.reader.queue("a", 0).end_offset()
             log.append([batch("a", 0, end, 1)])
         assert readable(root, "a", 0) == bodies("a", 0, 0, end + 1)
         assert readable(root, "b", 3) == bodies("b", 3, 0, len(readable(root, "b", 3)))
@@ -74,7 +74,7 @@ def test_cells_of_a_timed_topic_may_be_ahead_of_the_disk(small: Path, tmp_path: 
         Log(root)
     write_topics(root, {"b": TopicSettings(flush=Flush.TIMED)})
     with Log(root) as log:
-        assert (log.reader.queue("a", 0).end(), log.reader.queue("b", 3).end()) == (9, 6)
+        assert (log.reader.queue("a", 0).end_offset(), log.reader.queue("b", 3).end_offset()) == (9, 6)
 
 
 def test_what_a_checkpoint_knew_is_missed(small: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def _frame_ends(root: Path) -> list[int]:
     from txmsg.metaq.store.state import identity_of
 
     log = LogReader(root).commit_log
-    return [each.end for each in frames(log, identity_of(root, create=False).log_id, 0, log.end())]
+    return [each.end for each in frames(log, identity_of(root, create=False).log_id, 0, log.end_position())]
 
 
 def test_lost_cells_are_made_anew(small: Path, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_frames_of_another_log_are_none(small: Path, tmp_path: Path) -> None:
     _log_file(root).write_bytes(_log_file(tmp_path / "other").read_bytes())
     shutil.rmtree(root / "queues")
     with Log(root) as log:
-        assert log.reader.queue("a", 0).end() == 0
+        assert log.reader.queue("a", 0).end_offset() == 0
 
 
 def test_a_frame_of_a_log_with_the_same_queues_is_not_served(small: Path, tmp_path: Path) -> None:

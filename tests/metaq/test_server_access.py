@@ -390,7 +390,7 @@ def test_messages_of_a_user_are_paced_at_a_server(tmp_path: Path) -> None:
 async def test_limits_of_users_come_with_them_from_brokers() -> None:
     limited = User(name="shop", limits={"connections": 2, "topics": 1})
     guard = UsersOfBrokers([], UserLimits(requests_per_s=5), age_s_max=60).guard
-    guard.use(snapshot_of(WatchedAccess(version=1, users=[limited])))
+    guard.use_snapshot(snapshot_of(WatchedAccess(version=1, users=[limited])))
     assert guard.limits_of("shop") == UserLimits(connections=2, topics=1, requests_per_s=5)
 
 

@@ -93,7 +93,7 @@ def test_killed_under_appends_nothing_acknowledged_is_lost_and_nothing_is_double
             unplaced = pool.submit(log.append, [one("u", 0, "lost answer"), one("u", 1, "its sister")])
             placed = pool.submit(log.append, [batch("v", 0, 0, 3)])
             on_disk = LogReader(server.data_dir)
-            until(lambda: (on_disk.queue("u", 1).end(), on_disk.queue("v", 0).end()) == (1, 3))
+            until(lambda: (on_disk.queue("u", 1).end_offset(), on_disk.queue("v", 0).end_offset()) == (1, 3))
             server.restart(kill=True)
             link.heal()
             assert unplaced.result(WAIT_S) == [1, 0]
@@ -151,7 +151,7 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
     with RemoteLog(server.address, timeout_s=WAIT_S, session_s=300) as log, ThreadPoolExecutor(1) as pool:
         member = log.join("signalled", ["signal"])
         log.append([batch("signal", 0, 0, 1)])
-        member.take([queue])
+        member.take_queues([queue])
         member.store({queue: 1})
         waits = pool.submit(log.fetch, {queue: 1}, wait_s=WAIT_S)
         until(lambda: log.describe().waiting == 1)
@@ -162,7 +162,7 @@ def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: Met
         server.start()
         with pytest.raises(MembershipLost, match="does not know this member"):
             member.view()
-        assert log.join("signalled", ["signal"]).take([queue]) == {queue: 1}
+        assert log.join("signalled", ["signal"]).take_queues([queue]) == {queue: 1}
         log.append([batch("signal", 0, 1, 1)])
         assert [each.queue for each in waits.result(WAIT_S)] == [queue]
     taken = MetaQProcess(tmp_path / "other", log=tmp_path / "other.log", address=server.address)
@@ -251,7 +251,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
         third = log.join("g", ["t"])
         wanted = [LogQueue("t", queue) for queue in range(6)]
         assert killed.store(0, 4) == stopped.store(2, 5) == "stored"
-        taken = third.take(wanted)
+        taken = third.take_queues(wanted)
         assert taken == {LogQueue("t", 4): 0, LogQueue("t", 5): 0}
         killed.process.kill()
         stopped.be_silent()
@@ -259,7 +259,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
 
         def has_all() -> bool:
             third.view()
-            taken.update(third.take([each for each in wanted if each not in taken]))
+            taken.update(third.take_queues([each for each in wanted if each not in taken]))
             return len(taken) == len(wanted)
 
         until(has_all)
@@ -387,14 +387,14 @@ def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
 ) -> None:
     """Though more has come meanwhile: one large batch is all that two readers have room for."""
     waits = threading.Event()
-    hold = Transfers.hold
+    hold = Transfers.hold_bytes
 
     async def noted(self: Transfers, transfer: Transfer, size_bytes: int) -> None:
         if size_bytes < 1024:
             waits.set()
         await hold(self, transfer, size_bytes)
 
-    monkeypatch.setattr(Transfers, "hold", noted)
+    monkeypatch.setattr(Transfers, "hold_bytes", noted)
     config = MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", sending_size_bytes_max=2**21)
     with served(config) as address, log_at(address) as log, ThreadPoolExecutor(1) as late, ExitStack() as readers:
         log.append([Append("large", 0, encode(FrameColumns([bytes(4 * 1024 * 1024)], [1]))), one("t", 0, "small")])

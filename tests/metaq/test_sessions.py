@@ -30,7 +30,7 @@ class Member:
     def view(self) -> GroupView:
         return GroupView((), (), {})
 
-    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+    def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         return dict.fromkeys(queues, 0)
 
     def store(self, offsets: Mapping[LogQueue, int]) -> None:
@@ -105,8 +105,8 @@ async def test_when_the_server_stood_still_nobody_was_silent(world: World) -> No
 
 async def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all(world: World) -> None:
     await world.sessions.join(b"s", world.join, 10)
-    first = await world.sessions.call(b"s", 1, lambda member: member.take([A]))
-    again = await world.sessions.call(b"s", 1, lambda member: member.take([]))
+    first = await world.sessions.call(b"s", 1, lambda member: member.take_queues([A]))
+    again = await world.sessions.call(b"s", 1, lambda member: member.take_queues([]))
     assert first == again == {A: 0}
     await world.store(2, 5)
     await world.store(2, 5)

@@ -71,7 +71,7 @@ def test_what_was_put_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
     puts = [[_append(b"%d" % n, topic=f"t{n % 3}", queue=n % 2), _append(b"second")] for n in range(20)]
     spool = Spool(tmp_path / "spool")
     for put in puts:
-        spool.put(put)
+        spool.put_batches(put)
     appends, mark = spool.head(size_bytes_max=10_000_000, count_max=4)
     spool.done(mark)
     spool.close()
@@ -86,15 +86,15 @@ def test_what_was_put_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
 def test_what_a_crash_left_of_a_put_is_cut_off(tmp_path: Path, left: int) -> None:
     """All of it: batches of one put are sent together or not at all."""
     spool = Spool(tmp_path)
-    spool.put([_append(b"whole")])
+    spool.put_batches([_append(b"whole")])
     begin = spool.size_bytes
-    spool.put([_append(b"first of two"), _append(b"second of two")])
+    spool.put_batches([_append(b"first of two"), _append(b"second of two")])
     spool.close()
     [file] = tmp_path.glob("*.spool")
     os.truncate(file, begin + left if left > 0 else file.stat().st_size + left)
     again = Spool(tmp_path)
     assert again.size_bytes == begin
-    again.put([_append(b"next")])
+    again.put_batches([_append(b"next")])
     first, second = _parts(_waiting(again))
     assert b"whole" in first[2]
     assert b"next" in second[2]
@@ -103,8 +103,8 @@ def test_what_a_crash_left_of_a_put_is_cut_off(tmp_path: Path, left: int) -> Non
 
 def test_damage_before_whole_batches_is_told(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    spool.put([_append(b"damaged")])
-    spool.put([_append(b"whole")])
+    spool.put_batches([_append(b"damaged")])
+    spool.put_batches([_append(b"whole")])
     spool.close()
     [file] = tmp_path.glob("*.spool")
     data = bytearray(file.read_bytes())
@@ -117,10 +117,10 @@ def test_damage_before_whole_batches_is_told(tmp_path: Path) -> None:
 def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> None:
     """What had been relayed of that file says nothing of a file that gets its number."""
     spool = Spool(tmp_path)
-    spool.put([_append(b"relayed")])
+    spool.put_batches([_append(b"relayed")])
     assert len(_waiting(spool)) == 1
-    spool.put([_append(b"damaged")])
-    spool.put([_append(b"whole")])
+    spool.put_batches([_append(b"damaged")])
+    spool.put_batches([_append(b"whole")])
     spool.close()
     [file] = tmp_path.glob("*.spool")
     data = bytearray(file.read_bytes())
@@ -133,7 +133,7 @@ def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> N
     spool = Spool(tmp_path)
     assert spool.is_empty
     assert spool.waiting_size_bytes == 0
-    spool.put([_append(b"relayew")])
+    spool.put_batches([_append(b"relayew")])
     spool.close()
     again = Spool(tmp_path)
     [found] = _parts(_waiting(again))
@@ -145,11 +145,11 @@ def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> N
 def test_a_file_that_was_renamed_is_set_aside(tmp_path: Path, name: str) -> None:
     directory = tmp_path / "s"
     spool = Spool(directory)
-    spool.put([_append(b"set aside")])
+    spool.put_batches([_append(b"set aside")])
     spool.close()
     (directory / "00000001.spool").rename(directory / name)
     spool = Spool(directory)
-    spool.put([_append(b"goes on")])
+    spool.put_batches([_append(b"goes on")])
     spool.close()
     spool = Spool(directory)
     assert _parts(_waiting(spool)) == _parts([_append(b"goes on")])
@@ -171,24 +171,24 @@ def test_a_full_spool_refuses_and_gives_space_back(tmp_path: Path) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     count = SIZE_BYTES_MIN // 50_200
     for _ in range(count):
-        spool.put([_append(_BODY)])
+        spool.put_batches([_append(_BODY)])
     with pytest.raises(Overloaded, match=r"holds \d+ bytes"):
-        spool.put([_append(_BODY)])
+        spool.put_batches([_append(_BODY)])
     assert sum(file.stat().st_size for file in tmp_path.glob("*.spool")) == spool.size_bytes <= SIZE_BYTES_MIN
     assert len(_waiting(spool)) == count
     for _ in range(3 * count):  # more than it holds at once
-        spool.put([_append(_BODY)])
+        spool.put_batches([_append(_BODY)])
         assert len(_waiting(spool)) == 1
     spool.close()
 
 
 def test_a_put_larger_than_the_spool_is_taken_when_nothing_waits(tmp_path: Path) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
-    spool.put([_append(b"x" * 2 * SIZE_BYTES_MIN)])
+    spool.put_batches([_append(b"x" * 2 * SIZE_BYTES_MIN)])
     with pytest.raises(Overloaded):
-        spool.put([_append(b"small")])
+        spool.put_batches([_append(b"small")])
     assert len(_waiting(spool)) == 1
-    spool.put([_append(b"small")])
+    spool.put_batches([_append(b"small")])
     assert len(_waiting(spool)) == 1
     spool.close()
 
@@ -198,7 +198,7 @@ def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
 ) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     large = _append(b"x" * (SIZE_BYTES_MIN // 8))
-    spool.put([large])  # the next one begins a file
+    spool.put_batches([large])  # the next one begins a file
     open_file = os.open
 
     def full(path: str | Path, *args: Any, **kwargs: Any) -> int:
@@ -209,9 +209,9 @@ def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", full)
         with pytest.raises(StorageError, match="No space left"):
-            spool.put([large])
+            spool.put_batches([large])
     foreign = os.open(tmp_path / "foreign", os.O_RDWR | os.O_CREAT)
-    spool.put([large])
+    spool.put_batches([large])
     assert os.fstat(foreign).st_size == 0
     os.close(foreign)
     assert _parts(_waiting(spool)) == _parts([large, large])
@@ -224,7 +224,7 @@ def test_relayed_files_are_deleted_though_the_disk_has_no_room_to_note_it(
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     large = [_append(bytes([number]) * (SIZE_BYTES_MIN // 8)) for number in range(3)]
     for each in large:  # a file each
-        spool.put([each])
+        spool.put_batches([each])
 
     def full(fd: int, data: bytes, at: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -245,7 +245,7 @@ def test_after_a_failed_sync_nothing_is_taken_until_it_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
-    spool.put([_append(b"kept")])
+    spool.put_batches([_append(b"kept")])
 
     def failing(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -253,12 +253,12 @@ def test_after_a_failed_sync_nothing_is_taken_until_it_is_opened_again(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", failing)
         with pytest.raises(StorageError, match="cannot be synced"):
-            spool.put([_append(b"lost")])
+            spool.put_batches([_append(b"lost")])
     with pytest.raises(StorageError, match="open it again"):  # though the disk says that all is well
-        spool.put([_append(b"refused")])
+        spool.put_batches([_append(b"refused")])
     spool.close()
     again = Spool(tmp_path)
-    again.put([_append(b"next")])
+    again.put_batches([_append(b"next")])
     kept, following = _parts(_waiting(again))
     assert b"kept" in kept[2]
     assert b"next" in following[2]
@@ -278,7 +278,7 @@ def test_what_was_relayed_before_its_sync_failed_is_not_relayed_for_ever(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", failing)
         with pytest.raises(StorageError):
-            spool.put([_append(b"relayed meanwhile")])
+            spool.put_batches([_append(b"relayed meanwhile")])
     spool.done(marks[0])
     assert spool.is_empty
     assert spool.waiting_size_bytes == 0
@@ -287,9 +287,9 @@ def test_what_was_relayed_before_its_sync_failed_is_not_relayed_for_ever(
 
 def test_what_is_before_damage_goes_first(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    spool.put([_append(b"whole")])
+    spool.put_batches([_append(b"whole")])
     begin = spool.size_bytes
-    spool.put([_append(b"first of two"), _append(b"damaged")])
+    spool.put_batches([_append(b"first of two"), _append(b"damaged")])
     [file] = tmp_path.glob("*.spool")
     data = bytearray(file.read_bytes())
     data[-20] ^= 1
@@ -305,7 +305,7 @@ def test_what_is_before_damage_goes_first(tmp_path: Path) -> None:
 
 def test_what_is_relayed_after_closing_is_written_nowhere(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    spool.put([_append(b"sent")])
+    spool.put_batches([_append(b"sent")])
     _, mark = spool.head(size_bytes_max=1, count_max=1)
     spool.close()
     foreign = [os.open(tmp_path / f"foreign{n}", os.O_RDWR | os.O_CREAT) for n in range(4)]
@@ -325,7 +325,7 @@ def test_a_spool_is_of_one_process(tmp_path: Path) -> None:
     child = os.fork()
     if not child:
         try:
-            spool.put([_append(b"x")])
+            spool.put_batches([_append(b"x")])
         except MisuseError:
             os._exit(0)
         os._exit(1)
@@ -339,7 +339,7 @@ def test_threads_put_at_the_same_time(tmp_path: Path) -> None:
 
     def put(thread: int) -> None:
         for n in range(50):
-            spool.put([_append(b"%d %d" % (thread, n), b"x" * 5000, queue=thread)])
+            spool.put_batches([_append(b"%d %d" % (thread, n), b"x" * 5000, queue=thread)])
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
     for thread in threads:

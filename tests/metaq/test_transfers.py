@@ -54,17 +54,17 @@ async def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended(
         slow, quick = (stack.enter_context(room.begun(name)) for name in "ab")
         of_slower = stack.enter_context(ExitStack())
         slower = of_slower.enter_context(room.begun("c"))
-        await room.hold(slower, MIB)
+        await room.hold_bytes(slower, MIB)
         loop.now += 0.5
-        await room.hold(slow, MIB)
-        await room.hold(quick, 2 * MIB)
+        await room.hold_bytes(slow, MIB)
+        await room.hold_bytes(quick, 2 * MIB)
         quick.moved_bytes = 8 * MIB
         stalled = [
             asyncio.create_task(stuck(transfer, name)) for transfer, name in ((slow, "slow"), (slower, "slower"))
         ]
         await settle()
         with room.begun("d") as late:
-            waits = asyncio.create_task(room.hold(late, MIB))
+            waits = asyncio.create_task(room.hold_bytes(late, MIB))
             await settle()
             assert not ended, "a second's grace"
             loop.now += 1.2
@@ -83,10 +83,10 @@ async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
     with ExitStack() as stack:
         mine = [stack.enter_context(room.begun("greedy")) for _ in range(3)]
         other = stack.enter_context(room.begun("other"))
-        await room.hold(other, MIB)
+        await room.hold_bytes(other, MIB)
         for transfer in mine[:2]:
-            await room.hold(transfer, MIB)
-        third = asyncio.create_task(room.hold(mine[2], MIB))
+            await room.hold_bytes(transfer, MIB)
+        third = asyncio.create_task(room.hold_bytes(mine[2], MIB))
         await settle()
         assert not third.done(), "two of eight are its share"
         loop.now += 60
@@ -94,7 +94,7 @@ async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
         assert [transfer.is_ended for transfer in (*mine, other)] == [True, False, False, False]
         third.cancel()
         more = stack.enter_context(room.begun("another"))
-        await room.hold(more, MIB)
+        await room.hold_bytes(more, MIB)
 
 
 async def test_some_that_wait_for_more_give_each_other_room_and_none_is_ended(loop: Loop) -> None:
@@ -104,9 +104,9 @@ async def test_some_that_wait_for_more_give_each_other_room_and_none_is_ended(lo
 
     async def send(name: str) -> None:
         with room.begun(name) as transfer:
-            await room.hold(transfer, MIB)
+            await room.hold_bytes(transfer, MIB)
             await all_hold.wait()
-            await room.hold(transfer, 2 * MIB)
+            await room.hold_bytes(transfer, 2 * MIB)
             async with transfer.step():
                 sent.append(name)
 
@@ -125,12 +125,12 @@ async def test_the_time_in_which_a_transfer_waits_for_room_is_not_its_own(loop: 
     room = Transfers(2 * MIB, 20)
 
     with room.begun("a") as transfer, ExitStack() as of_other:
-        await room.hold(transfer, MIB)
+        await room.hold_bytes(transfer, MIB)
         other = of_other.enter_context(room.begun("b"))
-        await room.hold(other, MIB)
+        await room.hold_bytes(other, MIB)
         other.moved_bytes = 900 * MIB
         loop.now += 0.5
-        waits = asyncio.create_task(room.hold(transfer, 2 * MIB))
+        waits = asyncio.create_task(room.hold_bytes(transfer, 2 * MIB))
         await settle()
         loop.now += 60
         await settle()
@@ -172,9 +172,9 @@ async def test_a_transfer_whose_time_ends_in_the_same_turn_of_the_loop_does_not_
 
     with ExitStack() as of_slow, room.begun("b") as late:
         slow = of_slow.enter_context(room.begun("a"))
-        await room.hold(slow, MIB)
+        await room.hold_bytes(slow, MIB)
         stalled = asyncio.create_task(stuck(slow))
-        waits = asyncio.create_task(room.hold(late, MIB))
+        waits = asyncio.create_task(room.hold_bytes(late, MIB))
         await settle()
         loop.now += 60  # the step's time is over, and so is a look of the one that waits
         with pytest.raises(TimeoutError):

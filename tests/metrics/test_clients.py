@@ -128,7 +128,7 @@ def test_classes_of_exceptions_are_bounded() -> None:
         counts.raised(type(f"Error{number}", (Exception,), {})())
     counts.raised(type("Error0", (Exception,), {})())
     figures = Figures(ExportingProcess.APPLICATION)
-    counts.put(figures, "g", "t", running=0)
+    counts.put_figures(figures, "g", "t", running=0)
     series = dict(next(values for metric, values in figures.series() if metric.name == "txmsg_handler_failures_total"))
     assert (len(series), series["g", "t", OTHER], series["g", "t", "Error0"]) == (21, 10, 2)
 

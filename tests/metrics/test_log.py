@@ -114,7 +114,7 @@ def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> Non
         member = log.join("g", ["t"])
         labels = {"messaging_consumer_group_name": "g", "messaging_destination_name": "t"}
         member.view()
-        assert member.take([LogQueue("t", 0)]) == {LogQueue("t", 0): 0}
+        assert member.take_queues([LogQueue("t", 0)]) == {LogQueue("t", 0): 0}
         member.store({LogQueue("t", 0): 2})
         found = served.await_fresh("txmsg_log_group_lag_messages", 3, **labels)
         assert found.value("txmsg_log_group_lag_seconds", **labels) > 0
@@ -132,7 +132,7 @@ def test_a_damaged_group_is_left_out_and_the_others_are_told(served: Served) -> 
         for group in ("damaged", "whole"):
             member = log.join(group, ["t"])
             member.view()
-            member.take([LogQueue("t", 0)])
+            member.take_queues([LogQueue("t", 0)])
             member.leave({LogQueue("t", 0): 2})
         path = queue_file(served.root / "groups/damaged", LogQueue("t", 0))
         path.write_bytes(b"\xff" * path.stat().st_size)
@@ -166,7 +166,7 @@ def test_of_many_groups_those_that_wait_have_series_and_the_others_are_added_up(
         for group in (*(f"g{number:04}" for number in range(idle)), behind):
             member = log.join(group, ["t"])
             member.view()
-            member.take([LogQueue("t", 0)])
+            member.take_queues([LogQueue("t", 0)])
             member.leave({LogQueue("t", 0): 2 if group == behind else 5})
     found = served.await_fresh(
         "txmsg_log_group_lag_messages", 3, messaging_consumer_group_name=behind, messaging_destination_name="t"

@@ -35,10 +35,10 @@ async def test_nothing_is_read_until_it_is_asked_for_and_then_kept_for_a_while()
         await asyncio.sleep(0)
         assert (lookup.found, readings) == (None, 0)
         assert lookup.age_s() >= 0, "an alert on it fires also when nothing is ever read"
-        await lookup.look()
+        await lookup.refresh_if_old()
         assert lookup.found == 1
         assert lookup.age_s() >= 0
-        await asyncio.gather(*(lookup.look() for _ in range(5)))
+        await asyncio.gather(*(lookup.refresh_if_old() for _ in range(5)))
         assert readings == 1
 
 
@@ -55,12 +55,12 @@ async def test_who_asks_waits_only_a_moment_for_a_reading_that_hangs(monkeypatch
 
     lookup = Lookup("numbers", read)
     async with running(lookup):
-        await lookup.look()
-        await lookup.look()
+        await lookup.refresh_if_old()
+        await lookup.refresh_if_old()
         assert (lookup.found, readings) == (None, 1)
         go_on.set()
         while lookup.found is None:
-            await lookup.look()
+            await lookup.refresh_if_old()
         assert lookup.found == 7
 
 
@@ -76,7 +76,7 @@ async def test_a_reading_that_fails_is_logged_once_and_tried_again(caplog: pytes
     lookup = Lookup("numbers", read)
     async with running(lookup):
         for _ in range(4):
-            await lookup.look()
+            await lookup.refresh_if_old()
         assert lookup.found == 3
     assert [record.message for record in caplog.records] == [
         "numbers cannot be read: away",

@@ -271,11 +271,13 @@ class _Parts:
     async def serve(self, request: SendRequest | EndRequest) -> Problems:
         match request:
             case SendRequest():
-                return await self.service.send(
+                return await self.service.store_messages(
                     group=GROUP, fence_id=request.fence_id, half=request.half, batches=request.batches
                 )
             case EndRequest():
-                return await self.service.end(commit=request.commit, rollback=request.rollback, unknown=request.unknown)
+                return await self.service.end_transactions(
+                    commit=request.commit, rollback=request.rollback, unknown=request.unknown
+                )
 
 
 def _topics(pool: Pool, queues: int) -> TopicRegistry:

@@ -145,15 +145,15 @@ async def test_heads_bodies_and_answers_have_their_times() -> None:
 
         await until_async(is_full)
         place.now = 6.0
-        watched.look(0.0)
+        watched.end_slow(0.0)
         await until_async(are_open(3))
         place.now = 11.0
-        watched.look(0.0)
+        watched.end_slow(0.0)
         await until_async(are_open(1))
         now = asyncio.get_running_loop().time()
-        watched.look(now)
+        watched.end_slow(now)
         assert len(watched.connections) == 1
-        watched.look(now + UNREAD_S + 5)
+        watched.end_slow(now + UNREAD_S + 5)
         await until_async(are_open(0))
         for each in held:
             each.close()

@@ -16,8 +16,8 @@ async def next_of(bulletins: AsyncIterator[bytes]) -> bytes:
 
 async def test_who_comes_later_begins_with_the_newest() -> None:
     feed = BulletinFeed()
-    feed.put(b"old")
-    feed.put(b"new")
+    feed.put_bulletin(b"old")
+    feed.put_bulletin(b"new")
     assert feed.newest == b"new"
     assert await next_of(feed.bulletins()) == b"new"
 
@@ -25,16 +25,16 @@ async def test_who_comes_later_begins_with_the_newest() -> None:
 async def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
     feed = BulletinFeed()
     slow, quick = feed.bulletins(), feed.bulletins()
-    feed.put(b"1")
+    feed.put_bulletin(b"1")
     assert await next_of(slow) == b"1"
     for bulletin in (b"2", b"3", b"4"):
-        feed.put(bulletin)
+        feed.put_bulletin(bulletin)
         assert await next_of(quick) == bulletin
     assert await next_of(slow) == b"4"
     waiting = asyncio.ensure_future(anext(slow))
     await asyncio.sleep(0)
     assert not waiting.done(), "a bulletin came twice"
-    feed.put(b"5")
+    feed.put_bulletin(b"5")
     assert await asyncio.wait_for(waiting, _WAIT_S) == b"5"
 
 
@@ -44,7 +44,7 @@ async def test_closing_ends_those_who_wait_and_those_who_come() -> None:
     await asyncio.sleep(0)
     feed.close()
     assert await asyncio.wait_for(waiting, _WAIT_S) == []
-    feed.put(b"late")
+    feed.put_bulletin(b"late")
     assert await _all(feed.bulletins()) == []
 
 

@@ -60,7 +60,7 @@ def brokers() -> Brokers:
 @pytest.fixture
 async def browser(brokers: Brokers) -> AsyncIterator[httpx2.AsyncClient]:
     feed = BulletinFeed()
-    feed.put(b'{"n": 1}')
+    feed.put_bulletin(b'{"n": 1}')
     sessions = LoginSessions[LoggedInUser](lambda: 0.0, LoggedInUsers.leave)
     async with asyncio.TaskGroup() as tasks:
         app = new_app(PAGE, feed, LoggedInUsers(brokers.ask, tasks, check_s=0.01), sessions)

@@ -94,7 +94,7 @@ class Running:
 
     def tell(self, line: str) -> None:
         """Writes a line to its stdin."""
-        self._child.tell(line)
+        self._child.write_line(line)
 
     def kill(self) -> None:
         """SIGKILL. Killing what has ended is fine."""

@@ -468,24 +468,24 @@ async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
     async with served() as place:
         silent = await place.connect(is_silent=True)
         [waiting] = await until_async(lambda: list(place.port.connections))
-        waiting.look(waiting._began_at + module._START_S_MAX - 0.001)
+        waiting.end_if_slow(waiting._began_at + module._START_S_MAX - 0.001)
         assert not waiting.is_over
-        waiting.look(waiting._began_at + module._START_S_MAX)
+        waiting.end_if_slow(waiting._began_at + module._START_S_MAX)
         assert await silent.frames(GoAwayFrame) == []
 
         peer = await place.connect()
         peer.send(peer.call(1, b"hi"))
         assert await peer.status(1) == "0"
         [connection] = place.port.connections
-        connection.look(connection.heard_at + module._SILENT_S - 0.001)
+        connection.end_if_slow(connection.heard_at + module._SILENT_S - 0.001)
         assert connection._pinged_at is None
-        connection.look(pinged_at := connection.heard_at + module._SILENT_S)
+        connection.end_if_slow(pinged_at := connection.heard_at + module._SILENT_S)
         ping = await peer.first(PingFrame)
-        connection.look(pinged_at + module._PING_S_MAX - 0.001)
+        connection.end_if_slow(pinged_at + module._PING_S_MAX - 0.001)
         peer.send(PingFrame(0, ping.opaque_data, flags=["ACK"]))
         await until_async(lambda: connection._pinged_at is None)
-        connection.look(pinged_at := connection.heard_at + module._SILENT_S)
-        connection.look(pinged_at + module._PING_S_MAX)
+        connection.end_if_slow(pinged_at := connection.heard_at + module._SILENT_S)
+        connection.end_if_slow(pinged_at + module._PING_S_MAX)
         assert await peer.frames(GoAwayFrame) == []
 
 
@@ -494,7 +494,7 @@ async def test_a_port_looks_after_its_connections(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "_START_S_MAX", 0)
     async with served() as place:
         silent = await place.connect(is_silent=True)
-        place.port._look()
+        place.port._end_slow()
         assert await silent.frames(GoAwayFrame) == []
 
 
@@ -539,9 +539,9 @@ async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_fo
         real, connection._transport = connection._transport, cast(asyncio.Transport, full)
         connection.data_received(PREFACE + bytes(40_000))
         await until_async(lambda: place.service.cancelled == 1)
-        connection.look(connection._closed_at + module._FINISH_S_MAX - 0.001)
+        connection.end_if_slow(connection._closed_at + module._FINISH_S_MAX - 0.001)
         assert not full.is_aborted
-        connection.look(connection._closed_at + module._FINISH_S_MAX)
+        connection.end_if_slow(connection._closed_at + module._FINISH_S_MAX)
         assert full.is_aborted
         connection._transport = real
         connection.abort()

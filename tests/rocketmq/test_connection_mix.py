@@ -97,7 +97,7 @@ async def _play(connection: GrpcConnection, place: Served, chance: random.Random
             (0.5, connection.resume_writing),
             (0.05, place.service.opens.set),
             (0.02, connection.go_away),
-            (0.02, lambda: connection.look(asyncio.get_running_loop().time() + chance.choice([0, 30, 100]))),
+            (0.02, lambda: connection.end_if_slow(asyncio.get_running_loop().time() + chance.choice([0, 30, 100]))),
         ):
             if chance.random() < odds:
                 step()

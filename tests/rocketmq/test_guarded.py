@@ -40,7 +40,7 @@ _CONSUMER = ("receive topic:orders", "receive group:mail")
 
 
 class Place:
-    """A door, and the users and rules behind it, which are as the last call of `use` says."""
+    """A door, and the users and rules behind it, which are as the last call of `use_snapshot` says."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / "access-keys.key"
@@ -61,7 +61,7 @@ class Place:
             for user, made in self._made.items()
             if user not in revoked
         ]
-        self.guard.use(
+        self.guard.use_snapshot(
             AccessSnapshot(
                 version=self._version,
                 users={"shop": User(name="shop", limits=limits), "eve": User(name="eve", roles=frozenset(["admin"]))},

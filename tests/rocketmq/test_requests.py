@@ -84,7 +84,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
     sent: list[bytes] = []
 
     class Sending(Senders):
-        async def send(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
+        async def send_message(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
             sent.append(transaction_id)
 
     def request(*numbers: int) -> pb.SendMessageRequest:
@@ -112,7 +112,7 @@ async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own(
         loop.set_task_factory(before)
     assert [one.status.code, several.status.code] == [pb.OK, pb.OK]
     assert sent == [number.to_bytes(16) for number in (1, 2, 3)]
-    assert made == ["_send", "_send"]
+    assert made == ["_send_message", "_send_message"]
 
 
 @asynccontextmanager

@@ -56,7 +56,7 @@ async def _turns() -> None:
 async def _send(senders: Senders, *, half: bool) -> None:
     """Sends a message, or a half, and forgets why it failed."""
     with suppress(TxmsgError):
-        await senders.send(bytes(16), Message("orders", b"x"), born_at_us=1, half=half)
+        await senders.send_message(bytes(16), Message("orders", b"x"), born_at_us=1, half=half)
 
 
 @pytest.mark.parametrize(

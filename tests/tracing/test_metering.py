@@ -24,7 +24,7 @@ class Handled:
         self.counts = counts
 
     def _put_figures(self, figures: Figures) -> None:
-        self.counts.put(figures, "g", "t", running=3)
+        self.counts.put_figures(figures, "g", "t", running=3)
 
 
 def points_of(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], float]]]:

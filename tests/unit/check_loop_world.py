@@ -194,7 +194,9 @@ class Recorder:
     rollbacks: list[TransactionId] = field(default_factory=list)
     error: Exception | None = None
 
-    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
+    async def end_transactions(
+        self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()
+    ) -> None:
         if self.error is not None:
             raise self.error
         self.commits += commit

@@ -27,7 +27,7 @@ ops = ["administer cluster", "describe group:*"]
 
 def test_users_are_known_by_tokens_and_certificates_and_have_their_rights() -> None:
     guard = Guard()
-    guard.use(read_access(FILE, 7))
+    guard.use_snapshot(read_access(FILE, 7))
     shop, ops = guard.authenticate(TOKEN.text, "", "peer"), guard.authenticate("", "ops.example", "peer")
     assert (shop.name, ops.name, guard.snapshot.version) == ("shop", "ops", 7)
     send = Right(Action.SEND, ResourceKind.TOPIC)

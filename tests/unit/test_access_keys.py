@@ -81,7 +81,7 @@ def test_an_access_key_that_cannot_be_kept_is_refused_without_its_secret(key_id:
 def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None:
     key = AccessKey(id="a" * 16, user="shop", sealed_secret=b"sealed")
     guard = Guard()
-    guard.use(AccessSnapshot(version=1, users={"shop": User(name="shop")}, access_keys={key.id: key}))
+    guard.use_snapshot(AccessSnapshot(version=1, users={"shop": User(name="shop")}, access_keys={key.id: key}))
     principal = guard.authenticate_key(key.id, lambda _: "", "127.0.0.1:1")
     assert (principal.name, principal.credential) == ("shop", f"{ACCESS_KEY}{key.id}")
     assert guard.renewed(principal) == principal
@@ -91,7 +91,7 @@ def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None
         with pytest.raises(Unauthenticated, match="the access key is not valid here"):
             guard.authenticate_key(key_id, lambda _, why=why: why, "127.0.0.1:1")  # type: ignore[misc]
     assert refused == ["the signature is wrong", "it is unknown or was revoked"]
-    guard.use(AccessSnapshot(version=2, users={"shop": User(name="shop")}))
+    guard.use_snapshot(AccessSnapshot(version=2, users={"shop": User(name="shop")}))
     with pytest.raises(Unauthenticated):
         guard.renewed(principal)
 
@@ -100,7 +100,7 @@ def test_a_secret_that_is_given_in_place_of_its_access_key_is_not_logged(caplog:
     caplog.set_level("INFO")
     made = new_access_key()
     guard = Guard()
-    guard.use(AccessSnapshot(version=1))
+    guard.use_snapshot(AccessSnapshot(version=1))
     for key_id in (made.id, made.secret):
         with pytest.raises(Unauthenticated):
             guard.authenticate_key(key_id, lambda _: "", "127.0.0.1:1")

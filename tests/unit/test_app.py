@@ -250,9 +250,9 @@ async def test_a_list_that_fails_refuses_all_of_it_with_no_frames_of_each_other(
 def test_a_pace_lets_a_burst_through_and_then_each_in_its_turn() -> None:
     now = 0.0
     pace = HandlerRate(10, lambda: now)
-    assert [pace.take() for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
+    assert [pace.take_tokens() for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
     now = 0.2
-    assert pace.take() == pytest.approx(0.1)
+    assert pace.take_tokens() == pytest.approx(0.1)
 
 
 async def test_lists_are_as_long_behind_a_rate_as_without_one() -> None:
@@ -282,7 +282,7 @@ class Gate(HandlerRate):
     def wait_s(self) -> float:
         return 0.0 if self.is_open else 0.001
 
-    def take(self, count: int = 1) -> float:
+    def take_tokens(self, count: int = 1) -> float:
         self.taken.append(count)
         return 0.0
 

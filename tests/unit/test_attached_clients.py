@@ -47,7 +47,7 @@ async def test_an_outcome_that_another_client_tells_ends_the_check_that_is_out()
     service = NotifyService(topics, writer, writer, on_decided=clients.decided)
     checks = [asyncio.create_task(clients.ask(half)) for half in halves]
     await until_async(lambda: len(sent) == len(halves))
-    await service.end(
+    await service.end_transactions(
         commit=[committed.transaction_id.bytes, refused.transaction_id.bytes],
         rollback=[rolled_back.transaction_id.bytes],
     )
@@ -56,4 +56,4 @@ async def test_an_outcome_that_another_client_tells_ends_the_check_that_is_out()
         silent.answer(half.transaction_id, TransactionState.COMMIT)
     assert [await checks[2], await checks[3]] == [TransactionState.COMMIT] * 2
     silent.answer(committed.transaction_id, TransactionState.ROLLBACK)  # too late: nobody listens
-    await service.end(commit=[committed.transaction_id.bytes])
+    await service.end_transactions(commit=[committed.transaction_id.bytes])

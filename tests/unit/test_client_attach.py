@@ -47,7 +47,7 @@ class Attaching:
 
     async def attach(self, call: ServerCall[ClientFrame, BrokerFrame]) -> None:
         if not self.revoked.is_set():
-            await call.send(BrokerFrame(route_changed=RouteChanged()))
+            await call.send_reply(BrokerFrame(route_changed=RouteChanged()))
             await self.revoked.wait()
         raise Unauthenticated("the token was revoked")
 
@@ -127,7 +127,7 @@ async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_sa
 
 async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
     async with attached() as (running, _, brokers, _):
-        brokers.one.kept.put(BrokerFrame(route_changed=RouteChanged()).SerializeToString())
+        brokers.one.kept.put_reply(BrokerFrame(route_changed=RouteChanged()).SerializeToString())
         running.cancel()
         done, _ = await asyncio.wait({running}, timeout=DEADLINE_S)
         assert done == {running}

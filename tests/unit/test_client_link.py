@@ -170,7 +170,7 @@ async def filled_link(
             got.set()
 
     link = new_link(broker, take, visibility_timeout_s=visibility_timeout_s, counts=counts)
-    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
+    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.extend_visibility())]
     try:
         await got.wait()
         yield link, broker
@@ -346,7 +346,7 @@ async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_m
     asked = asyncio.Queue[int]()
     broker.asked = asked.put_nowait
     link = new_link(broker, visibility_timeout_s=1.0, out_size_bytes_max=100)
-    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.keep())]
+    tasks = [asyncio.create_task(link.run()), asyncio.create_task(link.extend_visibility())]
     try:
         assert await asked.get() == 100
         await broker.held.get()
@@ -370,7 +370,7 @@ async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
         assert await asked.get() == 100
         await until_async(lambda: link.out == 1)
         assert asked.empty()
-        link.use(FetchBounds(out_min=10, visibility_timeout_s=VISIBILITY_TIMEOUT_S, out_size_bytes_max=300))
+        link.apply_bounds(FetchBounds(out_min=10, visibility_timeout_s=VISIBILITY_TIMEOUT_S, out_size_bytes_max=300))
         assert await asked.get() == 210
     finally:
         running.cancel()
@@ -379,7 +379,7 @@ async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
 
 async def test_a_longer_visibility_timeout_holds_at_once_for_what_is_held() -> None:
     async with filled_link(visibility_timeout_s=20.0) as (link, broker):
-        link.use(FetchBounds(out_min=10, visibility_timeout_s=600.0))
+        link.apply_bounds(FetchBounds(out_min=10, visibility_timeout_s=600.0))
         (receipt,) = await broker.held.get()
         assert receipt == HAND.receipt([5, 6, 8, 9])
         await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 500))
@@ -394,7 +394,7 @@ async def test_what_a_poll_brings_is_held_for_as_long_as_the_poll_had_asked_for(
     running = asyncio.create_task(link.run())
     try:
         await asked.get()
-        link.use(FetchBounds(out_min=10, visibility_timeout_s=600.0))
+        link.apply_bounds(FetchBounds(out_min=10, visibility_timeout_s=600.0))
         may_answer.set()
         await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 10))
         assert not link.deliveries.holds(HAND, 5, now() + 20)

@@ -46,7 +46,7 @@ class SilentLink(Link):
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def keep(self) -> None:
+    async def extend_visibility(self) -> None:
         await asyncio.Event().wait()
 
     async def idle(self) -> None: ...
@@ -86,7 +86,7 @@ async def test_what_keeping_had_taken_is_back_before_a_broker_that_has_gone_is_t
     class Keeping(SilentLink):
         async def run(self) -> None: ...
 
-        async def keep(self) -> None:
+        async def extend_visibility(self) -> None:
             try:
                 await asyncio.Event().wait()
             finally:

@@ -85,7 +85,7 @@ class Lane:
     def send(self, wait_s: float = PATIENCE_S) -> bytes:
         waiter: ThreadWaiter[EndEntry] = ThreadWaiter()
         entry = EndEntry(next(self._numbers).to_bytes(16, "big"), TransactionState.COMMIT, waiter)
-        return self.lane.send(entry, waiter, wait_s)
+        return self.lane.send_and_wait(entry, waiter, wait_s)
 
     def submit(self, wait_s: float = PATIENCE_S) -> Future[bytes]:
         """A thread that sends."""

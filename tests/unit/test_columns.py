@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from txmsg.broker.store.batch import WriteBatch, _parameters
 from txmsg.message import QueueId
-from txmsg.message.columns import Columns, put
+from txmsg.message.columns import Columns, put_value
 
 NONE: dict[str, int | str | bytes] = {
     "n": 0,
@@ -76,8 +76,8 @@ def test_the_rows_of_some_transactions_keep_their_values_and_order(of: Columns, 
 
 def test_a_column_filled_by_few_messages_is_as_long_as_the_others() -> None:
     made = Columns(transaction_id=[bytes(16)] * 4)
-    put(made.key, 1, "b", "")
-    put(made.key, 2, "c", "")
+    put_value(made.key, 1, "b", "")
+    put_value(made.key, 2, "c", "")
     made.fill()
     assert made.key == ["", "b", "c", ""]
     assert made.tag == []

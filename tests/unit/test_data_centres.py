@@ -81,12 +81,12 @@ def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(s
         for site in SITES:
             stage.children |= {f"{site}-orders": Ending(None, status), f"{site}-totals": Ending(None)}
         run = _CopyRun(DataCentresPlan(orders=100, seconds=1), stage, NoAudience())
-        run._look()
+        run._read_children()
         if status:
             with pytest.raises(ChildFailed, match="it ended by itself, with exit status 1"):
-                run._look()
+                run._read_children()
         else:
-            run._look()
+            run._read_children()
             assert run.written == dict.fromkeys(SITES, 100)
 
 

@@ -94,7 +94,7 @@ async def test_a_journal_tells_only_of_groups_that_may_be_described() -> None:
 
 
 class FullService(ClosedService):
-    async def end(
+    async def end_transactions(
         self,
         *,
         commit: Sequence[bytes] = (),

@@ -30,7 +30,7 @@ def group_of(*lengths: int, tag: str | None = None) -> Group:
     group = Group(1, "g", Retries())
     for number, length in enumerate(lengths):
         window = InFlightWindow(0)
-        window.put([row(offset, tag) for offset in range(length)])
+        window.put_rows([row(offset, tag) for offset in range(length)])
         group.add(["t"], [GroupQueueReader(group, "t", QueueNumber(number), QueueId(10 + number), 3, window)])
     return group
 
@@ -38,7 +38,7 @@ def group_of(*lengths: int, tag: str | None = None) -> Group:
 def queues_of(group: Group, count: int, token: int = 1) -> list[int]:
     return [
         each.queue
-        for each in group.take(Fetch(T, count, LARGE), Visibility(token=token, deadline=30))
+        for each in group.take_batches(Fetch(T, count, LARGE), Visibility(token=token, deadline=30))
         for _ in each.rows
     ]
 
@@ -60,17 +60,18 @@ def test_what_one_queue_lacks_another_gives() -> None:
 
 def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     group = group_of(100)
-    group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(100)])
-    retries, first = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
+    group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(100)])
+    retries, first = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     assert retries.attempts == [2] * 5
     assert (len(first.rows), first.attempts) == (5, None)
 
 
 def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
     group = group_of(50)
-    group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(50)])
+    group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(50)])
     first = [
-        group.take(Fetch(T, 1, LARGE), Visibility(token=token, deadline=30))[0].attempts is None for token in range(40)
+        group.take_batches(Fetch(T, 1, LARGE), Visibility(token=token, deadline=30))[0].attempts is None
+        for token in range(40)
     ]
     assert first.count(True) == first.count(False) == 20
 
@@ -79,9 +80,9 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
     group = group_of(2, tag="theirs")
     group.members.join("c", {"t": parse_tags("mine")}, 0, 60)
     group.members.join("d", {"t": parse_tags("theirs")}, 0, 60)
-    group.retries.put([RetryRow(QueueId(10), 1, 0, row(1000 + n, "mine")) for n in range(4)])
+    group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(1000 + n, "mine")) for n in range(4)])
     for token in range(4):
-        (retry,) = group.take(Fetch({"t": parse_tags("mine")}, 1, LARGE), Visibility(token=token, deadline=30))
+        (retry,) = group.take_batches(Fetch({"t": parse_tags("mine")}, 1, LARGE), Visibility(token=token, deadline=30))
         assert retry.attempts == [2]
 
 
@@ -93,11 +94,11 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
     window = group.feeds[QueueId(10)].window
     empty = [(QueueId(10), "k")]  # as read, while the dead letter is redriven
     assert window.block("k")
-    group.retries.put([RetryRow(QueueId(10), 0, 1, keyed(0))])
+    group.retries.put_retries([RetryRow(QueueId(10), 0, 1, keyed(0))])
     group.unblock(empty)
-    window.put([keyed(offset) for offset in range(2)])
+    window.put_rows([keyed(offset) for offset in range(2)])
     assert window.ready_count == 0, "the retry of the key is out first"
-    (retry,) = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
+    (retry,) = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     group.settle("c", [retry.receipt], [], 0)
     group.retries.written(group.retries.outcomes())
     window.stored(window.failing())
@@ -108,8 +109,8 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
 def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
     group = group_of(0)
     group.members.join("c", {"t": parse_tags("new")}, 0, 60)
-    group.retries.put([RetryRow(QueueId(10), 1, 0, row(5, "old"))])
-    assert len(group.take(Fetch({"t": parse_tags("new")}, 10, LARGE), Visibility(token=1, deadline=30))) == 1
+    group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(5, "old"))])
+    assert len(group.take_batches(Fetch({"t": parse_tags("new")}, 10, LARGE), Visibility(token=1, deadline=30))) == 1
 
 
 def test_member_that_fell_silent_is_forgotten() -> None:
@@ -123,7 +124,7 @@ def test_member_that_fell_silent_is_forgotten() -> None:
 
 def test_answers_under_another_epoch_or_queue_are_late() -> None:
     group = group_of(2)
-    (batch,) = group.take(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
+    (batch,) = group.take_batches(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
     good, bad = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
     old, alien = bad._replace(epoch=2), Receipt(99, 1, 3, [0])
     expired, feeds = group.settle("c", [good, old, alien], [Refusal(old, "x"), Refusal(alien, "x")], 0)
@@ -134,8 +135,8 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
 
 def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> None:
     group = group_of(3)
-    group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
-    given = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
+    group.retries.put_retries([RetryRow(QueueId(10), 2, 0, row(8))])
+    given = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     receipts = [batch.receipt._replace(offsets=[offset]) for batch in given for offset in batch.receipt.offsets]
     retried, first, second, _ = receipts
     assert group.renew([retried, first, Receipt(10, 1, 3, [99])], 5, is_exact=True) == [Receipt(10, 1, 3, [99])]
@@ -151,8 +152,8 @@ def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> 
 
 def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() -> None:
     group = group_of(1)
-    group.retries.put([RetryRow(QueueId(10), 2, 0, row(8))])
-    group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30, expiry=Expiry.EXACT))
+    group.retries.put_retries([RetryRow(QueueId(10), 2, 0, row(8))])
+    group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30, expiry=Expiry.EXACT))
     group.expire(30)
     assert group.feeds[QueueId(10)].window.failing() == {0: TIME_IS_OVER}
     assert [outcome.failure for outcome in group.retries.outcomes().values()] == [TIME_IS_OVER]
@@ -161,11 +162,13 @@ def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() 
 def test_a_suspect_is_the_only_message_of_its_reply_and_others_come_in_turn() -> None:
     group = group_of(4)
     retries = [RetryRow(QueueId(10), 0, 0, row(100 + n), losses) for n, losses in enumerate((2, 1, 2, 3))]
-    group.retries.put(retries)
+    group.retries.put_retries(retries)
     replies = [
         [
             each.offset
-            for batch in group.take(Fetch(T, 2, LARGE), Visibility(token=token, deadline=30, expiry=Expiry.LOST))
+            for batch in group.take_batches(
+                Fetch(T, 2, LARGE), Visibility(token=token, deadline=30, expiry=Expiry.LOST)
+            )
             for each in batch.rows
         ]
         for token in range(7)
@@ -177,17 +180,17 @@ def test_a_suspect_is_the_only_message_of_its_reply_and_others_come_in_turn() ->
 
 def test_suspects_come_one_by_one_while_there_is_nothing_else_and_as_others_to_members_that_do_not_isolate() -> None:
     group = group_of(0)
-    group.retries.put([RetryRow(QueueId(10), 0, 0, row(n), 2) for n in range(4)])
+    group.retries.put_retries([RetryRow(QueueId(10), 0, 0, row(n), 2) for n in range(4)])
     for token in (1, 2):
-        (batch,) = group.take(Fetch(T, 10, LARGE), Visibility(token=token, deadline=30, expiry=Expiry.LOST))
+        (batch,) = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=token, deadline=30, expiry=Expiry.LOST))
         assert (len(batch.rows), batch.losses) == (1, [2])
-    (batch,) = group.take(Fetch(T, 10, LARGE), Visibility(token=3, deadline=30))
+    (batch,) = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=3, deadline=30))
     assert len(batch.rows) == 2
 
 
 def test_a_refusal_may_name_the_least_delay() -> None:
     group = group_of(2)
-    (batch,) = group.take(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
+    (batch,) = group.take_batches(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
     soon, late = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
     group.settle("c", [], [Refusal(soon, "x", 0.001, is_least=True), Refusal(late, "x", 60.0, is_least=True)], 0)
     failing = group.feeds[QueueId(10)].window.failing()
@@ -196,14 +199,14 @@ def test_a_refusal_may_name_the_least_delay() -> None:
 
 def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
     group = group_of(2, 2)
-    group.retries.put([RetryRow(QueueId(10), 1, 0, row(5)), RetryRow(QueueId(11), 1, 0, row(6))])
-    given = group.take(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
+    group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(5)), RetryRow(QueueId(11), 1, 0, row(6))])
+    given = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
     assert sum(len(each.rows) for each in given) == 6
-    group.retries.put([RetryRow(QueueId(10), 1, 0, row(7)), RetryRow(QueueId(11), 1, 0, row(8))])
+    group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(7)), RetryRow(QueueId(11), 1, 0, row(8))])
     assert [feed.queue_id for feed in group.remove([QueueId(10), QueueId(99)])] == [10]
     assert [
         (each.queue, [r[0] for r in each.rows])
-        for each in group.take(Fetch(T, 10, LARGE), Visibility(token=2, deadline=30))
+        for each in group.take_batches(Fetch(T, 10, LARGE), Visibility(token=2, deadline=30))
     ] == [(1, [8])]
     assert group.retries.known() == [(11, 6), (11, 8)]
     expired, _ = group.settle("c", [each.receipt for each in given], [], 0)
@@ -223,9 +226,9 @@ def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_gr
                 case 0:
                     start = feed.window.position
                     keys = [rng.choice((None, "a", "b")) for _ in range(rng.randrange(1, 4))]
-                    feed.window.put([row(start + n)._replace(ordering_key=key) for n, key in enumerate(keys)])
+                    feed.window.put_rows([row(start + n)._replace(ordering_key=key) for n, key in enumerate(keys)])
                 case 1:
-                    given += group.take(
+                    given += group.take_batches(
                         Fetch(T, rng.randrange(1, 5), LARGE), Visibility(token=step, deadline=now + rng.randrange(1, 9))
                     )
                 case 2 if given:

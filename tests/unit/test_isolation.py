@@ -42,14 +42,14 @@ async def test_no_handler_of_any_consumer_begins_beside_one_that_is_alone(kind: 
     told, other_told, handlers, alone = Told(), Told(), Handlers(kind), Handlers(kind)
     workers, others = Workers[MessageDelivery](4, name="a"), Workers[MessageDelivery](4, name="b")
     try:
-        others.put(deliveries(other_told, 1, handlers.call))
+        others.put_runs(deliveries(other_told, 1, handlers.call))
         await until_async(lambda: handlers.began)
         asyncio.get_running_loop().call_soon(handlers.go_on.set)
         async with isolation.alone(DEADLINE_S) as is_alone:
             assert is_alone
             (run,) = deliveries(told, 1, alone.call)
             ended = workers.run_alone(run)
-            others.put(deliveries(other_told, 2, handlers.call, start=5))
+            others.put_runs(deliveries(other_told, 2, handlers.call, start=5))
             await until_async(lambda: alone.began)
             assert workers.running() == [run]
             alone.go_on.set()
@@ -68,7 +68,7 @@ async def test_a_handler_that_goes_on_is_waited_for_so_long_only() -> None:
     told, handlers = Told(), Handlers("async def")
     workers = Workers[MessageDelivery](1, name="a")
     try:
-        workers.put(deliveries(told, 1, handlers.call))
+        workers.put_runs(deliveries(told, 1, handlers.call))
         async with isolation.alone(0.02) as is_alone:
             assert not is_alone
     finally:

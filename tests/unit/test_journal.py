@@ -43,7 +43,7 @@ def test_only_topics_with_a_journal_are_noted() -> None:
     assert noted.waiting == 0
     noted.note(JournalEvent.DELIVERED, 1, [0], "mail")
     noted.note_check("t", new_transaction_id(), NOW, group="shop", by="c", attempt=1, answer="COMMIT")
-    assert [entry.event for entry in noted.take(10)] == ["delivered", "check"]
+    assert [entry.event for entry in noted.take_entries(10)] == ["delivered", "check"]
 
 
 @pytest.mark.parametrize(
@@ -59,32 +59,32 @@ def test_only_topics_with_a_journal_are_noted() -> None:
 def test_consecutive_offsets_are_one_entry(offsets: list[int], runs: list[tuple[int, int]]) -> None:
     noted = journal()
     noted.note(JournalEvent.ACKNOWLEDGED, 1, offsets, "mail")
-    assert [(entry.first_offset, entry.last_offset) for entry in noted.take(10)] == runs
+    assert [(entry.first_offset, entry.last_offset) for entry in noted.take_entries(10)] == runs
 
 
 def test_beyond_the_bound_entries_are_counted_and_the_count_is_told_once_it_is_written() -> None:
     noted = journal(entries_max=2)
     noted.note(JournalEvent.DELIVERED, 1, [1, 3, 5, 7, 9], "mail")
     assert (noted.waiting, noted.lost) == (2, 3)
-    taken = noted.take(10)
+    taken = noted.take_entries(10)
     assert [(entry.event, entry.first_offset, entry.entries) for entry in taken] == [
         ("delivered", 1, None),
         ("delivered", 3, None),
         ("lost", None, 3),
     ]
     noted.put_back(taken)  # the database was away
-    assert noted.take(10) == taken
+    assert noted.take_entries(10) == taken
     noted.told(taken)
-    assert noted.take(10) == []
+    assert noted.take_entries(10) == []
     assert noted.lost == 3
 
 
 def test_what_is_put_back_comes_first_again() -> None:
     noted = journal()
     noted.note(JournalEvent.DELIVERED, 1, [1, 3, 5], "mail")
-    first = noted.take(2)
+    first = noted.take_entries(2)
     noted.put_back(first)
-    assert [entry.first_offset for entry in noted.take(10)] == [1, 3, 5]
+    assert [entry.first_offset for entry in noted.take_entries(10)] == [1, 3, 5]
 
 
 def test_what_waits_when_the_database_goes_back_is_lost_and_nothing_is_noted_until_topics_are_read() -> None:
@@ -92,13 +92,13 @@ def test_what_waits_when_the_database_goes_back_is_lost_and_nothing_is_noted_unt
     noted.note(JournalEvent.DELIVERED, 1, [1], "mail")
     noted.forget()
     noted.note(JournalEvent.DELIVERED, 1, [2], "mail")
-    assert [(entry.event, entry.entries) for entry in noted.take(10)] == [("lost", 1)]
+    assert [(entry.event, entry.entries) for entry in noted.take_entries(10)] == [("lost", 1)]
 
 
 def test_texts_of_others_are_stored_as_the_database_can_have_them() -> None:
     noted = journal()
     noted.note(JournalEvent.REFUSED, 1, [1], "mail", by="a\0b", detail="\ud800" + "x" * 5000)
-    (entry,) = noted.take(1)
+    (entry,) = noted.take_entries(1)
     assert entry.actor == "a\\0b"
     assert entry.detail is not None
     assert entry.detail.startswith("?x")
@@ -148,7 +148,7 @@ def test_deliveries_and_failures_are_noted_by_attempt() -> None:
             RetryKey(QueueId(1), Offset(8)): RetryOutcome(2, None),
         },
     )
-    assert [(each.event, each.first_offset, each.attempt, each.delay_s) for each in noted.take(10)] == [
+    assert [(each.event, each.first_offset, each.attempt, each.delay_s) for each in noted.take_entries(10)] == [
         ("delivered", 4, 1, None),
         ("delivered", 6, 1, None),
         ("delivered", 5, 2, None),
@@ -213,7 +213,7 @@ async def test_what_was_being_written_when_the_database_went_back_is_lost(monkey
     first = UUID(int=1)
 
     async def write(*_: Any) -> None:
-        incarnation.end(first, "it went back")
+        incarnation.end_incarnation(first, "it went back")
         raise BrokerUnavailable("another incarnation")
 
     noted = journal()

@@ -132,6 +132,6 @@ def test_a_member_deletes_what_is_its_groups_own(
     joined: Any = lambda _, __: Membership()  # noqa: E731 - any membership
     member = KafkaMember(group, "member", topics, offsets, joined)
     queue = LogQueue(topic, 0)
-    member.take([queue])
+    member.take_queues([queue])
     member.leave({queue: 5})
     assert offsets.deleted == ({queue: 5} if is_deleted else {})

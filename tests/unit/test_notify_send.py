@@ -33,7 +33,7 @@ class Stored(ClosedService):
         super().__init__()
         self.stored_in: list[str] = []
 
-    async def send(
+    async def store_messages(
         self,
         *,
         group: str,

@@ -150,10 +150,10 @@ def test_a_rate_is_kept_over_all_members() -> None:
 def test_a_bucket_lets_its_rate_through_and_never_saves_more_than_its_burst() -> None:
     bucket, now, through = TokenBucket(100.0, 0), 0.0, 0
     assert bucket.room(1000) == 50
-    bucket.take(50)
+    bucket.take_tokens(50)
     while now < 10:
         room = bucket.room(1000 + now)
-        bucket.take(room)
+        bucket.take_tokens(room)
         through += room
         now += 0.01
     assert 990 <= through <= 1001
@@ -161,16 +161,16 @@ def test_a_bucket_lets_its_rate_through_and_never_saves_more_than_its_burst() ->
 
 def test_what_a_bucket_gets_back_does_not_exceed_its_burst() -> None:
     bucket = TokenBucket(10.0, 0)
-    bucket.take(3)
-    bucket.take(-2)
+    bucket.take_tokens(3)
+    bucket.take_tokens(-2)
     assert bucket.room(0) == 4
-    bucket.take(-2)
+    bucket.take_tokens(-2)
     assert bucket.room(0) == 5
 
 
 def test_a_bucket_in_debt_waits_for_it_to_be_paid() -> None:
     bucket = TokenBucket(10.0, 0)
-    bucket.take(25)
+    bucket.take_tokens(25)
     assert bucket.room(2) == 0
     assert bucket.wait_s(2) == pytest.approx(0.1)
     assert bucket.room(2.1) == 1
@@ -179,7 +179,7 @@ def test_a_bucket_in_debt_waits_for_it_to_be_paid() -> None:
 def test_a_bucket_of_a_rate_below_one_lets_single_ones_through() -> None:
     bucket = TokenBucket(0.1, 0)
     assert bucket.room(0) == 1
-    bucket.take(1)
+    bucket.take_tokens(1)
     assert (bucket.room(9.9), bucket.room(10.1)) == (0, 1)
 
 

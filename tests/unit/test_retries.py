@@ -24,11 +24,12 @@ def settle(box: Retries, offset: int, failure: DeliveryFailure | None, token: in
 
 def test_retry_is_known_until_its_outcome_is_written() -> None:
     box = Retries()
-    box.put([RetryRow(QueueId(7), 1, 0, row(3)), RetryRow(QueueId(7), 2, 0, row(5))])
-    box.put([RetryRow(QueueId(7), 1, 0, row(3))])
+    box.put_retries([RetryRow(QueueId(7), 1, 0, row(3)), RetryRow(QueueId(7), 2, 0, row(5))])
+    box.put_retries([RetryRow(QueueId(7), 1, 0, row(3))])
     assert box.ready_count == 2
     assert [
-        retry.message.offset for retry in box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
+        retry.message.offset
+        for retry in box.take_retries(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
     ] == [3, 5]
     assert settle(box, 3, None) == []
     assert settle(box, 3, None) == [3]
@@ -43,8 +44,8 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
 
 def test_retry_not_acked_in_time_fails_again() -> None:
     box = Retries()
-    box.put([RetryRow(QueueId(7), 1, 0, row(3))])
-    box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
+    box.put_retries([RetryRow(QueueId(7), 1, 0, row(3))])
+    box.take_retries(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
     assert box.expire(9) == []
     ((token, late, _),) = box.expire(10)
     assert (token, late) == (4, [(7, 3)])
@@ -55,9 +56,11 @@ def test_retry_not_acked_in_time_fails_again() -> None:
 
 def test_retries_are_bounded_by_count_and_bytes() -> None:
     box = Retries(count_max=3, size_bytes_max=10)
-    box.put([RetryRow(QueueId(7), 1, 0, row(0, body=b"x" * 6)), RetryRow(QueueId(7), 1, 0, row(1, body=b"x" * 6))])
+    box.put_retries(
+        [RetryRow(QueueId(7), 1, 0, row(0, body=b"x" * 6)), RetryRow(QueueId(7), 1, 0, row(1, body=b"x" * 6))]
+    )
     assert box.room_count() == 0
-    assert len(box.take(RetryFetch(9, 6, wants_all), Visibility(token=1, deadline=1))) == 1
+    assert len(box.take_retries(RetryFetch(9, 6, wants_all), Visibility(token=1, deadline=1))) == 1
     assert box.room_count() == 1
     assert box.room_bytes() == 4
 
@@ -71,13 +74,14 @@ def chain(*offsets: int, key: str = "k") -> list[RetryRow]:
 
 def taken(box: Retries, token: int = 4) -> list[int]:
     return [
-        each.message.offset for each in box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=token, deadline=10))
+        each.message.offset
+        for each in box.take_retries(RetryFetch(9, LARGE, wants_all), Visibility(token=token, deadline=10))
     ]
 
 
 def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together() -> None:
     box = Retries()
-    box.put([*chain(3, 5, 8), *chain(4, 6, key="other")])
+    box.put_retries([*chain(3, 5, 8), *chain(4, 6, key="other")])
     assert taken(box) == [3, 4]
     assert settle(box, 3, None) == []
     assert taken(box) == [5]
@@ -93,7 +97,7 @@ def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together()
 
 def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
     box = Retries()
-    box.put([*chain(3, 5, 8), *chain(4, 6, key="other")])
+    box.put_retries([*chain(3, 5, 8), *chain(4, 6, key="other")])
     taken(box)
     assert settle(box, 3, None) == []
     assert taken(box) == [5]
@@ -101,7 +105,7 @@ def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
     box.leave(box.take_back(QueueId(7), 4, [4])[0])
     assert taken(box) == []
     assert box.known() == [(7, 3), (7, 5)]
-    box.put(chain(8, 9))
+    box.put_retries(chain(8, 9))
     assert box.known() == [(7, 3), (7, 5)], "the key is known until its outcomes are written"
     box.written(box.outcomes())
     assert (box.is_empty, box.room_behind()) == (True, Retries().room_behind())
@@ -109,7 +113,7 @@ def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
 
 def test_a_queue_that_is_lost_takes_what_waits_behind_its_retries_along() -> None:
     box = Retries()
-    box.put(chain(3, 5, 8))
+    box.put_retries(chain(3, 5, 8))
     taken(box)
     settle(box, 3, None)
     box.forget([QueueId(7)])
@@ -120,15 +124,16 @@ def test_a_queue_that_is_lost_takes_what_waits_behind_its_retries_along() -> Non
 def test_what_waits_behind_retries_takes_half_of_the_room() -> None:
     box = Retries(count_max=6, size_bytes_max=20)
     assert box.room_behind() == (3, 10)
-    box.put(chain(0, 1, 2))
+    box.put_retries(chain(0, 1, 2))
     assert (box.room_behind(), box.room_count(), box.room_bytes()) == ((1, 2), 3, 8)
 
 
 def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
     box = Retries()
-    box.put([RetryRow(QueueId(7), 1, 0, row(0, tag="a")), RetryRow(QueueId(7), 1, 0, row(1, tag="b"))])
-    got = box.take(RetryFetch(9, LARGE, lambda _, tag: tag == "b"), Visibility(token=1, deadline=1))
+    box.put_retries([RetryRow(QueueId(7), 1, 0, row(0, tag="a")), RetryRow(QueueId(7), 1, 0, row(1, tag="b"))])
+    got = box.take_retries(RetryFetch(9, LARGE, lambda _, tag: tag == "b"), Visibility(token=1, deadline=1))
     assert [retry.message.offset for retry in got] == [1]
     assert [
-        retry.message.offset for retry in box.take(RetryFetch(9, LARGE, wants_all), Visibility(token=2, deadline=1))
+        retry.message.offset
+        for retry in box.take_retries(RetryFetch(9, LARGE, wants_all), Visibility(token=2, deadline=1))
     ] == [0]

@@ -17,7 +17,7 @@ EARLIER = NOON - timedelta(hours=1)
 def window() -> DueWindow:
     """One whose first look has gone through noon."""
     window = DueWindow()
-    with window.look() as first:
+    with window.begin_scan() as first:
         assert first.since is None
         first.through = NOON
     return window
@@ -25,7 +25,7 @@ def window() -> DueWindow:
 
 def begins(window: DueWindow) -> datetime | None:
     """Where the next look begins. It finds nothing later."""
-    with window.look() as look:
+    with window.begin_scan() as look:
         look.through = NOON
         return look.since
 
@@ -43,13 +43,13 @@ def test_a_look_begins_where_the_last_one_ended_unless_a_message_was_stored_that
 
 def test_what_was_noted_before_a_failed_look_is_looked_for_again(window: DueWindow) -> None:
     window.note(us_of_datetime(EARLIER))
-    with pytest.raises(ConnectionError), window.look():
+    with pytest.raises(ConnectionError), window.begin_scan():
         raise ConnectionError
     assert begins(window) == EARLIER
 
 
 def test_after_the_database_has_gone_back_a_look_begins_at_the_first_message(window: DueWindow) -> None:
-    with window.look() as look:
+    with window.begin_scan() as look:
         window.forget("it was restored")
         look.through = NOON
     assert begins(window) is None

@@ -23,7 +23,7 @@ def test_what_is_waited_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
         def on_wait(name: str) -> None:
             waited.append(name)
-            child.tell("go on")
+            child.write_line("go on")
 
         processes.on_wait = on_wait
         processes.await_ready()

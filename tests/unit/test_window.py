@@ -45,12 +45,12 @@ def expire(window: InFlightWindow, now: float) -> int:
 
 
 def taken(window: InFlightWindow, count: int, *, token: int = 1, deadline: float = 30.0) -> list[int]:
-    return [each[0] for each in window.take(QueueFetch(count, LARGE), Visibility(token=token, deadline=deadline))]
+    return [each[0] for each in window.take_rows(QueueFetch(count, LARGE), Visibility(token=token, deadline=deadline))]
 
 
 def test_messages_are_given_in_order_and_once() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 5))
+    window.put_rows(rows(0, 5))
     assert taken(window, 3) == [0, 1, 2]
     assert taken(window, 3, token=2) == [3, 4]
     assert taken(window, 3, token=3) == []
@@ -59,7 +59,7 @@ def test_messages_are_given_in_order_and_once() -> None:
 
 def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 6))
+    window.put_rows(rows(0, 6))
     taken(window, 6)
     assert ack(window, 1, 2, 5) == []
     assert window.progress()[:2] == (0, ((1, 3), (5, 6)))
@@ -72,7 +72,7 @@ def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
 
 def test_ack_under_another_token_is_late() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 2))
+    window.put_rows(rows(0, 2))
     taken(window, 2, token=4)
     assert ack(window, 0, token=3) == [0]
     assert ack(window, 0, token=4) == []
@@ -81,7 +81,7 @@ def test_ack_under_another_token_is_late() -> None:
 
 def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 2))
+    window.put_rows(rows(0, 2))
     taken(window, 2)
     assert ack(window, 0, 0) == [0]
     assert refuse(window, DeliveryFailure("no"), 1, 1) == [1]
@@ -91,7 +91,7 @@ def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
 
 def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 2))
+    window.put_rows(rows(0, 2))
     taken(window, 2)
     ack(window, 1)
     assert refuse(window, DeliveryFailure("boom", 2.0), 0) == []
@@ -106,7 +106,7 @@ def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
 
 def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 3))
+    window.put_rows(rows(0, 3))
     taken(window, 2, deadline=30)
     assert expire(window, 29.9) == 0
     assert expire(window, 30.0) == 2
@@ -121,9 +121,9 @@ def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
 def test_restart_leaves_out_what_was_acked() -> None:
     window = InFlightWindow(10, [(12, 14), (15, 16)])
     assert window.position == 10
-    window.put(rows(10, 13))
+    window.put_rows(rows(10, 13))
     assert window.position == 14, "the rest of the acked range is not even read"
-    window.put(rows(14, 18))
+    window.put_rows(rows(14, 18))
     assert taken(window, 10) == [10, 11, 14, 16, 17]
     ack(window, 10, 11)
     assert window.progress()[:2] == (14, ((15, 16),))
@@ -145,14 +145,14 @@ def test_what_is_settled_and_not_in_the_cursor_is_still_to_be_written() -> None:
 def test_put_takes_only_what_comes_next() -> None:
     window = InFlightWindow(0)
     with pytest.raises(AssertionError, match="dense"):
-        window.put(rows(1, 3))
+        window.put_rows(rows(1, 3))
     with pytest.raises(AssertionError, match="dense"):
-        window.put([row(0), row(2)])
+        window.put_rows([row(0), row(2)])
 
 
 def test_room_is_bounded_by_messages_not_yet_acked() -> None:
     window = InFlightWindow(0, count_max=10)
-    window.put(rows(0, 10))
+    window.put_rows(rows(0, 10))
     assert window.room_count() == 0
     taken(window, 10)
     assert window.room_count() == 0
@@ -166,11 +166,11 @@ def test_room_is_bounded_by_messages_not_yet_acked() -> None:
 
 def test_one_slow_message_does_not_stop_the_queue() -> None:
     window = InFlightWindow(0, count_max=10)
-    window.put(rows(0, 1))
+    window.put_rows(rows(0, 1))
     assert taken(window, 1) == [0]
     for offset in range(1, 1000):
         assert window.room_count() == 9
-        window.put(rows(offset, offset + 1))
+        window.put_rows(rows(offset, offset + 1))
         taken(window, 1, token=offset + 1)
         ack(window, offset, token=offset + 1)
     assert window.progress()[:2] == (0, ((1, 1000),))
@@ -178,9 +178,9 @@ def test_one_slow_message_does_not_stop_the_queue() -> None:
 
 def test_room_is_bounded_by_bytes_that_are_ready() -> None:
     window = InFlightWindow(0, size_bytes_max=10)
-    window.put([row(0, body=b"x" * 8)])
+    window.put_rows([row(0, body=b"x" * 8)])
     assert window.room_bytes() == 2
-    window.put([row(1, body=b"x" * 8)])
+    window.put_rows([row(1, body=b"x" * 8)])
     assert window.room_bytes() == 0
     assert window.room_count() == 0
     taken(window, 1)
@@ -189,40 +189,42 @@ def test_room_is_bounded_by_bytes_that_are_ready() -> None:
 
 def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
     window = InFlightWindow(0)
-    window.put([row(offset, body=b"x" * 10) for offset in range(5)])
-    assert len(window.take(QueueFetch(5, 25), Visibility(token=1, deadline=1))) == 2
-    assert len(window.take(QueueFetch(5, 3), Visibility(token=2, deadline=1))) == 1
+    window.put_rows([row(offset, body=b"x" * 10) for offset in range(5)])
+    assert len(window.take_rows(QueueFetch(5, 25), Visibility(token=1, deadline=1))) == 2
+    assert len(window.take_rows(QueueFetch(5, 3), Visibility(token=2, deadline=1))) == 1
     mine = parse_tags("*")
-    assert len(window.take(QueueFetch(5, 20, wanted=mine), Visibility(token=3, deadline=1))) == 2
+    assert len(window.take_rows(QueueFetch(5, 20, wanted=mine), Visibility(token=3, deadline=1))) == 2
 
 
 def test_headers_weigh_too() -> None:
     window = InFlightWindow(0, size_bytes_max=20)
     heavy = row(0, body=b"x" * 10)._replace(headers=b"h" * 10)
-    window.put([heavy, heavy._replace(offset=Offset(1))])
+    window.put_rows([heavy, heavy._replace(offset=Offset(1))])
     assert window.room_count() == 0
-    assert len(window.take(QueueFetch(5, 39), Visibility(token=1, deadline=1))) == 1
-    assert len(window.take(QueueFetch(5, 40), Visibility(token=2, deadline=1))) == 1
+    assert len(window.take_rows(QueueFetch(5, 39), Visibility(token=1, deadline=1))) == 1
+    assert len(window.take_rows(QueueFetch(5, 40), Visibility(token=2, deadline=1))) == 1
     assert window.room_bytes() == 20
 
 
 def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
     window = InFlightWindow(0)
-    window.put([row(0, tag="a", body=b"x" * 10)])
+    window.put_rows([row(0, tag="a", body=b"x" * 10)])
     for mine in (ALL_TAGS, parse_tags("a")):
-        assert window.take(QueueFetch(5, 9, wanted=mine, at_least_one=False), Visibility(token=1, deadline=1)) == []
+        assert (
+            window.take_rows(QueueFetch(5, 9, wanted=mine, at_least_one=False), Visibility(token=1, deadline=1)) == []
+        )
     assert [
-        each[0] for each in window.take(QueueFetch(5, 10, at_least_one=False), Visibility(token=1, deadline=1))
+        each[0] for each in window.take_rows(QueueFetch(5, 10, at_least_one=False), Visibility(token=1, deadline=1))
     ] == [0]
 
 
 def test_what_nobody_wants_is_acked_at_once() -> None:
     window = InFlightWindow(0)
-    window.put([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])
+    window.put_rows([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])
     a = parse_tags("a")
     assert [
         each[0]
-        for each in window.take(QueueFetch(10, LARGE, wanted=a, wanted_by_any=a), Visibility(token=1, deadline=1))
+        for each in window.take_rows(QueueFetch(10, LARGE, wanted=a, wanted_by_any=a), Visibility(token=1, deadline=1))
     ] == [1, 3]
     assert window.progress()[:2] == (1, ((2, 3),))
     assert window.room_bytes() == InFlightWindow(0).room_bytes()
@@ -230,23 +232,27 @@ def test_what_nobody_wants_is_acked_at_once() -> None:
 
 def test_what_another_member_wants_stays_for_it_in_order() -> None:
     window = InFlightWindow(0)
-    window.put([row(0, tag="b"), row(1, tag="a"), row(2, tag="b"), row(3, tag="c")])
+    window.put_rows([row(0, tag="b"), row(1, tag="a"), row(2, tag="b"), row(3, tag="c")])
     a, b, both = parse_tags("a"), parse_tags("b"), parse_tags("a || b")
     assert [
         each[0]
-        for each in window.take(QueueFetch(10, LARGE, wanted=a, wanted_by_any=both), Visibility(token=1, deadline=1))
+        for each in window.take_rows(
+            QueueFetch(10, LARGE, wanted=a, wanted_by_any=both), Visibility(token=1, deadline=1)
+        )
     ] == [1]
     assert window.ready_count == 2
     assert [
         each[0]
-        for each in window.take(QueueFetch(10, LARGE, wanted=b, wanted_by_any=both), Visibility(token=2, deadline=1))
+        for each in window.take_rows(
+            QueueFetch(10, LARGE, wanted=b, wanted_by_any=both), Visibility(token=2, deadline=1)
+        )
     ] == [0, 2]
     assert window.progress().acked == ((3, 4),)
 
 
 def test_skipped_offsets_count_as_done() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 2))
+    window.put_rows(rows(0, 2))
     taken(window, 2)
     window.skip_to(100)
     assert window.position == 100
@@ -257,7 +263,7 @@ def test_skipped_offsets_count_as_done() -> None:
 
 def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
     window = InFlightWindow(0)
-    window.put(rows(0, 2))
+    window.put_rows(rows(0, 2))
     taken(window, 2)
     assert not window.is_dirty
     ack(window, 0)
@@ -279,7 +285,7 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
         while window.progress().next_offset < end:
             step = rng.randrange(6)
             if step == 0 and (count := min(window.room_count(), end - window.position, 9)):
-                window.put(rows(window.position, window.position + count))
+                window.put_rows(rows(window.position, window.position + count))
             elif step == 1:
                 token += 1
                 out.update(dict.fromkeys(taken(window, rng.randrange(1, 8), token=token, deadline=now + 5), token))
@@ -306,5 +312,5 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
 
 def test_star_is_the_default_of_a_window() -> None:
     window = InFlightWindow(0)
-    window.put([row(0), row(1, tag="x")])
-    assert len(window.take(QueueFetch(2, LARGE, wanted=ALL_TAGS), Visibility(token=1, deadline=1))) == 2
+    window.put_rows([row(0), row(1, tag="x")])
+    assert len(window.take_rows(QueueFetch(2, LARGE, wanted=ALL_TAGS), Visibility(token=1, deadline=1))) == 2

@@ -26,7 +26,7 @@ def keyed(start: int, *keys: str | None, tag: str | None = None) -> list[StoredR
 
 def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "a", None, "b", "a"))
+    window.put_rows(keyed(0, "a", "a", None, "b", "a"))
     assert taken(window, 10) == [0, 2, 3]
     assert taken(window, 10, token=2) == []
     assert window.ack(1, [0, 3]) == []
@@ -37,11 +37,11 @@ def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:
 
 def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "b", "a"))
+    window.put_rows(keyed(0, "a", "b", "a"))
     taken(window, 10)
     refuse(window, DeliveryFailure("boom"), 0)
     assert window.failing() == {0: DeliveryFailure("boom"), 2: BEHIND}
-    window.put(keyed(3, "a", "b"))
+    window.put_rows(keyed(3, "a", "b"))
     assert taken(window, 10, token=2) == []
     window.ack(1, [1])
     assert taken(window, 10, token=3) == [4]
@@ -53,20 +53,20 @@ def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
 
 def test_a_key_is_free_again_when_its_retries_are_gone() -> None:
     window = InFlightWindow(0, blocked_keys=["a"])
-    window.put(keyed(0, "a", "b"))
+    window.put_rows(keyed(0, "a", "b"))
     assert taken(window, 10) == [1]
     assert window.failing() == {0: BEHIND}
     window.unblock(["a"])
     assert window.blocked_keys() == ["a"], "one is on its way to the table"
     window.stored([0])
     window.unblock(["a", "unknown"])
-    window.put(keyed(2, "a"))
+    window.put_rows(keyed(2, "a"))
     assert taken(window, 10, token=2) == [2]
 
 
 def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_out() -> None:
     window = InFlightWindow(5)
-    window.put(keyed(5, "a", "a"))
+    window.put_rows(keyed(5, "a", "a"))
     taken(window, 10)
     assert not window.block("a")
     assert window.failing() == {}, "in the table it would be before the one that is out"
@@ -75,7 +75,7 @@ def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_
     assert window.block("a")
     assert window.block("another")
     window = InFlightWindow(5)
-    window.put(keyed(5, "a", "a"))
+    window.put_rows(keyed(5, "a", "a"))
     assert not window.block("a")
     assert run(window, 9) == [5], "the retry comes before 6"
 
@@ -83,7 +83,7 @@ def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_
 def run(window: InFlightWindow, count: int, *, token: int = 1, wanted: str = "*") -> list[int]:
     """Takes messages, several of a key at once."""
     mine = parse_tags(wanted)
-    rows = window.take(
+    rows = window.take_rows(
         QueueFetch(count, LARGE, wanted=mine, wanted_by_any=parse_tags("*"), in_runs=True),
         Visibility(token=token, deadline=30.0),
     )
@@ -92,28 +92,30 @@ def run(window: InFlightWindow, count: int, *, token: int = 1, wanted: str = "*"
 
 def test_one_consumer_gets_several_messages_of_a_key_in_order_and_nobody_more_of_it_until_all_are_settled() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "b", "a", None, "a", "b", "a"))
+    window.put_rows(keyed(0, "a", "b", "a", None, "a", "b", "a"))
     assert run(window, 6) == [0, 1, 2, 3, 4, 6]
     assert run(window, 6, token=2) == []
     assert window.ack(1, [2, 6, 0, 3]) == []
     assert run(window, 6, token=3) == []
     window.ack(1, [1])
     assert run(window, 6, token=4) == [5]
-    window.put(keyed(7, "a", "a"))
+    window.put_rows(keyed(7, "a", "a"))
     window.ack(1, [4])
     assert run(window, 6, token=5) == [7, 8]
 
 
 def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> None:
     window = InFlightWindow(0)
-    window.put([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y"), *keyed(3, "a", tag="x")])
+    window.put_rows([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y"), *keyed(3, "a", tag="x")])
     assert run(window, 9, wanted="x") == [0, 1]
     window.ack(1, [0, 1])
     assert run(window, 9, token=2, wanted="x") == []
     assert run(window, 9, token=3) == [2, 3]
-    window.put(keyed(4, "a", "a", "a"))
+    window.put_rows(keyed(4, "a", "a", "a"))
     window.ack(3, [2, 3])
-    assert [row.offset for row in window.take(QueueFetch(9, 11, in_runs=True), Visibility(token=4, deadline=30.0))] == [
+    assert [
+        row.offset for row in window.take_rows(QueueFetch(9, 11, in_runs=True), Visibility(token=4, deadline=30.0))
+    ] == [
         4,
         5,
     ]
@@ -121,9 +123,9 @@ def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> No
 
 def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
     window = InFlightWindow(0)
-    window.put([*keyed(0, "a", tag="x"), *keyed(1, "a", tag="y"), *keyed(2, "a", tag="x")])
+    window.put_rows([*keyed(0, "a", tag="x"), *keyed(1, "a", tag="y"), *keyed(2, "a", tag="x")])
     mine = parse_tags("x")
-    taken = window.take(
+    taken = window.take_rows(
         QueueFetch(9, LARGE, wanted=mine, wanted_by_any=mine, in_runs=True), Visibility(token=1, deadline=30.0)
     )
     assert [row.offset for row in taken] == [0, 2]
@@ -133,7 +135,7 @@ def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
 
 def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_settled() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "a", "a", "a"))
+    window.put_rows(keyed(0, "a", "a", "a", "a"))
     assert run(window, 3) == [0, 1, 2]
     refuse(window, DeliveryFailure("boom"), 1)
     assert window.failing() == {}
@@ -150,7 +152,7 @@ def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_set
 
 def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "a", "a", "a"))
+    window.put_rows(keyed(0, "a", "a", "a", "a"))
     assert run(window, 3) == [0, 1, 2]
     refuse(window, DeliveryFailure("boom"), 1)
     window.unread(window.take_back(1, [0])[0])
@@ -158,17 +160,19 @@ def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run
     assert window.failing() == {}
     window.rewind()
     assert window.position == 0
-    window.put(keyed(0, "a", "a", "a", "a"))
+    window.put_rows(keyed(0, "a", "a", "a", "a"))
     assert run(window, 9, token=2) == [0, 1, 2, 3]
 
 
 def test_tags_nobody_wants_do_not_stop_their_key() -> None:
     window = InFlightWindow(0)
-    window.put([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y")])
+    window.put_rows([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y")])
     mine = parse_tags("y")
     assert [
         row[0]
-        for row in window.take(QueueFetch(5, LARGE, wanted=mine, wanted_by_any=mine), Visibility(token=1, deadline=9))
+        for row in window.take_rows(
+            QueueFetch(5, LARGE, wanted=mine, wanted_by_any=mine), Visibility(token=1, deadline=9)
+        )
     ] == [2]
     assert window.progress().next_offset == 2
 
@@ -176,7 +180,7 @@ def test_tags_nobody_wants_do_not_stop_their_key() -> None:
 def test_what_waits_behind_a_key_counts_as_room_and_as_memory() -> None:
     memory = WindowMemory(10 * (ROW_SIZE_BYTES + 4))
     window = InFlightWindow(0, count_max=10, size_bytes_max=40, memory=memory)
-    window.put(keyed(0, *["a"] * 10))
+    window.put_rows(keyed(0, *["a"] * 10))
     assert (window.room_count(), window.room_bytes()) == (0, 0)
     assert memory.is_full
     taken(window, 10)
@@ -189,16 +193,16 @@ def test_what_waits_behind_a_key_counts_as_room_and_as_memory() -> None:
 def test_a_closed_window_weighs_nothing() -> None:
     memory = WindowMemory()
     window = InFlightWindow(0, memory=memory)
-    window.put(keyed(0, "a", "a", None))
+    window.put_rows(keyed(0, "a", "a", None))
     assert memory.size_bytes == 3 * (ROW_SIZE_BYTES + 4)
     window.close()
-    window.put(keyed(3, None))
+    window.put_rows(keyed(3, None))
     assert memory.size_bytes == 0
 
 
 def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_it() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", None, "a", None, None))
+    window.put_rows(keyed(0, "a", None, "a", None, None))
     assert taken(window, 4) == [0, 1, 3, 4]
     window.ack(1, [3])
     window.unread(window.take_back(1, [0, 1])[0])
@@ -206,7 +210,7 @@ def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_
     assert taken(window, 9, token=2) == [], "its key waits, too"
     window.rewind()
     assert window.position == 0
-    window.put(keyed(0, "a", None, "a", None, None))
+    window.put_rows(keyed(0, "a", None, "a", None, None))
     assert taken(window, 9, token=3) == [0, 1], "4 is still out, 3 is done"
     assert window.ack(1, [4]) == []
     window.ack(3, [0, 1])
@@ -217,19 +221,19 @@ def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_
 
 def test_what_waited_here_before_the_first_unread_message_is_read_again_too() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "a", "b", None))
+    window.put_rows(keyed(0, "a", "a", "b", None))
     assert taken(window, 2) == [0, 2]
     window.unread(window.take_back(1, [2])[0])
     window.rewind()
     assert window.position == 1, "behind its key"
-    window.put(keyed(1, "a", "b", None))
+    window.put_rows(keyed(1, "a", "b", None))
     assert taken(window, 9, token=2) == [2, 3]
     window.ack(1, [0])
     assert taken(window, 9, token=3) == [1]
     window = InFlightWindow(0)
-    window.put(keyed(0, None, None, tag="b"))
-    window.put(keyed(2, None, tag="a"))
-    window.take(
+    window.put_rows(keyed(0, None, None, tag="b"))
+    window.put_rows(keyed(2, None, tag="a"))
+    window.take_rows(
         QueueFetch(1, LARGE, wanted=parse_tags("a"), wanted_by_any=parse_tags("a || b")),
         Visibility(token=1, deadline=9),
     )
@@ -240,24 +244,24 @@ def test_what_waited_here_before_the_first_unread_message_is_read_again_too() ->
 
 def test_what_comes_back_while_it_is_read_again_is_not_lost() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, "a", "b", "b"))
+    window.put_rows(keyed(0, "a", "b", "b"))
     taken(window, 9)
     window.unread(window.take_back(1, [0])[0])
     window.rewind()
     window.unread(window.take_back(1, [1])[0])
     assert not window.has_unread, "it is read anyway"
-    window.put(keyed(0, "a", "b", "b"))
+    window.put_rows(keyed(0, "a", "b", "b"))
     assert taken(window, 9, token=2) == [0, 1]
 
 
 def test_rows_acknowledged_while_they_were_read_are_left_out() -> None:
     window = InFlightWindow(0)
-    window.put(keyed(0, None, None, None))
+    window.put_rows(keyed(0, None, None, None))
     taken(window, 9)
     window.unread(window.take_back(1, [0])[0])
     window.rewind()
-    window.put(keyed(0, None))
+    window.put_rows(keyed(0, None))
     window.ack(1, [1])
     assert window.position == 2
-    window.put(keyed(1, None, None))
+    window.put_rows(keyed(1, None, None))
     assert (window.position, taken(window, 9, token=2)) == (3, [0])

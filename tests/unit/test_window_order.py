@@ -41,11 +41,11 @@ class World:
     def read(self, count: int) -> None:
         start = self.window.position
         count = min(count, self.window.room_count(), len(self.keys) - start)
-        self.window.put(keyed(start, *self.keys[start : start + max(count, 0)]))
+        self.window.put_rows(keyed(start, *self.keys[start : start + max(count, 0)]))
 
     def take(self, count: int, *, in_runs: bool) -> None:
         self.token += 1
-        taken = self.window.take(
+        taken = self.window.take_rows(
             QueueFetch(count, LARGE, in_runs=in_runs), Visibility(token=self.token, deadline=self.now + 5)
         )
         assert len(taken) <= count

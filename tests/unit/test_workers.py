@@ -93,7 +93,7 @@ class Series(MessageRun):
     def note(self, failure: HandlerFailure | None) -> None:
         self.noted.append(failure)
 
-    def end(self) -> None:
+    def end_run(self) -> None:
         assert not self.ended.is_set(), "a run ended twice"
         self.ended.set()
 
@@ -148,7 +148,7 @@ async def test_what_a_handler_sets_in_its_context_is_not_seen_by_the_next_run(ki
 
     async with working_on_series(1) as workers:
         runs = [Series(call_async if kind == "loop" else call, 2) for _ in range(3)]
-        workers.put(runs)
+        workers.put_runs(runs)
         for run in runs:
             await run.until_ended()
     assert [run.noted for run in runs] == [[None, None]] * 3
@@ -167,9 +167,9 @@ async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
             raise ValueError("three")
 
     async with working(4) as (workers, told):
-        workers.put(deliveries(told, 10, as_kind(kind, call)))
+        workers.put_runs(deliveries(told, 10, as_kind(kind, call)))
         told.lost = {10, 11}
-        workers.put(deliveries(told, 2, as_kind(kind, call), start=10))
+        workers.put_runs(deliveries(told, 2, as_kind(kind, call), start=10))
         await told.until(12)
         assert sorted(told.acked) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
         assert told.refused.keys() == {3}
@@ -215,7 +215,7 @@ async def test_no_exception_of_a_handler_ends_its_worker(kind: str, error: type[
             raise error
 
     async with working(1) as (workers, told):
-        workers.put(deliveries(told, 3, as_kind(kind, call)))
+        workers.put_runs(deliveries(told, 3, as_kind(kind, call)))
         await told.until(3)
         assert (sorted(told.acked), sorted(told.refused)) == ([1, 2], [0])
 
@@ -230,9 +230,9 @@ async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
                 task.cancel()
                 await asyncio.sleep(0)
 
-        workers.put(deliveries(told, 2, call))  # the second one waits behind it
+        workers.put_runs(deliveries(told, 2, call))  # the second one waits behind it
         await told.until(2)
-        workers.put(deliveries(told, 3, call)[2:])
+        workers.put_runs(deliveries(told, 3, call)[2:])
         await told.until(3)
         assert (sorted(told.acked), told.dropped) == ([1, 2], 1)
 
@@ -253,12 +253,12 @@ async def test_what_too_few_threads_can_be_started_for_is_handled_by_those_that_
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     async with working(4) as (workers, told):
-        workers.put(deliveries(told, 10, lambda _: None))
+        workers.put_runs(deliveries(told, 10, lambda _: None))
         await told.until(10)
         assert sorted(told.acked) == list(range(10))
     assert "1 of 4 threads run" in caplog.text
     async with working(4) as (workers, told):
-        workers.put(deliveries(told, 10, lambda _: None))
+        workers.put_runs(deliveries(told, 10, lambda _: None))
         await told.until(10)
         assert told.dropped == 10, "they are redelivered, to a process that can handle them"
 
@@ -276,7 +276,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end
             with contextlib.suppress(asyncio.CancelledError):
                 await go.wait()
 
-    workers.put(deliveries(told, 2, call))
+    workers.put_runs(deliveries(told, 2, call))
     await asyncio.wait_for(began.wait(), DEADLINE_S)
     await asyncio.wait_for(workers.close(), DEADLINE_S)
     go.set()
@@ -300,7 +300,7 @@ async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
             await go.wait()
             running -= 1
 
-        workers.put(deliveries(told, 10, call))
+        workers.put_runs(deliveries(told, 10, call))
         await asyncio.wait_for(full.wait(), DEADLINE_S)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -331,8 +331,8 @@ async def test_messages_of_a_run_are_handled_in_order_and_runs_side_by_side(kind
         else:
             waits = Series(lambda message: go.wait(DEADLINE_S), 1)
         quick, next_quick = Series(as_kind(kind, note), 5), Series(as_kind(kind, note), 2)
-        workers.put([waits])
-        workers.put([quick, next_quick])
+        workers.put_runs([waits])
+        workers.put_runs([quick, next_quick])
         await next_quick.until_ended()
         assert handled == [0, 1, 2, 3, 4, 0, 1]
         assert [error is None for error in quick.noted] == [True, True, False, True, True]
@@ -352,7 +352,7 @@ async def test_a_run_that_is_told_to_stop_ends_after_the_message_it_is_at(kind: 
 
     async with working_on_series(1) as workers:
         run = Series(as_kind(kind, stop), 5, goes_on=lambda: not is_stopped)
-        workers.put([run])
+        workers.put_runs([run])
         await run.until_ended()
         assert run.noted == [None, None]
 
@@ -367,7 +367,7 @@ async def test_a_cancelled_handler_ends_its_run_and_nothing_is_noted_of_its_mess
 
     async with working_on_series(1) as workers:
         run = Series(call, 3)
-        workers.put([run])
+        workers.put_runs([run])
         await run.until_ended()
         assert run.noted == [None]
 
@@ -384,7 +384,7 @@ async def test_what_is_called_before_a_handler_refuses_its_message_by_raising(ki
         called.append(message.offset)
 
     workers, told = Workers[MessageDelivery](1, name="test", before=before), Told()
-    workers.put(deliveries(told, 2, as_kind(kind, call)))
+    workers.put_runs(deliveries(told, 2, as_kind(kind, call)))
     await told.until(2)
     await workers.close()
     assert (called, told.acked, list(told.refused)) == ([1], [1], [0])
@@ -394,7 +394,7 @@ async def test_threads_run_at_once() -> None:
     meeting = threading.Barrier(3, timeout=DEADLINE_S)
 
     async with working(3) as (workers, told):
-        workers.put(deliveries(told, 3, lambda message: meeting.wait()))
+        workers.put_runs(deliveries(told, 3, lambda message: meeting.wait()))
         await told.until(3)
         assert not told.refused
 
@@ -407,7 +407,7 @@ async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns(run_count
             return
 
         runs = [Series(call, 1000 // run_count) for _ in range(run_count)]
-        workers.put(runs)
+        workers.put_runs(runs)
         turns = 0
         while not all(run.ended.is_set() for run in runs):
             await asyncio.sleep(0)
@@ -429,7 +429,7 @@ async def test_of_many_workers_one_goes_on_in_each_turn_of_the_loop(monkeypatch:
         async def call(message: ReceivedMessage) -> None:
             return
 
-        workers.put(deliveries(told, 5000, call))
+        workers.put_runs(deliveries(told, 5000, call))
         await told.until(5000)
         assert count <= 5000 // 50
 
@@ -437,7 +437,7 @@ async def test_of_many_workers_one_goes_on_in_each_turn_of_the_loop(monkeypatch:
 async def test_all_workers_begin_though_a_turn_of_the_loop_is_for_fewer() -> None:
     async with working(200) as (workers, told):
         meeting = asyncio.Barrier(200)
-        workers.put(deliveries(told, 200, lambda message: meeting.wait()))
+        workers.put_runs(deliveries(told, 200, lambda message: meeting.wait()))
         await told.until(200)
         assert len(told.acked) == 200
 
@@ -450,7 +450,7 @@ async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
             if message.offset == 0:
                 await go.wait()
 
-        workers.put(deliveries(told, 5, call))
+        workers.put_runs(deliveries(told, 5, call))
         await told.until(4)
         assert sorted(told.acked) == [1, 2, 3, 4]
         go.set()
@@ -464,7 +464,7 @@ async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
         began.set()
         await asyncio.Event().wait()
 
-    workers.put(deliveries(told, 1, call))
+    workers.put_runs(deliveries(told, 1, call))
     await asyncio.wait_for(began.wait(), DEADLINE_S)
     await workers.close()
     assert (told.acked, told.refused, told.dropped) == ([], {}, 1)
@@ -482,7 +482,7 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
             go.wait(DEADLINE_S)
             done.set()
 
-        workers.put(deliveries(told, 1, call))
+        workers.put_runs(deliveries(told, 1, call))
         await asyncio.wait_for(began.wait(), DEADLINE_S)
         await workers.close()
 
@@ -519,7 +519,7 @@ async def test_workers_become_more_and_fewer_while_they_work(kind: str) -> None:
 
     handler = on_loop if kind == "loop" else on_thread
     async with working(2) as (workers, told):
-        workers.put(deliveries(told, 6, handler))
+        workers.put_runs(deliveries(told, 6, handler))
         await until_running(2)
         workers.resize(5)
         await until_running(5)
@@ -528,7 +528,7 @@ async def test_workers_become_more_and_fewer_while_they_work(kind: str) -> None:
         await told.until(6)
         gate.clear()
 
-        workers.put(deliveries(told, 3, handler, start=6))
+        workers.put_runs(deliveries(told, 3, handler, start=6))
         await until_running(1)
         assert len(workers.running()) == 1
         workers.resize(3)
@@ -549,10 +549,10 @@ async def test_threads_never_exceed_the_limit_however_often_it_changes_while_the
         return sum(thread.name.startswith("test-") for thread in set(threading.enumerate()) - before)
 
     async with working(4) as (workers, told):
-        workers.put(deliveries(told, 20, handler))
+        workers.put_runs(deliveries(told, 20, handler))
         for _ in range(3):
             workers.resize(1)
-            workers.put(deliveries(told, 1, handler, start=20))
+            workers.put_runs(deliveries(told, 1, handler, start=20))
             workers.resize(4)
         assert threads() == 4
         gate.set()
@@ -561,7 +561,7 @@ async def test_threads_never_exceed_the_limit_however_often_it_changes_while_the
         async with asyncio.timeout(DEADLINE_S):
             while threads() != 1:  # noqa: ASYNC110 - of threads
                 await asyncio.sleep(0.001)
-        workers.put(deliveries(told, 3, handler, start=23))
+        workers.put_runs(deliveries(told, 3, handler, start=23))
         workers.resize(4)
         await told.until(26)
 
@@ -598,7 +598,7 @@ async def test_an_exception_of_the_users_whose_own_code_fails_costs_no_worker(
             raise error(message)
 
     async with working(1) as (workers, told):
-        workers.put(deliveries(told, 3, as_kind(kind, call)))
+        workers.put_runs(deliveries(told, 3, as_kind(kind, call)))
         await told.until(3)
     failed = [0, 1]
     assert told.acked == ([*failed, 2] if error is MutedSkip else [2])
@@ -622,7 +622,7 @@ async def test_a_filter_of_the_log_that_raises_costs_no_worker_and_no_message(
     logger.addFilter(broken)
     try:
         async with working(1) as (workers, told):
-            workers.put(deliveries(told, 3, as_kind(kind, call)))
+            workers.put_runs(deliveries(told, 3, as_kind(kind, call)))
             await told.until(3)
     finally:
         logger.removeFilter(broken)
@@ -643,7 +643,7 @@ async def test_a_worker_goes_on_when_what_is_around_a_handler_fails(
 
     async with working_on_series(1) as workers:
         bad, good = Failing(as_kind(kind, call), 1), Series(as_kind(kind, call), 1)
-        workers.put([bad, good])
+        workers.put_runs([bad, good])
         await bad.until_ended()
         await good.until_ended()
     assert good.noted == [None]

@@ -80,14 +80,14 @@ class Answers:
 
     async def several(self, request: HeldRequest, call: Call) -> None:
         for letter in request.transaction_ids:
-            await call.send(HeldReply(held=bytes([letter])))
+            await call.send_reply(HeldReply(held=bytes([letter])))
 
     async def joined(self, call: Call) -> HeldReply:
         return HeldReply(held=b"".join([request.transaction_ids async for request in call]))
 
     async def each(self, call: Call) -> None:
         async for request in call:
-            await call.send(HeldReply(held=request.transaction_ids))
+            await call.send_reply(HeldReply(held=request.transaction_ids))
 
 
 @asynccontextmanager

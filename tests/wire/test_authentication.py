@@ -80,7 +80,7 @@ class Users:
         self.use()
 
     def use(self) -> None:
-        self.guard.use(
+        self.guard.use_snapshot(
             AccessSnapshot(users=dict(self.users), credentials=dict(self.credentials), rules=RuleSet(self.rules))
         )
 

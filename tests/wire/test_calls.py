@@ -294,8 +294,8 @@ async def test_requests_of_one_call_are_many() -> None:
 async def test_a_stream_goes_both_ways_until_its_caller_closes_it() -> None:
     async with serving() as (address, _, server), Channel(address) as channel:
         stream = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
-        await stream.send(ask(bytes(500_000)))
-        await stream.send(ask(b"last"))
+        await stream.send_request(ask(bytes(500_000)))
+        await stream.send_request(ask(b"last"))
         received = [await stream.receive() for _ in range(3)]
         assert [reply.held for reply in received if reply] == [b"first", bytes(500_000), b"last"]
         stream.close()
@@ -322,7 +322,7 @@ async def test_a_stream_that_a_stopping_server_did_not_begin_ends() -> None:
         async with asyncio.timeout(WAIT_S):
             with pytest.raises(BrokerUnavailable, match="for a test"):
                 await late.receive()
-        await begun.send(ask(b"last"))
+        await begun.send_request(ask(b"last"))
         assert (last := await begun.receive())
         assert last.held == b"last"
 
@@ -415,7 +415,7 @@ async def test_a_thread_that_is_interrupted_while_it_reads_leaves_reading_to_oth
             readable, line._readable = line._readable, Interrupted()  # type: ignore[assignment]
             with pytest.raises(KeyboardInterrupt):
                 line.receive(call, time.monotonic() + WAIT_S)
-            line.end(call)
+            line.end_call(call)
             line._readable = readable
             reply = await asyncio.to_thread(channel.call, Echo.back, ask(b"next"), timeout_s=WAIT_S)
             assert (reply.held, channel._line) == (b"next", line)

@@ -115,9 +115,9 @@ async def test_a_pong_in_the_same_tick_of_the_clock_as_its_ping_counts() -> None
         await alive.call(Echo.back, ask(), timeout_s=WAIT_S)
         [left] = server.shared.connections
         pinged_at = left.heard_at + silence_s + 1.0
-        left.look(pinged_at)
+        left.end_if_slow(pinged_at)
         left.heard_at = pinged_at
-        left.look(pinged_at + silence_s + 1.0)
+        left.end_if_slow(pinged_at + silence_s + 1.0)
         assert not left.is_lost
 
 
@@ -286,7 +286,7 @@ def guarding(monkeypatch: pytest.MonkeyPatch, **roles: tuple[str, ...]) -> tuple
     guard, tokens = Guard(), {name: new_token() for name in roles}
     users = {name: User(name=name, roles=frozenset(of)) for name, of in roles.items()}
     credentials = [Credential(id=each.id, user=name, secret_sha256=each.secret_sha256) for name, each in tokens.items()]
-    guard.use(AccessSnapshot(users=users, credentials={each.id: each for each in credentials}))
+    guard.use_snapshot(AccessSnapshot(users=users, credentials={each.id: each for each in credentials}))
     return guard, tokens
 
 

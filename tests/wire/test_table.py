@@ -205,15 +205,15 @@ def test_strangers_have_a_time_for_the_first_byte_and_for_the_greeting() -> None
     bench.table.spoken(slow)
     bench.table.know(known, "app")
     bench.now = 2.5
-    bench.table.look()
+    bench.table.close_slow_strangers()
     assert bench.closed == {"silent": "it said nothing"}
     bench.now = 5.5
-    bench.table.look()
+    bench.table.close_slow_strangers()
     assert bench.closed == {"silent": "it said nothing", "slow": "it did not greet"}
     assert (len(bench.table), bench.table.known) == (1, 1)
     bench.table.forget(known)
     bench.now = 8.0
-    bench.table.look()
+    bench.table.close_slow_strangers()
     assert bench.closed["known"] == "it said nothing"
     assert not len(bench.table)
 
@@ -227,7 +227,7 @@ def test_a_full_table_is_logged_once_a_minute_with_the_count(caplog: pytest.LogC
     [first] = caplog.records
     assert "a server has no room for all connections" in first.getMessage()
     bench.now = SAY_AGAIN_S
-    bench.table.look()
+    bench.table.close_slow_strangers()
     assert len(caplog.records) == 2
     assert "19 were closed, 19 of them from 10.6.6.6" in caplog.records[1].getMessage()
 

@@ -111,7 +111,7 @@ async def test_streams_and_errors_are_as_without(authority: Authority) -> None:
         async with Channel(address, tls=client_context(authority.file)) as channel:
             stream = await channel.stream(Echo.each, ask(b"0"), timeout_s=WAIT_S)
             for number in range(1, 50):
-                await stream.send(ask(b"%d" % number * 5_000))
+                await stream.send_request(ask(b"%d" % number * 5_000))
             for number in range(50):
                 reply = await stream.receive()
                 assert reply is not None

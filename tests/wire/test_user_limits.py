@@ -119,9 +119,9 @@ def test_a_user_that_connects_anew_does_not_begin_with_a_full_rate_and_a_deleted
     usage = usages.enter("anna")
     usage.connections -= 1
     assert usages.enter("anna") is usage
-    usages.look({"anna": None})
+    usages.apply_limits({"anna": None})
     assert usages.enter("anna") is usage
-    usages.look({})
+    usages.apply_limits({})
     assert usages.enter("anna") is not usage
 
 

@@ -278,7 +278,7 @@ class LogAdministration:
             dead = LogQueue(DEAD_LETTERS + group, 0)
             member = self._log.join(group, ())  # it reads nothing: others keep what they own
             try:
-                offset = member.take([dead]).get(dead)
+                offset = member.take_queues([dead]).get(dead)
                 if offset is None:
                     raise MisuseError(
                         f"dead letters of group {group} are being dealt with by another process: try again later"

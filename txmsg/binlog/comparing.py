@@ -94,7 +94,7 @@ def _as_noted(
     tails: Mapping[MirroredQueue, QueueTail | Exception], mirrors: TailerMirror, log_id: int
 ) -> dict[MirroredQueue, QueueTail | Exception]:
     """Where a log knows no more where a queue ended, it ended where the mirror noted it last: in this log only."""
-    mirror = mirrors.look()
+    mirror = mirrors.read_row()
     noted = mirrors.positions() if mirror is not None and mirror.log_id == log_id else {}
 
     def settled(queue: MirroredQueue, tail: QueueTail | Exception) -> QueueTail | Exception:

@@ -41,7 +41,7 @@ class TailerMirror:
         self._session = session
         self.name = name
 
-    def look(self) -> MirrorRow | None:
+    def read_row(self) -> MirrorRow | None:
         """The mirror, or None."""
         with self._session.cursor(row_factory=class_row(MirrorRow)) as cursor:
             return cursor.execute(
@@ -58,7 +58,7 @@ class TailerMirror:
         own: patterns of topics that the log keeps for itself; they are left out, too. From now on retention keeps what
         is not mirrored. Returns the patterns.
         """
-        known = self.look()
+        known = self.read_row()
         include = topics or (ALL_TOPICS if known is None else known.include)
         exclude = (() if known is None else known.exclude) if exclude is None else exclude
         exclude = list(dict.fromkeys((*exclude, *own)))

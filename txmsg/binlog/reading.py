@@ -49,7 +49,7 @@ class ReplicationReader:
         """Can be read when there is something to take."""
         return self._has_come
 
-    def take(self) -> ReceivedChanges:
+    def take_messages(self) -> ReceivedChanges:
         """Takes what has arrived, without waiting. When that is used up, raises the error that ended the stream."""
         with self._lock:
             taken = ReceivedChanges(self._messages, self._sent_end)
@@ -90,10 +90,10 @@ class ReplicationReader:
         try:
             while not self._closing:
                 self._read_once()
-        except Exception as exc:  # noqa: BLE001 - the root of this thread: `take` raises it
+        except Exception as exc:  # noqa: BLE001 - the root of this thread: `take_messages` raises it
             with self._lock:
                 self._error = exc
-                self._tell()
+                self._wake_consumer()
 
     def _read_once(self) -> None:
         is_all = False
@@ -102,7 +102,7 @@ class ReplicationReader:
             size = sum(map(len, messages))
             with self._lock:
                 if messages or self._sent_end != self._stream.sent_end:
-                    self._tell()
+                    self._wake_consumer()
                 self._messages += messages
                 self._size_bytes += size
                 self._sent_end = self._stream.sent_end
@@ -120,7 +120,7 @@ class ReplicationReader:
         with self._lock:
             return self._size_bytes >= SIZE_BYTES_MAX
 
-    def _tell(self) -> None:
+    def _wake_consumer(self) -> None:
         """There is something to take. Caller holds the lock."""
         if not self._told_come:
             self._told_come = True

@@ -147,15 +147,15 @@ class ReplicationStream:
             raise psycopg.OperationalError(f"the server has said nothing for {silent_s:.0f} s")
         if silent_s > _SILENCE_S_MAX / 3 and not self._asked:
             self._asked = True
-            self._tell(wants_reply=True)
+            self._send_status(wants_reply=True)
 
     def confirm(self, lsn: int) -> None:
         """Everything before this place is on disk: the server need not keep it. Told now and then."""
         self.confirmed = max(self.confirmed, lsn)
         if time.monotonic() - self._told_at >= self.STATUS_S:
-            self._tell()
+            self._send_status()
 
-    def _tell(self, *, wants_reply: bool = False) -> None:
+    def _send_status(self, *, wants_reply: bool = False) -> None:
         now_2000_us = time.time_ns() // 1000 - EPOCH_2000_US
         at = self.confirmed
         self._pgconn.put_copy_data(_STATUS.pack(b"r", at, at, at, now_2000_us, wants_reply))
@@ -170,7 +170,7 @@ class ReplicationStream:
             return
         self.confirmed = max(self.confirmed, confirmed)
         try:
-            self._tell()
+            self._send_status()
             self._pgconn.put_copy_end()
             self._pgconn.flush()
             deadline = time.monotonic() + _END_S_MAX

@@ -82,7 +82,7 @@ class MirrorRun:
 
     def start(self) -> None:
         """Creates what is missing, compares log and table, and begins to read. Raises StorageError, NotLeader."""
-        known = self._mirrors.look()
+        known = self._mirrors.read_row()
         require_latest(self._sink, known)
         config = self.config
         own = self._sink.own_topics
@@ -132,7 +132,7 @@ class MirrorRun:
                     publication=self._slots.publication,
                 )
             except psycopg.errors.ObjectInUse:
-                slot = self._slots.look()
+                slot = self._slots.read_slot()
                 if slot is not None and slot.active_pid is not None and time.monotonic() > deadline:
                     _log.warning(
                         "mirror.slot_taken",
@@ -195,14 +195,14 @@ class MirrorRun:
         reading = self._reading
         assert reading is not None
         try:
-            messages, sent_end = reading.take()
+            messages, sent_end = reading.take_messages()
         except psycopg.errors.UndefinedObject as exc:
             reading.close()
             self._slots.drop_undecodable(exc)
             raise
         if messages and self.progress.behind_since is None:
             self.progress.behind_since = time.monotonic()  # also while the log does not take them
-        self._take(messages)
+        self._sort_messages(messages)
         self._under_way.append()
         if not self._in_transaction:
             self._taken_end = max(self._taken_end, sent_end)
@@ -215,7 +215,7 @@ class MirrorRun:
         if not messages:
             wait(reading.fileno(), self.config.position_s)
 
-    def _take(self, messages: list[bytes]) -> None:
+    def _sort_messages(self, messages: list[bytes]) -> None:
         queues = self._under_way.queues
         for data in messages:
             if data[_BODY] != _INSERT:
@@ -320,7 +320,7 @@ class MirrorRun:
         if now - self._slot_at < _SLOT_S:
             return
         self._slot_at = now
-        self.progress.slot = self._slots.look()
+        self.progress.slot = self._slots.read_slot()
 
     def _note_positions(self) -> None:
         now = time.monotonic()

@@ -90,7 +90,7 @@ class MirrorSlot:
 
     # ---- slot
 
-    def look(self) -> ReplicationSlot | None:
+    def read_slot(self) -> ReplicationSlot | None:
         """The slot, or None. Raises StorageError if the name is taken by a slot of another kind."""
         row = self._session.execute(
             "select to_jsonb(s), pg_current_wal_lsn() - s.restart_lsn, pg_current_wal_lsn() - s.confirmed_flush_lsn "
@@ -123,7 +123,7 @@ class MirrorSlot:
 
         Waits for the transactions under way. Raises StorageError with the way out when the server is not set up for it.
         """
-        slot = self.look()
+        slot = self.read_slot()
         if slot is not None and slot.is_lost:
             _log.error(
                 "mirror.slot_lost",

@@ -58,7 +58,7 @@ class MirrorStatus:
 def status(session: Session, name: str) -> MirrorStatus:
     """The state of the mirror. Raises MisuseError if there is none."""
     mirrors = TailerMirror(session, name)
-    mirror = mirrors.look()
+    mirror = mirrors.read_row()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     positions = mirrors.positions()
@@ -73,7 +73,7 @@ def status(session: Session, name: str) -> MirrorStatus:
     }
     return MirrorStatus(
         mirror,
-        MirrorSlot(session, name).look(),
+        MirrorSlot(session, name).read_slot(),
         table.oldest_age_s(session, behind),
         queues,
         mirrors.left_out(mirror.include, mirror.exclude),
@@ -95,7 +95,7 @@ def diverged(session: Session, sink: MirrorSink, name: str) -> list[Divergence]:
     Raises MisuseError while a tailer works, or for an unknown mirror; NotLeader.
     """
     mirrors = TailerMirror(session, name)
-    mirror = mirrors.look()
+    mirror = mirrors.read_row()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     _become_writer(mirrors)

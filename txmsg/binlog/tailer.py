@@ -94,7 +94,7 @@ class Tailer:
         self.state = TailerState.STARTING
         self.progress = TailerProgress()
 
-    def use(self, config: TailerConfig) -> None:
+    def apply_settings(self, config: TailerConfig) -> None:
         """From now on these settings hold, as far as they are live. From any thread."""
         self._config = config
 
@@ -143,7 +143,7 @@ class Tailer:
             if not self._await_turn(session):
                 return
             self._take_over()
-            self.progress.slot = MirrorSlot(session, self._config.mirror).look()
+            self.progress.slot = MirrorSlot(session, self._config.mirror).read_slot()
             sink = self._await_sink(session)
             if sink is None:
                 return
@@ -158,7 +158,7 @@ class Tailer:
                 )
                 with closing(run):
                     run.start()
-                    self._tell(TailerState.TAILING)
+                    self._report_state(TailerState.TAILING)
                     while not self._stop.is_set:
                         run.config = self._config
                         run.step(self._wait)
@@ -196,21 +196,21 @@ class Tailer:
                 return None
 
     def _stand_by(self) -> None:
-        self._tell(TailerState.STANDING_BY)
+        self._report_state(TailerState.STANDING_BY)
         self.progress.behind_since = time.monotonic()  # if it lags, then from its turn on
 
     def _take_over(self) -> None:
         if self.state is TailerState.STANDING_BY:
-            self._tell(TailerState.TAKING_OVER)
+            self._report_state(TailerState.TAKING_OVER)
 
     def _interrupted(self) -> None:
         """Whether the log has all is not known any more."""
         if self.progress.behind_since is None:
             self.progress.behind_since = time.monotonic()
         if self.state is not TailerState.STARTING:
-            self._tell(TailerState.INTERRUPTED)
+            self._report_state(TailerState.INTERRUPTED)
 
-    def _tell(self, state: TailerState) -> None:
+    def _report_state(self, state: TailerState) -> None:
         if state is not self.state:
             self.state = state
             self._on_state(state)

@@ -61,14 +61,14 @@ class LiveAccess:
     async def refresh_once(self) -> None:
         """Has the guard decide by what the database says now."""
         async with self._looking:  # two looks could end in the other order, and the older one would win
-            await self._look()
+            await self._read_users()
 
-    async def take(self) -> None:
+    async def apply_change(self) -> None:
         """Takes a change before it is answered. If the database is away, a later look takes it."""
         with suppress(BrokerUnavailable):
             await self.refresh_once()
 
-    async def _look(self) -> None:
+    async def _read_users(self) -> None:
         epoch = self._epoch
         version, now = await self._users.version()
         self._database_ahead_s = now - time.monotonic()
@@ -85,7 +85,7 @@ class LiveAccess:
                 "no call is allowed, as there are no users: create one with `txmsg user create NAME --role admin "
                 "--storage URL`",
             )
-        self.guard.use(snapshot)
+        self.guard.use_snapshot(snapshot)
         self._known = snapshot  # last: after a failure, the next look takes it again
         self._wake()
 

@@ -48,7 +48,7 @@ class AuditUpkeep:
         self._refused: dict[str, Counter[_Refusal]] = {_LOGIN: Counter(), _CALL: Counter()}
         self._forget_at = monotonic()
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next look on these settings hold."""
         self._config = config
 

@@ -43,7 +43,7 @@ class GroupChecks:
         self._soon = asyncio.Event()
         self._refused: set[CheckPolicyRow] = set()
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """The broker's own settings are others now."""
         self._config = config
         self._refused.clear()
@@ -58,7 +58,10 @@ class GroupChecks:
         await repeat("reading check policies", self.refresh_once, _LOOK_S, soon=self._soon)
 
     async def refresh_once(self) -> None:
-        """Reads the policies and passes them to `use`. Those that conflict with the broker's settings are logged."""
+        """Reads the policies and passes them to `apply_settings`.
+
+        Those that conflict with the broker's settings are logged.
+        """
         by_group: dict[str, CheckPolicy] = {}
         for row in await self._store.own():
             try:

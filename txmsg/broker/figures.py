@@ -65,7 +65,7 @@ class DatabaseFigures(Lookup[_DatabaseReading]):
                 disk_free_ratio=await _free_ratio(await store.data_directory(conn)),
             )
 
-    def put(self, figures: Figures) -> None:
+    def put_figures(self, figures: Figures) -> None:
         """Adds them, as far as there are any."""
         found = self.found
         figures.put("txmsg_database_figures_age_seconds", self.age_s())
@@ -144,7 +144,7 @@ class BrokerFigures:
     async def read(self, with_database: bool = True) -> Figures:
         """What this broker exports; if asked for, with the figures of the database, which take it a while."""
         if with_database:
-            await self.database.look()
+            await self.database.refresh_if_old()
         figures = Figures(ExportingProcess.BROKER)
         figures.put("txmsg_ready", not unready(self._parts))
         put_calls(figures, self._parts.shared)
@@ -154,7 +154,7 @@ class BrokerFigures:
         _put_storage(figures, self._parts.storage)
         _put_cluster(figures, self._parts)
         if with_database:
-            self.database.put(figures)
+            self.database.put_figures(figures)
         return figures
 
 

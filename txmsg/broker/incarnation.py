@@ -41,7 +41,7 @@ class Incarnation:
             self._id, self.shard = found, shard
         return self._id
 
-    def end(self, over: UUID | None, why: str) -> None:
+    def end_incarnation(self, over: UUID | None, why: str) -> None:
         """The database refused this incarnation: all memory of it is dropped. Idempotent."""
         if over is None or over != self._id:
             return

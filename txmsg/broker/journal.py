@@ -109,7 +109,7 @@ class JournalBuffer:
 
     # ---- for the writer
 
-    def take(self, count: int) -> list[JournalRow]:
+    def take_entries(self, count: int) -> list[JournalRow]:
         """Removes the oldest `count` entries. The last one may say how many were lost, until `told`."""
         taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), count))]
         if self._untold:
@@ -160,7 +160,7 @@ class JournalWriter:
     async def write_once(self) -> None:
         """Writes what waits. Raises BrokerUnavailable; what was not written then still waits."""
         async with self._writing:
-            while entries := self._journal.take(_ENTRIES_PER_STATEMENT):
+            while entries := self._journal.take_entries(_ENTRIES_PER_STATEMENT):
                 incarnation = self._pool.incarnation.id
                 try:
                     await store.write(self._pool, incarnation, entries, self._journal.now)

@@ -127,10 +127,10 @@ class Writers:
         """
         return self.by_name["half"].trouble or self.by_name["other"].trouble
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next batch on these settings hold."""
         for writer in self._all:
-            writer.use(config)
+            writer.apply_settings(config)
 
     def look_again(self, ids: list[bytes]) -> None:
         """As `Writer.look_again`."""

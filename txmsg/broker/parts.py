@@ -66,11 +66,13 @@ class StorageParts:
         self.settings = RunTimeSettings(given, SettingStore(pool), SettingStore(admin_pool))
         pool.incarnation.on_end(self.settings.forget)
         self.segments = segments
-        self.settings.on_change(segments.use)
+        self.settings.on_change(segments.apply_settings)
         self.retention = Retention(config)
-        self.settings.on_change(self.retention.use)
+        self.settings.on_change(self.retention.apply_settings)
         self.topics = topics = TopicRegistry(pool, auto_create=config.topic_auto_create, queues=config.topic_queues)
-        self.settings.on_change(lambda new: topics.use(auto_create=new.topic_auto_create, queues=new.topic_queues))
+        self.settings.on_change(
+            lambda new: topics.apply_settings(auto_create=new.topic_auto_create, queues=new.topic_queues)
+        )
 
     @property
     def config(self) -> BrokerConfig:
@@ -95,7 +97,7 @@ class DeliveryParts:
         self.delivery = delivery = Delivery(
             pool, self.membership, config.delivery, topics=DeliveryTopics(storage.topics), journal=self.journal
         )
-        storage.settings.on_change(lambda new: delivery.use(new.delivery))
+        storage.settings.on_change(lambda new: delivery.apply_settings(new.delivery))
         self.hints = Hints(pool)
 
     def on_ends(self, ends: Mapping[int, int]) -> None:
@@ -113,7 +115,7 @@ class WritingParts:
         self.window = DueWindow()
         pool.incarnation.on_end(self.window.forget)
         self.writers = Writers(pool, config, segments, on_ends=delivering.on_ends, on_due=self.window.note)
-        storage.settings.on_change(self.writers.use)
+        storage.settings.on_change(self.writers.apply_settings)
         self.scheduled = Scheduled(pool, segments)
         self.scheduler = Scheduler(
             self.scheduled,
@@ -141,8 +143,10 @@ class CheckingParts:
             config=config.check_loop,
         )
         pool.incarnation.on_end(checks.forget)
-        self.policies = GroupChecks(config, CheckPolicyStore(pool), CheckPolicyStore(storage.admin_pool), checks.use)
-        storage.settings.on_change(self.policies.use)
+        self.policies = GroupChecks(
+            config, CheckPolicyStore(pool), CheckPolicyStore(storage.admin_pool), checks.apply_policies
+        )
+        storage.settings.on_change(self.policies.apply_settings)
         storage.settings.on_change(lambda new: checks.pace(new.check_loop))
 
 
@@ -153,7 +157,7 @@ class AccessParts:
         config, pool = storage.config, storage.pool
         self.audit_log = AuditLog(storage.admin_pool)
         self.audit = AuditUpkeep(config, self.audit_log)
-        storage.settings.on_change(self.audit.use)
+        storage.settings.on_change(self.audit.apply_settings)
         self.access: LiveAccess | None = None
         if config.authentication:
             self.access = access = LiveAccess(Users(pool), config.user.limits())
@@ -207,7 +211,7 @@ def _service(
         on_unknown=checking.checks.wake,
         on_decided=checking.clients.decided,
     )
-    storage.settings.on_change(service.use)
+    storage.settings.on_change(service.apply_settings)
     return service
 
 

@@ -71,7 +71,7 @@ class Retention:
         self._hourly = HourlyLog(_log)
         self.counts = DropCounts()
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next look on these settings hold."""
         self._config = config
 

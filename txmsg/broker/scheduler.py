@@ -100,7 +100,7 @@ class DueWindow:
         self._since = self._noted = None
 
     @contextmanager
-    def look(self) -> Iterator[DueScan]:
+    def begin_scan(self) -> Iterator[DueScan]:
         """A look from where the window begins. If it fails, what was noted is noted still."""
         before, noted, self._noted = self._since, self._noted, None
         look = DueScan(before if before is None or noted is None else min(before, noted))
@@ -136,7 +136,7 @@ class Scheduler:
 
     async def run_once(self, *, sweep: bool = False) -> Released:
         """Moves one batch of what is due. sweep: from the first one on. Raises BrokerUnavailable."""
-        with self._window.look() as look:
+        with self._window.begin_scan() as look:
             released = await self._due.release_due(
                 since=None if sweep else look.since,
                 rows_max=self._config.rows_max,

@@ -65,7 +65,7 @@ class Segments:
         """Connections to the database whose segments these are."""
         return self._pool
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next look on these settings hold."""
         self._config = config
 

@@ -47,7 +47,7 @@ class BrokerServer:
         self.alerting = Alerting(
             given.config, admin_pool, self.figures.read, has_joined=lambda: bool(membership.brokers)
         )
-        parts.storage.settings.on_change(self.alerting.use)
+        parts.storage.settings.on_change(self.alerting.apply_settings)
         self.server = WireServer(handlers_of(parts, self.figures, self.alerting), parts.shared)
 
     def background(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -101,12 +101,12 @@ class BrokerServer:
                 on_ready(address)
                 await parts.stop.wait()
             finally:
-                await self._end(writing)
+                await self._stop_parts(writing)
                 for task in (writing, *background):
                     task.cancel()
                 await asyncio.wait((writing, *background))
 
-    async def _end(self, writing: asyncio.Task[None]) -> None:
+    async def _stop_parts(self, writing: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
         config, delivering, writers = self.parts.config, self.parts.delivering, self.parts.sending.writers
         _log.info(

@@ -108,11 +108,11 @@ class NotifyService:
     on_decided: Callable[[Iterable[bytes]], None] | None = None
     """Told the transactions whose outcome is on disk: they need no check any more."""
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next message on these settings hold."""
         self.body_size_bytes_max = config.body_size_bytes_max
 
-    async def send(
+    async def store_messages(
         self,
         *,
         group: str,
@@ -204,7 +204,7 @@ class NotifyService:
                 chosen[row] = topic.queue_of(ordering_key)
         return chosen
 
-    async def end(
+    async def end_transactions(
         self,
         *,
         commit: Sequence[bytes] = (),
@@ -263,7 +263,9 @@ class CheckResolver:
     writer: Writer | LeveledWriter
     counts: OutcomeCounts
 
-    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
+    async def end_transactions(
+        self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()
+    ) -> None:
         """Makes these outcomes final. Raises the first problem after all others were written."""
         batch = WriteBatch(commit=[known.bytes for known in commit], rollback=[known.bytes for known in rollback])
         batch.decided_by = dict.fromkeys(batch.ends(), DecidedBy.CHECK)

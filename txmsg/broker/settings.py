@@ -68,7 +68,7 @@ class RunTimeSettings:
         """Calls this with the configuration when it changes."""
         self._on_change.append(use)
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """Has the live settings of a configuration hold from now on."""
         if config.log_level != self.config.log_level:
             set_log_level(config.log_level)
@@ -80,7 +80,7 @@ class RunTimeSettings:
 
     def _give(self, _: BrokerConfig) -> None:
         if self._known.is_set():  # else the first look takes it: what is set at run time wins over it
-            self._take()
+            self._apply_stored()
 
     def look_soon(self) -> None:
         """Something was changed: reads it at once."""
@@ -106,9 +106,9 @@ class RunTimeSettings:
     async def refresh_once(self) -> None:
         """Reads what was changed since the last look, takes what is the broker's, and wakes those who watch."""
         async with self._looking:  # two looks could end in the other order, and the older one would win
-            await self._look()
+            await self._read_stored()
 
-    async def _look(self) -> None:
+    async def _read_stored(self) -> None:
         epoch = self._epoch
         rows = await self._store.changed_since(self.version)
         if epoch != self._epoch:  # these rows are not all: `forget` has asked for another look
@@ -121,12 +121,12 @@ class RunTimeSettings:
                 self._stored.pop(row.name, None)
             else:
                 self._stored[row.name] = row
-        self._take()
+        self._apply_stored()
         self._known.set()
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _take(self) -> None:
+    def _apply_stored(self) -> None:
         try:
             stored = {row.name: row.value for row in self._stored.values() if row.value is not None}
             config = self._with(stored, self._given.config.broker_id)
@@ -139,7 +139,7 @@ class RunTimeSettings:
             return
         self._taken = dict(self._stored)
         if config != self.config:
-            self.use(config)
+            self.apply_settings(config)
             _log.info("settings.taken", "settings of version %(version)d are applied", version=self.version)
 
     def _with(self, stored: Mapping[str, str], broker_id: str) -> BrokerConfig:

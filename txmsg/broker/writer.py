@@ -133,7 +133,7 @@ class Writer:
         self._statement_s_max = standby_wait_s or self._transaction_s_max
         self._answer_s_max = self._transaction_s_max + _ANSWER_GRACE_S
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next batch on these settings hold. The timeouts of its session stay: they are not live."""
         self._config = config
 
@@ -197,7 +197,7 @@ class Writer:
         """Writes until cancelled, or until `close` was called and nothing waits."""
         try:
             while await self._has_work():
-                batch, works = self._take()
+                batch, works = self._take_batch()
                 if works:
                     await self._settle(batch, works)
                 self._room.set()
@@ -247,7 +247,7 @@ class Writer:
             _log.info("write.possible", "the Notify database writes again")
         self._database_away = self.trouble = ""
 
-    def _take(self) -> tuple[WriteBatch, list[WriterRequest]]:
+    def _take_batch(self) -> tuple[WriteBatch, list[WriterRequest]]:
         """The next batch: the oldest waiting requests, with at most one outcome per transaction."""
         config = self._config
         works = list[WriterRequest]()
@@ -348,7 +348,7 @@ class Writer:
                 if exc.sqlstate in {STALE_SEGMENT, OTHER_INCARNATION, UNKNOWN_ID}:
                     stale = True
                     if exc.sqlstate != STALE_SEGMENT:
-                        self._end(incarnation, batch, exc, tried=tried)
+                        self._end_incarnation(incarnation, batch, exc, tried=tried)
                 elif (exc.sqlstate or "")[:2] in _ITEM_ERROR_CLASSES:
                     return await self._split(batch, exc, give_up_at)
                 else:
@@ -363,9 +363,9 @@ class Writer:
                 self._written()
                 return applied
 
-    def _end(self, incarnation: UUID | None, batch: WriteBatch, exc: psycopg.Error, *, tried: bool) -> None:
+    def _end_incarnation(self, incarnation: UUID | None, batch: WriteBatch, exc: psycopg.Error, *, tried: bool) -> None:
         """Memory is out of date. Raises for a batch that depends on it: its senders repeat it."""
-        self._segments.pool.incarnation.end(incarnation, exc.diag.message_primary or str(exc))
+        self._segments.pool.incarnation.end_incarnation(incarnation, exc.diag.message_primary or str(exc))
         if batch.incarnation is not None or exc.sqlstate == UNKNOWN_ID:
             raise _of_the_past(tried) from exc
 

@@ -162,7 +162,7 @@ class CheckLoop:
         self._sweep_wanted = self._sweep_wanted or sweep
         self._wake.set()
 
-    def use(self, policies: CheckPolicies) -> None:
+    def apply_policies(self, policies: CheckPolicies) -> None:
         """Applies new policies, and looks at once for halves that are due by shorter ones."""
         if policies != self._policies:
             self._policies = policies
@@ -386,10 +386,10 @@ class CheckLoop:
         decision = decide_after_answer(self._policies.of(half.group), half.checks, answer)
         match decision:
             case CheckDecision.COMMIT:
-                await self._resolver.end(commit=[half.transaction_id])
+                await self._resolver.end_transactions(commit=[half.transaction_id])
                 self.counts.committed += 1
             case CheckDecision.ROLLBACK:
-                await self._resolver.end(rollback=[half.transaction_id])
+                await self._resolver.end_transactions(rollback=[half.transaction_id])
                 self.counts.rolled_back += 1
             case CheckDecision.WAIT:
                 self.counts.unknown += 1  # the claim has set the time of the next check

@@ -105,6 +105,8 @@ class CheckClients(Protocol):
 class Resolver(Protocol):
     """The broker's writer, as the check loop sees it."""
 
-    async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
+    async def end_transactions(
+        self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()
+    ) -> None:
         """Makes these outcomes final; returns when they are on disk. Raises what EndTransactions would answer."""
         ...

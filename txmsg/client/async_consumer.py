@@ -149,7 +149,7 @@ class AsyncConsumer(WithHandlers):
 
     def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
-        self._counts.put(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
+        self._counts.put_figures(figures, self.group, held=sum(shard.links.out() for shard in self._shards))
         self._subscriptions.put_figures(figures, (delivery.handler for delivery in self._running()))
 
     # ---- life
@@ -177,7 +177,7 @@ class AsyncConsumer(WithHandlers):
         )
         self._shards = [self._at_shard(addresses, member) for addresses in self._addresses]
         self._steering = asyncio.create_task(
-            follow(self._shards[0].brokers, self.group, self._use), name=f"txmsg-settings-{self.group}"
+            follow(self._shards[0].brokers, self.group, self._apply_settings), name=f"txmsg-settings-{self.group}"
         )
         self._watching = asyncio.create_task(self._watch())
 
@@ -186,7 +186,7 @@ class AsyncConsumer(WithHandlers):
         shard = Shard(brokers)
 
         def new_link(address: str) -> Link:
-            link = Link(shard, address, member, self._bounds(), self._take)
+            link = Link(shard, address, member, self._bounds(), self._hand_to_workers)
             if self._is_paused:
                 link.pause()
             return link
@@ -216,12 +216,12 @@ class AsyncConsumer(WithHandlers):
         await asyncio.gather(*(shard.links.flush() for shard in self._shards))
         await asyncio.gather(*(shard.brokers.close() for shard in self._shards))
 
-    def _use(self, config: ClientConfig) -> None:
+    def _apply_settings(self, config: ClientConfig) -> None:
         """Applies settings that an operator has changed in the first Notify database."""
         self._set(config)
         self._workers.resize(self._concurrency)
         for shard in self._shards:
-            shard.links.use(self._bounds())
+            shard.links.apply_bounds(self._bounds())
         _log.info(
             "consumer.settings_taken",
             "group %(group)s: up to %(concurrency)d handlers run at once now, prefetch_bytes is %(prefetch_bytes)d, "
@@ -299,7 +299,7 @@ class AsyncConsumer(WithHandlers):
 
     # ---- work
 
-    def _take(self, arrival: Arrival) -> None:
+    def _hand_to_workers(self, arrival: Arrival) -> None:
         """Hands messages that were delivered together to the workers of their handler."""
         topic = arrival.messages[0].topic
         handler = self._subscriptions.handler_of(topic)
@@ -315,10 +315,10 @@ class AsyncConsumer(WithHandlers):
             MessageDelivery(arrival.deliveries, arrival.hand, message, handler, late_at) for message in arrival.messages
         ]
         if arrival.losses < SUSPECT_FROM:
-            self._workers.put(deliveries)
+            self._workers.put_runs(deliveries)
             return
         for delivery in deliveries:
-            self._suspects.put(delivery, arrival.losses)
+            self._suspects.put_message(delivery, arrival.losses)
 
     def _note_blocked(self, delivery: MessageDelivery, time_s: float) -> None:
         """A handler has kept the loop from all else, also from telling brokers that this process lives."""

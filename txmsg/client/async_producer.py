@@ -228,16 +228,16 @@ class AsyncProducer:
             self._presences.append(in_background(presence.run(), name=f"txmsg-attach-{self.group}"))
         self._senders = senders
         self._sender = Shards(senders, timeout_s=self.timeout_s) if len(senders) > 1 else senders[0]
-        self._outcomes = OutcomeQueue(asyncio.get_running_loop(), self._sender.end)
+        self._outcomes = OutcomeQueue(asyncio.get_running_loop(), self._sender.end_transaction)
         if self._uses_outbox:
             self._relay_outbox()
 
     def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
-        self._counts.put(figures)
+        self._counts.put_figures(figures)
         figures.add("txmsg_client_pending_items", sum(sender.pending_items() for sender in self._senders))
         if self._uses_outbox:
-            self._outbox.put(figures)
+            self._outbox.put_figures(figures)
 
     # ---- plain messages
 
@@ -469,7 +469,7 @@ class AsyncProducer:
         waiter = sender.new_waiter()
         entry = EndEntry(check_half(half).id_bytes, state, waiter)
         with telling(half, state):
-            sender.end(half.shard, entry)
+            sender.end_transaction(half.shard, entry)
             if timeout_s is None:
                 await waiter
                 return

@@ -84,7 +84,7 @@ class AsyncSettings:
     async def _start(self) -> None:
         self._copied = None if self._copy is None else await asyncio.to_thread(_read, self._copy)
         if self._copied is not None and not self._values:  # else those from before a close hold
-            self._take(self._copied)
+            self._replace_values(self._copied)
         self._brokers = Brokers(self._addresses, **self._access)
         self._following = in_background(self._follow(self._brokers), name="txmsg-settings")
         try:
@@ -116,7 +116,7 @@ class AsyncSettings:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await self._brokers.close()
-            await self._keep()  # what was heard right before
+            await self._write_copy()  # what was heard right before
             self._heard.clear()
 
     async def __aenter__(self) -> Self:
@@ -168,11 +168,11 @@ class AsyncSettings:
         self._refused = None
         self._version = reply.version
         told = {each.name.removeprefix(_SCOPE): each.value for each in reply.settings}
-        self._take({name: value for name, value in told.items() if value is not None})
+        self._replace_values({name: value for name, value in told.items() if value is not None})
         self._heard.set()
-        await self._keep()
+        await self._write_copy()
 
-    async def _keep(self) -> None:
+    async def _write_copy(self) -> None:
         """Brings the copy up to date with what was heard."""
         values = self._values
         if self._copy is not None and self._heard.is_set() and values != self._copied:
@@ -192,7 +192,7 @@ class AsyncSettings:
         attempt_s = _HELD_S + _GRACE_S if is_held else _ATTEMPT_S
         return await brokers.call(Service.watch, request, timeout_s=attempts * attempt_s)
 
-    def _take(self, values: Mapping[str, str]) -> None:
+    def _replace_values(self, values: Mapping[str, str]) -> None:
         before, self._values = self._values, values
         for name, watching in list(self._watched.items()):  # a copy: one who is called may watch another one
             if before.get(name) != values.get(name):

@@ -155,7 +155,7 @@ class AttachedStreams:
         stream = await self._brokers.channel(address).stream(Notify.attach, first, timeout_s=CONNECT_S_MAX)
         try:
             async with asyncio.TaskGroup() as tasks:
-                telling = tasks.create_task(self._tell(stream, answers))
+                telling = tasks.create_task(self._send_answers(stream, answers))
                 is_attached = False
                 while (frame := await stream.receive()) is not None:
                     if not is_attached:
@@ -175,9 +175,11 @@ class AttachedStreams:
             self.attached_to.discard(address)
             stream.close()
 
-    async def _tell(self, stream: ClientStream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]) -> None:
+    async def _send_answers(
+        self, stream: ClientStream[ClientFrame, BrokerFrame], answers: asyncio.Queue[CheckAnswer]
+    ) -> None:
         while True:
-            await stream.send(ClientFrame(check_answer=await answers.get()))
+            await stream.send_request(ClientFrame(check_answer=await answers.get()))
 
     async def _answer(self, asker: Asker, check: Check, answers: asyncio.Queue[CheckAnswer]) -> None:
         async with self._slots:

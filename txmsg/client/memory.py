@@ -84,7 +84,7 @@ class MemoryBroker:
         with self._lock:
             return cast(ReplyT, answer(self, request))
 
-    def _send(self, request: pb.SendRequest) -> pb.SendReply:
+    def _store_messages(self, request: pb.SendRequest) -> pb.SendReply:
         for id_bytes, of_transaction in _stored(request).items():
             if id_bytes in self._halves or id_bytes in self._ended:
                 continue  # a repeat
@@ -101,7 +101,7 @@ class MemoryBroker:
                 self._delayed.add((id_bytes, message.n))
             self._sent.append(message._replace(stored_at_us=now_us()))
 
-    def _end(self, request: pb.EndTransactionsRequest) -> pb.EndTransactionsReply:
+    def _end_transactions(self, request: pb.EndTransactionsRequest) -> pb.EndTransactionsReply:
         errors: list[pb.ItemError] = []
         for id_bytes in slices_of_ids(request.commit):
             errors += self._ended_with(request.group, id_bytes, is_commit=True)
@@ -144,7 +144,7 @@ class MemoryBroker:
         )
         for stream in self._streams:
             if stream.group == stored.group:
-                stream.put(pb.BrokerFrame(check=check))
+                stream.put_frame(pb.BrokerFrame(check=check))
                 return
 
     def _recall(self, request: pb.RecallRequest) -> pb.RecallReply:
@@ -165,8 +165,8 @@ class MemoryBroker:
         return pb.RouteReply(shard=_SHARD, brokers=[MEMORY], this=MEMORY)
 
     _ANSWERS: Final[Mapping[str, Callable[..., object]]] = {
-        Notify.send.name: _send,
-        Notify.end_transactions.name: _end,
+        Notify.send.name: _store_messages,
+        Notify.end_transactions.name: _end_transactions,
         Notify.recall.name: _recall,
         Notify.route.name: _route,
     }
@@ -208,7 +208,7 @@ class MemoryStream:
         self._frames: asyncio.Queue[pb.BrokerFrame] = asyncio.Queue()
         broker.attach(self)
 
-    async def send(self, request: pb.ClientFrame) -> None:
+    async def send_request(self, request: pb.ClientFrame) -> None:
         """Takes an answer to a check."""
         self._broker.answered(self.group, request.check_answer)
 
@@ -220,7 +220,7 @@ class MemoryStream:
         """Ends it. Closing twice is fine."""
         self._broker.detach(self)
 
-    def put(self, frame: pb.BrokerFrame) -> None:
+    def put_frame(self, frame: pb.BrokerFrame) -> None:
         """Has the client get a frame. From any thread."""
         self._loop.call_soon_threadsafe(self._frames.put_nowait, frame)
 

@@ -259,7 +259,7 @@ class Producer:
         waiter: ThreadWaiter[SendEntry] = ThreadWaiter()
         with sending(self.tracing, "send", messages, self.group) as trace:
             entry = SendEntry(transaction_id.bytes, messages if trace is None else trace.carried_by(messages), waiter)
-            self._core._sender_started.plain.send(entry, waiter, self._wait_s)
+            self._core._sender_started.plain.send_and_wait(entry, waiter, self._wait_s)
             if trace is not None:
                 trace.stored(transaction_id.bytes)
         return [message_id(transaction_id, n) for n in range(len(messages))]
@@ -332,7 +332,7 @@ class Producer:
                 id_bytes, trace.carried_by(messages) if trace is not None and carry_context else messages, waiter
             )
             try:
-                shard = self._core._sender_started.halves.send(
+                shard = self._core._sender_started.halves.send_and_wait(
                     entry, waiter, self._wait_s if wait_s is None else wait_s
                 )
             except OutcomeUnknown as exc:

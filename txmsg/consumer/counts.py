@@ -17,7 +17,7 @@ class ConsumerCounts:
         self.refused = 0
         self.failed_calls = 0
 
-    def put(self, figures: Figures, group: str, *, held: int) -> None:
+    def put_figures(self, figures: Figures, group: str, *, held: int) -> None:
         """Adds them, and how many messages are held."""
         labels = {GROUP: group}
         figures.add("txmsg_client_received_messages_total", self.received, **labels)

@@ -37,7 +37,7 @@ class HandlerCounts:
             name = OTHER
         self._failures[name] += 1
 
-    def put(self, figures: Figures, group: str, topic: str, *, running: int) -> None:
+    def put_figures(self, figures: Figures, group: str, topic: str, *, running: int) -> None:
         """Adds them, and how many calls are under way."""
         labels = {GROUP: group, TOPIC: topic}
         figures.add("txmsg_handler_seconds", self._seconds, **labels)

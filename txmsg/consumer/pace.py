@@ -17,12 +17,12 @@ class HandlerRate:
         self._bucket = TokenBucket(rate, monotonic())
         self._lock = threading.Lock()
 
-    def take(self, count: int = 1) -> float:
+    def take_tokens(self, count: int = 1) -> float:
         """Takes so many; in how many seconds the last of them may begin."""
         with self._lock:
             now = self._monotonic()
             self._bucket.room(now)
-            self._bucket.take(count)
+            self._bucket.take_tokens(count)
             return self._bucket.debt_s(now)
 
     def room(self) -> int:

@@ -305,7 +305,7 @@ class Subscriptions:
         """Adds those of its handlers. running: the handler of each call that is under way."""
         under_way = Counter(handler.topic for handler in running)
         for topic, handler in [*self.handlers.items()]:  # a pattern may get another one meanwhile
-            handler.counts.put(figures, self._group, topic, running=under_way[topic])
+            handler.counts.put_figures(figures, self._group, topic, running=under_way[topic])
 
     def reset_figures(self) -> None:
         """Forgets the calls that its handlers have had: a forked child has made none of its parent's."""

@@ -39,7 +39,7 @@ _TURN_COUNT: Final = 50
 class MessageRun(ABC):
     """Messages of one topic that are handled one after the other.
 
-    `next` and `note` are called where the handler runs, which may be a thread; `end` is called on the loop.
+    `next` and `note` are called where the handler runs, which may be a thread; `end_run` is called on the loop.
     """
 
     __slots__ = ("handler",)
@@ -55,11 +55,11 @@ class MessageRun(ABC):
     def note(self, failure: HandlerFailure | None) -> None:
         """The message that `next` gave was handled; or its handler raised, and this is to become of it."""
 
-    def leave(self) -> None:  # noqa: B027 - where messages go side by side, `end` is all
+    def leave(self) -> None:  # noqa: B027 - where messages go side by side, `end_run` is all
         """The handler has not begun with the message that `next` gave. The run is over."""
 
     @abstractmethod
-    def end(self) -> None:
+    def end_run(self) -> None:
         """Nothing more of this run is handled. Called once.
 
         A handler that was cancelled ends its run, too, and nothing is noted of its message. After a close this is not
@@ -91,11 +91,11 @@ class Workers(Generic[R]):
         self._alone: set[R] = set()
         isolation.add(self)
 
-    def put(self, runs: Sequence[R]) -> None:
+    def put_runs(self, runs: Sequence[R]) -> None:
         """Has these runs of one topic handled. To be called on the loop."""
         if runs:
             workers = self._on_loop if runs[0].handler.function.is_coroutine else self._on_threads
-            workers.put(runs)
+            workers.put_runs(runs)
 
     def resize(self, count: int) -> None:
         """From now on so many of each kind. Runs under way go on: while they do, more than that may be handled."""
@@ -134,7 +134,7 @@ class Workers(Generic[R]):
         self._on_loop.wake()
 
     def revive(self) -> None:
-        """Replaces coroutines that a handler has cancelled: its own task, or another's. So does `put`."""
+        """Replaces coroutines that a handler has cancelled: its own task, or another's. So does `put_runs`."""
         self._on_loop.revive()
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class _LoopWorkers(Generic[R]):
         self._tasks: list[asyncio.Task[None]] = []
         self._alone: set[asyncio.Task[None]] = set()
 
-    def put(self, runs: Sequence[R]) -> None:
+    def put_runs(self, runs: Sequence[R]) -> None:
         if self._closed:
             return
         if not self._tasks:
@@ -264,7 +264,7 @@ class _LoopWorkers(Generic[R]):
                 _log_failed(run)
             finally:
                 self.running[place] = None
-                run.end()
+                run.end_run()
 
     async def _run_alone(self, run: R) -> None:
         try:
@@ -272,7 +272,7 @@ class _LoopWorkers(Generic[R]):
         except Exception:  # noqa: BLE001 - as of a worker
             _log_failed(run)
         finally:
-            run.end()
+            run.end_run()
 
     async def _handle(self, run: R) -> None:
         clock, counts = self._loop.time, run.handler.counts
@@ -328,7 +328,7 @@ class _ThreadWorkers(Generic[R]):
         self.running: list[R | None] = []
         self._context = _handlers_context()
 
-    def put(self, runs: Sequence[R]) -> None:
+    def put_runs(self, runs: Sequence[R]) -> None:
         for run in runs:
             self._runs.put(run)
         for _ in runs:
@@ -469,12 +469,12 @@ class _ThreadWorkers(Generic[R]):
         if not self._telling and not self._closed:
             self._telling = True
             with suppress(RuntimeError):  # the loop was closed meanwhile: nobody is there to be told
-                self._loop.call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(self._end_runs)
 
-    def _end(self) -> None:
+    def _end_runs(self) -> None:
         self._telling = False  # before looking: what is appended after this look is told by another one
         while self._ended:
-            self._ended.popleft().end()
+            self._ended.popleft().end_run()
 
 
 def _log_failed(run: MessageRun) -> None:

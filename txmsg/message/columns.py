@@ -91,7 +91,7 @@ _REQUIRED: Final = [column.name for column in COLUMNS if column.default is None]
 _DEFAULTS: Final = [(column.name, column.default) for column in COLUMNS if column.default is not None]
 
 
-def put(column: list[T], row: int, value: T, none: T) -> None:
+def put_value(column: list[T], row: int, value: T, none: T) -> None:
     """Sets the value of a row after the last one of the column that has one."""
     if len(column) < row:
         column += [none] * (row - len(column))

@@ -384,7 +384,7 @@ class GroupMember(Protocol):
         """The members, the queues, pending seeks, and the group's settings."""
         ...
 
-    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+    def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         """Takes those of these queues that are free; returns for each one taken the offset at which to continue.
 
         Queues that another member still owns are omitted: try again at the next view.

@@ -61,10 +61,10 @@ class LocalLog:
         if self._log is not None:
             self._log.close()
 
-    def use(self, config: LogConfig) -> None:
+    def apply_settings(self, config: LogConfig) -> None:
         """Of a log that is open for writing: from now on these settings hold, as far as they are live."""
         assert self._log is not None
-        self._log.use(config)
+        self._log.apply_settings(config)
 
     def __enter__(self) -> Self:
         return self

@@ -79,11 +79,11 @@ class SpoolRelay:
                 try:
                     self.run_once()
                 except TxmsgError as exc:
-                    self._tell(exc)
+                    self._log_failure(exc)
                     self._closed.wait(self._pause_s())
                 except Exception as exc:  # noqa: BLE001 - the root of a thread: what waits must not be forgotten
                     _log.exception("spool.relay_failed", "relaying from %(spool)s failed", spool=self._spool.directory)
-                    self._tell(exc)
+                    self._log_failure(exc)
                     self._closed.wait(_PAUSE_S_MAX)
 
     def run_once(self) -> int:
@@ -103,7 +103,7 @@ class SpoolRelay:
             self.failure, self._failures = "", 0
         return len(appends)
 
-    def _tell(self, exc: Exception) -> None:
+    def _log_failure(self, exc: Exception) -> None:
         if not self.failure:
             _log.warning(
                 "spool.waiting",
@@ -139,7 +139,7 @@ class SpooledLog:
             )
         if self._is_closed:
             raise MisuseError("this LogProducer was closed: make another one")
-        self.spool.put(appends)
+        self.spool.put_batches(appends)
         self.relay.wake()
         return [-1] * len(appends)
 

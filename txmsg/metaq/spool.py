@@ -1,10 +1,10 @@
 """Batches on disk until they are in a log: a bounded queue of frames. Independent of logs; starts no thread.
 
 DIR/lock            held by the only process that uses the spool
-DIR/00000012.spool  frames as in a commit log, whose `base_offset` says how many frames of the same `put` follow
+DIR/00000012.spool  frames as in a commit log, whose `base_offset` says how many frames of the same `put_batches` follow
 DIR/relayed         the file and the position in it up to which everything is in the log
 
-Frames of one `put` are kept or lost together: an unfinished `put` is cut off after a crash.
+Frames of one `put_batches` are kept or lost together: an unfinished `put_batches` is cut off after a crash.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Spool:
     """A spool in a directory. Threads may share it.
 
     Raises LogBusy if another process uses the directory, StorageError if it cannot be written, CorruptLog for damage
-    that a crash does not explain. size_bytes_max: of its files together. A single larger `put` is accepted when nothing
-    is waiting. cure: what goes on without a damaged file, for errors.
+    that a crash does not explain. size_bytes_max: of its files together. A single larger `put_batches` is accepted when
+    nothing is waiting. cure: what goes on without a damaged file, for errors.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Spool:
 
     # ---- writing
 
-    def put(self, appends: Sequence[Append]) -> None:
+    def put_batches(self, appends: Sequence[Append]) -> None:
         """Stores batches for the log, all or none; on disk on return. Raises Overloaded if the spool is full.
 
         Raises StorageError, and then none are stored; after a failed sync it accepts nothing until it is opened again.
@@ -225,8 +225,8 @@ class Spool:
     # ---- reading
 
     def head(self, *, size_bytes_max: int, count_max: int) -> tuple[list[Append], SpoolPosition]:
-        """The oldest waiting batches, and the mark after them, for `done`. Whole `put`s; at least one, if any is
-        waiting.
+        """The oldest waiting batches, and the mark after them, for `done`. Whole `put_batches`s; at least one, if any
+        is waiting.
 
         Raises CorruptLog for damage, once everything before it is in the log.
         """
@@ -321,7 +321,7 @@ class Spool:
         return mark
 
     def _recover(self) -> None:
-        """Cuts off what a crash left of the last `put`, and forgets what is relayed."""
+        """Cuts off what a crash left of the last `put_batches`, and forgets what is relayed."""
         self._delete_relayed()
         if not self._sizes:
             return
@@ -350,7 +350,7 @@ class Spool:
             self._sizes[last] = whole.at
 
     def _has_frame(self, file: int, begin: int, end: int) -> bool:
-        """Whether a whole frame ends a `put` somewhere between: then what is before it was not cut off by a crash."""
+        """Whether a whole frame ends a `put_batches` in between: then what is before it was not cut off by a crash."""
         data = self._path(file).read_bytes()[:end]
         at = data.find(MAGIC, begin)
         while at >= 0:

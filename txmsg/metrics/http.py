@@ -159,7 +159,7 @@ class Endpoint:
                 f"cannot listen on {listen} ({exc.strerror or exc}): look with `ss -ltnp`, or give another "
                 "--http-listen HOST:PORT (port 0: a free one)"
             ) from exc
-        self._look()
+        self._close_strangers()
         address = f"{listen.rpartition(':')[0]}:{self._server.sockets[0].getsockname()[1]}"
         scheme = "http" if self._tls is None else "https"
         _log.info("metrics.served", "metrics are at %(scheme)s://%(address)s/metrics", scheme=scheme, address=address)
@@ -178,9 +178,9 @@ class Endpoint:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _look(self) -> None:
+    def _close_strangers(self) -> None:
         self._table.say_closed()  # not `look`: each connection keeps its times itself
-        self._looking = asyncio.get_running_loop().call_later(self._limits.look_s, self._look)
+        self._looking = asyncio.get_running_loop().call_later(self._limits.look_s, self._close_strangers)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -344,8 +344,8 @@ class _Client:
     async def answer(self, content: bytes) -> None:
         """Sends it, and that nothing follows; waits until the client has closed."""
         if self._tls is not None:
-            self._tls.send([content])
-            self._tls.end()
+            self._tls.encrypt_pieces([content])
+            self._tls.end_sending()
             content = self._tls.leaving()
         self._writer.write(content)
         await self._writer.drain()

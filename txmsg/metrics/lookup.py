@@ -44,7 +44,7 @@ class Lookup(Generic[T]):
         """How long ago `found` was read; if nothing was, how long that has been so."""
         return time.monotonic() - self._read_at
 
-    async def look(self) -> None:
+    async def refresh_if_old(self) -> None:
         """Has it read again, if it is old, and waits a moment for that. What was read before stays until then."""
         if self.found is not None and self.age_s() < max(FRESH_S, self.took_s / SHARE_MAX):
             return
@@ -63,12 +63,12 @@ class Lookup(Generic[T]):
             try:
                 self.found = await self._read()
             except Exception as exc:  # noqa: BLE001 - the root of a task
-                self._tell(exc)
+                self._log_failure(exc)
             else:
                 self._read_at, self.took_s, self._trouble = begun_at, time.monotonic() - begun_at, ""
             self._answered.set()
 
-    def _tell(self, exc: Exception) -> None:
+    def _log_failure(self, exc: Exception) -> None:
         trouble = " ".join(str(exc).split()) or type(exc).__name__
         if trouble != self._trouble:  # once, not at each scrape
             is_usual = isinstance(exc, BrokerUnavailable)

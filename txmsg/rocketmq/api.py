@@ -282,14 +282,14 @@ class Api:
         if not request.messages:
             raise CallRefused(pb.MESSAGE_CORRUPTED, "there is no message to send")
         if len(request.messages) == 1:  # as all official clients send: no task of its own for it
-            entries = [await self._send(request.messages[0], caller)]
+            entries = [await self._send_message(request.messages[0], caller)]
         else:
-            entries = await asyncio.gather(*(self._send(message, caller) for message in request.messages))
+            entries = await asyncio.gather(*(self._send_message(message, caller) for message in request.messages))
         statuses = {entry.status.code: entry.status for entry in entries}
         status = next(iter(statuses.values())) if len(statuses) == 1 else pb.Status(code=pb.MULTIPLE_RESULTS)
         return pb.SendMessageResponse(status=status, entries=entries)
 
-    async def _send(self, sent: pb.Message, caller: GatewayCaller) -> pb.SendResultEntry:
+    async def _send_message(self, sent: pb.Message, caller: GatewayCaller) -> pb.SendResultEntry:
         properties = sent.system_properties
         is_half = properties.message_type == pb.TRANSACTION
         try:
@@ -297,7 +297,7 @@ class Api:
             with self._unzipped.held(caller.payer, sent) as held:
                 message = message_of(sent, sent_at_us)
                 self._unzipped.unzipped(caller.payer, held, len(message.body))
-                await self._senders.send(
+                await self._senders.send_message(
                     transaction_of_id(properties.message_id), message, born_at_us=sent_at_us, half=is_half
                 )
             self._clients.has_sent(caller.client_id, message.topic, half=is_half)
@@ -317,7 +317,7 @@ class Api:
         )
         topic, state = topic_of(request.topic), _STATES.get(request.resolution, TransactionState.UNKNOWN)
         if state is not TransactionState.UNKNOWN:
-            await self._senders.end(topic, transaction_id, state)
+            await self._senders.end_transaction(topic, transaction_id, state)
         self._clients.ended(caller.client_id, topic, transaction_id, state)
         return pb.EndTransactionResponse(status=OK)
 

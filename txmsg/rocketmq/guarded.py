@@ -151,7 +151,7 @@ class GuardedCallAdmission(CallAdmission):
         self._stays: set[_LongCall] = set()
         self._changed: Callable[[], None] = lambda: None
         self._usages = Usages(guard.limits_of, wait_s_max=_WAIT_S_MAX)
-        guard.on_change = self._look
+        guard.on_change = self._apply_users
         guard.on_denied = DeniedCalls().add
 
     async def enter(self, call: GrpcCall) -> GatewayCaller:
@@ -220,9 +220,9 @@ class GuardedCallAdmission(CallAdmission):
             return False
         return all(allows(rights, right, name) for right, name in needs)
 
-    def _look(self) -> None:
+    def _apply_users(self) -> None:
         """Users or rules have changed: ends waiting calls that are no longer allowed."""
-        self._usages.look(self._guard.snapshot.users)
+        self._usages.apply_limits(self._guard.snapshot.users)
         known = set(self._guard.snapshot.access_keys.values())
         self._secrets = {key: secret for key, secret in self._secrets.items() if key in known}
         for stay in self._stays:

@@ -28,7 +28,7 @@ class Senders:
         self._timeout_s = timeout_s
         self._of_topic: dict[str, Sender] = {}
 
-    async def send(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
+    async def send_message(self, transaction_id: bytes, message: Message, *, born_at_us: int, half: bool) -> None:
         """Returns when it is on disk. Idempotent under the same id. Raises what `AsyncProducer.send` or `half` does."""
         sender = self._sender(message.topic)
         waiter = sender.new_waiter()
@@ -40,11 +40,11 @@ class Senders:
         finally:  # its error knows this frame, and would keep the message until it is collected
             del waiter, entry
 
-    async def end(self, topic: str, transaction_id: bytes, state: TransactionState) -> None:
+    async def end_transaction(self, topic: str, transaction_id: bytes, state: TransactionState) -> None:
         """Returns when the outcome is on disk. Raises what `AsyncProducer.end` does."""
         sender = self._sender(topic)
         waiter = sender.new_waiter()
-        sender.end(self._brokers.shard, EndEntry(transaction_id, state, waiter))
+        sender.end_transaction(self._brokers.shard, EndEntry(transaction_id, state, waiter))
         await waiter
 
     async def recall(self, topic: str, transaction_id: bytes) -> bool:

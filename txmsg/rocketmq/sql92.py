@@ -108,32 +108,32 @@ class _Parser:
         if self._token.kind != word:
             return first
         parts = [_as_condition(first, begin)]
-        while self._take(word):
+        while self._take_token(word):
             begin = self._token
             parts.append(_as_condition(part(), begin))
         return join(parts)
 
     def _factor(self) -> Value | Condition:
         begin = self._token
-        if self._take("NOT"):
+        if self._take_token("NOT"):
             return negated(_as_condition(self._deeper(begin, self._factor), begin))
         return self._predicate()
 
     def _predicate(self) -> Value | Condition:
         begin, left = self._token, self._operand()
         sign = self._token
-        if self._take("=") or self._take("<>"):
+        if self._take_token("=") or self._take_token("<>"):
             same = equal(_value(left, begin), self._right())
             return same if sign.kind == "=" else negated(same)
         if sign.kind in ORDERS:
             self._next += 1
             return ordered(_number(left, begin), sign.kind, self._right_number())
-        if self._take("IS"):
-            is_not = self._take("NOT")
+        if self._take_token("IS"):
+            is_not = self._take_token("NOT")
             self._expect("NULL")
             there = is_there(_name(left, begin))
             return there if is_not else negated(there)
-        is_not = self._take("NOT")
+        is_not = self._take_token("NOT")
         found = self._range_or_text(left, begin)
         if is_not and found is None:
             raise self._token.unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH")
@@ -144,17 +144,17 @@ class _Parser:
     def _range_or_text(self, left: Value | Condition, begin: Token) -> Condition | None:
         """A predicate that NOT can precede, if there is one here."""
         sign = self._token
-        if self._take("BETWEEN"):
+        if self._take_token("BETWEEN"):
             value, low = _number(left, begin), self._right_number()
             self._expect("AND")
             high = self._right_number()
             if isinstance(low, Constant) and isinstance(high, Constant) and not ordered(low, "<=", high)({}):
                 raise sign.wrong("its first number is greater than its second one")
             return all_of([ordered(value, ">=", low), ordered(value, "<=", high)])
-        if self._take("IN"):
+        if self._take_token("IN"):
             self._expect("(")
             texts = {self._string()}
-            while self._take(","):
+            while self._take_token(","):
                 texts.add(self._string())
             self._expect(")")
             return of_text(_name(left, begin), frozenset(texts).__contains__)
@@ -211,13 +211,13 @@ class _Parser:
     def _token(self) -> Token:
         return self._tokens[self._next]
 
-    def _take(self, kind: str) -> bool:
+    def _take_token(self, kind: str) -> bool:
         is_here = self._token.kind == kind
         self._next += is_here
         return is_here
 
     def _expect(self, kind: str) -> None:
-        if not self._take(kind):
+        if not self._take_token(kind):
             raise self._token.unexpected(kind)
 
     def _deeper(self, at: Token, part: Callable[[], T]) -> T:

@@ -157,7 +157,7 @@ class Child:
         """To it alone. Nothing if it has ended."""
         self._process.send_signal(signum)
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Writes a line to its stdin."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())

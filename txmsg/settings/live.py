@@ -27,7 +27,7 @@ class GivenSettings(Generic[T]):
         self.use: Callable[[T], None] = lambda _: None
         """Set by the one who uses the configuration."""
 
-    def take(self, read: T, scope: str, sources: Mapping[str, str]) -> None:
+    def take_live(self, read: T, scope: str, sources: Mapping[str, str]) -> None:
         """Takes the live settings of what was read. Says which of the others need a restart."""
         live: dict[str, object] = {}
         for each in settings_of(type(read), scope):

@@ -82,13 +82,13 @@ class BrokerHost:
         with self._lock:
             if self._child is not None:
                 with suppress(BrokenPipeError, TimeoutExpired):
-                    self._child.tell(json.dumps(_END))
+                    self._child.write_line(json.dumps(_END))
                     self._child.wait(_END_S_MAX)
             self.kill()
 
     def _ask(self, child: Child, command: Mapping[str, str]) -> dict[str, Any]:
         with suppress(BrokenPipeError):  # it has ended: so it answers nothing
-            child.tell(json.dumps(command))
+            child.write_line(json.dumps(command))
         try:
             line = self._answers.get()
         except BaseException:  # interrupted: the next command would take the answer to this one for its own
@@ -128,7 +128,7 @@ class _Served:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[str] = loop.create_future()
         self._stop = asyncio.Event()
-        serving = self._serve(_config(storage, listen), self._take, ready.set_result, self._stop)
+        serving = self._serve(_config(storage, listen), self._set_broker, ready.set_result, self._stop)
         self._task = asyncio.ensure_future(serving)
         either: list[asyncio.Future[Any]] = [self._task, ready]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +136,7 @@ class _Served:
             task, self._task = self._task, None
             task.result()  # raises why
 
-    def _take(self, broker: BrokerServer) -> None:
+    def _set_broker(self, broker: BrokerServer) -> None:
         self._broker = broker
 
     async def stop(self) -> None:

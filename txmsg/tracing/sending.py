@@ -22,7 +22,7 @@ from txmsg.tracing.spans import (
     SpanBlock,
     attributes_of,
     begin,
-    end,
+    end_span,
     name_of,
     one_of,
 )
@@ -85,7 +85,7 @@ class SendSpan:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        end(self._span, error)
+        end_span(self._span, error)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # spans stay in their process; a Half that goes to another one is not traced there

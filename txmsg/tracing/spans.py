@@ -65,7 +65,7 @@ class SpanBlock:
         if self._token is not None:
             detach(self._token)
         if self._is_own:
-            end(self.span, error, is_secret=self._is_secret)
+            end_span(self.span, error, is_secret=self._is_secret)
 
     def answered(self, state: TransactionState) -> None:
         """What a check came to."""
@@ -95,7 +95,7 @@ def begin(
         return INVALID_SPAN
 
 
-def end(span: Span, error: BaseException | None = None, *, is_secret: bool = False) -> None:
+def end_span(span: Span, error: BaseException | None = None, *, is_secret: bool = False) -> None:
     """Ends a span, with the error if there is one; is_secret: with its class only."""
     try:
         try:

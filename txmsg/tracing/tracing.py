@@ -29,7 +29,7 @@ from txmsg.tracing.spans import (
     attributes_of_check,
     attributes_of_received,
     begin,
-    end,
+    end_span,
     name_of,
     note_failure,
     one_of,
@@ -151,7 +151,7 @@ class Tracing:
                 span.set_attribute(MESSAGE_COUNT, len(found))
                 for link in links_of(found):
                     span.add_link(link.context)
-        end(span)
+        end_span(span)
 
     # ---- servers
 

@@ -123,14 +123,14 @@ class BlockingChannel:
             before: Sequence[Buffer] | None = None
             for request in requests:
                 if before is not None:
-                    line.send(kind, 0, call, (head, *before), deadline)
+                    line.send_frames(kind, 0, call, (head, *before), deadline)
                     kind, head = WireFrameKind.PUSH, b""
                 before = request
-            line.send(kind, LAST, call, (head, *(before or ())), deadline)
+            line.send_frames(kind, LAST, call, (head, *(before or ())), deadline)
             while (message := line.receive(call, deadline)) is not None:
                 yield message
         finally:
-            line.end(call)
+            line.end_call(call)
 
     def close(self) -> None:
         """Calls under way fail. Closing twice is fine."""
@@ -205,7 +205,7 @@ class BlockingChannel:
             if tls is None:
                 sock.sendall(hello)
             else:
-                tls.send([hello])
+                tls.encrypt_pieces([hello])
                 sock.sendall(tls.leaving())
             reader = FrameReader()
             frames: list[WireFrame] = []
@@ -338,7 +338,7 @@ class _BlockingConnection:
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
         for frame in frames:
-            self._take(frame)
+            self._take_frame(frame)
 
     # ---- calls
 
@@ -367,7 +367,7 @@ class _BlockingConnection:
             call = self._calls[self._next_call] = _BlockingCall(self._next_call, gives_many, self._lock)
             return call
 
-    def end(self, call: _BlockingCall) -> None:
+    def end_call(self, call: _BlockingCall) -> None:
         """Nobody waits for this call any more."""
         with self._lock:
             del self._calls[call.number]
@@ -377,7 +377,7 @@ class _BlockingConnection:
             if call.is_ended or self._lost is not None:
                 return
         with suppress(TxmsgError):
-            self.send(WireFrameKind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
+            self.send_frames(WireFrameKind.CANCEL, 0, call, (), time.monotonic() + _CANCEL_S_MAX)
 
     def retire(self) -> None:
         """Closes the connection when the calls under way have ended: there is a newer one."""
@@ -408,7 +408,7 @@ class _BlockingConnection:
 
     # ---- writing
 
-    def send(
+    def send_frames(
         self, kind: WireFrameKind, flags: int, call: _BlockingCall, pieces: Iterable[Buffer], deadline: float
     ) -> None:
         """Sends a message, given in pieces.
@@ -435,7 +435,7 @@ class _BlockingConnection:
         try:
             if self._tls is not None:
                 with self._ciphering:
-                    self._tls.send([frame])
+                    self._tls.encrypt_pieces([frame])
                     rest = memoryview(self._tls.leaving())
             while rest:
                 if self._lost is not None:
@@ -483,9 +483,9 @@ class _BlockingConnection:
                     continue
                 self._is_read = True
             self._read(min(deadline - time.monotonic(), _PING_S_MAX))
-            self._look(call)
+            self._ping_if_silent(call)
 
-    def _look(self, call: _BlockingCall) -> None:
+    def _ping_if_silent(self, call: _BlockingCall) -> None:
         """Pings a server that is silent while it is waited for, and gives up one that does not answer."""
         now = time.monotonic()
         since = max(self._heard_at, call.begun_at)
@@ -541,7 +541,7 @@ class _BlockingConnection:
                 self._is_read = False
                 try:
                     for frame in self._reader.feed(data) if data else ():
-                        self._take(frame)
+                        self._take_frame(frame)
                 except ProtocolError as exc:
                     reason = str(exc)
                 if data:
@@ -549,7 +549,7 @@ class _BlockingConnection:
                 if reason or self._lost is not None:
                     self._lose(reason)
 
-    def _take(self, frame: WireFrame) -> None:
+    def _take_frame(self, frame: WireFrame) -> None:
         kind, flags, number, payload = frame
         if kind == WireFrameKind.GOAWAY:
             self._go_away(number, error_of_bytes(payload, self._who))

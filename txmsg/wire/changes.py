@@ -35,7 +35,7 @@ class AuditedChange(NamedTuple):
     before: str | None
     after: str | None
 
-    def tell(self) -> None:
+    def log_change(self) -> None:
         """Logs it."""
         _log.info(
             "audit.recorded",

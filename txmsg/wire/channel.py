@@ -185,10 +185,12 @@ class _ClientConnection(WireConnection):
         call = self.next_call()
         self._waiting[call] = answer
         left_s = deadline - loop.time()
-        self.send(WireFrameKind.CALL, LAST, call, call_head(method.wire_name, max(1, int(left_s * 1000))), request)
+        self.send_frames(
+            WireFrameKind.CALL, LAST, call, call_head(method.wire_name, max(1, int(left_s * 1000))), request
+        )
         timer = loop.call_at(deadline, self._expire, call)
         if self._looking is None:
-            self._look()
+            self._ping_if_silent()
         try:
             return await answer
         finally:
@@ -203,19 +205,19 @@ class _ClientConnection(WireConnection):
         call = self.next_call()
         self._streams[call] = stream
         flags = 0 if method.takes_many else LAST
-        self.send(WireFrameKind.CALL, flags, call, call_head(method.wire_name, 0), first)
+        self.send_frames(WireFrameKind.CALL, flags, call, call_head(method.wire_name, 0), first)
         if self._looking is None:
-            self._look()
+            self._ping_if_silent()
         return call
 
-    def end(self, call: int) -> None:
+    def end_call(self, call: int) -> None:
         """Nobody wants more of this call."""
         if self._streams.pop(call, None) is not None:
             self._cancel(call)
 
     def _cancel(self, call: int) -> None:
         self.drop(call)
-        self.send(WireFrameKind.CANCEL, 0, call)
+        self.send_frames(WireFrameKind.CANCEL, 0, call)
 
     def require_open(self) -> None:
         """Raises BrokerUnavailable when no more calls can begin, Unauthenticated if we are not let in."""
@@ -242,7 +244,7 @@ class _ClientConnection(WireConnection):
         if not self.ready.done():
             self.ready.set_result(None)
 
-    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
+    def take_message(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         if kind == WireFrameKind.REPLY:
             answer = self._waiting.pop(call, None)
             if answer is not None:
@@ -252,11 +254,11 @@ class _ClientConnection(WireConnection):
                 stream.finish(None)
         elif kind == WireFrameKind.ERROR:
             if self.drop(call):  # refused before it had left whole: the server forgets what it has of it
-                self.send(WireFrameKind.CANCEL, 0, call)
+                self.send_frames(WireFrameKind.CANCEL, 0, call)
             self._fail(call, error_of_bytes(message, self._who))
         elif kind == WireFrameKind.PUSH:
             if (stream := self._streams.get(call)) is not None:
-                stream.put(message)
+                stream.put_reply(message)
         elif kind == WireFrameKind.GOAWAY:
             self._go_away(call, error_of_bytes(message, self._who))
         else:
@@ -291,7 +293,7 @@ class _ClientConnection(WireConnection):
         for call in [call for call in (*self._waiting, *self._streams) if call > last_call]:
             self._fail(call, not_begun(self._who, error))
 
-    def _look(self) -> None:
+    def _ping_if_silent(self) -> None:
         """Pings a server that is silent, while it is waited for."""
         self._looking = None
         if self.is_lost or not (self._waiting or self._streams):
@@ -300,11 +302,11 @@ class _ClientConnection(WireConnection):
         if now - self.heard_at > _SILENCE_S:
             if self._pinged_at <= self.heard_at:
                 self._pinged_at = now
-                self.send(WireFrameKind.PING, 0, 0)
+                self.send_frames(WireFrameKind.PING, 0, 0)
             elif now - self._pinged_at >= _PING_S_MAX:
                 self.abort("it answers no ping")
                 return
-        self._looking = self.loop.call_later(_LOOK_S, self._look, context=Context())
+        self._looking = self.loop.call_later(_LOOK_S, self._ping_if_silent, context=Context())
 
 
 class ClientStream(Generic[RequestT, ReplyT]):
@@ -319,9 +321,9 @@ class ClientStream(Generic[RequestT, ReplyT]):
         self._error: TxmsgError | None = None
         self._call = connection.begin(self, method, packed(checked(first)))
 
-    async def send(self, request: RequestT) -> None:
+    async def send_request(self, request: RequestT) -> None:
         """Sends a message, and returns when the server is taking it."""
-        self._connection.send(WireFrameKind.PUSH, 0, self._call, packed(request))
+        self._connection.send_frames(WireFrameKind.PUSH, 0, self._call, packed(request))
         await self._connection.drained(self._call)
 
     async def receive(self) -> ReplyT | None:
@@ -337,9 +339,9 @@ class ClientStream(Generic[RequestT, ReplyT]):
 
     def close(self) -> None:
         """Ends the call, if it has not ended. Closing twice is fine."""
-        self._connection.end(self._call)
+        self._connection.end_call(self._call)
 
-    def put(self, message: Buffer) -> None:
+    def put_reply(self, message: Buffer) -> None:
         """A message came."""
         self._replies.append(message)
         self._came.set()

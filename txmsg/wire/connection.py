@@ -109,7 +109,10 @@ class Traffic:
 
 
 class WireConnection(asyncio.Protocol):
-    """One of them. Subclasses say what comes of it: `greeted`, `take`, `lost` and what else stands first here."""
+    """One of them.
+
+    Subclasses say what comes of it: `greeted`, `take_message`, `lost` and what else stands first here.
+    """
 
     def __init__(self, traffic: Traffic | None = None, *, tls: TlsStream | None = None, token: str = "") -> None:
         self.traffic = traffic or Traffic()
@@ -150,7 +153,7 @@ class WireConnection(asyncio.Protocol):
     def greeted(self) -> None:
         """The other side has greeted."""
 
-    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
+    def take_message(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         """A message came. ProtocolError ends the connection."""
         raise NotImplementedError
 
@@ -171,7 +174,7 @@ class WireConnection(asyncio.Protocol):
 
     # ---- writing
 
-    def send(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
+    def send_frames(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
         """Sends a message, given in pieces: soon, or as the other side takes it. Nothing happens once it is lost.
 
         The pieces must not change: large ones are not copied.
@@ -235,14 +238,14 @@ class WireConnection(asyncio.Protocol):
             self._lanes.clear()  # the rest of what is large: nothing can be written behind the end
             self._tell_drained()
             if self._tls is not None:
-                self._tls.end()
+                self._tls.end_sending()
                 self._transport.write(self._tls.leaving())
             with suppress(OSError):  # it has closed already
                 self._transport.write_eof()
 
     def abort(self, reason: str) -> None:
         """Closes at once."""
-        self._end(reason)
+        self._end_connection(reason)
         self._transport.abort()
 
     def hold_back(self, held_back: bool) -> None:
@@ -283,7 +286,7 @@ class WireConnection(asyncio.Protocol):
     def _write(self, *pieces: Buffer) -> None:
         self.traffic.sent_bytes += sum(map(len, pieces))
         if self._tls is not None:
-            self._tls.send(pieces)
+            self._tls.encrypt_pieces(pieces)
             self._transport.write(self._tls.leaving())
             return
         for piece in pieces:  # writelines of asyncio joins them, or never says that it is full
@@ -331,11 +334,11 @@ class WireConnection(asyncio.Protocol):
             self.greeted()
         elif kind == WireFrameKind.PING:
             if not flags & LAST:
-                self.send(WireFrameKind.PING, LAST, call, payload)
+                self.send_frames(WireFrameKind.PING, LAST, call, payload)
         elif flags & MORE or (self.partial and (kind, call) in self.partial):
             self._take_part(frame)
         else:
-            self.take(kind, flags, call, payload)
+            self.take_message(kind, flags, call, payload)
 
     def _take_part(self, frame: WireFrame) -> None:
         kind, flags, call, payload = frame
@@ -363,7 +366,7 @@ class WireConnection(asyncio.Protocol):
             message = partial.kept
             self._forget_kept(partial)
             if not partial.is_refused:
-                self.take(kind, flags, call, message)
+                self.take_message(kind, flags, call, message)
         elif self._partial_bytes > _PARTIAL_BYTES_MAX:
             raise ProtocolError(f"{len(self.partial)} messages are sent at once, of over {_PARTIAL_BYTES_MAX} bytes")
 
@@ -377,7 +380,7 @@ class WireConnection(asyncio.Protocol):
         self._partial_bytes -= size_bytes
         self.arriving(-size_bytes)
 
-    def _end(self, reason: str) -> None:
+    def _end_connection(self, reason: str) -> None:
         if not self.is_lost:
             self.is_lost = True
             self._lanes.clear()
@@ -430,7 +433,7 @@ class WireConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As asyncio has it."""
-        self._end("the connection was closed" if exc is None else str(exc))
+        self._end_connection("the connection was closed" if exc is None else str(exc))
 
     def pause_writing(self) -> None:
         """As asyncio has it."""

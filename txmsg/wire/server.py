@@ -94,7 +94,7 @@ class WireServer:
         assert self._listeners, "bind comes first"
         for listener in self._listeners:
             await listener.start_serving()
-        self._look()
+        self._end_slow()
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls; those under way have `grace_s`, then they are cancelled. Closes all connections."""
@@ -122,18 +122,18 @@ class WireServer:
     def _look_at_credentials(self) -> None:
         """Users, rules or limits have changed: who has lost its credential is cut off, and calls that wait end."""
         assert self.shared.guard is not None
-        self.shared.usages.look(self.shared.guard.snapshot.users)
+        self.shared.usages.apply_limits(self.shared.guard.snapshot.users)
         for connection in list(self.shared.connections):
             connection.look_at_credential()
             connection.look_at_calls()
 
-    def _look(self) -> None:
+    def _end_slow(self) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(self.shared.limits.look_s, self._look)
+        self._looking = loop.call_later(self.shared.limits.look_s, self._end_slow)
         now = loop.time()
         for connection in list(self.shared.connections):
-            connection.look(now)
-        self.shared.table.look()
+            connection.end_if_slow(now)
+        self.shared.table.close_slow_strangers()
         if self.shared.tls is not None:
             self.shared.tls.renew()
         if self._is_open and now >= self._say_open_at:

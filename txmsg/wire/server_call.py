@@ -39,11 +39,11 @@ class CallConnection(Calling, Protocol):
         """Returns when it takes more, or is gone."""
         ...
 
-    def hold(self, size_bytes: int) -> None:
+    def count_held_bytes(self, size_bytes: int) -> None:
         """So many bytes more of requests are under way, or fewer."""
         ...
 
-    def send(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
+    def send_frames(self, kind: int, flags: int, call: int, *pieces: Buffer) -> None:
         """Sends a message of a call."""
         ...
 
@@ -91,18 +91,20 @@ class ServerCall(Generic[RequestT, ReplyT]):
         self._is_ended = is_last
         self._came.set()
 
-    def put(self, message: Buffer, *, is_last: bool) -> None:
+    def put_request(self, message: Buffer, *, is_last: bool) -> None:
         """Another one came. A last one that is empty is only the end."""
         self._is_ended = is_last
         if message or not is_last:
             self._requests.append(message)
-            self.connection.hold(len(message))
+            self.connection.count_held_bytes(len(message))
         self._came.set()
 
     def forget(self) -> None:
         """The call is over: what was not taken is dropped."""
         self.unsent()
-        self.connection.hold(-sum(len(request) for request in self._requests if isinstance(request, Buffer)))
+        self.connection.count_held_bytes(
+            -sum(len(request) for request in self._requests if isinstance(request, Buffer))
+        )
         self._requests.clear()
 
     def __aiter__(self) -> ServerCall[RequestT, ReplyT]:
@@ -116,13 +118,13 @@ class ServerCall(Generic[RequestT, ReplyT]):
             await self._came.wait()
         request = self._requests.popleft()
         if isinstance(request, Buffer):
-            self.connection.hold(-len(request))
+            self.connection.count_held_bytes(-len(request))
             return read_request(self.method, request)
         return request
 
-    async def send(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:
+    async def send_reply(self, reply: ReplyT, data: Sequence[Buffer] = ()) -> None:
         """Sends a reply, with data if it has some, and returns when the client is taking it."""
-        self.connection.send(WireFrameKind.PUSH, 0, self._call, *pieces_of(reply, data))
+        self.connection.send_frames(WireFrameKind.PUSH, 0, self._call, *pieces_of(reply, data))
         await self.connection.drained(self._call)
 
 

@@ -203,9 +203,9 @@ class ServerConnection(WireConnection):
     def go_away(self, error: TxmsgError) -> None:
         """Begins no more calls. The client is told which was the last one, so that it knows what was not begun."""
         self._is_going = True
-        self.send(WireFrameKind.GOAWAY, 0, self._last_call, bytes_of_error(error))
+        self.send_frames(WireFrameKind.GOAWAY, 0, self._last_call, bytes_of_error(error))
 
-    def look(self, now: float) -> None:
+    def end_if_slow(self, now: float) -> None:
         """Ends what takes too long."""
         limits = self._shared.limits
         if self.is_full:
@@ -219,13 +219,13 @@ class ServerConnection(WireConnection):
         elif self.is_paused:
             self.put_off(limits.look_s)
             if not self.is_full:
-                self.send(WireFrameKind.PING, 0, 0)  # for the client, whose pings are not read now
+                self.send_frames(WireFrameKind.PING, 0, 0)  # for the client, whose pings are not read now
         elif self.is_overdue(now):
             self.abort("a request came too slowly")
         elif now - self.heard_at > limits.silence_s and self.reads_now:
             if self._pinged_at <= self.heard_at:
                 self._pinged_at = now
-                self.send(WireFrameKind.PING, 0, 0)
+                self.send_frames(WireFrameKind.PING, 0, 0)
             elif now - self._pinged_at > limits.silence_s:
                 self.abort("it answers no ping")
         for running in [each for each in self._calls.values() if each.deadline < now]:
@@ -235,14 +235,14 @@ class ServerConnection(WireConnection):
 
     # ---- what comes
 
-    def take(self, kind: int, flags: int, call: int, message: Buffer) -> None:
+    def take_message(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         if kind == WireFrameKind.CALL:
             if self.principal is not NOBODY:  # which is told soon, or was, and knows then that no call was begun
                 self._begin(flags, call, message)
         elif kind == WireFrameKind.PUSH:
             running = self._calls.get(call)
             if running is not None and running.call is not None:
-                running.call.put(message, is_last=bool(flags & LAST))
+                running.call.put_request(message, is_last=bool(flags & LAST))
         elif kind == WireFrameKind.CANCEL:
             self.drop(call)
             if (running := self._calls.get(call)) is not None:
@@ -280,9 +280,9 @@ class ServerConnection(WireConnection):
         """Ends a call of which a message is not taken, also if it is under way."""
         if (running := self._calls.get(call)) is not None:
             running.cancel()
-        self.send(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
+        self.send_frames(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
 
-    def hold(self, size_bytes: int) -> None:
+    def count_held_bytes(self, size_bytes: int) -> None:
         """So many bytes more of requests are under way, or fewer."""
         allowed = self._shared.limits.held_bytes
         before, self._held_bytes = self._held_bytes, self._held_bytes + size_bytes
@@ -330,7 +330,7 @@ class ServerConnection(WireConnection):
         self._shared.calls_begun += 1
         deadline = self.loop.time() + head.timeout_ms / 1000 if head.timeout_ms else float("inf")
         running = self._calls[call] = RunningCall(deadline, len(message), arguments[0])
-        self.hold(running.size_bytes)
+        self.count_held_bytes(running.size_bytes)
         if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
             running.call = ServerCall(self, call, method)
             if method.takes_many:
@@ -368,7 +368,7 @@ class ServerConnection(WireConnection):
             _log.exception("server.call_failed", "a call from %(peer)s failed", peer=self.peer_name)
             self._fail(call, TxmsgError(f"the server failed: {type(exc).__name__}; its log says more"))
         else:
-            self.send(WireFrameKind.REPLY, 0, call, message)
+            self.send_frames(WireFrameKind.REPLY, 0, call, message)
             await self.drained(call)  # a call whose reply is large is under way until the client is taking it
             if running.call is not None and not self.is_lost:
                 running.call.unsent = ignore
@@ -378,10 +378,10 @@ class ServerConnection(WireConnection):
         if isinstance(error, PermissionDenied) and self._shared.guard is not None:
             self._shared.guard.on_denied(self.principal.name, host_of(self.peer_name), error.what)
         self.drop(call)  # what had not left of it
-        self.send(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
+        self.send_frames(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
 
     def _forget(self, call: int, running: RunningCall) -> None:
         del self._calls[call]
-        self.hold(-running.size_bytes)
+        self.count_held_bytes(-running.size_bytes)
         if running.call is not None:
             running.call.forget()

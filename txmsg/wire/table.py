@@ -182,7 +182,7 @@ class ConnectionTable:
             else:
                 self._leave_known(place)
 
-    def look(self) -> None:
+    def close_slow_strangers(self) -> None:
         """Closes strangers that take too long: called every second or so."""
         now, bounds = self._clock(), self.bounds
         late = [

@@ -85,7 +85,7 @@ class TlsStream:
             raise TlsError(_text_of(exc)) from exc
         return bytes(said)
 
-    def send(self, pieces: Iterable[Buffer]) -> None:
+    def encrypt_pieces(self, pieces: Iterable[Buffer]) -> None:
         """Sends them: take what is to go by `leaving`."""
         if not self._is_agreed:
             self._early += map(bytes, pieces)
@@ -97,7 +97,7 @@ class TlsStream:
         except ssl.SSLError as exc:
             raise TlsError(_text_of(exc)) from exc
 
-    def end(self) -> None:
+    def end_sending(self) -> None:
         """Says that no more is sent."""
         with suppress(ssl.SSLError):  # it waits for the other side's end, which is read as any other bytes
             self._object.unwrap()
@@ -124,7 +124,7 @@ class TlsStream:
         self._object.do_handshake()
         self._is_agreed = True
         early, self._early = self._early, []
-        self.send(early)
+        self.encrypt_pieces(early)
 
 
 def name_in(certificate: Mapping[str, Any]) -> str:
@@ -197,10 +197,10 @@ class ServerTls:
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._state = self._look()
+        self._state = self._file_states()
         self._warned_at = -math.inf
         self._try_again_at = math.inf
-        self._use(*self._loaded())
+        self._use_loaded(*self._loaded())
 
     @property
     def asks_clients(self) -> bool:
@@ -225,7 +225,7 @@ class ServerTls:
                 path=self._certificate,
                 when=_when(self.remaining_s() / 86400),
             )
-        state = self._look()
+        state = self._file_states()
         if state == self._state and time.time() < self._try_again_at:
             return
         self._state, self._try_again_at = state, math.inf
@@ -242,10 +242,10 @@ class ServerTls:
                 error=exc,
             )
         else:
-            self._use(loaded, begins_at, expires_at)
+            self._use_loaded(loaded, begins_at, expires_at)
             _log.info("tls.certificate_read", "the certificate %(path)s is read again", path=self._certificate)
 
-    def _look(self) -> list[tuple[int, int] | None]:
+    def _file_states(self) -> list[tuple[int, int] | None]:
         """When each file was changed last, and which one it is: one that is moved there may be older."""
         state: list[tuple[int, int] | None] = []
         for path in (self._certificate, self._key, self._client_ca):
@@ -279,7 +279,7 @@ class ServerTls:
         context, (begins_at, expires_at) = self._made(ssl.CERT_REQUIRED), _validity(self._certificate)
         return (context, self._made(ssl.CERT_OPTIONAL)), begins_at, expires_at
 
-    def _use(self, loaded: tuple[ssl.SSLContext, ssl.SSLContext], _: float, expires_at: float) -> None:
+    def _use_loaded(self, loaded: tuple[ssl.SSLContext, ssl.SSLContext], _: float, expires_at: float) -> None:
         self.context, self.lenient_context = loaded
         self._expires_at = expires_at
 

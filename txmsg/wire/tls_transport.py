@@ -37,13 +37,13 @@ class TlsProtocol(asyncio.Protocol):
             said = self.stream.receive(data)
         except TlsError:
             self.leave()
-            self.end()
+            self.end_sending()
             return
         self.leave()
         if said:
             self.inner.data_received(said)
         if self.stream.is_ended and not self.is_ended:
-            self.end()
+            self.end_sending()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As asyncio has it."""
@@ -63,11 +63,11 @@ class TlsProtocol(asyncio.Protocol):
         if (data := self.stream.leaving()) and not self.transport.is_closing():
             self.transport.write(data)
 
-    def end(self) -> None:
+    def end_sending(self) -> None:
         """Says that no more is sent, and closes when that has left."""
         if not self.is_ended:
             self.is_ended = True
-            self.stream.end()
+            self.stream.end_sending()
             self.leave()
             self.transport.close()
 
@@ -84,11 +84,11 @@ class _Transport(asyncio.Transport):
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         if not self._tls.is_ended:
-            self._tls.stream.send(list_of_data)
+            self._tls.stream.encrypt_pieces(list_of_data)
             self._tls.leave()
 
     def close(self) -> None:
-        self._tls.end()
+        self._tls.end_sending()
 
     def abort(self) -> None:
         self._tls.is_ended = True

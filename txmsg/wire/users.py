@@ -99,7 +99,7 @@ class UsersOfBrokers:
         """
         try:
             async with Channel(next(self._addresses), **self._access) as channel:
-                await self._take(channel)
+                await self._watch_users(channel)
         except (Unauthenticated, PermissionDenied, MisuseError):
             raise
         except TxmsgError as exc:
@@ -122,7 +122,7 @@ class UsersOfBrokers:
         """Takes what a broker tells, until it fails."""
         try:
             while True:
-                await self._take(channel)
+                await self._watch_users(channel)
                 self._failed = False
         except TxmsgError as exc:
             if not self._failed:
@@ -140,7 +140,7 @@ class UsersOfBrokers:
             _log.error("access.forgotten", "all clients are refused: no broker has sent users and rules for too long")
             self.guard.forget()
 
-    async def _take(self, channel: Channel) -> None:
+    async def _watch_users(self, channel: Channel) -> None:
         request = WatchAccess(
             version=self.guard.snapshot.version, wait_ms=int(self._wait_s * 1000), access_keys=self._access_keys
         )
@@ -148,7 +148,7 @@ class UsersOfBrokers:
         if reply.version == self.guard.snapshot.version:
             self.guard.confirm()
         else:
-            self.guard.use(snapshot_of(reply))
+            self.guard.use_snapshot(snapshot_of(reply))
 
 
 def snapshot_of(told: WatchedAccess) -> AccessSnapshot:

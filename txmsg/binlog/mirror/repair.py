@@ -87,7 +87,7 @@ def take_again(root: Path, session: Session, name: str) -> list[MissingMessages]
     table has not got any more. Raises LogBusy while the log is written, and MisuseError if there is no such mirror.
     """
     mirrors = TailerMirror(session, name)
-    mirror = mirrors.look()
+    mirror = mirrors.read_row()
     if mirror is None:
         raise MisuseError(f"there is no mirror {name}: `txmsg tailer run` or `txmsg tailer create` creates it")
     found: list[MissingMessages] = []

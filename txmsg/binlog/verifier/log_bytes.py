@@ -95,7 +95,7 @@ class LogBytes:
                         if position >= begin:
                             yield VerifiedCell(base, position, size, count, crc)
 
-    def end(self, topic: str, queue: int) -> int:
+    def end_offset(self, topic: str, queue: int) -> int:
         """The offset after the last message of a queue, or the last hole."""
         for path in reversed(self._cell_files(topic, queue)):
             with path.open("rb") as file:

@@ -26,7 +26,7 @@ class LogFiles:
         return self._log.topics()
 
     def ends(self, queues: Sequence[VerifiedQueue]) -> dict[VerifiedQueue, int]:
-        return {queue: self._log.end(*queue) for queue in queues}
+        return {queue: self._log.end_offset(*queue) for queue in queues}
 
     def begin(self, queue: VerifiedQueue) -> int:
         return next(self._log.cells(*queue)).base

@@ -102,7 +102,7 @@ class Alerting:
         self._troubles: dict[str, str] = {}
         self._cut: set[str] = set()
 
-    def use(self, config: BrokerConfig) -> None:
+    def apply_settings(self, config: BrokerConfig) -> None:
         """From the next look on these settings hold."""
         self._config = config
 
@@ -133,16 +133,16 @@ class Alerting:
         by_scope: dict[Scope | None, list[Check]] = {}
         for check in built_in_rules(config):
             by_scope.setdefault(scope_of(check.condition), []).append(check)
-        await self._look(self._config.broker_id, by_scope.get(Scope.PROCESS, ()), samples)
+        await self._evaluate_checks(self._config.broker_id, by_scope.get(Scope.PROCESS, ()), samples)
         async with session(self._pool) as conn:
             number = await store.claim_round(conn, self._config.broker_id, config.interval_s * _ROUND_SHARE)
             if number is None:
                 return
             seen_of_mirrors = await observing.mirrors(conn)
         of_database = by_scope.get(Scope.DATABASE, ())
-        await self._look(store.DATABASE, of_database, {**samples, **seen_of_mirrors}, number)
+        await self._evaluate_checks(store.DATABASE, of_database, {**samples, **seen_of_mirrors}, number)
 
-    async def _look(
+    async def _evaluate_checks(
         self,
         source: str,
         checks: Sequence[Check],
@@ -262,7 +262,7 @@ class Alerting:
         if notification is None:
             return False
         try:
-            await self.messengers[name].tell(notification.id, notification.content)
+            await self.messengers[name].notify_receiver(notification.id, notification.content)
         except ReceiverFailed as exc:
             again_s = _AGAIN_S[min(notification.attempts, len(_AGAIN_S)) - 1]
             _log.warning(
@@ -299,7 +299,7 @@ class Alerting:
         async def told_what(name: str, messenger: Messenger) -> str:
             try:
                 async with asyncio.timeout(TEST_S_MAX):
-                    await messenger.tell(0, content_of(name, "txmsg", [alert]), attempts=1)
+                    await messenger.notify_receiver(0, content_of(name, "txmsg", [alert]), attempts=1)
             except ReceiverFailed as exc:
                 return str(exc)
             except TimeoutError:

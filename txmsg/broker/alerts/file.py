@@ -134,7 +134,7 @@ def read_alert_file(path: Path, environment: Mapping[str, str] = os.environ) -> 
     top = _Table(content, str(path), environment)
     receivers = {name: _receiver(name, table) for name, table in top.tables("receivers", RECEIVERS_MAX)}
     rules = [_rule(name, table) for name, table in top.tables("rules", RULES_MAX)]
-    top.end()
+    top.refuse_unread()
     return AlertFile(receivers=receivers, rules=rules)
 
 
@@ -152,7 +152,7 @@ def _receiver(name: str, table: _Table) -> Receiver:
         target=_KINDS[given[0]](table),
         severity=Severity(table.choice("severity", _SEVERITIES, Severity.WARNING.value)),
     )
-    table.end()
+    table.refuse_unread()
     return receiver
 
 
@@ -227,12 +227,12 @@ def _rule(name: str, table: _Table) -> SqlRule:
         raise table.error("must have one of above and below")
     if not rule.database.reveal().startswith(("postgresql://", "postgres://")):
         raise table.error("database must be the URL of a PostgreSQL: postgresql://USER@HOST/DATABASE")
-    table.end()
+    table.refuse_unread()
     return rule
 
 
 class _Table:
-    """A table of the file whose entries are read one by one; `end` refuses those that nothing has read."""
+    """A table of the file whose entries are read one by one; `refuse_unread` refuses those that nothing has read."""
 
     def __init__(self, content: Mapping[str, Any], place: str, environment: Mapping[str, str]) -> None:
         self.content = content
@@ -243,7 +243,7 @@ class _Table:
     def error(self, what: str) -> MisuseError:
         return MisuseError(f"{self._place} {what}")
 
-    def end(self) -> None:
+    def refuse_unread(self) -> None:
         """Raises MisuseError for an entry that means nothing."""
         for name in self.content:
             if name not in self._read:

@@ -49,7 +49,9 @@ class Messenger:
         self.receiver = receiver
         self._threads = DaemonThreads(1, name=f"alerts-{receiver.name}")
 
-    async def tell(self, notification_id: int, content: Mapping[str, Any], *, attempts: int = ATTEMPTS) -> None:
+    async def notify_receiver(
+        self, notification_id: int, content: Mapping[str, Any], *, attempts: int = ATTEMPTS
+    ) -> None:
         """Tells the receiver of alerts. Raises ReceiverFailed."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(ReceiverFailed),

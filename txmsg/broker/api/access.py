@@ -75,20 +75,20 @@ class AccessApi:
                 raise MisuseError("a user with a certificate gets no token that could expire: give one of the two")
         token = None if new.certificate else new_token()
         user = await self._users.create(new, token)
-        await self._take()
+        await self._apply_change()
         return IssuedToken(user=user, token=None if token is None else token.text)
 
     async def alter_user(self, change: AlterUser) -> UserDetails:
         _check_roles(change.add_roles)
         _check_certificate(change.certificate or "")
         user = await self._users.alter(change)
-        await self._take()
+        await self._apply_change()
         return user
 
     async def rotate_token(self, request: RotateToken) -> IssuedToken:
         token = new_token()
         user = await self._users.rotate(request, token)
-        await self._take()
+        await self._apply_change()
         return IssuedToken(user=user, token=token.text)
 
     async def create_access_key(self, key: CreateAccessKey) -> UserDetails:
@@ -98,24 +98,24 @@ class AccessApi:
                 f"{SEALED_SIZE_BYTES_MAX} bytes of an encrypted secret"
             )
         user = await self._users.add_access_key(key)
-        await self._take()
+        await self._apply_change()
         return user
 
     async def revoke(self, request: Revoke) -> UserDetails:
         if request.token is not None and request.access_key is not None:
             raise MisuseError("a token and an access key are revoked one after the other: name one of them")
         user = await self._users.revoke(request)
-        await self._take()
+        await self._apply_change()
         return user
 
     async def limit_user(self, change: LimitUser) -> UserDetails:
         user = await self._users.limit(replace(change, limits=checked_limits(change.limits)))
-        await self._take()
+        await self._apply_change()
         return user
 
     async def delete_user(self, request: DeleteUser) -> Nothing:
         await self._users.delete(request.name)
-        await self._take()
+        await self._apply_change()
         return Nothing()
 
     @with_call  # so that a call that waits ends when its rule is taken away
@@ -134,9 +134,9 @@ class AccessApi:
             access_keys=list(snapshot.access_keys.values()) if request.access_keys else (),
         )
 
-    async def _take(self) -> None:
+    async def _apply_change(self) -> None:
         if self._live is not None:
-            await self._live.take()
+            await self._live.apply_change()
 
 
 def _check_roles(roles: Sequence[str]) -> None:

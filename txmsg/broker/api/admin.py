@@ -82,7 +82,7 @@ class AdminApi:
         # Before it, as the batch is not a transaction of ours: there is no decision without an entry.
         await self._audit.record(action, target, after={"reason": decision.reason})
         try:
-            problems = await self._service.end(
+            problems = await self._service.end_transactions(
                 commit=[transaction_id.bytes] if commit else (),
                 rollback=() if commit else [transaction_id.bytes],
                 by=DecidedBy.PERSON,

@@ -202,7 +202,7 @@ class NotifyApi:
         if request.half:
             require(SEND_GROUP, request.group)
         denied = {batch.topic: refusal(SEND_TOPIC, batch.topic) for batch in request.batches}
-        problems = await self._service.send(
+        problems = await self._service.store_messages(
             group=request.group,
             fence_id=request.fence_id,
             half=request.half,
@@ -221,7 +221,7 @@ class NotifyApi:
             )
         commit, rollback, unknown = map(slices_of_ids, (request.commit, request.rollback, request.unknown))
         _check_items(len(commit) + len(rollback) + len(unknown))
-        problems = await self._service.end(
+        problems = await self._service.end_transactions(
             commit=commit, rollback=rollback, unknown=unknown, group=request.group if self._authenticates else ""
         )
         return pb.EndTransactionsReply(errors=_item_errors(problems))
@@ -359,17 +359,17 @@ class NotifyApi:
         getting: asyncio.Task[DueHalf] | None = None
         changed = asyncio.create_task(self._routes.changed())
         try:
-            await call.send(pb.BrokerFrame(route_changed=self._route()))
+            await call.send_reply(pb.BrokerFrame(route_changed=self._route()))
             while not (reading.done() or stopping.done()):
                 getting = asyncio.create_task(outgoing.get())
                 await asyncio.wait({getting, reading, stopping, changed}, return_when=asyncio.FIRST_COMPLETED)
                 if changed.done():
                     changed = asyncio.create_task(self._routes.changed())
-                    await call.send(pb.BrokerFrame(route_changed=self._route()))
+                    await call.send_reply(pb.BrokerFrame(route_changed=self._route()))
                 if getting.done():
                     half = getting.result()
                     if half.transaction_id in client.asked:  # else its time to answer is over
-                        await call.send(pb.BrokerFrame(check=_check(half, self._shard)))
+                        await call.send_reply(pb.BrokerFrame(check=_check(half, self._shard)))
                 else:
                     getting.cancel()
             if reading.done():

@@ -28,14 +28,14 @@ class RulesApi:
 
     async def allow(self, given: Rule) -> RuleAdded:
         changed = await self._rules.add(_checked(given))
-        await self._take()
+        await self._apply_change()
         return RuleAdded(changed=changed)
 
     async def deny(self, given: Rule) -> RuleRemoved:
         rule = _checked(given)
         roles = await self._roles_of(rule.subject)
         changed = await self._rules.remove(rule)
-        await self._take()
+        await self._apply_change()
         return RuleRemoved(changed=changed, still=(await self._decision(rule, roles)).rule)
 
     async def check(self, given: Rule) -> RuleChecked:
@@ -44,9 +44,9 @@ class RulesApi:
         allowed, rule = await self._decision(asked, roles)
         return RuleChecked(allowed=allowed, rule=rule, roles=roles)
 
-    async def _take(self) -> None:
+    async def _apply_change(self) -> None:
         if self._live is not None:
-            await self._live.take()
+            await self._live.apply_change()
 
     async def _decision(self, asked: Rule, roles: Sequence[str]) -> AccessDecision:
         rights = RuleSet(await self._rules.list()).rights_of(asked.subject, roles)

@@ -171,7 +171,7 @@ class Membership:
                 if not self.leases.is_member and not await self._join(conn, incarnation):
                     return
                 if await self._beat(conn, incarnation):
-                    await self._look(conn)
+                    await self._read_registry(conn)
 
     async def leave(self) -> None:
         """Gives up all leases, so that others need not wait for them to expire. Idempotent; also fine before `run`."""
@@ -233,7 +233,7 @@ class Membership:
         self._said = ""
         return True
 
-    async def _look(self, conn: Connection) -> None:
+    async def _read_registry(self, conn: Connection) -> None:
         """Declares silent brokers dead, assigns queues if something has changed, and reads this broker's leases."""
         looked_at = self.leases.monotonic()
         silent = self._heartbeats.silent(looked_at)

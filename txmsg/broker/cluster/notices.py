@@ -72,11 +72,11 @@ class Notices:
     async def _hear(self, connection: AsyncConnection[Any]) -> None:
         """Receives for some seconds; then asks whether the database is still there, which silence does not tell."""
         async for notice in connection.notifies(timeout=_PROBE_S):
-            self._take(notice)
+            self._dispatch_notice(notice)
         with answering_within(connection, _PROBE_S):
             await connection.execute("select 1")
 
-    def _take(self, notice: psycopg.Notify) -> None:
+    def _dispatch_notice(self, notice: psycopg.Notify) -> None:
         kind, _, text = notice.payload.partition(" ")
         if kind == KIND:
             self._on_ends(ends_of(text))

@@ -110,7 +110,7 @@ class Delivery:
         """All that is in memory, to be looked at."""
         return self._state
 
-    def use(self, config: DeliveryConfig) -> None:
+    def apply_settings(self, config: DeliveryConfig) -> None:
         """From now on these settings hold, as far as they are live."""
         self._state.config = config
         self._state.memory.size_bytes_max = config.memory_size_bytes_max
@@ -135,7 +135,7 @@ class Delivery:
         group.members.join(request.client_id, wants, self._state.monotonic(), self._state.config.member_ttl_s)
         if request.line is not None and not self._follow(group, request.client_id, request.line):
             return []
-        found = self._take(call)
+        found = self._take_messages(call)
         if isinstance(found, NoMessages) and patterns and not self._patterns.is_current(asked, wants):
             return []  # a call that is parked is ended when topics come; this one is to be made again
         wait_s = min(request.wait_s, self._ask_in_s(group, request.client_id))
@@ -156,19 +156,19 @@ class Delivery:
             async with asyncio.timeout(wait_s) as patience:
                 if parked is not None:
                     self._parked[parked] = _Parked(patience, call.patterns)
-                # Only `_take` says whether the member may get anything: by a second look at the clock it might, and
-                # would wait to be woken for what is ready already.
+                # Only `_take_messages` says whether the member may get anything: by a second look at the clock it
+                # might, and would wait to be woken for what is ready already.
                 while isinstance(found, NoMessages) and not self._state.draining:
                     match found:
                         case NoMessages.NONE_READY:
                             with self._state.waiting_for(call.wants):
                                 await group.wait(call.wants)
-                            found = self._take(call)
+                            found = self._take_messages(call)
                             if found is NoMessages.NONE_ALLOWED or found is NoMessages.SUPERSEDED:
                                 group.wake(call.wants, 1)  # for a message that others may get
                         case NoMessages.NONE_ALLOWED:
                             await self._nap(call)
-                            found = self._take(call)
+                            found = self._take_messages(call)
                         case NoMessages.SUPERSEDED:
                             break
                         case _:
@@ -225,7 +225,7 @@ class Delivery:
             return False
         parked = self._parked.pop((group.name, client_id, line.id), None)
         if parked is not None:
-            _end(parked)
+            _end_wait(parked)
         if lost := group.members.follow(client_id, line):
             self.put_back(group.name, client_id, lost)
         return True
@@ -268,7 +268,7 @@ class Delivery:
         """Ends the polls of these members that wait, so that the replies ask what they hold."""
         for (name, client_id, _), parked in self._parked.items():
             if name == group and client_id in client_ids:
-                _end(parked)
+                _end_wait(parked)
 
     def _waiting_patterns(self) -> set[str]:
         return {pattern for parked in self._parked.values() for pattern in parked.patterns}
@@ -277,7 +277,7 @@ class Delivery:
         """Ends the polls of those that wait for topics of these patterns: there are others now."""
         for parked in self._parked.values():
             if not parked.patterns.isdisjoint(patterns):
-                _end(parked)
+                _end_wait(parked)
 
     async def renew(
         self,
@@ -472,7 +472,7 @@ class Delivery:
         self.drop(why)
         self._state.ordered_in_flight.clear()
 
-    def _take(self, call: _ReceiveCall) -> list[MessageBatch] | NoMessages:
+    def _take_messages(self, call: _ReceiveCall) -> list[MessageBatch] | NoMessages:
         """The messages that this call gets now."""
         request, group, config = call.request, call.group, self._state.config
         client_id, visibility_timeout_s = request.client_id, request.visibility_timeout_s
@@ -491,7 +491,7 @@ class Delivery:
         if request.size_bytes_max is not None:
             size_bytes_max = min(request.size_bytes_max, size_bytes_max)
         self._token += 1
-        batches = group.take(
+        batches = group.take_batches(
             Fetch(call.wants, count_max, size_bytes_max, in_runs=request.in_runs),
             Visibility(
                 token=self._token,
@@ -512,7 +512,7 @@ class Delivery:
         return batches or NoMessages.NONE_READY
 
 
-def _end(parked: _Parked) -> None:
+def _end_wait(parked: _Parked) -> None:
     if not parked.patience.expired():
         parked.patience.reschedule(asyncio.get_running_loop().time())
 

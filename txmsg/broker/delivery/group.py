@@ -183,7 +183,7 @@ class Group:
 
     # ---- delivering
 
-    def take(self, fetch: Fetch, visibility: Visibility) -> list[MessageBatch]:
+    def take_batches(self, fetch: Fetch, visibility: Visibility) -> list[MessageBatch]:
         """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin.
 
         A member whose messages may be LOST gets a suspect as the only message, in turn with others.
@@ -227,7 +227,7 @@ class Group:
                     at_least_one=not batches,
                     in_runs=in_runs and not self.settings.parks_keys,
                 )
-                if rows := feed.window.take(share, visibility):
+                if rows := feed.window.take_rows(share, visibility):
                     batches.append(self._batch_of(feed, rows, visibility.token))
                     count -= len(rows)
                     if count <= 0:
@@ -252,7 +252,7 @@ class Group:
 
         taken: defaultdict[QueueId, list[RetryRow]] = defaultdict(list)
         share = RetryFetch(count_max, fetch.size_bytes_max, is_wanted, suspects)
-        for row in self.retries.take(share, visibility):
+        for row in self.retries.take_retries(share, visibility):
             taken[row.queue_id].append(row)
         return [
             self._batch_of(

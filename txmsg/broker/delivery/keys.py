@@ -242,7 +242,7 @@ class OrderingKeys:
             entry.behind = None
             entry.out = {offset: has_failed for offset, has_failed in entry.out.items() if is_out(offset)}
             if not entry.out:
-                self._end(entry)
+                self._end_key(entry)
 
     def _go_on(self, entry: _KeyEntry, ready: list[StoredRow], following: list[int]) -> None:
         """A message of a busy key was settled. Adds to `ready` and `following`, as `admit` returns them."""
@@ -256,7 +256,7 @@ class OrderingKeys:
             entry.returned = None
             ready.append(self._take_next(entry, _NEXT))
             return
-        self._end(entry)
+        self._end_key(entry)
         while entry.behind:
             offset = self._next(entry.behind).offset
             self._follow(entry, offset)
@@ -308,7 +308,7 @@ class OrderingKeys:
                 del self._entries[entry.key]
         return after
 
-    def _end(self, entry: _KeyEntry) -> None:
+    def _end_key(self, entry: _KeyEntry) -> None:
         """Nothing of this key is out any more."""
         entry.returned = None
         self._fire(entry, _OVER)

@@ -83,7 +83,7 @@ class Maintenance:
         now = self._state.monotonic()
         for group in self._state.busy:
             if group.retries.ready_count:
-                group.retries.keep(group.asked_for(now))
+                group.retries.keep_queues(group.asked_for(now))
         if not self._state.groups or not self._state.leases.is_held():
             return
         async with self._state.session() as conn:
@@ -115,7 +115,7 @@ class Maintenance:
         ]
         if rows:
             ready_count = retries.ready_count
-            retries.put(rows)
+            retries.put_retries(rows)
             self._state.busy.add(group)
             group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, retries.ready_count - ready_count)
 

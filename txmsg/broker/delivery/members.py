@@ -285,12 +285,12 @@ class Members:
         for pause in self._pauses_of(client_id):
             pause.given(token, now, visibility_timeout_s, client_id)
         if self.rate is not None:
-            self.rate.take(count)
+            self.rate.take_tokens(count)
 
     def returned(self, count: int) -> None:
         """`count` messages that were given do not reach their member."""
         if self.rate is not None:
-            self.rate.take(-count)
+            self.rate.take_tokens(-count)
 
     def is_latest(self, client_id: str, line: PollSequenceStep) -> bool:
         """Whether no later call over this line of a member is known."""

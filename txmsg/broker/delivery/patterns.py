@@ -64,7 +64,7 @@ class Patterns:
             )
         self._asked_at |= dict.fromkeys(patterns, now)
         while not self._topics.keys() >= patterns:
-            await self._look()
+            await self._match_topics()
         if len(self._wanted) >= _WANTED_MAX:
             self._wanted.clear()
         key = _key_of(asked)
@@ -91,9 +91,9 @@ class Patterns:
         if not self._asked_at:  # what is known gets old now: the next one who asks has to look
             self._topics, self._wanted = {}, {}
         elif self._state.leases.is_held():
-            await self._look()
+            await self._match_topics()
 
-    async def _look(self) -> None:
+    async def _match_topics(self) -> None:
         asked = list(self._asked_at)
         async with self._state.session() as conn:
             newest, names = await groups_store.topics_with(conn, list(map(prefix_of, asked)))

@@ -84,7 +84,7 @@ async def _read(conn: Connection, feed: GroupQueueReader, count_max: int, size_b
             rows = []  # dropped meanwhile: the next read finds where the queue starts now
         if rows:
             _check_dense(feed, position, rows)
-            window.put(rows)
+            window.put_rows(rows)
             return len(rows)
         if window.position >= feed.end:
             return 0

@@ -132,7 +132,7 @@ class Retries:
             max(0, self._size_bytes_max // 2 - self._behind_size_bytes),
         )
 
-    def put(self, rows: Sequence[RetryRow]) -> None:
+    def put_retries(self, rows: Sequence[RetryRow]) -> None:
         """Adds retries as read: due ones, and with the first of an ordering key those behind it, in order.
 
         Leaves out those that are known by now, also by their ordering key: what waits behind is read again after them.
@@ -170,7 +170,7 @@ class Retries:
         """Drops the retries of these queues: another broker delivers them now."""
         gone = [key for key in self._attempts if key.queue_id in queue_ids]
         for pair in [pair for pair in self._current if pair[0] in queue_ids]:
-            self._end(pair)
+            self._end_key(pair)
         for key in gone:
             self._outcomes.pop(key, None)
             if key in self._attempts:
@@ -179,7 +179,7 @@ class Retries:
         self.late.forget(queue_ids)
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
-    def keep(self, queue_ids: Collection[QueueId]) -> None:
+    def keep_queues(self, queue_ids: Collection[QueueId]) -> None:
         """Drops ready retries of all other queues: they wait in their table, and leave room for these."""
         gone = [_key_of(row) for row in self._ready if row.queue_id not in queue_ids]
         if gone:
@@ -209,7 +209,7 @@ class Retries:
         """Whether a retry of this key is ready or in flight."""
         return (queue_id, ordering_key) in self._current
 
-    def take(self, fetch: RetryFetch, visibility: Visibility) -> list[RetryRow]:
+    def take_retries(self, fetch: RetryFetch, visibility: Visibility) -> list[RetryRow]:
         """The next ready retries, in the order in which they were read, now in flight."""
         taken: list[RetryRow] = []
         if fetch.suspects is SuspectSelection.ONLY and not self._suspect_count:
@@ -278,7 +278,7 @@ class Retries:
                 self._current[pair] = _key_of(row)
                 self._make_ready(row)
             else:
-                self._end(pair)
+                self._end_key(pair)
 
     def _losses_after(self, key: RetryKey, failure: DeliveryFailure | None) -> int:
         losses = self._losses.get(key, 0)
@@ -291,7 +291,7 @@ class Retries:
         for key in keys:
             pair = (key.queue_id, self._ordered.get(key, ""))
             if self._current.get(pair) == key:
-                self._end(pair)
+                self._end_key(pair)
             self._drop(key)
 
     def _next_behind(self, pair: tuple[int, str]) -> RetryRow:
@@ -303,7 +303,7 @@ class Retries:
         self._behind_size_bytes -= size_bytes_of(row.message)
         return row
 
-    def _end(self, pair: tuple[int, str]) -> None:
+    def _end_key(self, pair: tuple[int, str]) -> None:
         """No retry of this ordering key is ready or in flight any more: what waits behind is dropped."""
         del self._current[pair]
         self._drop_behind(pair)

@@ -206,7 +206,7 @@ class InFlightWindow:
         """How many bytes may be read now."""
         return max(0, self._size_bytes_max - self._ready_size_bytes - self._keys.waiting_size_bytes)
 
-    def put(self, rows: Sequence[StoredRow]) -> None:
+    def put_rows(self, rows: Sequence[StoredRow]) -> None:
         """Adds the rows read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
         if rows and rows[0].offset < self._position:  # acknowledged while they were read
             rows = rows[self._position - rows[0].offset :]
@@ -246,7 +246,7 @@ class InFlightWindow:
 
     # ---- delivering
 
-    def take(self, fetch: QueueFetch, visibility: Visibility) -> list[StoredRow]:
+    def take_rows(self, fetch: QueueFetch, visibility: Visibility) -> list[StoredRow]:
         """The next ready messages, in the order of the queue, now in flight."""
         taken = self._take_first(fetch) if fetch.wanted.is_all else self._take_matching(fetch)
         unwanted = self._add_runs(taken, fetch) if fetch.in_runs and self._keys else []
@@ -280,7 +280,10 @@ class InFlightWindow:
         return taken
 
     def _add_runs(self, taken: list[StoredRow], fetch: QueueFetch) -> list[int]:
-        """Adds to what is taken what waits behind it, as `take`. Returns offsets that no member wants, to be acked."""
+        """Adds to what is taken what waits behind it, as `take_rows`.
+
+        Returns offsets that no member wants, to be acked.
+        """
         unwanted: list[int] = []
         left = fetch.size_bytes_max - sum(map(size_bytes_of, taken))
         for head in [row.offset for row in taken]:

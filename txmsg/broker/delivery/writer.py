@@ -117,7 +117,7 @@ class ProgressWriter:
             keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
             try:
                 async with self._state.session() as conn, conn.transaction():
-                    held = await leases_store.hold(conn, incarnation, self._state.leases.broker_id, leases)
+                    held = await leases_store.hold_leases(conn, incarnation, self._state.leases.broker_id, leases)
                     lost = leases.keys() - held
                     dead = 0
                     if not lost:

@@ -23,7 +23,7 @@ _STEPS: Final = 20
 """After so many it is made sure that the process is still that of the server."""
 
 
-def keep(root: Path) -> None:
+def keep_server(root: Path) -> None:
     """Starts PostgreSQL, lets the caller go, and stops PostgreSQL when it is no longer used."""
     place = DataDirectory(root)
     keeper_fd = lock(place.keeper_lock, fcntl.LOCK_EX, timeout_s=STOP_S_MAX)
@@ -130,7 +130,7 @@ def _of_another_user(directory: Path) -> StorageError:
 
 def _main(args: list[str]) -> int:
     try:
-        keep(Path(args[0]))
+        keep_server(Path(args[0]))
     except (StorageError, OSError, KeyError) as exc:
         print(exc, file=sys.stderr)
         return 1

@@ -101,11 +101,11 @@ class EmbeddedPostgres:
 
     def kill(self) -> None:
         """Ends the server at once as a crash would, without checkpoint: for tests. `start` starts it again."""
-        self._end(signal.SIGQUIT)
+        self._signal_postmaster(signal.SIGQUIT)
 
     def restart(self, *, crash: bool = False) -> None:
         """Ends the server for all its users and starts it again. With `crash`, as `kill` does."""
-        self._end(signal.SIGQUIT if crash else signal.SIGINT)
+        self._signal_postmaster(signal.SIGQUIT if crash else signal.SIGINT)
         self.start()
 
     def url(self, dbname: str = "txmsg") -> str:
@@ -163,7 +163,7 @@ class EmbeddedPostgres:
                     cluster=self._place.cluster,
                 )
 
-    def _end(self, how: signal.Signals) -> None:
+    def _signal_postmaster(self, how: signal.Signals) -> None:
         if self._users_fd is None:
             raise MisuseError("this EmbeddedPostgres is not started: call start() first")
         with locked(self._place.start_lock):

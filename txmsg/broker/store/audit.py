@@ -33,7 +33,7 @@ async def record(
     """
     change = change_of(action, target, before=before, after=after, caller=caller)
     await conn.execute(ENTRY, change._asdict())
-    after_session(conn, change.tell)
+    after_session(conn, change.log_change)
 
 
 ENTRY: Final = """

@@ -222,7 +222,7 @@ async def drain(conn: Connection, broker_id: str) -> DrainResult:
     assert row is not None
     result = DrainResult._make(row)
     if all(result):
-        after_session(conn, noted.tell)
+        after_session(conn, noted.log_change)
     return result
 
 
@@ -240,7 +240,7 @@ async def resume(conn: Connection, broker_id: str) -> bool:
     )
     is_alive = cursor.rowcount == 1
     if is_alive:
-        after_session(conn, noted.tell)
+        after_session(conn, noted.log_change)
     return is_alive
 
 
@@ -257,7 +257,7 @@ async def forget(conn: Connection, broker_id: str) -> bool:
     )
     is_gone = cursor.rowcount == 1
     if is_gone:
-        after_session(conn, noted.tell)
+        after_session(conn, noted.log_change)
     return is_gone
 
 

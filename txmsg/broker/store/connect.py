@@ -309,7 +309,7 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
         if exc.sqlstate != OTHER_INCARNATION:
             raise
         over = exc.diag.message_detail
-        pool.incarnation.end(UUID(over) if over else None, exc.diag.message_primary or str(exc))
+        pool.incarnation.end_incarnation(UUID(over) if over else None, exc.diag.message_primary or str(exc))
         raise unavailable(exc) from exc
 
 

@@ -77,7 +77,7 @@ async def create_group(conn: Connection, name: str, expires_after_s: float | Non
     for (is_lasting,) in await cursor.fetchall():
         await check_created(conn, "groups")
         if is_lasting:
-            after_session(conn, noted.tell)
+            after_session(conn, noted.log_change)
 
 
 async def touch_groups(conn: Connection, groups: Collection[int]) -> None:

@@ -85,7 +85,7 @@ async def queue_count(conn: Connection, broker_id: str) -> int:
     return int(count)
 
 
-async def hold(
+async def hold_leases(
     conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[QueueId, int]
 ) -> set[QueueId]:
     """Which of these queues (id: epoch) a broker has leased. It keeps them until the transaction ends.

@@ -94,7 +94,7 @@ class PreparedConnection(AsyncConnection[Any]):
         loop = asyncio.get_running_loop()
         self._result = None
         answered = self._answered = loop.create_future()
-        self._looking = loop.call_later(_LOOK_S, self._look)
+        self._looking = loop.call_later(_LOOK_S, self._poll_socket)
         try:
             send(*arguments)
             is_unsent = self.pgconn.flush()
@@ -102,7 +102,7 @@ class PreparedConnection(AsyncConnection[Any]):
                 self._loop, self._fd = loop, self.pgconn.socket
                 loop.add_reader(self._fd, self._receive)
             if is_unsent:
-                loop.add_writer(self._fd, self._send)
+                loop.add_writer(self._fd, self._flush_socket)
             found: PGresult = await answered
         except psycopg.Error:
             self._leave_loop()  # libpq may have closed the socket, and the next one gets its number
@@ -144,12 +144,12 @@ class PreparedConnection(AsyncConnection[Any]):
             else:
                 answered.set_exception(exc)
 
-    def _look(self) -> None:
+    def _poll_socket(self) -> None:
         self._receive()
         if self._answered is not None and self._loop is not None:
-            self._looking = self._loop.call_later(_LOOK_S, self._look)
+            self._looking = self._loop.call_later(_LOOK_S, self._poll_socket)
 
-    def _send(self) -> None:
+    def _flush_socket(self) -> None:
         try:
             if not self.pgconn.flush():
                 assert self._loop is not None

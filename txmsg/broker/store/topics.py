@@ -100,7 +100,7 @@ class TopicRegistry:
         self._soon = asyncio.Event()
         pool.incarnation.on_end(self._forget_all)
 
-    def use(self, *, auto_create: bool, queues: int) -> None:
+    def apply_settings(self, *, auto_create: bool, queues: int) -> None:
         """From now on new topics are made so, or not."""
         self._auto_create, self._queues = auto_create, queues
 

@@ -110,7 +110,7 @@ class Batches:
             taken = [each for each in taken if not each.settled.done()]  # else cancelled
             if taken:
                 if self._pace is not None:
-                    self._pace.take(len(taken))
+                    self._pace.take_tokens(len(taken))
                 work = self._work(taken)
                 task = asyncio.create_task(work, name=f"txmsg-batch-{self._name}", context=taken[0].context)
                 self._tasks.add(task)

@@ -125,7 +125,7 @@ def _paced(handle: Handle, pace: HandlerRate, closed: threading.Event, begins: C
     if is_coroutine(handle):
 
         async def handle_on_loop(message: ReceivedMessage) -> Any:
-            if wait_s := pace.take():
+            if wait_s := pace.take_tokens():
                 await asyncio.sleep(wait_s)
                 if not begins():
                     raise NotBegun
@@ -134,7 +134,7 @@ def _paced(handle: Handle, pace: HandlerRate, closed: threading.Event, begins: C
         return handle_on_loop
 
     def handle_on_thread(message: ReceivedMessage) -> Any:
-        if wait_s := pace.take():
+        if wait_s := pace.take_tokens():
             if closed.wait(wait_s):
                 raise RuntimeError("the application has ended, and another consumer gets what waited for its turn")
             if not begins():

@@ -106,11 +106,13 @@ class HandlerProcesses:
         except (EOFError, OSError) as exc:
             with self._lock:
                 self._all.discard(process)
-            raise HandlerProcessDied(f"the process of {self._name} ended {process.end()} while it had this") from exc
+            raise HandlerProcessDied(
+                f"the process of {self._name} ended {process.end_process()} while it had this"
+            ) from exc
         except BaseException:  # as of a filter of the logging here: what the process still says is not for the next one
             with self._lock:
                 self._all.discard(process)
-            process.end()
+            process.end_process()
             raise
         with self._lock:
             if not self._is_closed:
@@ -127,7 +129,7 @@ class HandlerProcesses:
             for process in self._all:  # those that no other thread has begun to end
                 process.kill()  # a thread that waits for it notices, and says what became of its message
         for process in free:
-            process.end()
+            process.end_process()
 
     def _close_at_exit(self, pid: int) -> None:
         """If nobody has closed it: multiprocessing would wait for processes that leave its SIGTERM to their parent."""
@@ -143,7 +145,7 @@ class HandlerProcesses:
                 if process.is_alive():
                     return process
                 self._all.discard(process)
-                process.end()
+                process.end_process()
             process = _Process(self._name)
             self._all.add(process)
             return process
@@ -191,7 +193,7 @@ class _Process:
     def kill(self) -> None:
         self._process.kill()
 
-    def end(self) -> str:
+    def end_process(self) -> str:
         """Waits for its end, or makes it; how it ended: "by SIGKILL", "with exit status 1"."""
         self._pipe.close()
         self._process.join(_END_S_MAX)
@@ -270,7 +272,7 @@ def _serve(pipe: Connection, levels: dict[str, int]) -> None:
     while True:
         try:
             work = pipe.recv_bytes()
-            to_parent.send(_handled(work))
+            to_parent.send_to_parent(_handled(work))
         except (EOFError, OSError):
             return
 
@@ -288,11 +290,11 @@ class _ToParent(logging.Handler):
         try:
             plain.msg, plain.args = self.format(record), None
             plain.exc_info = plain.exc_text = plain.stack_info = None  # which the text has
-            self.send({name: _sent(value) for name, value in vars(plain).items()})
+            self.send_to_parent({name: _sent(value) for name, value in vars(plain).items()})
         except Exception:  # noqa: BLE001 - as logging does: it must not break the work that it reports
             self.handleError(record)
 
-    def send(self, said: dict[str, object] | tuple[bytes | None, str]) -> None:
+    def send_to_parent(self, said: dict[str, object] | tuple[bytes | None, str]) -> None:
         data = pickle.dumps(said)
         with self._sending:
             self._pipe.send_bytes(data)

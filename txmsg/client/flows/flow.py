@@ -45,9 +45,9 @@ def run(producer: HalfSender, messages: Sequence[Message], work: Callable[[], R]
         with local_transaction(half.trace), running(half.id_bytes):
             result = work()
     except BaseException as exc:
-        tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+        report_outcome(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
-    tell_committed(producer, half, wait=wait)
+    report_commit(producer, half, wait=wait)
     return result
 
 
@@ -95,13 +95,13 @@ def go_on_in_session(
             fence_check = _fence_check(producer, factory)
             if fence_check is not None and _was_not_sent(local.guard, exc):
                 state = settle_by_fence(fence_check, stored)
-            tell(producer, stored, state, wait=isinstance(exc, Exception))
+            report_outcome(producer, stored, state, wait=isinstance(exc, Exception))
         elif begun is not None:
             begun.leave()
         raise
     stored = _stored(half)
     assert stored is not None, "nothing is committed before"
-    tell_committed(producer, stored, wait=wait)
+    report_commit(producer, stored, wait=wait)
     return result
 
 
@@ -197,16 +197,16 @@ def settle_by_fence(fence_check: Callable[[TransactionId], TransactionState], ha
         return TransactionState.UNKNOWN
 
 
-def tell_committed(producer: HalfSender, half: Half, *, wait: bool = False) -> None:
+def report_commit(producer: HalfSender, half: Half, *, wait: bool = False) -> None:
     """Tells the broker that the transaction committed.
 
     Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
     request, or when too many are under way.
     """
-    tell(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
+    report_outcome(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
 
 
-def tell(producer: HalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
+def report_outcome(producer: HalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
     wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.

@@ -45,9 +45,9 @@ async def run(
         with local_transaction(half.trace), running(half.id_bytes):
             result = await work()
     except BaseException as exc:
-        await tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+        await report_outcome(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
-    await tell_committed(producer, half, wait=wait)
+    await report_commit(producer, half, wait=wait)
     return result
 
 
@@ -95,13 +95,13 @@ async def go_on_in_session(
             fence_check = _fence_check(producer, factory)
             if fence_check is not None and _was_not_sent(local.guard, exc):
                 state = await settle_by_fence(fence_check, stored)
-            await tell(producer, stored, state, wait=isinstance(exc, Exception))
+            await report_outcome(producer, stored, state, wait=isinstance(exc, Exception))
         elif begun is not None:
             begun.leave()
         raise
     stored = _stored(half)
     assert stored is not None, "nothing is committed before"
-    await tell_committed(producer, stored, wait=wait)
+    await report_commit(producer, stored, wait=wait)
     return result
 
 
@@ -201,16 +201,16 @@ async def settle_by_fence(
         return TransactionState.UNKNOWN
 
 
-async def tell_committed(producer: AsyncHalfSender, half: Half, *, wait: bool = False) -> None:
+async def report_commit(producer: AsyncHalfSender, half: Half, *, wait: bool = False) -> None:
     """Tells the broker that the transaction committed.
 
     Its fate is sealed: should the outcome get lost, the check-back says the same. So its reply is waited for only on
     request, or when too many are under way.
     """
-    await tell(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
+    await report_outcome(producer, half, TransactionState.COMMIT, wait=wait or producer._untold.is_full)
 
 
-async def tell(producer: AsyncHalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
+async def report_outcome(producer: AsyncHalfSender, half: Half, state: TransactionState, *, wait: bool) -> None:
     """Tells the broker the outcome as well as it goes: what happened has happened, so a failure is logged, not raised.
 
     wait: for the reply; False also while the caller is being torn down, when nothing may be waited for.

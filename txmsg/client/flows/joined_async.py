@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session as SyncSession
 from sqlalchemy.orm import SessionTransaction
 
 from txmsg.checker.fence.engines import in_event_async, in_session_async, sync_session_of
-from txmsg.client.flows.flow_async import tell, tell_committed
+from txmsg.client.flows.flow_async import report_commit, report_outcome
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalfSender
 from txmsg.client.flows.sent import SentMessages
@@ -105,20 +105,20 @@ class AsyncJoinedTransaction(Transaction):
         self._half = await self._producer._half(self._sent.messages(), self.transaction_id, carry_context=True)
         self._running.enter_context(running(self._half.id_bytes))
 
-    def end(self) -> None:
+    def after_end(self) -> None:
         """When the transaction has ended, however it did."""
         self._is_open = False
         self._guard.__exit__(None, None, None)
         self._running.close()
         if self._half is not None:
-            in_event_async(self._tell)
+            in_event_async(self._report_outcome)
 
-    async def _tell(self) -> None:
-        assert self._half is not None, "`end` has looked"
+    async def _report_outcome(self) -> None:
+        assert self._half is not None, "`after_end` has looked"
         if self._is_committed and self._guard.is_committed:
-            await tell_committed(self._producer, self._half)
+            await report_commit(self._producer, self._half)
         else:
-            await tell(self._producer, self._half, TransactionState.UNKNOWN, wait=False)
+            await report_outcome(self._producer, self._half, TransactionState.UNKNOWN, wait=False)
 
 
 # Sessions get listeners once, at the first join: an event that runs cannot be taken a listener.
@@ -149,7 +149,7 @@ def _after_transaction_end(session: SyncSession, transaction: SessionTransaction
     joined = _joined.get(session)
     if joined is not None and joined.is_of(transaction):
         _joined[session] = None
-        joined.end()
+        joined.after_end()
 
 
 def join(producer: AsyncHalfSender, session: AsyncSession) -> Transaction:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.engines import commit_after, in_session, sync_session_of
 from txmsg.checker.fence.store import FenceStore
-from txmsg.client.flows.flow import tell, tell_committed
+from txmsg.client.flows.flow import report_commit, report_outcome
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves import HalfSender
 from txmsg.client.flows.outer import inside, refuse_nested
@@ -107,13 +107,13 @@ class LateTransaction(Transaction):
     ) -> None:
         self._inside.__exit__(None, None, None)
         try:
-            self._end(value)
+            self._end_transaction(value)
         except BaseException as exc:
             self._span.__exit__(type(exc), exc, exc.__traceback__)
             raise
         self._span.__exit__(kind, value, trace)
 
-    def _end(self, value: BaseException | None) -> None:
+    def _end_transaction(self, value: BaseException | None) -> None:
         try:
             try:
                 if value is None and not self._is_void:
@@ -147,10 +147,10 @@ class LateTransaction(Transaction):
                     self._guard.check_committed()
         except BaseException as exc:
             if self._half is not None:
-                tell(self._producer, self._half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+                report_outcome(self._producer, self._half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
             raise
         if self._half is not None:
-            tell_committed(self._producer, self._half, wait=self._wait)
+            report_commit(self._producer, self._half, wait=self._wait)
 
     def _send_halves(self, entered: ExitStack) -> None:
         """What comes right before COMMIT. entered: is left after it."""

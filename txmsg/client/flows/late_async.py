@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from txmsg.checker.fence.engines import commit_after_async, in_session_async, sync_session_of
 from txmsg.checker.fence.store import AsyncFenceStore
-from txmsg.client.flows.flow_async import tell, tell_committed
+from txmsg.client.flows.flow_async import report_commit, report_outcome
 from txmsg.client.flows.guard import SessionGuard, check_session
 from txmsg.client.flows.halves_async import AsyncHalfSender
 from txmsg.client.flows.outer import inside, refuse_nested
@@ -107,13 +107,13 @@ class AsyncLateTransaction(Transaction):
     ) -> None:
         self._inside.__exit__(None, None, None)
         try:
-            await self._end(value)
+            await self._end_transaction(value)
         except BaseException as exc:
             self._span.__exit__(type(exc), exc, exc.__traceback__)
             raise
         self._span.__exit__(kind, value, trace)
 
-    async def _end(self, value: BaseException | None) -> None:
+    async def _end_transaction(self, value: BaseException | None) -> None:
         try:
             try:
                 if value is None and not self._is_void:
@@ -147,10 +147,12 @@ class AsyncLateTransaction(Transaction):
                     self._guard.check_committed()
         except BaseException as exc:
             if self._half is not None:
-                await tell(self._producer, self._half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+                await report_outcome(
+                    self._producer, self._half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception)
+                )
             raise
         if self._half is not None:
-            await tell_committed(self._producer, self._half, wait=self._wait)
+            await report_commit(self._producer, self._half, wait=self._wait)
 
     async def _send_halves(self, entered: ExitStack) -> None:
         """What comes right before COMMIT. entered: is left after it."""

@@ -151,7 +151,7 @@ class OutboxRelay:
 
     async def run_once(self) -> int:
         """Relays the next page, if this relay has the turn. How many rows it was."""
-        if not await self._look() or not await self._fence._run(rows.take_turn, self._group, self._holder):
+        if not await self._may_relay() or not await self._fence._run(rows.take_turn, self._group, self._holder):
             return 0
         self._has_turn = True
         await self._count()
@@ -176,9 +176,9 @@ class OutboxRelay:
         self._after = 0 if page is None else page.seq_max
         return page
 
-    async def _look(self) -> bool:
+    async def _may_relay(self) -> bool:
         """Whether there are rows, and no other relay has the turn."""
-        look = await self._fence._run(rows.look, self._group, self._holder)
+        look = await self._fence._run(rows.outbox_status, self._group, self._holder)
         if look is None:
             if self._state.rows:
                 _log.info("outbox.empty", "the outbox of group %(group)s is empty again", group=self._group)

@@ -161,7 +161,7 @@ def has_key(connection: Connection, group: str, key: str) -> bool:
 # ---- the relay
 
 
-def look(connection: Connection, group: str, holder: UUID) -> OutboxStatus | None:
+def outbox_status(connection: Connection, group: str, holder: UUID) -> OutboxStatus | None:
     """What waits for a group, by two reads of one row each. None: nothing."""
     with _table_is_there(connection), connection.begin():
         first = connection.execute(

@@ -50,7 +50,7 @@ class OutboxState:
         self.relayed += rows
         self.rows = max(0, self.rows - rows)
 
-    def put(self, figures: Figures) -> None:
+    def put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
         figures.add("txmsg_client_outbox_rows", self.rows)
         figures.add("txmsg_client_outbox_refused_rows", self.refused)

@@ -62,7 +62,7 @@ class MessageDelivery(MessageRun):
         assert self.message.offset is not None
         return await self._deliveries.tell_alone(self._hand, self.message.offset, is_alone=is_alone)
 
-    def end(self) -> None:
+    def end_run(self) -> None:
         """Tells `deliveries`."""
         assert self.message.offset is not None
         if not self._is_noted:

@@ -81,7 +81,7 @@ class Link:
         """Polls until `stop`. After a failure of the broker it pauses and polls again."""
         await self._poller.run()
 
-    async def keep(self) -> None:
+    async def extend_visibility(self) -> None:
         """Extends the visibility timeout of messages whose handlers run for long, until cancelled."""
         await self._keeper.run()
 
@@ -93,9 +93,9 @@ class Link:
         """Settles everything that waits, before the end. What is left after the time is redelivered."""
         await self._settling.flush(timeout_s)
 
-    def use(self, bounds: FetchBounds) -> None:
+    def apply_bounds(self, bounds: FetchBounds) -> None:
         """Applies new bounds. The poll under way has asked by the old ones."""
-        self._room.use(bounds)
+        self._room.apply_bounds(bounds)
         self._keeper.look_soon()
 
     def pause(self) -> None:

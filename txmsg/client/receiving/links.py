@@ -65,10 +65,10 @@ class Links:
         """Messages received and not settled."""
         return sum(each.link.out for each in self._all())
 
-    def use(self, bounds: FetchBounds) -> None:
+    def apply_bounds(self, bounds: FetchBounds) -> None:
         """Applies new bounds to each link."""
         for each in self._all():
-            each.link.use(bounds)
+            each.link.apply_bounds(bounds)
 
     def pause(self) -> None:
         """Asks no broker for more until `resume`."""
@@ -93,7 +93,7 @@ class Links:
             if address not in self._running:
                 link = self._new_link(address)
                 self._running[address] = _RunningLink(
-                    link, asyncio.create_task(self._poll(link)), asyncio.create_task(self._keep(link))
+                    link, asyncio.create_task(self._poll(link)), asyncio.create_task(self._extend_visibility(link))
                 )
 
     def _retire(self, running: _RunningLink) -> None:
@@ -142,10 +142,10 @@ class Links:
                 )
                 await asyncio.sleep(1)
 
-    async def _keep(self, link: Link) -> None:
+    async def _extend_visibility(self, link: Link) -> None:
         while True:
             try:
-                await link.keep()
+                await link.extend_visibility()
             except Exception:  # noqa: BLE001 - a task's root
                 _log.exception(
                     "consumer.keeping_broken",

@@ -48,7 +48,7 @@ class LinkPolls:
     def pause(self) -> None:
         """Ends the poll under way; no other is to begin until `resume`."""
         self.is_paused = True
-        self._end()
+        self._cancel_poll()
 
     def resume(self) -> None:
         """The end of `pause`."""
@@ -57,8 +57,8 @@ class LinkPolls:
     def stop(self) -> None:
         """Ends the poll under way; no other is to begin."""
         self.stopping.set()
-        self._end()
+        self._cancel_poll()
 
-    def _end(self) -> None:
+    def _cancel_poll(self) -> None:
         if self._under_way is not None:
             self._under_way.cancel()

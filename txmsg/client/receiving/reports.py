@@ -39,12 +39,12 @@ class Reports:
         """Whether there is something to tell."""
         return bool(self.settlements or self.awaited.free()) or self.polls.is_last_word_due
 
-    async def send(self, held: Sequence[Receipt] = ()) -> bool:
+    async def send_reports(self, held: Sequence[Receipt] = ()) -> bool:
         """Sends all that is due, and what is still held. False after a failure: settlements wait again."""
         is_last_word = self.polls.is_last_word_due
         request = self.calls.request(names_line=is_last_word)
-        taken = self.settlements.take()
-        taken.put(request)
+        taken = self.settlements.take_waiting()
+        taken.put_into_request(request)
         request.held.extend(held)
         if is_last_word:
             self.polls.is_in_doubt = False

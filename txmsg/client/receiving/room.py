@@ -51,7 +51,7 @@ class FetchBudget:
         self._settled_count = 0
         self._paced_at = 0.0
 
-    def use(self, bounds: FetchBounds) -> None:
+    def apply_bounds(self, bounds: FetchBounds) -> None:
         """Applies new bounds."""
         self.bounds = bounds
         self._out_max = bounds.out_min

@@ -24,7 +24,7 @@ class SettlementsUnderWay:
     acks: Mapping[DeliveredBatch, list[int]]
     refusals: Sequence[Refusal]
 
-    def put(self, request: ReceiveRequest) -> None:
+    def put_into_request(self, request: ReceiveRequest) -> None:
         """Adds them to a request."""
         request.acks.extend(hand.receipt(offsets) for hand, offsets in self.acks.items())
         request.refusals.extend(self.refusals)
@@ -72,7 +72,7 @@ class PendingSettlements:
             for each, offsets in acks.items()
         )
 
-    def take(self) -> SettlementsUnderWay:
+    def take_waiting(self) -> SettlementsUnderWay:
         """All that wait: they are on their way, until one of the next two is called."""
         taken = SettlementsUnderWay(self._acks, self._refusals)
         self._acks, self._refusals = defaultdict(list), []

@@ -45,10 +45,10 @@ class Settling:
             self._timer.cancel()
             self._timer = None
         if self._sending is None and self._reports.is_any_due:
-            self._sending = asyncio.create_task(self._send())
+            self._sending = asyncio.create_task(self._send_reports())
             self._sending.add_done_callback(self._sent)
 
-    async def _send(self) -> None:
+    async def _send_reports(self) -> None:
         await self.settle()
 
     def _sent(self, _: asyncio.Task[None]) -> None:
@@ -64,7 +64,7 @@ class Settling:
         """Sends what is due now, with what is still held. False after a failure: it is sent again."""
         is_heard = False
         try:
-            is_heard = await self._reports.send(held)
+            is_heard = await self._reports.send_reports(held)
         finally:
             if not is_heard and self._reports.is_any_due:
                 self.later(self._trouble.pause_s_max)

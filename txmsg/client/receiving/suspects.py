@@ -45,7 +45,7 @@ class SuspectHandler:
         self._group = group
         self._waiting: asyncio.Queue[tuple[MessageDelivery, int]] = asyncio.Queue()
 
-    def put(self, delivery: MessageDelivery, losses: int) -> None:
+    def put_message(self, delivery: MessageDelivery, losses: int) -> None:
         """Has a message handled that was lost with so many consumers. Until then this process fetches nothing more."""
         isolation.want(1)
         self._waiting.put_nowait((delivery, losses))
@@ -83,7 +83,7 @@ class SuspectHandler:
             counts = is_alone or is_counted
             if counts and not await delivery.tell_alone(is_alone=True):
                 await delivery.tell_alone(is_alone=False)  # it may have heard the first, but nothing begins
-                delivery.end()
+                delivery.end_run()
                 return
             ended = self._workers.run_alone(delivery)
             if is_alone:

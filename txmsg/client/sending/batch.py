@@ -21,7 +21,7 @@ from txmsg.errors import (
     shown,
 )
 from txmsg.message import MESSAGES_PER_TRANSACTION_MAX, Message, TransactionState, now_us
-from txmsg.message.columns import Columns, put
+from txmsg.message.columns import Columns, put_value
 from txmsg.wire.codec import REQUEST_SIZE_BYTES_MAX, pack_headers
 from txmsg.wire.columns import packed_columns
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, ItemError, MessageColumns, RecallReply
@@ -208,19 +208,19 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
             columns.body.append(message.body)
             columns.born_at_us.append(entry.born_at_us)
             if n:
-                put(columns.n, row, n, 0)
+                put_value(columns.n, row, n, 0)
             if message.key is not None:
-                put(columns.key, row, message.key, "")
+                put_value(columns.key, row, message.key, "")
             if message.tag is not None:
-                put(columns.tag, row, message.tag, "")
+                put_value(columns.tag, row, message.tag, "")
             if message.headers:
-                put(columns.headers, row, pack_headers(message.headers), b"")
+                put_value(columns.headers, row, pack_headers(message.headers), b"")
             if message.ordering_key is not None:
-                put(columns.ordering_key, row, message.ordering_key, "")
+                put_value(columns.ordering_key, row, message.ordering_key, "")
             if message._is_delayed:
                 _put_delay(columns, row, message, entry.born_at_us)
             if message.first_check_after is not None:
-                put(columns.first_check_ms, row, message._first_check_ms, 0)
+                put_value(columns.first_check_ms, row, message._first_check_ms, 0)
     for columns in by_topic.values():
         columns.fill()
     return [packed_columns(topic, columns) for topic, columns in by_topic.items()]
@@ -228,9 +228,9 @@ def columns_of(entries: Iterable[SendEntry]) -> list[MessageColumns]:
 
 def _put_delay(columns: Columns, row: int, message: Message, born_at_us: int) -> None:
     if message.deliver_at is not None:
-        put(columns.deliver_at_us, row, message._deliver_at_us(born_at_us), 0)
+        put_value(columns.deliver_at_us, row, message._deliver_at_us(born_at_us), 0)
     else:  # not a time: this machine's clock may be wrong
-        put(columns.deliver_after_us, row, message._deliver_after_us, 0)
+        put_value(columns.deliver_after_us, row, message._deliver_after_us, 0)
 
 
 def recalled(message_id: str, result: int) -> bool:

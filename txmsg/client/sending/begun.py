@@ -48,17 +48,17 @@ class _Begun:
     def leave(self) -> None:
         """Wait for them no longer: what was not sent is not sent, and what gets stored is checked back."""
         if not self._is_stored:
-            self._end(None)
+            self._end_span(None)
             self._leave()
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end_span(self, error: BaseException | None) -> None:
         if self.trace is not None and not self._has_ended:
             self._has_ended = True
             self.trace.__exit__(None if error is None else type(error), error, None)
 
     def _stored(self, shard: bytes) -> None:
         self._is_stored = True
-        self._end(None)
+        self._end_span(None)
         half = Half(self.id_bytes, shard, self.trace)
         self._after_half(half)  # of a test: if it raises, the process has died here, and tells nothing
         self.half = half
@@ -86,7 +86,7 @@ class AsyncBegunHalf(_Begun):
                 await asyncio.wait((self._waiter,))  # a cancelled caller leaves it: see `leave`
             shard = self._waiter.result()
         except Exception as exc:
-            self._end(exc)
+            self._end_span(exc)
             raise
         self._stored(shard)
 
@@ -116,6 +116,6 @@ class BegunHalf(_Begun):
             except OutcomeUnknown as exc:
                 raise half_unavailable(exc) from exc
         except Exception as exc:
-            self._end(exc)
+            self._end_span(exc)
             raise
         self._stored(shard)

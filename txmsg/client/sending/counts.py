@@ -31,7 +31,7 @@ class ProducerCounts:
         self.half = RequestCounts()
         self.outcome = RequestCounts()
 
-    def put(self, figures: Figures) -> None:
+    def put_figures(self, figures: Figures) -> None:
         """Adds them."""
         for operation, counts in (("send", self.send), ("half", self.half), ("outcome", self.outcome)):
             figures.add("txmsg_client_calls_total", counts.calls, **{OPERATION: operation})

@@ -72,7 +72,7 @@ class _RequestProgress(Generic[E]):
 
 
 class RequestLane(Generic[E]):
-    """Where entries of one kind become requests: `offer` takes those of coroutines, `send` those of threads.
+    """Where entries of one kind become requests: `offer` takes those of coroutines, `send_and_wait` those of threads.
 
     elsewhere: where there are other databases, asked after each failed attempt which entries stay here, given whether
     they may be stored here already.
@@ -94,12 +94,12 @@ class RequestLane(Generic[E]):
         self._loop = loop
         self._hooks = hooks
         self._counting = threading.Lock()
-        self.coalescer: Coalescer[E] = Coalescer(self._send, timeout_s=timeout_s, loop=loop, crowd=crowd)
+        self.coalescer: Coalescer[E] = Coalescer(self._send_entries, timeout_s=timeout_s, loop=loop, crowd=crowd)
         self.threads: ThreadLane[E] = ThreadLane(
             self.coalescer, self._attempt_by_thread, self._go_on, timeout_s=timeout_s, loop=loop, crowd=crowd
         )
         self.offer = self.coalescer.offer
-        self.send = self.threads.send
+        self.send_and_wait = self.threads.send_and_wait
 
     def items(self) -> int:
         """Items that wait or are under way."""
@@ -148,7 +148,7 @@ class RequestLane(Generic[E]):
             self._errand.counts.calls += calls
             self._errand.counts.seconds.observe(seconds)
 
-    async def _send(self, entries: list[E]) -> None:
+    async def _send_entries(self, entries: list[E]) -> None:
         await self._settle_all(entries, None)
 
     async def _go_on(self, failed: FailedRequest[E]) -> None:
@@ -253,13 +253,13 @@ class Sender:
         )
         self._ends: dict[bytes, RequestLane[EndEntry]] = {}
 
-    def end(self, shard: bytes, entry: EndEntry) -> None:
+    def end_transaction(self, shard: bytes, entry: EndEntry) -> None:
         """Queues the outcome of a transaction whose halves are in the Notify database `shard`."""
         self._ends_of(shard).offer(entry)
 
     def end_by_thread(self, shard: bytes, entry: EndEntry, waiter: ThreadWaiter[EndEntry], wait_s: float) -> None:
-        """Sends it. As `ThreadLane.send`."""
-        self._ends_of(shard).send(entry, waiter, wait_s)
+        """Sends it. As `ThreadLane.send_and_wait`."""
+        self._ends_of(shard).send_and_wait(entry, waiter, wait_s)
 
     def _ends_of(self, shard: bytes) -> RequestLane[EndEntry]:
         lane = self._ends.get(shard)

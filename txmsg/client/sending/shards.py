@@ -72,19 +72,19 @@ class Shards:
         for sender, plain, half in zip(senders, self.plain.ways, self.halves.ways, strict=True):
             sender.plain.elsewhere = partial(self.plain.elsewhere, plain)
             sender.halves.elsewhere = partial(self.halves.elsewhere, half)
-        self._looking = in_background(self._look(), name="txmsg-shards")
+        self._looking = in_background(self._place_repeatedly(), name="txmsg-shards")
 
-    def end(self, shard: bytes, entry: EndEntry) -> None:
+    def end_transaction(self, shard: bytes, entry: EndEntry) -> None:
         """Queues the outcome of a transaction for a broker of its shard."""
         try:
             sender = self._of_shard(shard)
         except TxmsgError as exc:
             entry.fail(exc)
         else:
-            sender.end(shard, entry)
+            sender.end_transaction(shard, entry)
 
     def end_by_thread(self, shard: bytes, entry: EndEntry, waiter: ThreadWaiter[EndEntry], wait_s: float) -> None:
-        """Sends it. As `ThreadLane.send`."""
+        """Sends it. As `ThreadLane.send_and_wait`."""
         self._of_shard(shard).end_by_thread(shard, entry, waiter, wait_s)
 
     def _of_shard(self, shard: bytes) -> Sender:
@@ -127,7 +127,7 @@ class Shards:
         """A copy left behind must find no fence row: without a fence the listener could say COMMIT of both."""
         return not may_be_stored or (isinstance(entry, FreshEntry) and bool(self._senders[0].fence_id))
 
-    async def _look(self) -> None:
+    async def _place_repeatedly(self) -> None:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             for lane in (self.plain, self.halves):
@@ -177,14 +177,14 @@ class _ShardedLane:
         else:
             way.lane.offer(entry)
 
-    def send(self, entry: SendEntry, waiter: ThreadWaiter[SendEntry], wait_s: float) -> bytes:
-        """As `ThreadLane.send`. What cannot leave at once waits on the loop."""
+    def send_and_wait(self, entry: SendEntry, waiter: ThreadWaiter[SendEntry], wait_s: float) -> bytes:
+        """As `ThreadLane.send_and_wait`. What cannot leave at once waits on the loop."""
         try:
             way = self._way_of_keys(entry) if _ordering_keys(entry) else self._best() or _least(self.ways)
         except TxmsgError:
             self._loop.call_soon_threadsafe(self.offer, entry)
             return wait_for(waiter, wait_s)
-        return way.lane.send(entry, waiter, wait_s)
+        return way.lane.send_and_wait(entry, waiter, wait_s)
 
     def place_waiting(self) -> None:
         """Sends on what waits for its shard, if that is there now. What has waited for too long fails: never sent."""

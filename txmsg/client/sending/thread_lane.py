@@ -123,7 +123,7 @@ class ThreadLane(Generic[E]):
 
     # ---- for threads
 
-    def send(self, entry: E, waiter: ThreadWaiter[E], wait_s: float) -> bytes:
+    def send_and_wait(self, entry: E, waiter: ThreadWaiter[E], wait_s: float) -> bytes:
         """Returns what the broker says of the entry. The waiter is the entry's.
 
         Raises what the broker or the coalescer says, and OutcomeUnknown when the thread has waited for `wait_s`; then
@@ -260,7 +260,7 @@ class ThreadLane(Generic[E]):
 
 
 def wait_for(waiter: ThreadWaiter[E], wait_s: float) -> bytes:
-    """Waits for an entry that the loop has. As `ThreadLane.send`."""
+    """Waits for an entry that the loop has. As `ThreadLane.send_and_wait`."""
     if not (waiter.done() or waiter.wait(wait_s)):
         raise _no_answer(wait_s)
     return waiter.result()

@@ -7,7 +7,7 @@ import functools
 from django.db import Error, transaction
 
 from txmsg.checker.fence import Fence
-from txmsg.client.flows.flow import tell, tell_committed
+from txmsg.client.flows.flow import report_commit, report_outcome
 from txmsg.client.producer import Producer
 from txmsg.client.sending.half import Half
 from txmsg.contrib.django import rows
@@ -51,6 +51,6 @@ def _tell_committed(producer: Producer, half: Half, using: str, wait: bool) -> N
             error=exc,
         )
     if is_there:
-        tell_committed(producer, half, wait=wait)
+        report_commit(producer, half, wait=wait)
     else:
-        tell(producer, half, TransactionState.UNKNOWN, wait=True)
+        report_outcome(producer, half, TransactionState.UNKNOWN, wait=True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from txmsg.client.flows.flow import tell
+from txmsg.client.flows.flow import report_outcome
 from txmsg.client.flows.outer import is_in_atomic
 from txmsg.client.running import running
 from txmsg.client.sending.traced import local_transaction
@@ -67,6 +67,6 @@ def send(
         with local_transaction(half.trace), running(half.id_bytes), transaction.mark_for_rollback_on_error(using):
             end_with_commit(producer, half, using)
     except BaseException as exc:
-        tell(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
+        report_outcome(producer, half, TransactionState.UNKNOWN, wait=isinstance(exc, Exception))
         raise
     return message_id(half.transaction_id, 0)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from txmsg.client.flows.body import Key, MessagePlan
-from txmsg.client.flows.flow import settle_by_fence, tell
+from txmsg.client.flows.flow import report_outcome, settle_by_fence
 from txmsg.client.outbox.flow import half_unless_away
 from txmsg.client.outbox.options import Outbox, WhenAway, ordering_key_of, outbox_of
 from txmsg.client.outbox.packed import packed
@@ -142,5 +142,5 @@ def _go_on(producer: Producer, half: Half, using: str, work: Callable[[], Any], 
         # The outermost block may have committed, and something else have raised: a function of on_commit, for example.
         is_known = isinstance(exc, Exception) and not transaction.get_connection(using).in_atomic_block
         state = settle_by_fence(fence.check, half) if is_known else TransactionState.UNKNOWN
-        tell(producer, half, state, wait=isinstance(exc, Exception))
+        report_outcome(producer, half, state, wait=isinstance(exc, Exception))
         raise

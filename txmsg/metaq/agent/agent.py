@@ -82,7 +82,7 @@ class Agent:
             return False
         return True
 
-    def use(self, file: AgentFile) -> None:
+    def apply_settings(self, file: AgentFile) -> None:
         """From now on the live settings of these sources hold. Says what needs a restart."""
         same_level = replace(file.agent, log_level=self.file.agent.log_level)
         if same_level != self.file.agent or _not_live(file.sources) != _not_live(self.file.sources):
@@ -99,7 +99,7 @@ class Agent:
         changes = self._control.changes if self._control is not None else ()
         agent = self.file.agent.shown_name()
         for name, config in self.file.sources.items():
-            self.sources[name].use(applied(config, changes, agent=agent, source=name))
+            self.sources[name].apply_settings(applied(config, changes, agent=agent, source=name))
 
     def _write_status(self) -> None:
         """Not synced: it says how things are, and is written again in a second."""

@@ -123,7 +123,7 @@ class SourceControl:
         trouble = ""
         while not self._closed.is_set():
             try:
-                self.look()
+                self.read_changes()
                 trouble = ""
             except StorageError as exc:  # such as a full disk
                 if trouble != str(exc):
@@ -135,7 +135,7 @@ class SourceControl:
                 _log.exception("agent.control_failed", "the settings are read again in %(s)g s", s=_LOOK_S)
             self._closed.wait(_LOOK_S)
 
-    def look(self) -> None:
+    def read_changes(self) -> None:
         """Reads what is new. Raises what the log raises, and StorageError if it cannot be kept."""
         log_id = self._log.identity().log_id
         if log_id != self._log_id:
@@ -176,10 +176,10 @@ class SourceControl:
                 raise found.error
             for batch in found.batches:
                 for message in batch.messages():
-                    self._take(message.body)
+                    self._take_change(message.body)
                 self._offset = batch.end_offset
 
-    def _take(self, body: bytes) -> None:
+    def _take_change(self, body: bytes) -> None:
         try:
             self.changes.append(SourceChange.of(body))
         except MisuseError as exc:

@@ -193,19 +193,19 @@ class PathFollower:
             raise unreadable
         return None
 
-    def look(self, now: float) -> None:
+    def look_at_path(self, now: float) -> None:
         """Looks what has become of the path."""
         if self.saved or now < self._unseen.retry_at:
             return
         try:
-            self._look(now)
+            self._stat_path(now)
         except OSError as exc:
             self._unseen.note(exc.filename or self.path, exc, now)
         else:
             self._unseen.clear(self.path)
             self._at_end = False
 
-    def _look(self, now: float, *, is_cut: bool = False) -> None:
+    def _stat_path(self, now: float, *, is_cut: bool = False) -> None:
         """is_cut: what is at the path was truncated. Raises OSError."""
         current = self.streams[-1] if self.streams and not self.streams[-1].is_moved else None
         try:
@@ -310,7 +310,7 @@ class PathFollower:
         else:
             stream.move_to(fd)
         if was_at_path:
-            self._look(now, is_cut=True)
+            self._stat_path(now, is_cut=True)
 
     def _copy_of(self, stream: FollowedFile) -> int | None:
         """The file that has what this one had, and was written to since this one was: others may begin alike.
@@ -381,7 +381,7 @@ class PathFollower:
         """The next records of a file, and whether later files have to wait. Raises OSError."""
         size, mtime_ns = stream.size, stream.mtime_ns
         try:
-            has_changed = stream.look(now)
+            has_changed = stream.stat_file(now)
             if has_changed and not stream.head.size and not stream.is_moved:
                 # Of a file that was empty, nothing tells whether it was copied and truncated since.
                 self._missed_since_ns = mtime_ns

@@ -64,7 +64,7 @@ class LogOutput:
                 pass  # of the second one the log may have them: they come once more, under the same ids
             else:
                 return
-        spool.put(appends)
+        spool.put_batches(appends)
         relay.wake()
 
     @property

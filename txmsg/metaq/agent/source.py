@@ -119,7 +119,7 @@ class Source:
         for lane in self.lanes.values():
             lane.close()
 
-    def use(self, config: SourceConfig) -> None:
+    def apply_settings(self, config: SourceConfig) -> None:
         """From now on the live settings of this one hold."""
         if config.lines_per_s != self.config.lines_per_s:
             self._bucket = TokenBucket(config.lines_per_s, self._clock()) if config.lines_per_s else None
@@ -179,7 +179,7 @@ class Source:
             self._find_at = now + self.config.find_s
             self._find(now)
         for lane in list(self.lanes.values()):
-            lane.look(now)  # also while nothing is read: files that are open cannot be deleted
+            lane.look_at_path(now)  # also while nothing is read: files that are open cannot be deleted
         if self._is_first or not all(stream.is_saved for stream in self._streams()):
             self._is_first = False
             self._save()  # or, after a crash, what comes into them by then would be taken for old, or not be found
@@ -226,7 +226,7 @@ class Source:
         for block in blocks:
             block.commit()
             if self._bucket is not None:
-                self._bucket.take(len(block.records))
+                self._bucket.take_tokens(len(block.records))
             self.counts.lines += len(block.records)
             self.counts.bytes += block.records.size_bytes
         self._changed = True
@@ -259,7 +259,7 @@ class Source:
             # What rotation has renamed is followed with the file that has its name now.
             is_part = any(path.with_name(base) in paths for base in bases_of(path.name))
             if path not in self.lanes and not is_part:
-                self._new_lane(path, at_end=self._is_first and self.config.start == "end").look(now)
+                self._new_lane(path, at_end=self._is_first and self.config.start == "end").look_at_path(now)
         for path, lane in list(self.lanes.items()):
             if not lane.known() and path not in paths:
                 self.counts.truncations += lane.truncations

@@ -96,7 +96,7 @@ class FollowedFile:
         self.position = begin + line_end if line_end else self.size
         self._extend_head()
 
-    def look(self, now: float) -> bool:
+    def stat_file(self, now: float) -> bool:
         """Looks how large it is; whether it was written to. Raises Truncated if it is smaller than what was read."""
         stat = os.fstat(self.fd)
         if stat.st_size < self.position:

@@ -144,7 +144,7 @@ class AsyncPullConsumer(AsyncMember):
 
     def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
-        self._counts.put(figures, self.group, held=0)
+        self._counts.put_figures(figures, self.group, held=0)
 
     def _log_started(self, topics: str) -> None:
         _log.info("member.polls", "group %(group)s polls %(topics)s", group=self.group, topics=topics)
@@ -158,9 +158,9 @@ class AsyncPullConsumer(AsyncMember):
     def _stop_reading(self) -> None:
         self._polls.is_ending = True
         self._polls.ready.set()
-        self._polls.end()
+        self._polls.end_poll()
 
-    def _use(self, settings: LogGroupSettings) -> None:
+    def _apply_settings(self, settings: LogGroupSettings) -> None:
         self._polls.is_group_stopped = settings.stopped
 
     def _on_ready(self, lane: Lane) -> None:

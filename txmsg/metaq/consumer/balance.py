@@ -125,7 +125,7 @@ class Balance:
         for queue in self.lanes.keys() - wanted - self._moving.keys():
             self._moving[queue] = asyncio.create_task(self._logged(self._release, self.lanes[queue]))
         if free := sorted(wanted - self.lanes.keys()):
-            taken = await self._ask(lambda member: member.take(free))
+            taken = await self._ask(lambda member: member.take_queues(free))
             for queue, offset in taken.items():
                 lane = self.lanes[queue] = self._lane(queue, offset)
                 _log.info(

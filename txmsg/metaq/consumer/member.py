@@ -82,7 +82,7 @@ class AsyncMember(AsyncLifecycle):
         """A lane may have something to hand on."""
 
     @abstractmethod
-    def _use(self, settings: LogGroupSettings) -> None:
+    def _apply_settings(self, settings: LogGroupSettings) -> None:
         """Follows what operators have set for the group; what is ready is told again."""
 
     def _on_error(self) -> None:
@@ -238,7 +238,7 @@ class AsyncMember(AsyncLifecycle):
         if settings == self._settings:
             return
         self._settings = settings
-        self._use(settings)
+        self._apply_settings(settings)
         for lane in list(self._balance.lanes.values()):
             self._on_ready(lane)
         _log.info(

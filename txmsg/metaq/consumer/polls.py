@@ -71,7 +71,7 @@ class LanePolls:
 
     async def poll(self, timeout_s: float, count_max: int) -> list[PolledBatch]:
         """The next batches; nothing in time, or at the end, gives none. Raises what keeps a lane standing still."""
-        self.end()
+        self.end_poll()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -104,7 +104,7 @@ class LanePolls:
         self._room.set()
         return found
 
-    def end(self) -> None:
+    def end_poll(self) -> None:
         """What was polled is done with: its lanes may be given back."""
         for lane, _ in self._polled.values():
             lane.idle.set()

@@ -68,7 +68,7 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
     def _put_figures(self, figures: Figures) -> None:
         """For `txmsg.metrics.ClientCollector`."""
         lanes = [] if self._access is None else list(self._balance.lanes.values())
-        self._counts.put(figures, self.group, held=sum(lane.held_count for lane in lanes))
+        self._counts.put_figures(figures, self.group, held=sum(lane.held_count for lane in lanes))
         running = [] if self._access is None else self._workers.running()
         self._subscriptions.put_figures(figures, (run.handler for run in running))
 
@@ -91,8 +91,8 @@ class AsyncPushConsumer(AsyncMember, WithHandlers):
     def _stop_reading(self) -> None:
         self._workers.is_stopping = True
 
-    def _use(self, settings: LogGroupSettings) -> None:
-        self._workers.use(settings)
+    def _apply_settings(self, settings: LogGroupSettings) -> None:
+        self._workers.apply_settings(settings)
 
     def _on_ready(self, lane: Lane) -> None:
-        self._workers.put(lane)
+        self._workers.put_lane(lane)

@@ -54,7 +54,7 @@ class ChunkRun(MessageRun):
         """The chunk's next message."""
         if self._goes_on(now) and (message := self._chunk.next).topic == self.handler.topic:
             if (pace := self._of.pace) is not None:
-                pace.take()
+                pace.take_tokens()
             return message
         self._is_over = True
         return None
@@ -69,7 +69,7 @@ class ChunkRun(MessageRun):
     def leave(self) -> None:
         self._is_over = True
 
-    def end(self) -> None:
+    def end_run(self) -> None:
         if self.ended.done():
             return  # nobody waits any more
         if self._is_over:
@@ -104,7 +104,7 @@ class ListedRun(MessageRun):
     def leave(self) -> None:
         self.is_left = True
 
-    def end(self) -> None:
+    def end_run(self) -> None:
         if not self.ended.done():  # else nobody waits any more
             self.ended.set_result(None)
 
@@ -113,7 +113,8 @@ class LaneWorkers:
     """A task for each lane that has something to do; handlers are called by the workers of the consumer.
 
     concurrency: of all handlers together, but for those that have their own. room: set when a lane has handled
-    something, so that more of it may be fetched. Operators may lower it, limit the rate, and stop the group: `use`.
+    something, so that more of it may be fetched. Operators may lower it, limit the rate, and stop the group:
+    `apply_settings`.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class LaneWorkers:
         self._timer: asyncio.TimerHandle | None = None
         self._room = room
 
-    def use(self, settings: LogGroupSettings) -> None:
+    def apply_settings(self, settings: LogGroupSettings) -> None:
         """Follows what operators have set. Handlers that run go on. The caller puts all lanes after that."""
         most = settings.concurrency or CONCURRENCY_MAX
         self._shared.resize(min(most, self._concurrency))
@@ -178,7 +179,7 @@ class LaneWorkers:
         self.is_group_stopped = settings.stopped
         self._settings = settings
 
-    def put(self, lane: Lane) -> None:
+    def put_lane(self, lane: Lane) -> None:
         """Has a lane's messages handled, if there are any and none are being handled. To be called on the loop."""
         if not self._may_go_on(lane) or not lane.idle.is_set() or not lane.has_work or self._waits(lane):
             return
@@ -223,7 +224,7 @@ class LaneWorkers:
         count = 1 if self.pace is None else max(1, self.pace.room())
         for lane in list(self._paced)[:count]:
             del self._paced[lane]
-            self.put(lane)
+            self.put_lane(lane)
         if self._paced and self._timer is None:
             self._timer = self._loop.call_later(_PACE_S_MIN, self._put_paced)
 
@@ -268,7 +269,7 @@ class LaneWorkers:
                         await self._handle_list(lane, chunk, handler)
             else:
                 run = ChunkRun(self, chunk, handler, goes_on)
-                self._workers_of(handler).put([run])
+                self._workers_of(handler).put_runs([run])
                 await run.ended
 
     def _workers_of(self, handler: Handler) -> Workers[ChunkRun | ListedRun]:
@@ -287,8 +288,8 @@ class LaneWorkers:
         begins = cache(lambda: not self._stands(lane))  # asked once: a list is not split
         runs = [ListedRun(handler, message, begins) for message in chunk.together(handler.topic, handler.list_count)]
         if self.pace is not None:
-            self.pace.take(len(runs))
-        self._workers_of(handler).put(runs)
+            self.pace.take_tokens(len(runs))
+        self._workers_of(handler).put_runs(runs)
         await asyncio.gather(*(run.ended for run in runs))
         if not begins():
             return
@@ -341,14 +342,14 @@ class LaneWorkers:
         self._counts.refused += len(chunk.failed)
         self._counts.acknowledged += chunk.done - len(chunk.failed)
         if chunk.failed and self._ordered:
-            await self._hold(lane, chunk)
+            await self._retry_in_place(lane, chunk)
         else:
             if chunk.failed:
-                await self._keep(lane, chunk)
+                await self._store_failed(lane, chunk)
             lane.settle(chunk)
         lane.chunk = None
 
-    async def _keep(self, lane: Lane, chunk: Chunk) -> None:
+    async def _store_failed(self, lane: Lane, chunk: Chunk) -> None:
         """Puts what failed where it waits for its next try, or for a person; then the lane may go past it."""
         dead = [tried for tried in chunk.failed if self._is_dead(tried)]
         for part in (dead, [tried for tried in chunk.failed if not self._is_dead(tried)]):
@@ -362,7 +363,7 @@ class LaneWorkers:
         """Whether it has no retry left, or is to have none."""
         return failed.delay_s(_BACKOFF) is None
 
-    async def _hold(self, lane: Lane, chunk: Chunk) -> None:
+    async def _retry_in_place(self, lane: Lane, chunk: Chunk) -> None:
         """Has the message that failed be the next one again, after a pause; or, its retries used up, go past it."""
         [failed] = chunk.failed
         delay_s = failed.delay_s(_BACKOFF)

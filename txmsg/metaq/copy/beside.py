@@ -67,7 +67,7 @@ def _add_group(told: pb.StoredLogGroup, directory: Path, logs: GroupLogs) -> Non
         assert root is not None
         if (root / "log.json").exists():
             identity = identity_of(root, create=False)
-            end = CommitLogReader(root / "commitlog").end()
+            end = CommitLogReader(root / "commitlog").end_position()
             told.logs.add(topic=prefix + told.group, log_id=identity.log_id, end=end)
 
 
@@ -79,7 +79,7 @@ class CopyState:
         self._groups: dict[str, bytes] = {}
         self._own = {LogQueue(*queue) for queue in queues_in_doubt(log.root)}
 
-    def take(self, told: pb.LogStateReply, copy_log: Callable[[pb.GroupLog], bool]) -> None:
+    def write_changes(self, told: pb.LogStateReply, copy_log: Callable[[pb.GroupLog], bool]) -> None:
         """Writes what has changed.
 
         copy_log: copies the log of a group, and says whether it has what was told. Offsets come after it, or a message

@@ -71,7 +71,7 @@ class Copier:
                 raise BeginAgain(head)
             parts.append(data)
             if sum(map(len, parts)) >= needed_bytes:
-                parts, needed_bytes = self._take(head.first, parts)
+                parts, needed_bytes = self._write_frames(head.first, parts)
             self._delete_before(head.begin)
         self._size_bytes_max = max(_SIZE_BYTES_MAX, needed_bytes)
 
@@ -85,7 +85,7 @@ class Copier:
                 "was promoted; follow that one"
             )
 
-    def _take(self, first: int, parts: list[memoryview]) -> tuple[list[memoryview], int]:
+    def _write_frames(self, first: int, parts: list[memoryview]) -> tuple[list[memoryview], int]:
         """Writes the whole frames of what came. Returns what is left, the begin of a frame, and its size if known."""
         data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         headers, size_bytes, needed_bytes = whole_frames(data, self.tail.position, self._log.identity.log_id)

@@ -219,7 +219,7 @@ class Follower:
 def take_beside(server: RemoteServer, log: LocalLog, beside: CopyState, *, name: str) -> None:
     """Takes what the leader has beside its frames, and copies the logs of groups."""
     state = server.channel.call(MetaQCopies.state, pb.LogStateRequest(), timeout_s=_ANSWER_S)
-    beside.take(state, lambda told: _copy_group_log(server, log.root, told, name))
+    beside.write_changes(state, lambda told: _copy_group_log(server, log.root, told, name))
 
 
 def _copy_group_log(server: RemoteServer, root: Path, told: pb.GroupLog, name: str) -> bool:

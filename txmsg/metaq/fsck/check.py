@@ -82,7 +82,7 @@ def check(root: Path, progress: Progress = lambda _: None) -> Findings:
         # What a writer does between two readings looks like damage in one look; damage does in all of them.
         report.problems = [problem for problem in report.problems if seen is None or _place_of(problem) in seen]
         seen = set(map(_place_of, report.problems))
-        is_quiet = log.end() == findings.scan.seen and checkpoint_of(root, identity.log_id) == before
+        is_quiet = log.end_position() == findings.scan.seen and checkpoint_of(root, identity.log_id) == before
         if not seen or is_quiet:
             break
     report.problems = of_names + report.problems
@@ -202,7 +202,7 @@ def _check_keys(root: Path, findings: Findings) -> None:
 def _check_frames(root: Path, findings: Findings, settings: dict[str, TopicSettings]) -> None:
     report, scan, known = findings.report, findings.scan, findings.known
     assert scan is not None
-    log_end = CommitLogReader(root / "commitlog").end()
+    log_end = CommitLogReader(root / "commitlog").end_position()
     keys = {*queues_of(root), *scan.queues, *(known.ends if known else ())}
     default = TopicSettings()
     findings.queues = {}

@@ -181,7 +181,7 @@ class Scan:
             header: Header | None = None
             try:
                 header = read_header(head)
-                self._take(header, log, position, end)
+                self._remember_frame(header, log, position, end)
                 position = self.end = header.end
                 continue
             except BadFrame as exc:
@@ -200,7 +200,7 @@ class Scan:
             position = self.end = region_end
         progress(max(0, position - since))
 
-    def _take(self, header: Header, log: CommitLogReader, position: int, end: int) -> None:
+    def _remember_frame(self, header: Header, log: CommitLogReader, position: int, end: int) -> None:
         """Remembers a frame, if it is whole in every way; else BadFrame."""
         stored = verified_payload(header, log, self.identity.log_id, position, end)
         data = log.ahead(position, header.size_bytes, end)

@@ -186,7 +186,7 @@ class LocalGroups:
             for queue, offset in offsets.items():
                 seek_to(directory, queue, offset)
         for queue in offsets:  # those without an owner, which would do it
-            _take(directory, queue, "")
+            _take_queue(directory, queue, "")
 
     @_on_disk
     def alter_group(
@@ -252,12 +252,12 @@ class LocalMember:
         return (LogQueue(topic, number) for number in self._of.queues_of(topic) if settings.gives(number))
 
     @_on_disk
-    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+    def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         self._require_member()
         _allow_files(len(self._owned) + len(queues))
         new: list[LogQueue] = []
         for queue in queues:
-            owned = self._owned.get(queue) or _take(self._directory, queue, self.id)
+            owned = self._owned.get(queue) or _take_queue(self._directory, queue, self.id)
             if owned is not None:
                 self._owned[queue] = owned
                 if owned.offset is None:
@@ -353,7 +353,7 @@ class LocalMember:
         return [self._file, *self._owned.values()]
 
 
-def _take(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | None:
+def _take_queue(directory: Path, queue: LogQueue, owner: str) -> OwnedQueue | None:
     """The queue if no member owns it, at the offset of a pending seek, if any."""
     owned = OwnedQueue.taken(queue_file(directory, queue), owner)
     if owned is None:

@@ -69,7 +69,7 @@ def _delete_handled(root: Path, topic: str, log: Log) -> None:
     firsts = files_of(root / "commitlog", ".log")
     if len(firsts) == 1:
         return
-    end = needed = log.reader.commit_log.end()
+    end = needed = log.reader.commit_log.end_position()
     for number in queues_of_topic(root, topic):
         offset = offset_in(queue_file(root.parent, LogQueue(topic, number))) or 0
         cell = Cells(queue_directory(root, topic, number)).first(_end_of, offset + 1)

@@ -96,7 +96,7 @@ class KafkaAppender:
         producer = self._made()
         deliveries = [_RecordDelivery(len(batch.columns.body)) for batch in batches]
         for name, batch, delivery in zip(names, batches, deliveries, strict=True):
-            self._send(producer, name, batch, delivery)
+            self._produce_records(producer, name, batch, delivery)
         deadline = time.monotonic() + self._clients.timeout_s + _SLACK_S
         while any(delivery.left for delivery in deliveries):
             with self._polling:
@@ -151,7 +151,7 @@ class KafkaAppender:
                 )
             return self._producer
 
-    def _send(self, producer: Producer, name: str, batch: ColumnsFor, delivery: _RecordDelivery) -> None:
+    def _produce_records(self, producer: Producer, name: str, batch: ColumnsFor, delivery: _RecordDelivery) -> None:
         count = delivery.left
         for place, record in enumerate(records_of(batch.columns, name, batch.queue)):
             try:

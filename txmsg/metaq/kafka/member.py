@@ -64,12 +64,12 @@ class KafkaMember:
         sought = sought_in(self._owned, self._asked)
         return GroupView((Member(self.id, self._topics, "averaged"),), tuple(sorted(queues)), sought)
 
-    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+    def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         if self._membership is None:  # one that reads nothing, and deals with dead letters
             self._membership = self._settled({queue.topic for queue in queues})
         membership = self._require_member()
         by_partition = {self._offsets.partition_of(queue): queue for queue in queues}
-        held = {by_partition[partition]: partition for partition in membership.hold(by_partition)}
+        held = {by_partition[partition]: partition for partition in membership.hold_partitions(by_partition)}
         new = {queue: partition for queue, partition in held.items() if queue not in self._owned}
         try:
             self._begin(membership, new)

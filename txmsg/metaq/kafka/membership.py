@@ -106,7 +106,7 @@ class KafkaMembership:
 
         return self._do(look)
 
-    def hold(self, wanted: Collection[KafkaPartition]) -> list[KafkaPartition]:
+    def hold_partitions(self, wanted: Collection[KafkaPartition]) -> list[KafkaPartition]:
         """Holds those of them that are assigned, until they are released."""
 
         def hold() -> list[KafkaPartition]:

@@ -96,14 +96,14 @@ class KafkaReader:
         """As `LogAccess.fetch`."""
         moved, errors = self._go_to(wanted)
         if sum(lane.size_bytes for queue in wanted if (lane := self._lanes.get(queue)) is not None) < size_bytes_max:
-            self._take(0)
+            self._sort_records(0)
         found = self._given(wanted, size_bytes_max, errors)
         if not found and (wait_s <= 0 or moved):
             self._catch_up([queue for queue in wanted if queue in self._lanes])
             found = self._given(wanted, size_bytes_max, errors)
         deadline = time.monotonic() + wait_s
         while not found and (left_s := deadline - time.monotonic()) > 0 and not self._closed.is_set():
-            self._take(min(left_s, _STEP_S))
+            self._sort_records(min(left_s, _STEP_S))
             found = self._given(wanted, size_bytes_max, errors)
         if not found:
             self._look_for_a_stall()
@@ -178,7 +178,7 @@ class KafkaReader:
 
     # ---- what comes
 
-    def _take(self, wait_s: float) -> None:
+    def _sort_records(self, wait_s: float) -> None:
         """Sorts the records that have arrived, after waiting for the first one."""
         with self._clients.translated("reading a topic"):
             records: list[Message] = []
@@ -243,7 +243,7 @@ class KafkaReader:
             if time.monotonic() > deadline:
                 queue = next(lane.queue for lane, end in lanes if lane.at < end)
                 raise self._clients.error(KafkaError(KafkaError._TIMED_OUT), f"reading topic {queue.topic!r}")
-            self._take(_STEP_S)
+            self._sort_records(_STEP_S)
 
     # ---- what is given
 

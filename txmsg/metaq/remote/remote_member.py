@@ -96,7 +96,7 @@ class RemoteMember:
             group_settings_of(reply.settings),
         )
 
-    def take(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
+    def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         taken = self._ask(MetaQGroups.take, queues=sets_of_queues(queues)).taken
         return {queue: offset or 0 for queue, offset in offsets_of(taken).items()}
 

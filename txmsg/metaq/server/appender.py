@@ -114,7 +114,7 @@ class AppendExecutor:
         if answer is not None:
             return answer
         if not call.is_placed:
-            done = self._producers.look(call.id, call.settled, self._clock()) or ()
+            done = self._producers.answer_of(call.id, call.settled, self._clock()) or ()
             if len(done) == len(call.appends):
                 answer = asyncio.get_running_loop().create_future()
                 answer.set_result(done)

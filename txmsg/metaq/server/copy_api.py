@@ -83,10 +83,10 @@ class CopyApi:
         left_bytes = min(request.size_bytes_max, _SIZE_BYTES_MAX)
         with self._sending.begun(call.connection) as transfer:
             while True:
-                await self._sending.hold(transfer, len(piece.data))
+                await self._sending.hold_bytes(transfer, len(piece.data))
                 try:
                     async with transfer.step():
-                        await call.send(_reply(identity, end, piece), [piece.data] if piece.data else [])
+                        await call.send_reply(_reply(identity, end, piece), [piece.data] if piece.data else [])
                 except TimeoutError:
                     raise OutcomeUnknown(
                         f"a copy took what it asked for too slowly: {self._send_timeout_s:g} s for a piece are "
@@ -111,7 +111,7 @@ class CopyApi:
             if topic:
                 raise MisuseError(f"topic {topic} is not one of a group, which has a log of its own")
             return self._log.root, self._writer.identity, self._writer.synced
-        return root, identity_of(root, create=False), CommitLogReader(root / "commitlog").end()
+        return root, identity_of(root, create=False), CommitLogReader(root / "commitlog").end_position()
 
     def _heard(self, request: pb.CopyLogRequest, piece: FilePiece) -> None:
         """What the copy has counts only now: its end was found to be in this log."""
@@ -159,7 +159,7 @@ class CopyApi:
             log=self._log.root,
             generation=request.generation,
         )
-        change_of("log.fence", str(self._log.root), after={"generation": request.generation}).tell()
+        change_of("log.fence", str(self._log.root), after={"generation": request.generation}).log_change()
         return pb.FenceLogReply(end=end)
 
 

@@ -25,10 +25,10 @@ class DiskWatch:
     async def run(self) -> None:
         """Looks until cancelled."""
         while True:
-            await self.look()
+            await self.check_disk()
             await asyncio.sleep(_LOOK_S)
 
-    async def look(self) -> None:
+    async def check_disk(self) -> None:
         """Logs once that little is free, and once that there is room again."""
         try:
             usage = await asyncio.to_thread(disk_usage, self._directory)

@@ -56,7 +56,7 @@ class LogFigures(Lookup[_LogReading]):
         self._told: set[str] = set()
         """Why groups were left out, which is logged once."""
 
-    def put(self, figures: Figures) -> None:
+    def put_figures(self, figures: Figures) -> None:
         """Adds them, as far as there are any."""
         found = self.found
         figures.put("txmsg_log_figures_age_seconds", self.age_s())
@@ -171,7 +171,7 @@ def figures_of(parts: MetaQParts, log: LogFigures) -> Figures:
     figures.put_bound("sending", parts.api.sending.held_bytes, config.sending_size_bytes_max)
     figures.put_bound("arriving", parts.shared.arriving_bytes, config.arriving_size_bytes_max)
     figures.put_bound("members", len(parts.sessions), SESSIONS_MAX)
-    log.put(figures)
+    log.put_figures(figures)
     return figures
 
 

@@ -93,7 +93,7 @@ class GroupApi:
 
     async def take(self, request: pb.MemberRequest) -> pb.MemberReply:
         queues = checked(queues_of_sets(request.queues))
-        taken = await self._call(request, lambda member: member.take(queues))
+        taken = await self._call(request, lambda member: member.take_queues(queues))
         return pb.MemberReply(taken=wire_offsets(taken))
 
     async def store(self, request: pb.MemberRequest) -> pb.MemberReply:
@@ -146,7 +146,7 @@ class GroupApi:
     async def seek_group(self, request: pb.SeekLogGroupRequest) -> pb.SeekLogGroupReply:
         group, offsets = check_name("group", request.group), _given(request)
         await self._do(lambda: self._log.seek(group, offsets))
-        change_of("log_group.seek", group, after={f"{q.topic} {q.queue}": to for q, to in offsets.items()}).tell()
+        change_of("log_group.seek", group, after={f"{q.topic} {q.queue}": to for q, to in offsets.items()}).log_change()
         return pb.SeekLogGroupReply()
 
     async def alter_group(self, request: pb.AlterLogGroupRequest) -> pb.LogGroupSettings:
@@ -155,13 +155,13 @@ class GroupApi:
             name: getattr(request, name) for name in ("stopped", "concurrency", "rate_per_s") if request.HasField(name)
         }
         settings = await self._do(lambda: self._log.alter_group(group, **change))
-        change_of("log_group.alter", group, after=asdict(settings)).tell()
+        change_of("log_group.alter", group, after=asdict(settings)).log_change()
         return wire_group_settings(settings)
 
     async def delete_group(self, request: pb.DeleteLogGroupRequest) -> pb.DeleteLogGroupReply:
         group = check_name("group", request.group)
         await self._do(lambda: self._log.delete_group(group))
-        change_of("log_group.delete", group).tell()
+        change_of("log_group.delete", group).log_change()
         return pb.DeleteLogGroupReply()
 
 

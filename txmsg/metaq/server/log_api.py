@@ -168,7 +168,7 @@ class LogApi:
         topic, settings = _not_own(check_name("topic", request.topic)), settings_of(request.settings)
         before = await self._read(lambda: self._log.settings_of(topic))
         await self._read(lambda: self._log.set_topic(topic, settings))
-        change_of("log_topic.alter", topic, before=before.values(), after=settings.values()).tell()
+        change_of("log_topic.alter", topic, before=before.values(), after=settings.values()).log_change()
         return pb.SetLogTopicReply()
 
     async def ranges(self, request: pb.RangesRequest) -> pb.RangesReply:
@@ -232,13 +232,13 @@ class LogApi:
                     has_frames = any(reply.frames for reply in replies)
                     if has_frames:
                         replies = []  # nothing is kept while others have the room
-                    await self.sending.hold(transfer, held_bytes)
+                    await self.sending.hold_bytes(transfer, held_bytes)
                     if has_frames:
                         found = await self._read_from(wanted, min(left_bytes, held_bytes))
                         continue  # which holds as much already
                 left_bytes -= sum(reply.size_bytes for reply in replies)
                 wanted = following
-                await self._send(replies, call, transfer)
+                await self._send_replies(replies, call, transfer)
                 found = await self._read_from(wanted, left_bytes) if goes_on and left_bytes > 0 else []
                 if sum(fetched.size_bytes for fetched in found) > left_bytes:
                     break  # a batch that is too large: the next fetch begins with it
@@ -246,7 +246,7 @@ class LogApi:
     async def _read_from(self, wanted: dict[LogQueue, int], left_bytes: int) -> list[Fetched]:
         return await self._read(lambda: self._log.fetch(wanted, size_bytes_max=min(left_bytes, PIECE_SIZE_BYTES)))
 
-    async def _send(
+    async def _send_replies(
         self, replies: Sequence[FetchedReply], call: ServerCall[pb.FetchRequest, pb.FetchReply], transfer: Transfer
     ) -> None:
         try:
@@ -255,7 +255,7 @@ class LogApi:
                 if (part := reply.part) is not None:
                     data = [await self._read(partial(self._log.raw, part.topic, part.position, part.size_bytes))]
                 async with transfer.step():
-                    await call.send(pb.FetchReply(head=reply.head), data)
+                    await call.send_reply(pb.FetchReply(head=reply.head), data)
                 transfer.moved_bytes += reply.size_bytes
         except CorruptLog as exc:
             raise BrokerUnavailable(f"the data was deleted while it was being sent: fetch again ({exc})") from exc

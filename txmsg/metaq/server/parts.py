@@ -41,10 +41,10 @@ class MetaQParts:
         """What holds now."""
         return self.given.config
 
-    def use(self, config: MetaQConfig) -> None:
+    def apply_settings(self, config: MetaQConfig) -> None:
         """Takes the live settings of a configuration."""
         set_log_level(config.log_level)
-        self.log.use(config.log)
+        self.log.apply_settings(config.log)
         self.copies.timeout_s = config.copies.timeout_s
         self.copies.goes_on = config.copies.missing == GO_ON
         if self.users is not None:

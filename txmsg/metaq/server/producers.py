@@ -93,7 +93,7 @@ class RememberedAppends:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def look(self, call: CallId, settled: int, now: float) -> Bases | None:
+    def answer_of(self, call: CallId, settled: int, now: float) -> Bases | None:
         """What the call was answered, or None when it was not carried out.
 
         Raises ProtocolError for a call that its producer said it would not repeat, Overloaded for too many under way.

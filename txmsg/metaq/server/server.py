@@ -200,7 +200,7 @@ async def _serve(  # noqa: PLR0917 - all parts, and a pool of threads for each t
     )
     figures = LogFigures(log, readers)
     parts = MetaQParts(given, log, appender, polls, sessions, users, api, copies, follower, shared, stop)
-    given.use = parts.use
+    given.use = parts.apply_settings
     probes = _probes(parts, figures)
     async with _listening(server, listen) as address:
         async with (
@@ -274,7 +274,7 @@ def _users(config: MetaQConfig) -> UserSource | None:
 
 def _probes(parts: MetaQParts, of_log: LogFigures) -> Probes:
     async def read() -> Figures:
-        await of_log.look()
+        await of_log.refresh_if_old()
         return figures_of(parts, of_log)
 
     return Probes(figures=read, unready=partial(unready, parts))

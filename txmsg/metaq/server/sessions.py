@@ -146,14 +146,14 @@ class MemberSessions:
                     group=session.member.group,
                     session_s=session.session_s,
                 )
-                await self._end(name)
+                await self._end_session(name)
 
     async def close(self) -> None:
         """Ends all."""
         for name in list(self._sessions):
-            await self._end(name)
+            await self._end_session(name)
 
-    async def _end(self, name: bytes) -> None:
+    async def _end_session(self, name: bytes) -> None:
         try:
             await self.leave(name, lambda member: member.leave({}))
         except TxmsgError:

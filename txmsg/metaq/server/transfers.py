@@ -35,7 +35,7 @@ class Transfer:
         self._paused = 0.0
         self._step: asyncio.Timeout | None = None
 
-    def take(self, size_bytes: int) -> None:
+    def take_bytes(self, size_bytes: int) -> None:
         """Holds so many bytes more. Its time runs from the first ones on, but not while it holds none."""
         if not self.held_bytes:
             self._begun += asyncio.get_running_loop().time() - self._paused
@@ -66,7 +66,7 @@ class Transfer:
             finally:
                 self._step = None
 
-    def end(self) -> None:
+    def end_transfer(self) -> None:
         """Has it give its room to others."""
         self.is_ended = True
         if self._step is not None and not self._step.expired():  # its own time may be over in this turn of the loop
@@ -106,10 +106,10 @@ class Transfers:
             return True
         if not self._fits(transfer, size_bytes) or any(self._fits(other, size) for other, size, _ in self._waiting):
             return False
-        self._take(transfer, size_bytes)
+        self._take_bytes(transfer, size_bytes)
         return True
 
-    async def hold(self, transfer: Transfer, size_bytes: int) -> None:
+    async def hold_bytes(self, transfer: Transfer, size_bytes: int) -> None:
         """The same, but returns when there is room. The slowest are ended for it.
 
         Who waits holds nothing: else all room could be held by some that wait for each other.
@@ -139,8 +139,8 @@ class Transfers:
     def _of_caller_bytes(self, transfer: Transfer) -> int:
         return sum(other.held_bytes for other in self._under_way if other.caller == transfer.caller)
 
-    def _take(self, transfer: Transfer, size_bytes: int) -> None:
-        transfer.take(size_bytes)
+    def _take_bytes(self, transfer: Transfer, size_bytes: int) -> None:
+        transfer.take_bytes(size_bytes)
         self._held_bytes += size_bytes
 
     def _give_back(self, transfer: Transfer) -> None:
@@ -152,7 +152,7 @@ class Transfers:
             transfer, size_bytes, granted = entry
             if self._fits(transfer, size_bytes):
                 self._waiting.remove(entry)
-                self._take(transfer, size_bytes)
+                self._take_bytes(transfer, size_bytes)
                 granted.set_result(None)
 
     def _make_room(self, transfer: Transfer, size_bytes: int) -> None:
@@ -166,5 +166,5 @@ class Transfers:
         for rival in sorted(rivals, key=lambda rival: (rival.is_ended, rival.slow_for_s(now)), reverse=True):
             if missing_bytes <= 0 or not (rival.is_ended or rival.slow_for_s(now) > 0):
                 return
-            rival.end()
+            rival.end_transfer()
             missing_bytes -= rival.held_bytes

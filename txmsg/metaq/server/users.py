@@ -37,7 +37,7 @@ class UsersOfFile:
         self._path = path
         self._read: tuple[int, ...] | None = None
         self._failed = ""
-        self._take()
+        self._read_file()
 
     async def run(self) -> None:
         while True:
@@ -47,7 +47,7 @@ class UsersOfFile:
     def look_once(self) -> None:
         """Takes the file, if it is another one than before."""
         try:
-            self._take()
+            self._read_file()
         except MisuseError as exc:
             if self._failed != str(exc):
                 _log.error("access.file_refused", "users and rules stay as they were: %(error)s", error=exc)
@@ -56,7 +56,7 @@ class UsersOfFile:
             self._failed = ""
         self.guard.confirm()
 
-    def _take(self) -> None:
+    def _read_file(self) -> None:
         try:
             stat = self._path.stat()
             state = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -72,7 +72,7 @@ class UsersOfFile:
         except TxmsgError as exc:
             raise MisuseError(f"--access {self._path} cannot be used: {exc}") from exc
         self._read = state
-        self.guard.use(snapshot)
+        self.guard.use_snapshot(snapshot)
         _log.info(
             "access.file_read",
             "%(users)d users and %(rules)d rules from %(path)s",

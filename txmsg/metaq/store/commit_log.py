@@ -218,7 +218,7 @@ class CommitLogReader:
         """The first position that is kept."""
         return next(iter(self.files()), 0)
 
-    def end(self) -> int:
+    def end_position(self) -> int:
         """The position after the last byte of the last file."""
         return self.end_after(self.files())
 

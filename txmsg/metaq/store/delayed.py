@@ -141,9 +141,9 @@ class DelayedReader:
     def __init__(self, log: LogReader) -> None:
         self.log = log
 
-    def end(self) -> int:
+    def end_number(self) -> int:
         """The number of the next entry."""
-        return self.log.queue(DELAYED, ENTRIES).end()
+        return self.log.queue(DELAYED, ENTRIES).end_offset()
 
     def last_note(self) -> MoveNote:
         """How far moving has come. What was moved since is moved again if a repair has removed its notes."""
@@ -245,7 +245,7 @@ def delayed_from(
     After a crash, what it has cut off a move is not among it before the log is opened for writing.
     """
     reader = DelayedReader(log)
-    note, end = reader.last_note(), reader.end()
+    note, end = reader.last_note(), reader.end_number()
     start = max(start, note.first)
     recalled = reader.recalled(start)
     found: list[WaitingSend] = []

@@ -37,20 +37,20 @@ class Growth:
         `found` is called again while the log grows, and a little longer: a batch becomes visible when it is on disk,
         which may be a moment after its file has grown. For disks slower than that it is also called every second.
         """
-        seen = self._end()  # before the first call, so that nothing comes between
+        seen = self._last_file()  # before the first call, so that nothing comes between
         result = found()
         now = time.monotonic()
         deadline, call_at, settled_at, pause_s = now + wait_s, now + _CALL_ANYWAY_S, 0.0, _LOOK_S_MIN
         while not result and now < deadline and not self._closed.wait(min(pause_s, deadline - now)):
             pause_s = min(2 * pause_s, _LOOK_S_MAX)
             now = time.monotonic()
-            if (end := self._end()) != seen:
+            if (end := self._last_file()) != seen:
                 seen, settled_at = end, now + _SETTLING_S
             if now < settled_at or now >= min(call_at, deadline):
                 result, call_at = found(), now + _CALL_ANYWAY_S
         return result
 
-    def _end(self) -> tuple[Path, int] | None:
+    def _last_file(self) -> tuple[Path, int] | None:
         """The last file and its size; None when there is none."""
         try:
             changed_at = self._directory.stat().st_mtime_ns

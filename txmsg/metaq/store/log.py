@@ -339,7 +339,7 @@ class Log:
         self._write_lock.require()
         self._upkeep.checkpoint()
 
-    def use(self, config: LogConfig) -> None:
+    def apply_settings(self, config: LogConfig) -> None:
         """Applies these settings, as far as they are live, within the previous `flush_s`."""
         self.config = config
 

@@ -161,7 +161,7 @@ class Mover:
             self._window_end_us = now_us + _WINDOW_US
             self._turn, self._taken, self._first = note.turn, note.taken, note.first
             self._heap, self._has_later = [], False
-            self._look(reader, lambda turn: turn > note.turn or turn[1] in again)
+            self._read_waiting(reader, lambda turn: turn > note.turn or turn[1] in again)
         except BaseException:
             self._reader = None
             raise
@@ -173,12 +173,12 @@ class Mover:
         kept, self._heap, self._has_later = self._heap, [], False
         known = {number for _, number, _ in kept}
         try:
-            self._look(reader, lambda turn: turn[0] >= since_us or turn[1] in known)
+            self._read_waiting(reader, lambda turn: turn[0] >= since_us or turn[1] in known)
         except BaseException:
             self._heap, self._has_later, self._window_end_us = kept, True, since_us
             raise
 
-    def _look(self, reader: DelayedReader, waits: Callable[[Turn], bool]) -> None:
+    def _read_waiting(self, reader: DelayedReader, waits: Callable[[Turn], bool]) -> None:
         """Reads again what was read before, for what waits."""
         first, messages = self._taken, 0
         for number, entry in reader.entries(self._first, self._taken):
@@ -197,7 +197,7 @@ class Mover:
 
     def _take_in(self, reader: DelayedReader) -> bool:
         """Reads some that came since; whether there are more."""
-        end = reader.end()
+        end = reader.end_number()
         found: list[_Due] = []
         taken, size_bytes, messages = end, 0, 0
         for number, entry in reader.entries(self._taken, end):

@@ -191,7 +191,7 @@ class QueueEnd:
     def cut(self, files: OpenFiles, offset: int) -> None:
         """Drops the cells of frames that begin at this offset or later, written or not."""
         self.waiting = [cell for cell in self.waiting if cell.base_offset < offset]
-        self.file, self.file_cells, last = _keep(files, self.directory, _base_offset, offset)
+        self.file, self.file_cells, last = _drop_cells(files, self.directory, _base_offset, offset)
         last = self.waiting[-1] if self.waiting else last
         self.last_stored_at_us = last.last_stored_at_us if last else 0
         self.end = offset
@@ -205,7 +205,9 @@ def _position(cell: Cell) -> int:
     return cell.position
 
 
-def _keep(files: OpenFiles, directory: Path, what: Callable[[Cell], int], limit: int) -> tuple[str, int, Cell | None]:
+def _drop_cells(
+    files: OpenFiles, directory: Path, what: Callable[[Cell], int], limit: int
+) -> tuple[str, int, Cell | None]:
     """Drops the cells from this limit on. Returns the file to append to, how many cells it has, and the last one."""
     cells = Cells(directory)
     for base in reversed(cells.files()):
@@ -243,7 +245,7 @@ class Queues:
         if not 0 <= queue < QUEUES_MAX:
             raise MisuseError(f"queue {queue} of topic {topic!r}: 0 to {QUEUES_MAX - 1} are allowed")
         directory = queue_directory(self._root, topic, queue)
-        file, count, last = _keep(self.files, directory, _position, _NOWHERE)
+        file, count, last = _drop_cells(self.files, directory, _position, _NOWHERE)
         end = QueueEnd(
             topic=topic,
             queue=queue,
@@ -293,10 +295,10 @@ class Queues:
                 last = Cells(directory).last()
                 if last is not None and last.is_whole(seed_of(self.reader.log_id, topic, number)):
                     on_disk = max(on_disk, last.position + last.size_bytes)
-            _keep(self.files, directory, _position, position)
+            _drop_cells(self.files, directory, _position, position)
             if not queue.is_new():
                 try:
-                    self.known_ends[topic, number] = queue.end()
+                    self.known_ends[topic, number] = queue.end_offset()
                 except CorruptLog:
                     self.known_ends[topic, number] = _UNKNOWN
         return on_disk

@@ -157,20 +157,20 @@ class QueueReader:
 
         Raises CorruptLog.
         """
-        end = self.end()
+        end = self.end_offset()
         self._require_first()
         return self._first_behind(0, end), end
 
     def range_behind(self, position: int) -> tuple[int, int]:
         """The same of what stands in the log from this position on."""
-        end = self.end()
+        end = self.end_offset()
         return self._first_behind(position, end), end
 
     def _first_behind(self, position: int, end: int) -> int:
         first = self._cells.first(_position, max(position, self._log.begin()))
         return end if first is None else self._whole(first).base_offset
 
-    def end(self) -> int:
+    def end_offset(self) -> int:
         """The offset after the last message. Raises CorruptLog."""
         known = self._log.checkpoint()  # before the cells, which are never behind it
         return self._end_after(self._cells.last(), known)
@@ -208,7 +208,7 @@ class QueueReader:
     def _is_cut_since(self, position: int) -> bool:
         log = self._log.commit_log
         with suppress(DamagedFrame, CorruptLog):  # the end may be half written
-            for header in frames(log, self._log.log_id, position, log.end()):
+            for header in frames(log, self._log.log_id, position, log.end_position()):
                 if header.kind in {FrameKind.CUT, FrameKind.LOST} and (header.topic, header.queue) == (
                     self.topic,
                     self.number,

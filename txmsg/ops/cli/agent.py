@@ -70,10 +70,10 @@ def run(*, file: Path, as_json: bool) -> None:
 
         probes = Probes(figures=read, unready=lambda: "", dead=lambda: dead(running))
         with serving_on_thread(config.http_listen, probes, token_file=config.http_token_file):
-            running.run(on_ready=partial(_tell, found, as_json=as_json))
+            running.run(on_ready=partial(_print_start, found, as_json=as_json))
 
 
-def _tell(found: AgentFile, *, as_json: bool) -> None:
+def _print_start(found: AgentFile, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"following": len(found.sources), "log": found.agent.log}))
     else:
@@ -87,7 +87,7 @@ def _take_again(running: Agent, file: Path) -> None:
         _log.error("settings.unreadable", "the settings cannot be applied, the former ones stay: %(error)s", error=exc)
         return
     set_log_level(found.agent.log_level)
-    running.use(found)
+    running.apply_settings(found)
 
 
 @agent.command(

@@ -172,7 +172,7 @@ def set_(*, name: str, value: str, yes: bool, version: int | None, broker: str, 
     if not yes:
         _confirm(f"Set {name} to {value}?", name, broker, err=as_json)
     change = ChangeSetting(name=name, value=value, version=version, changed_by=changer())
-    _tell(ask_broker(broker, Service.change, change), as_json=as_json)
+    _print_change(ask_broker(broker, Service.change, change), as_json=as_json)
 
 
 @config.command(
@@ -192,7 +192,7 @@ def unset(*, name: str, yes: bool, version: int | None, broker: str, as_json: bo
     if not yes:
         _confirm(f"Unset {name}?", name, broker, err=as_json)
     change = ChangeSetting(name=name, version=version, changed_by=changer())
-    _tell(ask_broker(broker, Service.change, change), as_json=as_json)
+    _print_change(ask_broker(broker, Service.change, change), as_json=as_json)
 
 
 @config.command(
@@ -230,7 +230,7 @@ def rollback(*, name: str, as_of: int, yes: bool, version: int | None, broker: s
     if not yes:
         _confirm(f"Set {name} to what it was at version {as_of}?", name, broker, err=as_json, always=True)
     change = ChangeSetting(name=name, as_of=as_of, version=version, changed_by=changer())
-    _tell(ask_broker(broker, Service.change, change), as_json=as_json)
+    _print_change(ask_broker(broker, Service.change, change), as_json=as_json)
 
 
 def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool = False) -> None:
@@ -247,7 +247,7 @@ def _confirm(question: str, name: str, broker: str, *, err: bool, always: bool =
         click.confirm(question, abort=True, err=err)
 
 
-def _tell(setting: SettingChange, *, as_json: bool) -> None:
+def _print_change(setting: SettingChange, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(asdict(setting)))
     else:

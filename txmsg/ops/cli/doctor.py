@@ -44,7 +44,7 @@ def doctor(context: click.Context, *, storage: str | None, broker: str, log: str
     Without --broker, a broker that the database knows is used.
     """
     is_default = context.get_parameter_source("broker") is ParameterSource.DEFAULT
-    found = list(_look(storage, None if is_default and storage else broker, log))
+    found = list(_probe_all(storage, None if is_default and storage else broker, log))
     if as_json:
         click.echo(json.dumps({"findings": [_told(each) for each in found]}))
     else:
@@ -53,18 +53,18 @@ def doctor(context: click.Context, *, storage: str | None, broker: str, log: str
         raise SystemExit(1)
 
 
-def _look(storage: str | None, broker: str | None, log: str | None) -> Iterator[Finding]:
+def _probe_all(storage: str | None, broker: str | None, log: str | None) -> Iterator[Finding]:
     if storage is not None:
-        found = list(database.look(storage))
+        found = list(database.probe_database(storage))
         yield from found
         if broker is None and not database.is_missing(found):
             broker = database.address_of_a_broker(storage)  # None: the database's checks have told it
     if broker is not None:
-        yield from brokers.look(asker, broker)
+        yield from brokers.probe_brokers(asker, broker)
     if log is not None:
         from txmsg.ops.doctor import log as logs  # with txmsg[metaq] only
 
-        yield from logs.look(log)
+        yield from logs.probe_log(log)
 
 
 def _word(found: Finding) -> str:

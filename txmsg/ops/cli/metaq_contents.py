@@ -209,7 +209,7 @@ def _frames(directory: Path, start: int, *, bodies: bool) -> Iterator[dict[str, 
     """What stands at each position from this one on."""
     log, log_id = CommitLogReader(directory / "commitlog"), identity_of(directory, create=False).log_id
     firsts = log.files()
-    for first, end in zip(firsts, [*firsts[1:], log.end()], strict=True):
+    for first, end in zip(firsts, [*firsts[1:], log.end_position()], strict=True):
         position = max(first, start)
         while position < end:
             try:

@@ -138,7 +138,7 @@ def take_again(given: GivenSettings[T], scope: str, file: Path | None, options: 
     """Reads them again, for a process that runs. With a mistake in them, which is logged, it keeps what it has."""
     try:
         settings = _read(type(given.config), scope, file, options)
-        given.take(settings.make(), scope, settings.sources())
+        given.take_live(settings.make(), scope, settings.sources())
     except (TxmsgError, click.UsageError) as exc:
         _log.error("settings.unreadable", "the settings cannot be applied, the former ones stay: %(error)s", error=exc)
 

@@ -156,7 +156,7 @@ def run(*, config: Path | None, as_json: bool, **options: object) -> None:
 
     def use(live: TailerConfig) -> None:
         set_log_level(live.log_level)
-        running.use(dataclasses.replace(live, storage=made.storage))
+        running.apply_settings(dataclasses.replace(live, storage=made.storage))
 
     given.use = use
     call_on_hangup_by_thread(partial(take_again, given, "tailer", config, options))

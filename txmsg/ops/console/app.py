@@ -107,7 +107,7 @@ class _ConsoleApi:
         names = list(self._console.desks.open)
         if len(names) == 1:
             return RedirectResponse(f"/{quote(names[0])}", HTTPStatus.FOUND)
-        return await self._show(DATABASES, request, self._look(request, names[0], dict(request.query_params)))
+        return await self._show(DATABASES, request, self._page_context(request, names[0], dict(request.query_params)))
 
     def showing(self, view: View) -> Handler:
         """The handler of a page."""
@@ -151,7 +151,7 @@ class _ConsoleApi:
         return HTMLResponse(look.renderer.page(template, values), reading.status)
 
     def _missing(self, request: Request) -> Response:
-        look = self._look(request, next(iter(self._console.desks.open)), {})
+        look = self._page_context(request, next(iter(self._console.desks.open)), {})
         values = self._values(request, look, "", ViewResult({}))
         return HTMLResponse(look.renderer.page("missing.html", values), HTTPStatus.NOT_FOUND)
 
@@ -203,7 +203,7 @@ class _ConsoleApi:
         return _nothing({"txmsg:done": {"text": result}})
 
     async def operation(self, request: Request) -> Response:
-        owners = self._look(request, next(iter(self._console.desks.open)), {}).owners
+        owners = self._page_context(request, next(iter(self._console.desks.open)), {}).owners
         operation = self._console.operations.find(request.path_params["number"], owners)
         if operation is None:
             return self._missing(request)
@@ -248,9 +248,9 @@ class _ConsoleApi:
 
     def _named(self, request: Request, values: Mapping[str, str]) -> PageContext | None:
         name = request.path_params["database"]
-        return self._look(request, name, values) if name in self._console.desks.open else None
+        return self._page_context(request, name, values) if name in self._console.desks.open else None
 
-    def _look(self, request: Request, database: str, values: Mapping[str, str]) -> PageContext:
+    def _page_context(self, request: Request, database: str, values: Mapping[str, str]) -> PageContext:
         console = self._console
         session = visit_of(request).session
         desks = {**console.desks.open, **({} if session is None else session.at)}

@@ -82,7 +82,7 @@ class ViewResult:
 
 async def read(view: View, look: PageContext) -> ViewResult:
     """What a view shows now."""
-    look.watch.look()
+    look.watch.note_visit()
     if look.watch.snapshot is None and not (look.watch.trouble or look.watch.denied):
         await look.watch.polled(_TICK_S_MAX)  # the first one, just after the start
     try:

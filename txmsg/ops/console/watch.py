@@ -153,7 +153,7 @@ class DatabasePoller:
         """Of the snapshot; None without one."""
         return None if self.snapshot is None else time.monotonic() - self.snapshot.taken_at
 
-    def look(self) -> None:
+    def note_visit(self) -> None:
         """Somebody looks: for a while it is polled each second."""
         self._looked_at = time.monotonic()
         self._looked.set()

@@ -85,7 +85,7 @@ class ProbedCluster:
         return groups.all_groups(NotifyAdministration(self.ask))
 
 
-def look(ask_at: Callable[[str], AskBroker], address: str) -> Iterator[Finding]:
+def probe_brokers(ask_at: Callable[[str], AskBroker], address: str) -> Iterator[Finding]:
     """Everything that is wrong with the brokers of a database, of which one is at this address."""
     try:
         cluster = asked(ask_at, address)

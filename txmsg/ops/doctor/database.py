@@ -91,7 +91,7 @@ def _session(url: str) -> Iterator[ProbedDatabase]:
         yield ProbedDatabase(url, session)
 
 
-def look(url: str) -> Iterator[Finding]:
+def probe_database(url: str) -> Iterator[Finding]:
     """Everything that is wrong with the database. The first thing only, where the others need it."""
     found = list(examine(FIRST, lambda: nullcontext(url)))
     yield from found
@@ -100,7 +100,7 @@ def look(url: str) -> Iterator[Finding]:
 
 
 def is_missing(found: Iterable[Finding]) -> bool:
-    """Whether `look` could look at nothing else."""
+    """Whether `probe_database` could look at nothing else."""
     return any(each.check in _MISSING for each in found)
 
 

@@ -46,7 +46,7 @@ class ProbedLog:
         return f" --log {self.where}"
 
 
-def look(where: str) -> Iterator[Finding]:
+def probe_log(where: str) -> Iterator[Finding]:
     """Everything that is wrong with the log. The first thing only, where the others need it."""
 
     @contextmanager

@@ -60,13 +60,13 @@ class Watched:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(look_s)
-            self.look(loop.time())
+            self.end_slow(loop.time())
 
-    def look(self, now: float) -> None:
+    def end_slow(self, now: float) -> None:
         """Ends what takes too long."""
-        self.table.look()
+        self.table.close_slow_strangers()
         for connection in list(self.connections):
-            connection.look(now)
+            connection.end_if_slow(now)
 
 
 class BrowserConnection(H11Protocol):
@@ -130,7 +130,7 @@ class BrowserConnection(H11Protocol):
             self._watched.table.leave(self._place)
         super().connection_lost(exc)
 
-    def look(self, now: float) -> None:
+    def end_if_slow(self, now: float) -> None:
         """Ends it if its client takes nothing."""
         if self.flow.write_paused or self._is_leaving:
             size_bytes = self.transport.get_write_buffer_size()

@@ -23,16 +23,16 @@ class BulletinFeed:
         """The newest bulletin; None before the first."""
         return self._newest
 
-    def put(self, bulletin: bytes) -> None:
+    def put_bulletin(self, bulletin: bytes) -> None:
         """Replaces the newest bulletin."""
         self._newest = bulletin
         self.number += 1
-        self._tell()
+        self._wake_readers()
 
     def close(self) -> None:
         """Ends all that iterate, also before they have seen the newest bulletin."""
         self._is_closed = True
-        self._tell()
+        self._wake_readers()
 
     async def bulletins(self) -> AsyncIterator[bytes]:
         """The newest bulletin, and then each time that it is asked the newest again, when there is a newer one."""
@@ -45,6 +45,6 @@ class BulletinFeed:
             else:
                 await changed.wait()
 
-    def _tell(self) -> None:
+    def _wake_readers(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

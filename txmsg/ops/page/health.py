@@ -50,12 +50,12 @@ class HealthFile:
                 self._health = _health(self._path, stat.st_size)
                 self._written, self._new_at, self._trouble = written, self._clock(), None
         except (OSError, ValueError, RecursionError) as exc:
-            self._tell(f"{type(exc).__name__}: {exc}")
+            self._log_failure(f"{type(exc).__name__}: {exc}")
         if self._clock() - self._new_at <= _HEALTH_S_MAX:
             return self._health
         return Health(parts=dict.fromkeys(self._health.parts), measures={})
 
-    def _tell(self, trouble: str) -> None:
+    def _log_failure(self, trouble: str) -> None:
         if trouble != self._trouble:
             _log.warning(
                 "page.health_unreadable",

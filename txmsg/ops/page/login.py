@@ -216,7 +216,7 @@ class LoginMiddleware(Generic[T]):
         if not visit_of(request).has_csrf(request, values):
             return PlainTextResponse("this page is too old: load it again\n", HTTPStatus.FORBIDDEN)
         if session is not None:
-            self._sessions.end(session)
+            self._sessions.end_session(session)
         answer = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
         _set_cookie(answer, request, "")
         return answer

@@ -151,4 +151,4 @@ async def _feed(feed: BulletinFeed, board: Board, health: HealthFile | None, new
         news.clear()
         if health is not None:
             board.show_health(health.read())
-        feed.put(board.bulletin())
+        feed.put_bulletin(board.bulletin())

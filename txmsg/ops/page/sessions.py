@@ -78,7 +78,7 @@ class LoginSessions(Generic[T]):
             if before.at:
                 session.made_at = before.made_at  # a login does not prolong another one
             session.at, before.at = before.at, {}
-            self.end(before)
+            self.end_session(before)
         session.at[place] = value
         self._make_room(self._user_of(value))
         self._by_id[session.id] = session
@@ -88,7 +88,7 @@ class LoginSessions(Generic[T]):
         """For a login of this user: nobody ends the sessions of others by logging in often."""
         own = [each for each in self._by_id.values() if user and user in self._users_of(each)]
         if len(own) >= SESSIONS_OF_USER_MAX:
-            self.end(min(own, key=lambda each: each.used_at))
+            self.end_session(min(own, key=lambda each: each.used_at))
         if len(self._by_id) >= SESSIONS_MAX:
             counts = Counter(name for each in self._by_id.values() for name in self._users_of(each))
 
@@ -96,7 +96,7 @@ class LoginSessions(Generic[T]):
                 is_admin = any(map(self._is_admin, session.at.values()))
                 return is_admin, -max((counts[name] for name in self._users_of(session)), default=0), session.used_at
 
-            self.end(min(self._by_id.values(), key=claim))
+            self.end_session(min(self._by_id.values(), key=claim))
 
     def _users_of(self, session: LoginSession[T]) -> set[str]:
         return set(map(self._user_of, session.at.values()))
@@ -106,7 +106,7 @@ class LoginSessions(Generic[T]):
         if place in session.at:
             self._on_end(session.at.pop(place))
 
-    def end(self, session: LoginSession[T]) -> None:
+    def end_session(self, session: LoginSession[T]) -> None:
         """Forgets all of its logins. Ending twice is fine."""
         session.is_open = False
         self._by_id.pop(session.id, None)
@@ -116,12 +116,12 @@ class LoginSessions(Generic[T]):
     def end_expired(self) -> None:
         """Ends those that are idle or old: called every few seconds."""
         for session in [each for each in self._by_id.values() if self._has_expired(each)]:
-            self.end(session)
+            self.end_session(session)
 
     def end_all(self) -> None:
         """As a server does that stops."""
         for session in list(self._by_id.values()):
-            self.end(session)
+            self.end_session(session)
 
     def _has_expired(self, session: LoginSession[T]) -> bool:
         now = self.clock()

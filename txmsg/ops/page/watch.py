@@ -71,7 +71,7 @@ class TableWatch:
                 with connect(self._conninfo, _SETTINGS) as connection:
                     self._watch(connection)
             except Exception as exc:  # noqa: BLE001 - the root of a thread, and `read` may find odd figures
-                self._tell(exc)
+                self._log_failure(exc)
                 self._is_stopping.wait(_AGAIN_S)
 
     def _watch(self, connection: psycopg.Connection[Any]) -> None:
@@ -91,7 +91,7 @@ class TableWatch:
             if list(connection.notifies(timeout=min(left_s, _STOP_S_MAX / 2), stop_after=1)):
                 return
 
-    def _tell(self, exc: Exception) -> None:
+    def _log_failure(self, exc: Exception) -> None:
         trouble = " ".join(str(exc).split()) or type(exc).__name__
         if trouble != self._trouble:  # once, not each second
             _log.warning("page.figures_unreadable", "the figures cannot be read: %(error)s", error=trouble)

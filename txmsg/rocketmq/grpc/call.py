@@ -23,10 +23,10 @@ class GrpcStream(Protocol):
     peer: str
     """HOST:PORT of the client."""
 
-    async def send(self, data: bytes) -> None:
+    async def send_data(self, data: bytes) -> None:
         """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
 
-    def end(self, code: Code, text: str) -> None:
+    def end_call(self, code: Code, text: str) -> None:
         """Ends the call. Does nothing if the client has already ended it."""
 
     def allow(self, size_bytes: int) -> None:
@@ -35,7 +35,7 @@ class GrpcStream(Protocol):
     def admitted(self, user: str, *, is_admin: bool) -> None:
         """A call of this user is admitted; "" is none. Raises Overloaded if the connection has no place then."""
 
-    def keep(self, size_bytes: int) -> bool:
+    def count_bytes(self, size_bytes: int) -> bool:
         """Counts bytes of requests in memory; negative numbers release them. Returns whether all of them are within the
         bound.
         """
@@ -79,7 +79,7 @@ class GrpcCall:
                 raise GrpcFailed(
                     Code.RESOURCE_EXHAUSTED, "large requests fill the memory: send fewer at once, or later"
                 )
-            if (message := self._arriving.take()) is not None:
+            if (message := self._arriving.take_message()) is not None:
                 return message
             if self._has_ended:
                 if not self._arriving.size_bytes:
@@ -93,7 +93,7 @@ class GrpcCall:
 
     async def write(self, message: Message) -> None:
         """Returns when it is on its way to the client. Raises ClientGone if the client is gone."""
-        await self._stream.send(framed(message.SerializeToString()))
+        await self._stream.send_data(framed(message.SerializeToString()))
 
     async def run(self, method: Callable[[GrpcCall], Awaitable[None]]) -> None:
         """Runs the method until it returns or the deadline passes. To be run in the call's task, which is cancelled if
@@ -111,7 +111,7 @@ class GrpcCall:
         except Exception:  # noqa: BLE001 - the root of a call: its client is told that it is none of its making
             _log.exception("rocketmq.stream_failed", "%(method)s failed unexpectedly", method=self.headers.get(":path"))
             code, text = Code.INTERNAL, "an error here: see the gateway's log"
-        self._stream.end(code, text)
+        self._stream.end_call(code, text)
 
     async def _answered(self, method: Callable[[GrpcCall], Awaitable[None]]) -> None:
         if self._deadline is None:
@@ -135,7 +135,7 @@ class GrpcCall:
         """size_bytes have arrived on the stream, including padding."""
         self._unread_bytes += size_bytes
         self._kept_bytes += len(data)
-        if not self._stream.keep(len(data)) and self._kept_bytes > _SMALL_SIZE_BYTES:
+        if not self._stream.count_bytes(len(data)) and self._kept_bytes > _SMALL_SIZE_BYTES:
             self._has_room = False
         is_ready = self._arriving.add(data)
         if self._reading is not None:
@@ -155,7 +155,7 @@ class GrpcCall:
 
     def _forget(self, size_bytes: int) -> None:
         self._kept_bytes -= size_bytes
-        self._stream.keep(-size_bytes)
+        self._stream.count_bytes(-size_bytes)
 
     def _allow(self) -> None:
         if self._unread_bytes:

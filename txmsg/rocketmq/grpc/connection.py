@@ -85,7 +85,7 @@ class ConnectionOwner(Protocol):
     def failed(self, code: Code) -> None:
         """A call is answered with this code, which is not OK."""
 
-    def keep(self, size_bytes: int) -> int:
+    def count_bytes(self, size_bytes: int) -> int:
         """Counts bytes of requests in memory; negative numbers release them. Returns how many are left, negative if
         none.
         """
@@ -201,7 +201,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # ---- of the port
 
-    def look(self, now: float) -> None:
+    def end_if_slow(self, now: float) -> None:
         """Ends it if the client has not started in time, or has been silent for long and does not answer a ping."""
         if self.place is not None and not self.place.has_spoken and self.heard_at > self._began_at:
             self.place.has_spoken = True
@@ -263,9 +263,9 @@ class GrpcConnection(asyncio.Protocol):
         if headers.get(":method") != "POST" or not kind.startswith("application/grpc"):
             stream.refuse(_NO_CALL)
         elif method is None:
-            stream.end(Code.UNIMPLEMENTED, f"{path[:200]} is not served")
+            stream.end_call(Code.UNIMPLEMENTED, f"{path[:200]} is not served")
         elif not self.owner.begin():
-            stream.end(Code.RESOURCE_EXHAUSTED, "too many calls are under way: try again later")
+            stream.end_call(Code.RESOURCE_EXHAUSTED, "too many calls are under way: try again later")
         else:
             call = GrpcCall(stream, headers, size_bytes_max=self._request_size_bytes_max)
             stream.call = call
@@ -282,10 +282,10 @@ class GrpcConnection(asyncio.Protocol):
         del stream.call  # which knows its stream: it would keep what has come of its request until it is collected
         self.owner.done()
 
-    def keep(self, size_bytes: int) -> bool:
+    def count_bytes(self, size_bytes: int) -> bool:
         """As in Stream. One client can use half of all memory, two a third each, so that none uses all of it."""
         self._kept_bytes += size_bytes
-        return self.owner.keep(size_bytes) >= self._kept_bytes
+        return self.owner.count_bytes(size_bytes) >= self._kept_bytes
 
     def _arrived(self, event: DataReceived) -> None:
         stream_id, size_bytes = event.stream_id, event.flow_controlled_length or 0
@@ -453,14 +453,14 @@ class _ConnectionStream:
 
     def __init__(self, connection: GrpcConnection, h2: Http2, stream_id: int) -> None:
         self.peer = connection.peer
-        self.keep = connection.keep
+        self.count_bytes = connection.count_bytes
         self._failed = connection.owner.failed
         self._owner = connection.owner
         self.began_at = connection.heard_at
         self._connection, self._h2, self._id = connection, h2, stream_id
         self._has_headers = False
 
-    async def send(self, data: bytes) -> None:
+    async def send_data(self, data: bytes) -> None:
         """As Stream has it."""
         place = 0
         while place < len(data):
@@ -475,7 +475,7 @@ class _ConnectionStream:
             self._connection.has_written(len(chunk))
             place += len(chunk)
 
-    def end(self, code: Code, text: str) -> None:
+    def end_call(self, code: Code, text: str) -> None:
         """As Stream has it."""
         if code is not Code.OK:
             self._failed(code)

@@ -78,7 +78,7 @@ class IncomingMessages:
         """Bytes that have arrived and were not taken."""
         return len(self._bytes)
 
-    def take(self) -> bytes | None:
+    def take_message(self) -> bytes | None:
         """The next message; None if it is incomplete. Raises GrpcFailed if it is too large or compressed."""
         if len(self._bytes) < self._needed:
             return None

@@ -88,7 +88,7 @@ class Port:
                 await loop.create_server(with_tls(self._connected, tls), sock=sock, backlog=_BACKLOG)
             )
         self.table.name = f"the gateway at {listen}"
-        self._look()
+        self._end_slow()
         return int(sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
@@ -155,14 +155,14 @@ class Port:
         """As Owner has it."""
         self.failures[code] += 1
 
-    def keep(self, size_bytes: int) -> int:
+    def count_bytes(self, size_bytes: int) -> int:
         """As Owner has it."""
         self.requests_size_bytes += size_bytes
         return self.requests_size_bytes_max - self.requests_size_bytes
 
-    def _look(self) -> None:
+    def _end_slow(self) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = loop.call_later(_LOOK_S, self._look)
+        self._looking = loop.call_later(_LOOK_S, self._end_slow)
         for connection in list(self.connections):
-            connection.look(loop.time())
-        self.table.look()
+            connection.end_if_slow(loop.time())
+        self.table.close_slow_strangers()

@@ -80,14 +80,14 @@ class Guard:
         self._monotonic = monotonic
         self._confirmed_at = -math.inf
 
-    def use(self, snapshot: AccessSnapshot) -> None:
+    def use_snapshot(self, snapshot: AccessSnapshot) -> None:
         """Decides by this one from now on."""
         self.snapshot, self._rights = snapshot, {}
         self.on_change()
         self.confirm()  # last: where connections could not be looked at, the age limit holds
 
     def forget(self) -> None:
-        """Nothing is known any more: nobody is let in before the next `use`, and those who are in are cut off."""
+        """Forgets the snapshot: nobody is let in before the next `use_snapshot`, and those who are in are cut off."""
         self.snapshot, self._rights = AccessSnapshot(), {}
         self._confirmed_at = -math.inf
         self.on_change()

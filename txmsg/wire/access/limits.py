@@ -73,9 +73,9 @@ class Usage:
         self.in_flight_bytes = 0
         """Counted without a limit, too: one may be set at any time."""
         self._monotonic = monotonic
-        self.use(limits)
+        self.use_limits(limits)
 
-    def use(self, limits: UserLimits) -> None:
+    def use_limits(self, limits: UserLimits) -> None:
         """From now on these hold."""
         self.limits = limits
         self.is_limited = limits.is_any
@@ -142,10 +142,10 @@ class Usages:
             usage = self._by_user[user] = Usage(user, self._limits_of(user), wait_s_max=self._wait_s_max)
         return usage
 
-    def look(self, users: Collection[str]) -> None:
+    def apply_limits(self, users: Collection[str]) -> None:
         """Users or limits have changed."""
         for user, usage in list(self._by_user.items()):
             if user not in users:
                 del self._by_user[user]
             elif (limits := self._limits_of(user)) != usage.limits:
-                usage.use(limits)
+                usage.use_limits(limits)

@@ -38,7 +38,7 @@ class TokenBucket:
         self.room(now)
         return max(0.0, -self._tokens / self.rate)
 
-    def take(self, count: int) -> None:
+    def take_tokens(self, count: int) -> None:
         """`count` items were admitted; below 0: so many were not, after all."""
         self._tokens = min(self._burst, self._tokens - count)
 
@@ -53,10 +53,10 @@ async def admitted(
     wait_s = bucket.debt_s(now)
     if wait_s > wait_s_max:
         raise refusal()
-    bucket.take(count)
+    bucket.take_tokens(count)
     if wait_s:
         try:
             await asyncio.sleep(wait_s)
         except asyncio.CancelledError:
-            bucket.take(-count)  # who waited has given up: others may pass instead
+            bucket.take_tokens(-count)  # who waited has given up: others may pass instead
             raise

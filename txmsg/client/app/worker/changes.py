@@ -14,16 +14,16 @@ class Changes:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known = self._look()
+        self._known = self._modification_times()
 
     def since_last(self) -> str | None:
         """A file that was changed, made or deleted since the last call; None if there is none."""
-        found, before = self._look(), self._known
+        found, before = self._modification_times(), self._known
         self._known = found
         changed = {path for path, _ in found.items() ^ before.items()}
         return min(changed) if changed else None
 
-    def _look(self) -> dict[str, int]:
+    def _modification_times(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for directory, below, names in os.walk(self._root):
             below[:] = [name for name in below if name not in _LEFT_OUT and not name.startswith(".")]

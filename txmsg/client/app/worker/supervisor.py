@@ -141,7 +141,7 @@ class Supervisor:
         """Ends all processes in order, at the same time; kills those that do not."""
         for place in self._places:
             if place.worker is not None:
-                self._end(place.worker, time.monotonic())
+                self._end_worker(place.worker, time.monotonic())
                 place.worker = None
         while self._ending:
             self._look_at_ending(time.monotonic())
@@ -231,10 +231,10 @@ class Supervisor:
 
     def _replace(self, place: _ProcessSlot, now: float) -> None:
         if place.worker is not None:
-            self._end(place.worker, now)
+            self._end_worker(place.worker, now)
         self._start(place, now)
 
-    def _end(self, worker: _Worker, now: float) -> None:
+    def _end_worker(self, worker: _Worker, now: float) -> None:
         worker.child.send_signal(signal.SIGTERM)
         worker.kill_at = now + self._plan.drain_s + _GRACE_S
         self._ending.append(worker)

@@ -12,7 +12,7 @@ from txmsg.ops.console.views import View
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     for watch in look.watches.values():
-        watch.look()
+        watch.note_visit()
     return {
         "cards": [
             {

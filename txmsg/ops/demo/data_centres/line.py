@@ -29,7 +29,7 @@ class CuttableLink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._close_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -81,7 +81,7 @@ class CuttableLink:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _end(self) -> None:
+    async def _close_all(self) -> None:
         await stop_listening(self._servers)
         await self._set(is_cut=True)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

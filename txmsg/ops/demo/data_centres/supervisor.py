@@ -122,7 +122,7 @@ class _CopyRun:
         is_cut, written_before = False, 0
         while any(writer.returncode is None for writer in writers):
             time.sleep(LOOK_S)
-            self._look()
+            self._read_children()
             written = sum(self.written.values())
             if is_cut:
                 self.written_while_cut += written - written_before
@@ -141,7 +141,7 @@ class _CopyRun:
         before = missing = self.missing
         while missing and time.monotonic() < changed_at + PATIENCE_S:
             time.sleep(LOOK_S)
-            self._look()
+            self._read_children()
             if self.missing != missing:
                 missing, changed_at = self.missing, time.monotonic()
             self._public.progress(before - missing, f"{missing:,} behind")
@@ -171,7 +171,7 @@ class _CopyRun:
     def _is_copied(self, site: str) -> bool:
         return _bytes_of(self._stage.log(site)) == _bytes_of(self._stage.log(f"{site}-copy"))
 
-    def _look(self) -> None:
+    def _read_children(self) -> None:
         """What the processes say. Raises ChildFailed."""
         for name, child in self._stage.children.items():
             status = child.returncode  # asked once: it may end now

@@ -26,13 +26,13 @@ TELL_S: Final = 0.2
 async def main(burst: Burst) -> None:
     say(READY)
     async with asyncio.TaskGroup() as tasks:
-        telling = tasks.create_task(_tell(burst))
+        telling = tasks.create_task(_print_counts(burst))
         await burst.run()
         telling.cancel()
     say(json.dumps(_counts(burst) | {"request_ms": asdict(latency_of(burst.waits_ms))}))
 
 
-async def _tell(burst: Burst) -> None:
+async def _print_counts(burst: Burst) -> None:
     while True:
         say(json.dumps(_counts(burst)))
         await asyncio.sleep(TELL_S)

@@ -162,7 +162,7 @@ class _LotteryRun:
         with taking_picture(page, path) as taking:
             while taking.poll() is None:
                 time.sleep(LOOK_S)
-                self._look()
+                self._read_children()
             if taking.returncode:
                 said = taking.stderr.read().decode(errors="replace") if taking.stderr else ""
                 raise ChildFailed(f"the browser could not draw the page at {page}:\n{said[-3000:]}")
@@ -199,14 +199,14 @@ class _LotteryRun:
         seen, changed_at = done(), time.monotonic()
         while not is_over() and time.monotonic() < changed_at + PATIENCE_S:
             time.sleep(LOOK_S)
-            self._look()
+            self._read_children()
             while script and done() >= script[0][0] * self._plan.users:
                 script.pop(0)[1]()
             self._public.progress(done(), f"{self._entered - self._printed:,} wait for a ticket")
             if seen != done():
                 seen, changed_at = done(), time.monotonic()
 
-    def _look(self) -> None:
+    def _read_children(self) -> None:
         """How things are. Raises ChildFailed."""
         for name, child in self._stage.children.items():
             if name not in self._has_ended and not (name == "burst" and child.returncode == 0):

@@ -34,7 +34,9 @@ class ServiceCluster:
         self._failure: ChildFailed | None = None
         self._crashes = 0
         self._keepers = [
-            threading.Thread(target=self._keep, args=(instance,), name=f"keeper of {instance.name}", daemon=True)
+            threading.Thread(
+                target=self._restart_repeatedly, args=(instance,), name=f"keeper of {instance.name}", daemon=True
+            )
             for instance in self._instances
         ]
 
@@ -93,7 +95,7 @@ class ServiceCluster:
             if not up:
                 raise ChildFailed(f"not all service processes are up after {_UP_S_MAX:.0f} s")
 
-    def _keep(self, instance: Instance) -> None:
+    def _restart_repeatedly(self, instance: Instance) -> None:
         while not self._stopping:
             child = self._start(instance.name)
             try:

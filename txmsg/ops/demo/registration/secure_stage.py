@@ -75,7 +75,7 @@ class SecureStage(RegistrationStage):
         with self.channel(user=_ADMIN) as channel:
             ask = _asker(channel)
             for name, rights in RIGHTS.items():
-                self._keep(name, ask(AccessService.create_user, NewUser(name=name)))
+                self._write_token(name, ask(AccessService.create_user, NewUser(name=name)))
                 for right in rights:
                     ask(RulesService.allow, parse_rule(name, *right.split(" ")))
         self._start_log()
@@ -149,10 +149,10 @@ class SecureStage(RegistrationStage):
             for name in RIGHTS:
                 [old] = user_of(ask, name).tokens
                 self.revoked_token = self.token_file(name).read_text().strip()
-                self._keep(name, ask(AccessService.rotate_token, RotateToken(name=name)))
+                self._write_token(name, ask(AccessService.rotate_token, RotateToken(name=name)))
                 ask(AccessService.revoke, Revoke(name=name, token=old.id))
 
-    def _keep(self, user: str, issued: IssuedToken) -> None:
+    def _write_token(self, user: str, issued: IssuedToken) -> None:
         assert issued.token is not None
         _write_private(self.token_file(user), issued.token)
 

@@ -30,14 +30,14 @@ async def main(load: Load, began_at: float | None) -> None:
         trading = Trading(load, began_at)
         say(f"trading since {began_at!r}")
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(trading.run()), tasks.create_task(_tell(trading))]
+            work = [tasks.create_task(trading.run()), tasks.create_task(_print_counts(trading))]
             await ending.wait()
             for task in work:
                 task.cancel()
     await service.engine.dispose()
 
 
-async def _tell(trading: Trading) -> None:
+async def _print_counts(trading: Trading) -> None:
     while True:
         say(f"made {trading.made} late {trading.late_s:.3f}")
         await asyncio.sleep(TELL_S)

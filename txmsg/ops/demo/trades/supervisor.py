@@ -132,7 +132,7 @@ class _TradingRun:
         began_at = float(self._stage.start_service().wait_ready())
         self.midnight = datetime.fromtimestamp(began_at + MIDNIGHT * load.seconds, UTC)
         doomed = [name for name in KILLED_AT if name in self._stage.children] if self._plan.kill else []
-        while self._look() < load.trades:
+        while self._read_children() < load.trades:
             if doomed and self._is_time_for(doomed[0]):
                 self._kill(doomed.pop(0))
         self.traded_s = time.time() - began_at
@@ -163,11 +163,11 @@ class _TradingRun:
         """Returns when the condition holds, or when nothing moves any more."""
         seen, changed_at = self._through(), time.monotonic()
         while not condition() and time.monotonic() < changed_at + PATIENCE_S:
-            self._look(seen[0])
+            self._read_children(seen[0])
             if seen != self._through():
                 seen, changed_at = self._through(), time.monotonic()
 
-    def _look(self, done: int | None = None) -> int:
+    def _read_children(self, done: int | None = None) -> int:
         """Waits a moment, tells how things are, and how many trades are made. Raises ChildFailed."""
         time.sleep(LOOK_S)
         for child in self._stage.children.values():

@@ -86,10 +86,10 @@ class Trading:
                     await due.before.made.wait()
             await _make(together[0].event, [due.order for due in together])
             for due in together:
-                self._end(due)
+                self._end_trade(due)
                 queue.task_done()
 
-    def _end(self, due: _Due) -> None:
+    def _end_trade(self, due: _Due) -> None:
         self.made += 1
         due.made.set()
         due.before = None
