@@ -89,7 +89,7 @@ fuzz: $(STAMP) ## Fuzz all parsers and servers, each target for DURATION=60 seco
 model: $(STAMP) ## Compare random histories of two brokers with the model for about DURATION=60 seconds (SEED=n, PLANT=all)
 	$(BIN)/python -m tests.model --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)")
 
-chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; prints a verdict (SEED=n, PLANT=lost|threads|stale|copies|again|dup|reorder|phantom|gap|late|relay|overtake|inbox|outside|early|unended|hasty|blocked|clock|heartbeats AWAY=seconds without brokers)
+chaos: $(STAMP) ## Run three brokers under faults for DURATION=60 seconds; prints a verdict (SEED=n, PLANT=lost|threads|unflushed|stale|copies|again|dup|reorder|phantom|gap|late|relay|overtake|inbox|outside|early|unended|hasty|blocked|clock|heartbeats AWAY=seconds without brokers)
 	$(BIN)/python -m tests.chaos --duration $(DURATION) $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant "$(PLANT)") $(if $(AWAY),--away $(AWAY)) $(CHAOS_ARGS)
 
 mirror: $(STAMP) ## Mirror the demo and MESSAGES=1000000 by a tailer that is killed at random, RUNS=3 times; then compare (SEED=n INTO=directory|server|kafka PLANT=unfenced|nameless|uncommitted|notes)

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 import psycopg
 import pytest
 
-from tests.chaos.keeper import ClockedPostgres, compiler, prepare_clock, set_clock
+from tests.chaos.keeper import DisturbedPostgres, prepare_clock, set_clock
+from tests.preloaded import HOW_TO_INSTALL_CC, compiler
 from txmsg.broker import migrate
 
 _TEMPLATE = "template"
@@ -24,7 +25,7 @@ class SteppedServer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = count(1)
-        self._server = ClockedPostgres(directory / "postgres")
+        self._server = DisturbedPostgres(directory / "postgres")
 
     def start(self) -> None:
         prepare_clock(self._directory)
@@ -67,7 +68,7 @@ class SteppedServer:
 def stepped_server() -> Iterator[SteppedServer]:
     """Skips the test where there is no C compiler."""
     if compiler() is None:
-        pytest.skip("stepping the clock needs a C compiler")
+        pytest.skip(HOW_TO_INSTALL_CC)
     with TemporaryDirectory(prefix="txmsg-stepped-") as name:
         directory = Path(name)
         directory.chmod(0o755)  # PostgreSQL may run as another user, and looks at its clock

@@ -8,13 +8,13 @@ from __future__ import annotations
 import shutil
 
 from tests import kafka_server, mariadb_server, pgbouncer, prometheus
-from tests.chaos import guest_java, keeper
+from tests.chaos import guest_java
 from tests.page import chromium
+from tests.preloaded import HOW_TO_INSTALL_CC, compiler
 from tests.rocketmq import programs
 from txmsg.ops.demo.browser import find_browser
 
 HOW_TO_INSTALL_LOGROTATE = "logrotate is not installed: `apt-get install logrotate` (Debian)"
-_HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev` (Debian)"
 
 
 def missing(*, mariadb: str, kafka: str) -> list[str]:
@@ -30,6 +30,6 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         programs.NODE.how_to_install: programs.NODE.is_installed(),
         # One that is too old is all that some systems have: its tests are skipped all the same, and say so.
         programs.GO.how_to_install: shutil.which("go") is not None,
-        _HOW_TO_INSTALL_CC: keeper.compiler() is not None,
+        HOW_TO_INSTALL_CC: compiler() is not None,
     }
     return [how_to_install for how_to_install, is_there in found.items() if not is_there]

@@ -117,12 +117,23 @@ def processes_of(server: EmbeddedPostgres) -> list[psutil.Process]:
 
 
 def kill_all(server: EmbeddedPostgres) -> None:
-    """SIGKILL, to every process of it. One that is forked meanwhile would wait for ever for locks of those killed."""
+    """SIGKILL, to every process of it; returns when all have ended.
+
+    One that is forked meanwhile would wait for ever for locks of those killed.
+    """
     postmaster, *_ = processes_of(server)
     postmaster.suspend()
-    for process in processes_of(server):
+    processes = processes_of(server)
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    until(lambda: not any(_runs(process) for process in processes))
+
+
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @contextmanager

@@ -39,6 +39,9 @@ _ROWS = {
     "cut_database": "brokers cut off from the database",
     "cut_clients": "brokers cut off from clients",
     "postgres": "restarts of PostgreSQL, killed",
+    "slow_disk": "slow disks of the database",
+    "power_loss": "losses of its power",
+    "forgotten": "  writes to its log lost by these",
     "promote": "standbys promoted",
     "restore": "backups restored",
     "lost": "  messages lost by these, with every copy",
@@ -115,8 +118,8 @@ def _known(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]
 @click.option("--rate", default=200.0, show_default=True, help="Sends and transactions per second.")
 @click.option(
     "--plant",
-    help="lost, threads, stale, dup, reorder, phantom, gap, late, relay, overtake, inbox, outside, unended, hasty, or "
-    "the name of one: must be found.",
+    help="lost, threads, unflushed, stale, dup, reorder, phantom, gap, late, relay, overtake, inbox, outside, unended, "
+    "hasty, or the name of one: must be found.",
 )
 @click.option(
     "--without",

@@ -106,7 +106,7 @@ class Faults:
                 self._disturb_process(fault)
             case Kind.CUT_DATABASE | Kind.CUT_CLIENTS | Kind.BUSINESS:
                 self._cut(fault)
-            case Kind.POSTGRES | Kind.PROMOTE | Kind.RESTORE:
+            case Kind.POSTGRES | Kind.PROMOTE | Kind.RESTORE | Kind.SLOW_DISK | Kind.POWER_LOSS:
                 self._disturb_database(fault)
             case Kind.CLOCK:
                 self._step_clock(fault)
@@ -184,6 +184,11 @@ class Faults:
                 servers.promote(fault.standby, wait, fault.for_s)
             case Kind.RESTORE:
                 servers.restore(wait, fault.for_s, to_moment=fault.to_moment)
+            case Kind.SLOW_DISK:
+                with servers.slow_disk(fault.sync_delay_s):
+                    wait(fault.for_s)
+            case Kind.POWER_LOSS:
+                servers.lose_power(wait, fault.for_s, sync_delay_s=fault.sync_delay_s)
 
     def _step_clock(self, fault: Fault) -> None:
         self._set_clock(fault.clock_step_s)
@@ -308,7 +313,7 @@ def _actor(fault: Fault) -> tuple[object, int]:
     for kinds in (OF_GATEWAYS, OF_GUEST_PRODUCERS, OF_GUEST_CONSUMERS):
         if fault.kind in kinds:
             return kinds, fault.target
-    if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE):
+    if fault.kind in (Kind.POSTGRES, Kind.PROMOTE, Kind.RESTORE, Kind.POWER_LOSS):
         return "servers", 0
     if fault.kind in (Kind.CLOCK, Kind.CLOCK_KILL):
         return "clock", 0

@@ -1,12 +1,11 @@
-"""A PostgreSQL whose clock can be stepped, while it runs and for all of its processes at once.
+"""A PostgreSQL whose clock can be stepped, while it runs and for all of its processes at once, and whose disk is slow.
 
-`python -m tests.chaos.keeper DIR` is the product's keeper, but preloads `clock.c` into PostgreSQL. A file says how
-wrong the clock is. Without a C compiler the clock is right.
+`python -m tests.chaos.keeper DIR` is the product's keeper, but preloads into PostgreSQL what has been prepared beside
+the data directory: `clock.c`, and tests/disk.c. Without a C compiler the clock is right and the disk fast.
 """
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 import sys
@@ -14,32 +13,39 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
 
+from tests.disk import Disk
+from tests.preloaded import compile_library, compiler
 from txmsg.broker.embedded import EmbeddedPostgres, keeper
 
 _SOURCE = Path(__file__).with_name("clock.c")
 _OFFSET = "clock"
 _LIBRARY = "clock.so"
+_FORGETS = "/pg_wal/"
+"""The write-ahead log, on whose syncs commits rest. No other file is ever ahead of it, so all of those may stay."""
 
 
-class ClockedPostgres(EmbeddedPostgres):
+class DisturbedPostgres(EmbeddedPostgres):
     """An embedded PostgreSQL that is started by this module."""
 
     _keeper: ClassVar = "tests.chaos.keeper"
 
+    @property
+    def disk(self) -> Disk:
+        """Its own, with a delay that all servers in this directory share. Make it forgetful before the start."""
+        return _disk_of(self.data_dir)
 
-def compiler() -> str | None:
-    """The C compiler, if there is one."""
-    return shutil.which("cc")
+    def forget_unsynced(self) -> int:
+        """Takes away what was not synced. No process of the server runs. Returns the number of writes that are lost."""
+        return self.disk.forget(self.data_dir / "cluster" / "pg_wal")
 
 
 def prepare_clock(directory: Path) -> None:
     """Makes the clock of the servers whose data directories are in this one, before the first starts; it is right."""
-    (directory / _OFFSET).write_bytes(bytes(8))
-    if (cc := compiler()) is not None:
-        command = [cc, "-shared", "-fPIC", "-O2", "-o", str(directory / _LIBRARY), str(_SOURCE)]
-        subprocess.run(command, check=True, timeout=60)
-    for path in directory.glob(f"{_OFFSET}*"):
-        path.chmod(0o755)  # PostgreSQL may run as another user
+    offset = directory / _OFFSET
+    offset.write_bytes(bytes(8))
+    offset.chmod(0o644)  # PostgreSQL may run as another user
+    if compiler() is not None:
+        compile_library(_SOURCE, directory / _LIBRARY)
 
 
 def set_clock(directory: Path, offset_s: float) -> None:
@@ -48,19 +54,35 @@ def set_clock(directory: Path, offset_s: float) -> None:
         file.write(struct.pack("=q", round(offset_s * 1e9)))
 
 
+def _disk_of(root: Path) -> Disk:
+    return Disk(root.parent, root.name)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """What PostgreSQL is started with besides."""
+    found: list[dict[str, str]] = []
+    library, disk = root.parent / _LIBRARY, _disk_of(root)
+    if library.exists():
+        found.append({"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(root.parent / _OFFSET)})
+    if disk.is_prepared:
+        found.append(dict(disk.environment(forgets=_FORGETS if disk.is_forgetful else None)))
+    together = {name: value for each in found for name, value in each.items()}
+    if found:
+        together["LD_PRELOAD"] = ":".join(each["LD_PRELOAD"] for each in found)
+    return together
+
+
 def main() -> int:
     root = Path(sys.argv[1])
-    library = root.parent / _LIBRARY
-    if library.exists():
-        environment = {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(root.parent / _OFFSET)}
+    environment = _environment(root)
 
-        def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-            if Path(command[0]).name == "pg_ctl":
-                options["env"] = options["env"] | environment
-            return real_run(command, **options)
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if Path(command[0]).name == "pg_ctl":
+            options["env"] = options["env"] | environment
+        return real_run(command, **options)
 
-        real_run = subprocess.run
-        patch.object(subprocess, "run", run).start()
+    real_run = subprocess.run
+    patch.object(subprocess, "run", run).start()
     return keeper._main([str(root)])
 
 

@@ -23,6 +23,10 @@ PAUSE_S = (6.0, 8.0)
 """Longer than the lease of a broker lasts: 5 s."""
 GUEST_PAUSE_S = (1.0, 12.0)
 """At times longer than what a client was given is its own, and than a producer waits for an answer."""
+SYNC_DELAYS_S = (0.003, 0.02, 0.1, 0.3)
+"""A disk in a cloud has 3 ms. What `async` promises to write in time must be written in time on all of them."""
+LOSS_DELAYS_S = (0.1, 0.3)
+"""Before a loss of power: long enough for the kill to come while something is not synced."""
 CLOCK_STEP_S = (2.0, 15.0)
 CLOCK_LEAP_S = 3600.0
 """The clock of the database is set forward or back by CLOCK_STEP_S or by this, and then set right."""
@@ -41,6 +45,8 @@ class Kind(enum.Enum):
     POSTGRES = "PostgreSQL killed"
     PROMOTE = "standby promoted"
     RESTORE = "backup restored"
+    SLOW_DISK = "disk of the database slow"
+    POWER_LOSS = "database lost its power, and what it had not synced"
     CLOCK = "clock of the database stepped"
     CLOCK_KILL = "clock of the database set back while all brokers are dead"
     SEEK = "group sent back"
@@ -100,6 +106,8 @@ class Fault:
     hunt_s: float = 9.0
     """For how long that moment is looked for at most."""
     cut: Cut = Cut.RESET
+    sync_delay_s: float = 0.0
+    """How much longer each sync of the database takes meanwhile."""
     clock_step_s: float = 0.0
     """How wrong the wall clock of a restarted broker is, or that of the database."""
     standby: Standby = Standby.CLOSE
@@ -114,12 +122,17 @@ OF_GATEWAYS = (Kind.GATEWAY, Kind.GATEWAY_STOP, Kind.GATEWAY_PAUSE, Kind.GATEWAY
 OF_GUEST_PRODUCERS = (Kind.GUEST_PRODUCER, Kind.GUEST_PRODUCER_PAUSE)
 OF_GUEST_CONSUMERS = (Kind.GUEST_CONSUMER, Kind.GUEST_CONSUMER_PAUSE)
 _OF_GUESTS = (*OF_GATEWAYS, *OF_GUEST_PRODUCERS, *OF_GUEST_CONSUMERS)
-_MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK, Kind.SERVICE)
+_OF_DISK = (Kind.SLOW_DISK, Kind.POWER_LOSS)
+NEED_COMPILER = (Kind.CLOCK, Kind.CLOCK_KILL, *_OF_DISK)
+"""What is preloaded into PostgreSQL does these."""
+_MUST_BE_SHORT = (Kind.PROMOTE, Kind.SEEK, Kind.SERVICE, *_OF_DISK)
 _MUST_BE = (*_MUST_BE_SHORT, Kind.RESTORE, Kind.CLOCK, Kind.CLOCK_KILL, Kind.REDRIVE)
 _SPANS_S = {
     Kind.PAUSE: PAUSE_S,
     Kind.TWIN: (5.0, 8.0),
     Kind.PROMOTE: (0.4, 1.5),
+    Kind.SLOW_DISK: (2.0, 8.0),
+    Kind.POWER_LOSS: (0.2, 1.0),
     Kind.CLOCK: (3.0, 12.0),
     Kind.CLOCK_KILL: (2.0, 3.0),
     Kind.GATEWAY_PAUSE: (1.0, 3.5),
@@ -140,6 +153,7 @@ def faults(seed: int, duration_s: float, *, without: Collection[Kind] = (), gues
         found += _short(rng, duration_s)
     for minute in range(int(duration_s // MINUTE_S)):
         found += _minute(rng, minute * MINUTE_S)
+    found += _of_disk(random.Random(f"disk {seed}"), duration_s)
     found += _of_chain(random.Random(f"chain {seed}"), duration_s)
     if guests:
         found += _of_guests(random.Random(f"guests {seed}"), duration_s)
@@ -182,6 +196,16 @@ def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
     yield _fault(rng, Kind.POSTGRES, 0, duration_s * 0.8)
     yield replace(_fault(rng, Kind.PROMOTE, 0, duration_s * 0.3), standby=Standby.BEHIND, for_s=1.0)
     yield replace(_fault(rng, Kind.SEEK, 0, duration_s * 0.5), again=False)
+
+
+def _of_disk(rng: random.Random, duration_s: float) -> Iterator[Fault]:
+    """In each minute the disk is slow, and loses what was not synced, twice each; once, where there is less time."""
+    for start in range(max(1, int(duration_s // MINUTE_S))):
+        for kind in _OF_DISK:
+            for _ in range(2 if duration_s >= MINUTE_S else 1):
+                at_s = start * MINUTE_S + rng.uniform(0.1, 0.9) * min(duration_s, MINUTE_S)
+                delay_s = rng.choice(SYNC_DELAYS_S if kind is Kind.SLOW_DISK else LOSS_DELAYS_S)
+                yield replace(_fault(rng, kind, 0, at_s), sync_delay_s=delay_s)
 
 
 def _of_chain(rng: random.Random, duration_s: float) -> Iterator[Fault]:

@@ -15,6 +15,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import psycopg
+from psycopg import AsyncConnection
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
@@ -24,7 +25,7 @@ from tests.model.model import Defect
 from txmsg.broker.cluster.clock import Heartbeats
 from txmsg.broker.delivery.keys import OrderingKeys
 from txmsg.broker.delivery.window import InFlightWindow, WindowProgress
-from txmsg.broker.store import batch, retries
+from txmsg.broker.store import batch, connect, retries
 from txmsg.broker.store.rows import Generations
 from txmsg.broker.waits import Waits
 from txmsg.checker.fence.own_rows import own_connection
@@ -213,6 +214,18 @@ def _heartbeats_are_believed() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _commits_are_not_flushed() -> Iterator[None]:
+    """PostgreSQL tells a broker of a commit before it is on disk."""
+
+    async def set_(connection: AsyncConnection[Any], settings: Mapping[str, str]) -> None:
+        await original(connection, {**settings, "synchronous_commit": "off"})
+
+    original = connect._set
+    with patch.object(connect, "_set", set_):
+        yield
+
+
 def _of_model(name: str) -> model.Plant:
     return next(plant for plant in model.PLANTS if plant.name == name)
 
@@ -293,6 +306,11 @@ PLANTS = (
         "early",
         frozenset({"I1", "I2"}),
         model.Plant("a commit does not wait for its half message", Defect.LOST, code=_committed_before_the_half),
+    ),
+    Plant(
+        "unflushed",
+        frozenset({"I1", "I2"}),
+        model.Plant("a broker answers before the flush", Defect.LOST, code=_commits_are_not_flushed),
     ),
     Plant(
         "stale",

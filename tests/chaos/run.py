@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from tests.chaos import chain, chain_verdict, keeper, tables
+from tests.chaos import chain, chain_verdict, tables
 from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
@@ -21,8 +21,19 @@ from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
 from tests.chaos.liveness import Standstill, Waiting, Watch
-from tests.chaos.plan import OF_GUEST_CONSUMERS, OF_GUEST_PRODUCERS, Cut, Done, Kind, Moment, faults, missing
+from tests.chaos.plan import (
+    NEED_COMPILER,
+    OF_GUEST_CONSUMERS,
+    OF_GUEST_PRODUCERS,
+    Cut,
+    Done,
+    Kind,
+    Moment,
+    faults,
+    missing,
+)
 from tests.chaos.plant import Plant
+from tests.preloaded import compiler
 
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
 """How long nothing may get nearer to its end, after all has healed."""
@@ -86,7 +97,7 @@ def play(
         away_s = away_s or _AWAY_OF_PLANT_S
     if plant is not None and plant.needs_guests:
         guests = guests or (PYTHON,)
-    without = {*without, *(() if keeper.compiler() else (Kind.CLOCK, Kind.CLOCK_KILL))}
+    without = {*without, *(() if compiler() else NEED_COMPILER)}
     result = Result(seed, duration_s, without=without, guests=guests)
     directory = Path(tempfile.mkdtemp(prefix="txmsg-chaos-"))
     is_over = False
@@ -168,6 +179,9 @@ def _play(
     has_guests = cluster.guests is not None
     result.missing = missing(done, began, result.duration_s, without=result.without, guests=has_guests)
     result.counts = _counts(look.recorder, done, left=left) + look.recorder.steps + of_chain
+    result.counts["forgotten"] = cluster.servers.writes_forgotten
+    if result.counts["power_loss"] and not result.counts["forgotten"]:
+        result.missing = [*result.missing, "no loss of power took anything"]
     if has_guests:
         result.counts.update(_counts_of_guests(look.recorder))
     if cluster.guests is not None and JAVA in cluster.guests.languages:

@@ -1,5 +1,7 @@
 """The servers of the Notify database: a primary and its standby, what befalls them, and what is lost by it.
 
+Their disk can be slow, and a primary that loses its power loses what it had not synced (tests/disk.py).
+
 Whoever connects goes through a link that leads to the primary, as by an address that moves. After a promotion or a
 restore nobody is let in before it is read what the new primary holds; the dead one is then started once more, alone, to
 read what it held: the difference is what may be missing afterwards, and nothing else.
@@ -12,7 +14,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,34 +25,45 @@ import psycopg
 from tests.acceptance.standby import copy_of, host_of, kill_all
 from tests.chaos import tables
 from tests.chaos.history import Loss
-from tests.chaos.keeper import ClockedPostgres, prepare_clock, set_clock
+from tests.chaos.keeper import DisturbedPostgres, prepare_clock, set_clock
 from tests.chaos.network import Link, Network
 from tests.chaos.plan import Cut, Standby
+from tests.disk import Disk
+from tests.preloaded import compiler
 from tests.waiting import until
 
 DATABASE = "notify"
 _COPIES_MAX = 4
 _DEAD_WAL = "dead_wal"
+_UNSYNCED_S_MAX = 5.0
+_STEP_S = 0.01
 
 
 class Servers:
     """`start`, then `add_standby`; `stop` ends all."""
 
     def __init__(self, directory: Path, network: Network) -> None:
-        self.primary = ClockedPostgres(directory / "notify-0")
-        self.standby: ClockedPostgres | None = None
+        self.standby: DisturbedPostgres | None = None
         self.losses: list[Loss] = []
         self.crashes: list[float] = []
         """When a primary was certainly dead."""
+        self.writes_forgotten = 0
+        """Writes to the write-ahead log that losses of power have taken back."""
         self._directory, self._network = directory, network
-        self._numbers = count(1)
+        self._numbers = count()
         self._links: list[Link] = []
         self._replication: Link
         self._clock = threading.Lock()
+        self._disk = Disk(directory)
+        self._delays_s: list[float] = []
+        self._delaying = threading.Lock()
+        self.primary = self._server()
 
     def start(self) -> str:
         """The URL of an empty database."""
         prepare_clock(self._directory)
+        if compiler() is not None:
+            self._disk.prepare()
         self._start(self.primary)
         self._replication = self._network.link(self._socket())
         return self.primary.create_database(DATABASE)
@@ -126,6 +140,26 @@ class Servers:
             self.standby = None
         self._replace_primary(backup, "restore of a backup", died, is_restored=True)
 
+    @contextmanager
+    def slow_disk(self, sync_delay_s: float) -> Iterator[None]:
+        """Meanwhile each sync of all servers takes so much longer, or longer still if that is asked for, too."""
+        self._change_delays(self._delays_s.append, sync_delay_s)
+        try:
+            yield
+        finally:
+            self._change_delays(self._delays_s.remove, sync_delay_s)
+
+    def lose_power(self, wait: Callable[[float], object], down_s: float, *, sync_delay_s: float) -> None:
+        """All of the primary is killed on a slow disk, and it comes back with what it has synced."""
+        with self.slow_disk(sync_delay_s):
+            deadline = time.monotonic() + _UNSYNCED_S_MAX
+            while not self.primary.disk.unsynced_bytes() and time.monotonic() < deadline:
+                wait(_STEP_S)  # there may be nothing to lose: no load, or all brokers are dead
+            self._kill_primary()
+        self.writes_forgotten += self.primary.forget_unsynced()
+        wait(down_s)
+        self._start(self.primary)
+
     def step_clock(self, offset_s: float) -> None:
         """From now on the clock of all servers is wrong by so much: also while one takes the place of another."""
         with self._clock:
@@ -140,7 +174,7 @@ class Servers:
             return
         assert since - 0.1 < clock < time.time() + 0.1, f"the clock should be {offset_s} s off, and is {clock - since}"
 
-    def _recover_until(self, backup: ClockedPostgres, moment: str) -> None:
+    def _recover_until(self, backup: DisturbedPostgres, moment: str) -> None:
         """Says how: from the log that the dead primary has left."""
         cluster = backup.data_dir / "cluster"
         # The server may be another user, who does not reach other directories than its own.
@@ -159,7 +193,7 @@ class Servers:
         self.crashes.append(time.monotonic())
         return self.crashes[-1]
 
-    def _replace_primary(self, new: ClockedPostgres, cause: str, died: float, *, is_restored: bool) -> None:
+    def _replace_primary(self, new: DisturbedPostgres, cause: str, died: float, *, is_restored: bool) -> None:
         """Everybody goes to the new one, when it is known what it holds."""
         after = tables.survey(_pinned(new))
         old, self.primary = self.primary, new
@@ -173,15 +207,22 @@ class Servers:
 
     # ---- one server
 
-    def _server(self) -> ClockedPostgres:
-        return ClockedPostgres(self._directory / f"notify-{next(self._numbers)}")
+    def _server(self) -> DisturbedPostgres:
+        server = DisturbedPostgres(self._directory / f"notify-{next(self._numbers)}")
+        server.disk.make_forgetful()
+        return server
 
-    def _start(self, server: ClockedPostgres) -> None:
+    def _change_delays(self, change: Callable[[float], None], delay_s: float) -> None:
+        with self._delaying:
+            change(delay_s)
+            self._disk.set_delay(max(self._delays_s, default=0.0))
+
+    def _start(self, server: DisturbedPostgres) -> None:
         # pg_ctl takes a server whose start seems to lie before its own for another one, and waits for it in vain.
         with self._clock:
             server.start()
 
-    def _copy_primary(self, to: ClockedPostgres, *options: str) -> None:
+    def _copy_primary(self, to: DisturbedPostgres, *options: str) -> None:
         """Tries again: a clock that is stepped meanwhile, or a promotion just before, may end a backup."""
         for attempt in range(_COPIES_MAX):
             try:
@@ -196,7 +237,7 @@ class Servers:
             else:
                 return
 
-    def _remove(self, server: ClockedPostgres) -> None:
+    def _remove(self, server: DisturbedPostgres) -> None:
         server.kill()
         server.stop()
         shutil.rmtree(server.data_dir)
@@ -204,11 +245,11 @@ class Servers:
     def _socket(self) -> Path:
         return Path(host_of(self.primary)) / ".s.PGSQL.5432"
 
-    def _query(self, server: ClockedPostgres, statement: str) -> list[tuple[Any, ...]]:
+    def _query(self, server: DisturbedPostgres, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(_pinned(server), autocommit=True, connect_timeout=10) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
 
-def _pinned(server: ClockedPostgres) -> str:
+def _pinned(server: DisturbedPostgres) -> str:
     return tables.pinned(server.url(DATABASE))

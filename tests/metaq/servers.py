@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -43,8 +43,15 @@ def linked(address: str) -> Iterator[tuple[Link, str]]:
 class MetaQProcess(BrokerProcess):
     """`txmsg metaq serve` as a child process."""
 
-    def __init__(self, data_dir: Path, *options: str, log: Path, address: str | None = None) -> None:
-        super().__init__(None, *options, log=log, address=address)
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        log: Path,
+        address: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(None, *options, log=log, address=address, environment=environment)
         self.data_dir = data_dir
 
     def arguments(self) -> list[str]:
