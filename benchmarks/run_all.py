@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 BENCHMARKS = (
     "transactional_send",
+    "slow_disk",
     "decorated",
     "handlers",
     "delivery",

@@ -20,6 +20,7 @@ SMALLEST = {
     "tailer": ["--rows", "1000", "--turns", "1", "--seconds", "0.3"],
     "capacity": ["--seconds", "0.5", "--clients", "10"],
     "transactional_send": ["--seconds", "1"],
+    "slow_disk": ["--seconds", "1", "--delays-ms", "0,3", "--callers", "1,16"],
     "observability": ["--turns", "1", "--seconds", "0.5"],
     "console": ["--quick", "--groups", "600"],
     "kafka": ["--quick"],
