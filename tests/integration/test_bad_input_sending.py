@@ -118,7 +118,7 @@ def test_topics_can_be_created_twice_but_keep_their_queues(broker: BrokerProcess
     assert f"raise the number with `txmsg topic alter {name} --queues 8`" in error
     assert is_documented(TopicExists(error.removeprefix("Error: ").strip()))
     error = topic(broker, "create", name, "--queues", "2")
-    assert f"topic '{name}' exists with 4 queues, not 2: use it is, or choose another name" in error
+    assert f"topic '{name}' exists with 4 queues, not 2: use it as it is, or choose another name" in error
     assert "topic 'a b' is not a valid name: it holds ' '" in topic(broker, "create", "a b")
 
 

@@ -51,7 +51,7 @@ class Membership:
     def wait(self, _: float) -> bool:
         return True
 
-    def hold(self, wanted: Collection[LogQueue]) -> list[LogQueue]:
+    def hold_partitions(self, wanted: Collection[LogQueue]) -> list[LogQueue]:
         return list(wanted)
 
     def committed(self, _: object) -> dict[LogQueue, Stored]:

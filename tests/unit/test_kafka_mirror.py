@@ -179,7 +179,7 @@ class Expired:
     def tails(self, _: object) -> list[QueueTail]:
         return [QueueTail(None, None)]
 
-    def look(self) -> Expired:
+    def read_row(self) -> Expired:
         return self
 
     def positions(self) -> dict[int, MirrorPosition]:

@@ -219,7 +219,7 @@ def test_a_filter_matches_what_sqlite_selects(condition: Both, properties: dict[
     truth = None if flag is None else flag == "true"
     with closing(sqlite3.connect(":memory:")) as database:
         [(selected,)] = database.execute(
-            f"select ({condition.sqlite}) is true from (select :n, :m, :s, :t, :f)",
+            f"select ({condition.sqlite}) is true from (select :n as n, :m as m, :s as s, :t as t, :f as f)",
             {**columns, **numbers, "f": truth},
         )
     assert parse_filter(condition.rocketmq).matches(properties) == bool(selected), condition

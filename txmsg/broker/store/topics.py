@@ -263,11 +263,12 @@ class TopicRegistry:
         if request.queues not in {None, queues}:
             if (request.queues or 0) > queues:
                 raise TopicExists(
-                    f"topic {name!r} exists with {queues} queues, not {request.queues}: use it is, or raise the "
+                    f"topic {name!r} exists with {queues} queues, not {request.queues}: use it as it is, or raise the "
                     f"number with `txmsg topic alter {name} --queues {request.queues}`"
                 )
             raise TopicExists(  # queues are never taken away
-                f"topic {name!r} exists with {queues} queues, not {request.queues}: use it is, or choose another name"
+                f"topic {name!r} exists with {queues} queues, not {request.queues}: use it as it is, or choose "
+                "another name"
             )
         if erasable_s not in {None, kept_s}:
             raise TopicExists(

@@ -4,7 +4,7 @@ location    the address of a Kafka cluster, and the file of its properties  (pur
 names       topics of txmsg as topics of Kafka                       (pure)
 record      messages as records                                      (pure)
 batch       records of a partition as messages or as Arrow
-errors      Kafka's errors of txmsg
+errors      Kafka's errors as errors of txmsg
 clients     creates producers, consumers and administrators
 awaited     waits for calls of Kafka's client
 probe       reads single records

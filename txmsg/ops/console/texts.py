@@ -27,7 +27,7 @@ def texts(language: str) -> Mapping[str, str]:
 
 
 def summary_of(alert: ActiveAlert, language: str) -> str:
-    """What it says in this language; an operator's own rule says it was written."""
+    """What it says in this language; an operator's own rule says it as it was written."""
     check = BY_ALERT.get(alert.rule)
     if check is None or language == "en":
         return alert.summary
