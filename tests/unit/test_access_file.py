@@ -25,7 +25,7 @@ ops = ["administer cluster", "describe group:*"]
 """
 
 
-def test_users_are_known_by_tokens_and_certificates_and_have_their_rights() -> None:
+def test_users_authenticate_by_tokens_and_certificates_with_their_rights() -> None:
     guard = Guard()
     guard.use_snapshot(read_access(FILE, 7))
     shop, ops = guard.authenticate(TOKEN.text, "", "peer"), guard.authenticate("", "ops.example", "peer")
@@ -41,7 +41,7 @@ def test_users_are_known_by_tokens_and_certificates_and_have_their_rights() -> N
     assert guard.limits_of("ops") == guard.limits
 
 
-def test_an_empty_file_lets_nobody_in() -> None:
+def test_an_empty_file_grants_no_access() -> None:
     snapshot = read_access("", 1)
     assert (snapshot.users, snapshot.credentials, snapshot.rules.all) == ({}, {}, ())
 
@@ -81,7 +81,7 @@ def test_a_mistake_is_named(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-def test_a_token_in_the_file_instead_of_its_hash_is_refused_and_not_repeated() -> None:
+def test_a_plain_token_instead_of_its_hash_is_refused_and_not_quoted() -> None:
     with pytest.raises(MisuseError) as caught:
         read_access(f"[users.shop]\ntokens = ['{TOKEN.text}']", 1)
     assert "txmsg metaq token" in str(caught.value)

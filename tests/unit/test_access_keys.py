@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_secret_is_read_again_by_the_same_file_as_of_its_own_id_and_user_only(path: Path, tmp_path: Path) -> None:
+def test_a_sealed_secret_opens_only_with_the_same_file_id_and_user(path: Path, tmp_path: Path) -> None:
     made = new_access_key()
     sealed = KeyFile(path).seal(made, "shop")
     opened = KeyFile(path).open
@@ -34,7 +34,7 @@ def test_a_secret_is_read_again_by_the_same_file_as_of_its_own_id_and_user_only(
     assert made.secret not in repr(made)
 
 
-def test_the_first_line_encrypts_and_each_decrypts(path: Path) -> None:
+def test_the_first_key_encrypts_and_every_key_decrypts(path: Path) -> None:
     old = new_access_key()
     key = AccessKey(id=old.id, user="shop", sealed_secret=KeyFile(path).seal(old, "shop"))
     before = path.read_text()
@@ -46,14 +46,14 @@ def test_the_first_line_encrypts_and_each_decrypts(path: Path) -> None:
     assert KeyFile(path).open(AccessKey(id=new.id, user="shop", sealed_secret=sealed)) is None
 
 
-def test_a_file_is_private_and_never_made_over(path: Path) -> None:
+def test_a_key_file_is_private_and_never_overwritten(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(MisuseError, match="File exists"):
         KeyFile.make(path)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "not base64", "AAAA", "\u00e9"])
-def test_a_file_without_a_key_is_refused_with_the_way_out(path: Path, text: str) -> None:
+def test_a_file_without_a_key_is_refused_with_a_remedy(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(MisuseError, match="txmsg user access-key file FILE"):
         KeyFile(path)
@@ -71,14 +71,14 @@ def test_a_file_without_a_key_is_refused_with_the_way_out(path: Path, text: str)
         ("rocketmq2", "geheim\u00e9\u00e9", "of ASCII"),
     ],
 )
-def test_an_access_key_that_cannot_be_kept_is_refused_without_its_secret(key_id: str, secret: str, why: str) -> None:
+def test_an_access_key_that_cannot_be_stored_is_refused_without_its_secret(key_id: str, secret: str, why: str) -> None:
     with pytest.raises(MisuseError) as refused:
         known_access_key(key_id, secret)
     assert why in str(refused.value)
     assert secret not in str(refused.value)
 
 
-def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None:
+def test_an_access_key_authenticates_its_user_until_it_is_revoked() -> None:
     key = AccessKey(id="a" * 16, user="shop", sealed_secret=b"sealed")
     guard = Guard()
     guard.use_snapshot(AccessSnapshot(version=1, users={"shop": User(name="shop")}, access_keys={key.id: key}))
@@ -96,7 +96,7 @@ def test_who_has_proven_its_access_key_is_its_user_until_it_is_revoked() -> None
         guard.renewed(principal)
 
 
-def test_a_secret_that_is_given_in_place_of_its_access_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_given_in_place_of_its_access_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     made = new_access_key()
     guard = Guard()

@@ -41,13 +41,13 @@ def test_an_exact_name_allows_no_other_name() -> None:
     assert allowed(rules, SEND, "orders", user="ann") is None
 
 
-def test_a_prefix_allows_the_names_that_begin_so() -> None:
+def test_a_prefix_allows_the_names_that_begin_with_it() -> None:
     rules = RuleSet([parse_rule("anna", "send", "topic:orders*")])
     assert [name for name in ("orders", "orders.eu") if not allowed(rules, SEND, name)] == []
     assert [name for name in ("order", "my-orders", "") if allowed(rules, SEND, name)] == []
 
 
-def test_only_a_rule_for_all_names_allows_what_names_none() -> None:
+def test_only_a_rule_for_all_names_allows_a_request_without_a_name() -> None:
     assert allowed(RuleSet([parse_rule("anna", "send", "topic:*")]), SEND, "") == "anna send topic:*"
 
 
@@ -60,7 +60,7 @@ def test_every_right_on_a_name_includes_describing_it_and_nothing_else() -> None
         assert found == {right, Right(Action.DESCRIBE, right.kind)}
 
 
-def test_a_role_gives_its_rules_to_those_who_have_it() -> None:
+def test_a_role_gives_its_rules_to_users_that_have_it() -> None:
     rules = RuleSet([parse_rule("role:shop", "send", "topic:orders")])
     assert allowed(rules, SEND, "orders", roles=("shop",)) == "role:shop send topic:orders"
     assert allowed(rules, SEND, "orders", roles=("bank",)) is None
@@ -73,7 +73,7 @@ def test_the_role_admin_may_do_everything() -> None:
     assert allowed(RuleSet(), ADMINISTER_CLUSTER, "", user="admin") is None
 
 
-def test_having_a_right_at_all_needs_one_rule_for_it() -> None:
+def test_having_a_right_for_any_name_needs_one_rule_with_it() -> None:
     rights = RuleSet([parse_rule("anna", "send", "topic:orders")]).rights_of("anna", ())
     assert rights.has(SEND)
     assert rights.has(DESCRIBE)
@@ -101,7 +101,7 @@ def test_a_rule_is_written_as_it_is_read() -> None:
         (("anna", "fly", "group:g"), "use one of send, receive, check, describe, administer"),
     ],
 )
-def test_a_rule_that_means_nothing_is_refused(words: tuple[str, str, str], told: str) -> None:
+def test_an_invalid_rule_is_refused(words: tuple[str, str, str], told: str) -> None:
     with pytest.raises(MisuseError, match=r".*") as caught:
         parse_rule(*words)
     assert told in str(caught.value)

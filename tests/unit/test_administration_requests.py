@@ -37,7 +37,7 @@ _CALLS: dict[str, tuple[str, Callable[[int], object]]] = {
 
 @pytest.mark.parametrize("call", _CALLS)
 @pytest.mark.parametrize("number", [-1, 10**30, 2.5])
-def test_a_number_that_the_request_cannot_hold_is_refused_by_its_name(call: str, number: Any) -> None:
+def test_a_number_out_of_range_is_refused_with_its_field_name(call: str, number: Any) -> None:
     name, ask = _CALLS[call]
     with pytest.raises(MisuseError, match=f"{name}=.* must be a whole number from 0 to "):
         ask(number)
@@ -46,6 +46,6 @@ def test_a_number_that_the_request_cannot_hold_is_refused_by_its_name(call: str,
 
 
 @pytest.mark.parametrize("concurrency", [0, 5])
-def test_concurrency_of_a_group_at_brokers_is_refused_with_the_setting_of_its_consumers(concurrency: int) -> None:
+def test_concurrency_of_a_group_is_refused_with_advice_to_set_it_on_its_consumers(concurrency: int) -> None:
     with pytest.raises(MisuseError, match=r"config set client\.concurrency@g N`.*config unset client\.concurrency@g`"):
         _NOTIFY.alter_group(GroupChange(group="g", concurrency=concurrency))

@@ -18,7 +18,7 @@ def topic(*, permission: int = 6, rate: float | None = None) -> StoredTopic:
     )
 
 
-async def test_only_a_topic_that_may_be_written_takes_messages() -> None:
+async def test_only_a_writable_topic_accepts_messages() -> None:
     admission = Admission()
     for permission in (2, 6):
         await admission.admit(topic(permission=permission), 1000)
@@ -27,12 +27,12 @@ async def test_only_a_topic_that_may_be_written_takes_messages() -> None:
             await admission.admit(topic(permission=permission), 1)
 
 
-def test_only_the_first_read_queues_of_a_topic_that_may_be_read_are_delivered() -> None:
+def test_only_the_first_read_queues_of_a_readable_topic_are_delivered() -> None:
     assert topic(permission=4).readable_queue_ids == (1, 2)
     assert topic(permission=2).readable_queue_ids == ()
 
 
-async def test_senders_over_the_rate_wait_their_turn_and_past_the_limit_are_refused() -> None:
+async def test_senders_over_the_rate_wait_and_those_beyond_the_limit_are_refused() -> None:
     now = [0.0]
     admission = Admission(8.0, lambda: now[0])
     slow = topic(rate=10)
@@ -56,7 +56,7 @@ async def test_a_request_over_the_rate_waits_for_those_before_it() -> None:
     await asyncio.wait_for(waiting, 30)
 
 
-async def test_a_sender_that_gives_up_while_it_waits_costs_the_others_nothing() -> None:
+async def test_a_sender_that_gives_up_while_waiting_does_not_delay_others() -> None:
     admission = Admission(60.0, lambda: 0.0)
     slow = topic(rate=100)
     await admission.admit(slow, 51)  # one more than goes through at once

@@ -83,23 +83,23 @@ async def handle_async(session: Annotated[str, Depends(opened_async)], *, messag
     seen.append((session, message.key))
 
 
-def test_a_handler_gets_what_it_depends_on_once_per_message() -> None:
+def test_dependencies_of_a_handler_are_resolved_once_per_message() -> None:
     Injected(handle).on_thread(MESSAGE)
     assert seen == ["key", "open", ("k", "session of k", "k", __name__, 3), "committed"]
 
 
-def test_a_dependency_sees_what_the_handler_raised() -> None:
+def test_a_dependency_sees_the_exception_of_the_handler() -> None:
     with pytest.raises(ArithmeticError):
         Injected(handle).on_thread(MESSAGE._replace(body=b"bad"))
     assert seen[-1] == "rolled back"
 
 
-async def test_a_coroutine_depends_on_both_kinds_and_on_those_of_fastapi() -> None:
+async def test_a_coroutine_can_use_sync_async_and_fastapi_dependencies() -> None:
     await Injected(handle_async).on_loop(MESSAGE)
     assert seen == ["key", ("async session of k", "k"), "closed"]
 
 
-def test_what_overrides_a_dependency_stands_in_for_it_wherever_it_is_asked_for() -> None:
+def test_an_override_replaces_a_dependency_everywhere() -> None:
     Injected(handle, overrides={key: lambda: "other"}).on_thread(MESSAGE)
     assert seen[1] == ("k", "session of other", "other", __name__, 3)
 
@@ -151,12 +151,12 @@ def chosen(app: Txmsg, group: str) -> object:
         (lambda app: load(f"{__name__}:MESSAGE"), "not an application"),
     ],
 )
-def test_what_is_wrong_is_said_when_it_is_declared(declare: Callable[[Any], Any], said: str) -> None:
+def test_a_wrong_declaration_is_refused_at_once(declare: Callable[[Any], Any], said: str) -> None:
     with pytest.raises(MisuseError, match=said):
         declare(Txmsg("localhost:1"))
 
 
-def test_routers_complete_what_they_include() -> None:
+def test_routers_add_group_and_middleware_to_the_routers_they_include() -> None:
     app, outer, inner = Txmsg("localhost:1", group="of-app"), Router(), Router(group="of-inner")
     app.include(outer)
     outer.include(inner)
@@ -181,13 +181,13 @@ def _note(name: str) -> Callable[[ReceivedMessage], Iterator[None]]:
     return around
 
 
-def test_the_brokers_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_default_to_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_BROKERS", "notify:7700")
     assert shards_of(Txmsg().brokers) == [["notify:7700"]]
     assert shards_of(Txmsg("other:1").brokers) == [["other:1"]]
 
 
-def test_messages_pass_the_functions_on_their_way_out_in_order() -> None:
+def test_outgoing_messages_pass_through_the_functions_in_order() -> None:
     functions = [
         lambda message: Message(message.topic, message.body + b"1"),
         lambda message: Message("u", message.body),
@@ -197,7 +197,7 @@ def test_messages_pass_the_functions_on_their_way_out_in_order() -> None:
         Outgoing([lambda message: None], None).encrypt(Message("t", b""))  # type: ignore[list-item,return-value]
 
 
-async def test_a_list_is_as_long_as_it_may_be_and_each_message_has_its_own_end() -> None:
+async def test_a_batch_is_as_large_as_allowed_and_each_message_is_settled_separately() -> None:
     handled: list[list[int]] = []
 
     async def handle_list(messages: list[ReceivedMessage]) -> list[Exception | None]:
@@ -212,7 +212,7 @@ async def test_a_list_is_as_long_as_it_may_be_and_each_message_has_its_own_end()
     await batches.close()
 
 
-async def test_a_list_is_handled_in_the_context_of_its_first_message() -> None:
+async def test_a_batch_is_handled_in_the_context_of_its_first_message() -> None:
     request: ContextVar[int] = ContextVar("request")
     seen: list[tuple[int, int]] = []
 
@@ -232,7 +232,7 @@ async def test_a_list_is_handled_in_the_context_of_its_first_message() -> None:
     await batches.close()
 
 
-async def test_a_list_that_fails_refuses_all_of_it_with_no_frames_of_each_other() -> None:
+async def test_a_failing_batch_refuses_all_its_messages_with_separate_tracebacks() -> None:
     async def fail(messages: list[ReceivedMessage]) -> None:
         raise LookupError("no stock")
 
@@ -247,7 +247,7 @@ async def test_a_list_that_fails_refuses_all_of_it_with_no_frames_of_each_other(
         await Batches(1, 1, lambda _: asyncio.sleep(0, [None, None]), name="t").add(MESSAGE)
 
 
-def test_a_pace_lets_a_burst_through_and_then_each_in_its_turn() -> None:
+def test_a_rate_lets_a_burst_through_and_then_one_message_at_a_time() -> None:
     now = 0.0
     pace = HandlerRate(10, lambda: now)
     assert [pace.take_tokens() for _ in range(7)] == [0, 0, 0, 0, 0, 0.1, 0.2]
@@ -255,7 +255,7 @@ def test_a_pace_lets_a_burst_through_and_then_each_in_its_turn() -> None:
     assert pace.take_tokens() == pytest.approx(0.1)
 
 
-async def test_lists_are_as_long_behind_a_rate_as_without_one() -> None:
+async def test_a_rate_does_not_make_batches_shorter() -> None:
     router, lengths = Router(group="g"), []
 
     @router.subscribe("t", batch=20, concurrency=1, rate=100)
@@ -287,7 +287,7 @@ class Gate(HandlerRate):
         return 0.0
 
 
-async def test_a_list_begins_when_its_pace_has_room_and_counts_as_all_of_its_messages() -> None:
+async def test_a_batch_starts_when_its_rate_allows_and_counts_all_its_messages() -> None:
     gate, handled = Gate(), asyncio.Event()
 
     async def handle_list(messages: list[ReceivedMessage]) -> None:
@@ -329,7 +329,7 @@ def compute(message: ReceivedMessage, of: Annotated[int, Depends(number)], log: 
         raise KeyError(message.key, message.headers["a"])
 
 
-def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() -> None:
+def test_a_handler_in_a_process_fails_as_in_a_thread_and_its_death_costs_one_message() -> None:
     processes = HandlerProcesses(compute)
     try:
         processes(MESSAGE)
@@ -347,7 +347,7 @@ def test_a_handler_in_a_process_fails_as_here_and_its_end_costs_one_message() ->
 
 
 @pytest.mark.parametrize("left", ["program", "copy"])
-def test_the_end_of_a_handlers_process_is_seen_while_what_it_has_started_lives(left: str, tmp_path: Path) -> None:
+def test_death_of_a_handler_process_is_noticed_while_its_children_live(left: str, tmp_path: Path) -> None:
     processes = HandlerProcesses(start_others)
     told = tmp_path / "pid"
     try:
@@ -359,7 +359,7 @@ def test_the_end_of_a_handlers_process_is_seen_while_what_it_has_started_lives(l
         processes.close()
 
 
-def test_what_a_handler_in_a_process_starts_gets_what_a_shell_gives(tmp_path: Path) -> None:
+def test_children_of_a_handler_process_get_the_environment_of_a_shell(tmp_path: Path) -> None:
     processes = HandlerProcesses(start_others)
     told = tmp_path / "told"
     try:
@@ -415,7 +415,7 @@ def fail(message: ReceivedMessage) -> None:
         (b"\xff", UnicodeDecodeError, "invalid start byte", (None, False, False)),
     ],
 )
-def test_an_exception_of_a_process_is_judged_as_here(
+def test_the_failure_policy_applies_to_exceptions_of_a_handler_process(
     processes_of_fail: HandlerProcesses,
     body: bytes,
     kind: type[Exception],
@@ -441,7 +441,7 @@ def processes_of_fail() -> Iterator[HandlerProcesses]:
     processes.close()
 
 
-def test_what_a_handler_in_a_process_logs_is_logged_here_and_its_dependencies_may_be_overridden(
+def test_a_handler_process_logs_through_its_parent_and_takes_overrides(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, __name__)
@@ -486,14 +486,14 @@ LOCAL, CLOSURE = local()
         ((LOCAL,), {}, "the type of the payloads of compute"),
     ],
 )
-def test_what_another_process_could_not_find_is_refused_before_it_handles(
+def test_an_object_that_another_process_cannot_import_is_refused_before_handling(
     payload_types: tuple[type, ...], overrides: Any, said: str
 ) -> None:
     with pytest.raises(MisuseError, match=rf"{said}.* is .*could not import there"):
         HandlerProcesses(compute, payload_types, overrides)
 
 
-async def test_a_start_refuses_a_stand_in_that_another_process_could_not_find() -> None:
+async def test_start_refuses_an_override_that_another_process_cannot_import() -> None:
     app = Txmsg("localhost:1", group="g")
     app.on_startup(lambda: seen.append("started"))
 
@@ -507,7 +507,7 @@ async def test_a_start_refuses_a_stand_in_that_another_process_could_not_find() 
     assert seen == []
 
 
-def test_an_idle_process_that_died_costs_no_message_and_sigterm_is_left_to_the_parent() -> None:
+def test_death_of_an_idle_process_costs_no_message_and_sigterm_is_left_to_the_parent() -> None:
     processes = HandlerProcesses(compute)
     try:
         processes(MESSAGE)
@@ -523,7 +523,7 @@ def test_an_idle_process_that_died_costs_no_message_and_sigterm_is_left_to_the_p
         processes.close()
 
 
-def test_a_consumer_that_was_never_started_may_be_paused() -> None:
+def test_a_consumer_can_be_paused_before_its_start() -> None:
     consumer = Consumer("localhost:1", group="g")
     consumer.pause()
     consumer.resume()
@@ -564,7 +564,7 @@ async def test_a_handler_gets_the_payload_by_its_type(runs_in: Any) -> None:
         await handling.close()
 
 
-async def test_a_list_is_of_payloads() -> None:
+async def test_a_batch_handler_gets_payloads() -> None:
     router = Router(group="g")
 
     @router.subscribe(ORDERS, batch=2)
@@ -578,7 +578,7 @@ async def test_a_list_is_of_payloads() -> None:
     assert seen == [Order(1), Order(2)]
 
 
-def test_a_dict_is_a_payload_where_payloads_are_dicts() -> None:
+def test_a_dict_parameter_gets_a_dict_payload() -> None:
     def take_any(payload: dict[str, Any]) -> None:
         seen.append(payload)
 
@@ -587,7 +587,7 @@ def test_a_dict_is_a_payload_where_payloads_are_dicts() -> None:
     assert seen == [{"a": 1}]
 
 
-def test_payloads_of_another_type_than_the_topics_are_refused_at_once() -> None:
+def test_a_payload_type_other_than_the_topics_is_refused_at_declaration() -> None:
     def of_order(order: Order) -> None: ...
 
     def of_message(message: ReceivedMessage[Order]) -> None: ...
@@ -615,7 +615,7 @@ async def of_field_and_message(message: ReceivedMessage, log: logging.Logger, *,
 
 @pytest.mark.parametrize("runs_in", ["threads", "processes"])
 @pytest.mark.parametrize("handler", [of_order, of_message, of_field])
-async def test_handler_of_a_named_topic_says_its_payload_by_annotations(handler: Any, runs_in: Any) -> None:
+async def test_annotations_declare_the_payload_of_a_topic_given_by_name(handler: Any, runs_in: Any) -> None:
     [handling] = handlings(handler, runs_in=runs_in)
     message = topic_of(handling).received(ReceivedMessage("order", b'{"price": 7, "n": 7, "more": 1}'))
     try:
@@ -626,7 +626,7 @@ async def test_handler_of_a_named_topic_says_its_payload_by_annotations(handler:
         assert seen == [(7, "none")] if handler is of_field else [Order(7)]
 
 
-async def test_fields_stand_beside_message_and_logger_and_replace_defaults() -> None:
+async def test_payload_fields_are_passed_beside_message_and_logger_and_replace_defaults() -> None:
     [handling] = handlings(of_field_and_message)
     await handling.handle(topic_of(handling).received(ReceivedMessage("order", b'{"price": 1}', key="k")))
     [other] = handlings(of_field)
@@ -634,7 +634,7 @@ async def test_fields_stand_beside_message_and_logger_and_replace_defaults() -> 
     assert seen == [("k", __name__, 1), (2, "x")]
 
 
-def test_handler_with_the_message_and_a_default_asks_for_no_payload() -> None:
+def test_a_handler_with_message_and_a_default_gets_no_payload() -> None:
     def take(message: ReceivedMessage, retries: int = 3) -> None:
         seen.append(retries)
 
@@ -645,7 +645,7 @@ def test_handler_with_the_message_and_a_default_asks_for_no_payload() -> None:
 
 
 @pytest.mark.parametrize("body", [b"no JSON", b"[]", b"{}", b'{"price": "7"}', b'{"price": true}'])
-def test_message_without_the_fields_is_invalid(body: bytes) -> None:
+def test_a_message_without_the_declared_fields_is_invalid(body: bytes) -> None:
     [handling] = handlings(of_field)
     with pytest.raises(InvalidMessage, match=r"the body of this message of topic 'order' is not a valid fields of of_"):
         topic_of(handling).received(ReceivedMessage("order", body))
@@ -673,7 +673,7 @@ def caught() -> Iterator[int]:
         seen.append("caught")
 
 
-def test_what_a_dependency_catches_refuses_the_message_all_the_same() -> None:
+def test_an_exception_that_a_dependency_catches_still_refuses_the_message() -> None:
     def fail(message: ReceivedMessage, of: Annotated[int, Depends(caught)]) -> None:
         raise ZeroDivisionError
 
@@ -687,7 +687,7 @@ def test_what_a_dependency_catches_refuses_the_message_all_the_same() -> None:
     assert seen == ["caught", "caught"]
 
 
-def test_a_coroutine_that_a_def_handler_returns_is_not_taken_for_its_work() -> None:
+def test_a_def_handler_that_returns_a_coroutine_is_refused() -> None:
     async def work() -> None: ...
 
     def later(message: ReceivedMessage, of: Annotated[str, Depends(key)]) -> Any:
@@ -714,21 +714,21 @@ async def test_a_coroutine_that_a_dependency_returns_is_awaited_or_refused() -> 
     assert seen == ["done"]
 
 
-async def test_a_hook_that_leaves_its_work_for_later_is_refused() -> None:
+async def test_a_hook_that_returns_an_unawaited_object_is_refused() -> None:
     app = Txmsg()
     app.on_startup(lambda: work("done"))
     with pytest.raises(MisuseError, match="make it async def"):
         await app.start()
 
 
-def test_middleware_hands_on_what_is_to_be_awaited() -> None:
+def test_middleware_passes_the_result_of_the_handler_on() -> None:
     app = Txmsg(group="g")
     app.middleware(contextmanager(_note("app")))
     app.subscribe("t")(lambda message: message.key)
     assert Handling(app.subscriptions[0], {}).handle(MESSAGE) == "k"
 
 
-async def test_middleware_of_a_list_runs_on_the_thread_of_the_handler_and_sees_its_own_message() -> None:
+async def test_batch_middleware_runs_on_the_thread_of_the_handler_with_its_own_message() -> None:
     app = Txmsg(group="g")
     threads: list[threading.Thread] = []
 
@@ -760,7 +760,7 @@ async def test_middleware_of_a_list_runs_on_the_thread_of_the_handler_and_sees_i
     assert sorted(seen) == ["failed", "suppressed"]
 
 
-async def test_middleware_of_a_list_sees_what_the_handler_raises() -> None:
+async def test_batch_middleware_sees_exceptions_of_the_handler() -> None:
     app = Txmsg(group="g")
 
     @app.middleware
@@ -783,7 +783,7 @@ async def test_middleware_of_a_list_sees_what_the_handler_raises() -> None:
     assert seen == ["k", "k"]
 
 
-async def test_results_of_gather_refuse_their_messages_whatever_kind_they_are() -> None:
+async def test_exceptions_of_any_kind_in_batch_results_refuse_their_messages() -> None:
     async def cancelled(messages: list[ReceivedMessage]) -> tuple[Any, ...]:
         return asyncio.CancelledError(), ValueError("no"), None
 
@@ -792,7 +792,7 @@ async def test_results_of_gather_refuse_their_messages_whatever_kind_they_are() 
     assert [type(end) for end in ends] == [RuntimeError, ValueError, type(None)]
 
 
-async def test_a_stop_while_it_starts_ends_it_and_a_second_start_does_not() -> None:
+async def test_a_stop_during_start_stops_the_app_and_a_second_start_does_not() -> None:
     app = Txmsg()
     app.on_startup(app.stop)
     async with asyncio.timeout(60):
@@ -806,7 +806,7 @@ async def test_a_stop_while_it_starts_ends_it_and_a_second_start_does_not() -> N
     await running
 
 
-async def test_hooks_are_left_in_the_task_that_entered_them() -> None:
+async def test_hooks_are_exited_in_the_task_that_entered_them() -> None:
     app = Txmsg()
     var = ContextVar("var", default="out")
 
@@ -852,7 +852,7 @@ async def test_a_second_close_waits_for_the_first_one() -> None:
     assert seen == ["left", "closed"]
 
 
-async def test_a_close_while_it_starts_closes_it_in_the_task_that_starts_it() -> None:
+async def test_a_close_during_start_runs_in_the_starting_task() -> None:
     app = Txmsg()
     entered, go_on = asyncio.Event(), asyncio.Event()
 
@@ -882,7 +882,7 @@ async def test_a_close_while_it_starts_closes_it_in_the_task_that_starts_it() ->
         await app.close()
 
 
-async def test_a_hook_that_closes_while_it_starts_does_not_wait_for_itself() -> None:
+async def test_a_start_hook_that_closes_the_app_does_not_deadlock() -> None:
     app = Txmsg()
     app.on_startup(app.close)
     app.on_startup(lambda: seen.append("started"))
@@ -894,7 +894,7 @@ async def test_a_hook_that_closes_while_it_starts_does_not_wait_for_itself() -> 
     assert seen == ["started", "left"] * 2
 
 
-async def test_what_hooks_raise_when_a_handler_closes_is_logged_and_raised_for_the_owner(
+async def test_errors_of_shutdown_hooks_are_logged_and_raised_for_the_owner(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = Txmsg()
@@ -923,7 +923,7 @@ async def test_what_hooks_raise_when_a_handler_closes_is_logged_and_raised_for_t
     assert told.exc_info[0] is ZeroDivisionError
 
 
-async def test_each_hook_at_the_end_is_called_though_another_one_fails() -> None:
+async def test_every_shutdown_hook_runs_even_if_another_fails() -> None:
     app = Txmsg()
     app.on_shutdown(lambda: seen.append("first"))
     app.on_shutdown(lambda: 1 / 0)
@@ -938,7 +938,7 @@ class Placed:
     order_id: int
 
 
-def test_payload_that_needs_another_package_is_refused_where_it_is_subscribed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_that_needs_a_missing_package_is_refused_at_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgspec", None)
     app = Txmsg(group="g")
     with pytest.raises(MisuseError, match="the dataclass Placed needs the package msgspec"):

@@ -12,7 +12,7 @@ from tools import layout
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_file_of_where_is_exists() -> None:
+def test_every_file_named_in_the_where_is_table_exists() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     [_, tables] = page.split("\n## Where is ...?\n")
     places = [line.split("|")[2] for line in tables.splitlines() if line.startswith("| ")]

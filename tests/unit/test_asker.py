@@ -59,7 +59,7 @@ MISBEHAVING: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("kind", [Listener, AsyncListener])
 @pytest.mark.parametrize(("answer", "words"), MISBEHAVING.values(), ids=MISBEHAVING)
-async def test_what_is_no_answer_counts_as_unknown_and_the_log_says_why(
+async def test_an_invalid_check_result_counts_as_unknown_and_is_logged(
     answer: Callable[[], Any], words: str, kind: type[Listener], caplog: pytest.LogCaptureFixture
 ) -> None:
     question = a_check()
@@ -82,14 +82,16 @@ async def test_what_is_no_answer_counts_as_unknown_and_the_log_says_why(
         (AsyncListener, asyncio.CancelledError()),
     ],
 )
-async def test_what_asyncio_would_take_for_its_own_ends_nothing(kind: type[Listener], error: BaseException) -> None:
+async def test_a_listener_that_raises_cancelled_or_exit_does_not_stop_the_asker(
+    kind: type[Listener], error: BaseException
+) -> None:
     asker = Asker(kind(raising(error)), threads=1)
     assert await asker.ask(a_check()) is UNKNOWN
     assert await asker.ask(a_check()) is UNKNOWN
     asker.close()
 
 
-async def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_asked(
+async def test_a_hanging_check_is_unknown_and_blocks_only_its_own_thread(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     go_on, hung = threading.Event(), a_check()
@@ -125,7 +127,7 @@ async def test_a_call_that_hangs_is_unknown_holds_one_thread_and_lets_others_be_
     assert sum("the listener still hangs in an earlier one: UNKNOWN" in text for text in said) >= 5
 
 
-async def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hanging_check_coroutine_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     ended = []
 
     async def forever() -> None:
@@ -141,7 +143,7 @@ async def test_a_coroutine_that_hangs_is_ended(caplog: pytest.LogCaptureFixture)
     assert "no answer within 0.05 s: UNKNOWN; calls that hang hold 0 of 1 threads" in caplog.text
 
 
-async def test_a_check_that_is_cancelled_from_outside_stays_cancelled() -> None:
+async def test_a_check_cancelled_from_outside_stays_cancelled() -> None:
     began = asyncio.Event()
 
     async def forever() -> None:

@@ -30,31 +30,31 @@ def loads(queues: Sequence[QueueRow]) -> dict[str | None, int]:
     return dict(Counter(row.broker_id for row in queues))
 
 
-def test_queues_of_nobody_are_spread_evenly_and_neighbours_apart() -> None:
+def test_unowned_queues_are_spread_evenly_with_neighbours_apart() -> None:
     moves = assigned(queues_of(nobody=8), ["a", "b"])
     assert not moves.wanted
     assert moves.given == dict(zip(range(1, 9), ["a", "b"] * 4, strict=True))
 
 
-def test_what_is_even_stays_as_it_is() -> None:
+def test_an_even_assignment_does_not_change() -> None:
     assert not assigned(queues_of(a=4, b=3, c=3), ["a", "b", "c"])
 
 
-def test_a_newcomer_is_handed_its_share_and_nothing_else_moves() -> None:
+def test_a_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     moves = assigned(queues_of(a=6, b=6), ["a", "b", "new"])
     assert not moves.given, "nothing is taken from a broker that lives"
     assert Counter(moves.wanted.values()) == {"new": 4}
     assert loads(after(queues_of(a=6, b=6), moves)) == {"a": 4, "b": 4, "new": 4}
 
 
-def test_queues_of_a_dead_broker_are_given_at_once_and_to_all() -> None:
+def test_queues_of_a_dead_broker_are_reassigned_at_once_to_all_others() -> None:
     moves = assigned(queues_of(a=4, b=4, dead=4), ["a", "b"])
     assert Counter(moves.given.values()) == {"a": 2, "b": 2}
     assert set(moves.given) == {9, 10, 11, 12}
     assert not moves.wanted
 
 
-def test_a_draining_broker_gets_nothing_and_is_asked_for_all_it_has() -> None:
+def test_a_draining_broker_gets_no_queue_and_gives_up_all_its_queues() -> None:
     moves = assigned(queues_of(a=2, old=4, nobody=2), ["a", "b"], ["old"])
     assert set(moves.given) == {7, 8}
     assert set(moves.wanted) == {3, 4, 5, 6}
@@ -62,11 +62,11 @@ def test_a_draining_broker_gets_nothing_and_is_asked_for_all_it_has() -> None:
     assert loads(after(queues_of(a=2, old=4, nobody=2), moves)) == {"a": 4, "b": 4}
 
 
-def test_without_an_active_broker_everything_stays() -> None:
+def test_without_an_active_broker_nothing_moves() -> None:
     assert not assigned(queues_of(old=4, nobody=2), [], ["old"])
 
 
-def test_what_is_on_its_way_is_not_asked_for_again() -> None:
+def test_a_queue_already_moving_is_not_requested_again() -> None:
     queues = [
         QueueRow(QueueId(1), "a", None),
         QueueRow(QueueId(2), "a", "b"),
@@ -76,13 +76,13 @@ def test_what_is_on_its_way_is_not_asked_for_again() -> None:
     assert not assigned(queues, ["a", "b"])
 
 
-def test_a_queue_wanted_by_a_broker_that_died_stays_or_goes_to_another() -> None:
+def test_a_queue_requested_by_a_dead_broker_stays_or_goes_to_another() -> None:
     queues = [QueueRow(QueueId(1), "a", None), QueueRow(QueueId(2), "a", "dead")]
     assert assigned(queues, ["a"]).wanted == {2: None}
     assert assigned(queues, ["a", "b"]).wanted == {2: "b"}
 
 
-def test_moves_are_fewest_and_loads_even_whatever_was_before() -> None:
+def test_assignment_is_even_with_the_fewest_moves_from_any_state() -> None:
     chance = random.Random(4)
     for _ in range(300):
         active = [f"b{n}" for n in range(chance.randint(1, 6))]
@@ -101,6 +101,6 @@ def test_moves_are_fewest_and_loads_even_whatever_was_before() -> None:
         assert not assigned(after(queues, moves), active, ["draining"]), "one assignment is enough"
 
 
-def test_the_same_input_gives_the_same_answer_in_any_order_of_brokers() -> None:
+def test_assignment_does_not_depend_on_the_order_of_brokers() -> None:
     queues = queues_of(a=5, dead=5, nobody=5)
     assert assigned(queues, ["a", "b", "c"]) == assigned(queues, ["c", "b", "a"])

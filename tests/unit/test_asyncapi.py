@@ -134,7 +134,7 @@ def test_attributes_of_cloudevents_are_headers_of_topics_that_send_them(official
     assert set(document["channels"]["paid"]["messages"]["v3"]["headers"]["properties"]) == {"txmsg-schema-version"}
 
 
-def test_an_application_says_what_it_sends_and_receives(official: Draft7Validator) -> None:
+def test_the_document_lists_sent_and_received_topics(official: Draft7Validator) -> None:
     router = Router(group="mail")
 
     @router.subscribe(ORDERS)
@@ -157,16 +157,14 @@ def test_an_application_says_what_it_sends_and_receives(official: Draft7Validato
     assert app.topics == (PAID, ORDERS)
 
 
-def test_a_document_that_is_wrong_is_found(official: Draft7Validator) -> None:
+def test_an_invalid_document_is_detected(official: Draft7Validator) -> None:
     document = asyncapi([schema_of(PAID)], title="shop", version="1")
     document["components"]["schemas"]["paid.v3.Paid"]["properties"]["by"]["discriminator"] = {"propertyName": "kind"}
     with pytest.raises(AssertionError, match=r"is not valid under|is not of type 'string'"):
         check(document, official)
 
 
-def test_payloads_by_annotation_have_a_message_of_who_sends_or_receives_them(
-    official: Draft7Validator, tmp_path: Path
-) -> None:
+def test_annotated_payloads_are_messages_of_their_sender_or_receiver(official: Draft7Validator, tmp_path: Path) -> None:
     app = Txmsg("localhost:1", group="shop", database=create_engine(f"sqlite:///{tmp_path}/a.db"))
 
     @app.transactional_message("order.placed", key="order_id")

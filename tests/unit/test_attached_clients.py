@@ -38,7 +38,7 @@ def _half() -> DueHalf:
     )
 
 
-async def test_an_outcome_that_another_client_tells_ends_the_check_that_is_out() -> None:
+async def test_an_outcome_from_another_client_ends_a_pending_check() -> None:
     clients, sent = AttachedClients(), list[DueHalf]()
     silent = AttachedClient("silent", "shop", frozenset({None}), sent.append)
     clients.attach(silent)

@@ -88,7 +88,7 @@ CONTENTS: dict[str, tuple[dict[str, Any], type[InvalidMessage], str]] = {
 
 
 @pytest.mark.parametrize(("name", "why"), NAMES.values(), ids=NAMES)
-def test_what_is_no_name_is_refused_with_the_reason(name: Any, why: str) -> None:
+def test_invalid_topic_name_is_refused_with_reason(name: Any, why: str) -> None:
     with pytest.raises(InvalidName) as caught:
         Message(name, b"x")
     text = str(caught.value)
@@ -98,7 +98,7 @@ def test_what_is_no_name_is_refused_with_the_reason(name: Any, why: str) -> None
 
 
 @pytest.mark.parametrize(("content", "kind", "words"), CONTENTS.values(), ids=CONTENTS)
-def test_what_cannot_be_stored_is_refused_by_name(content: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_an_unstorable_field_is_refused_by_name(content: dict[str, Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(InvalidMessage) as caught:
         Message(**({"topic": "t", "body": b"x"} | content))
     assert type(caught.value) is kind
@@ -107,7 +107,7 @@ def test_what_cannot_be_stored_is_refused_by_name(content: dict[str, Any], kind:
     assert is_documented(caught.value)
 
 
-def test_the_longest_of_everything_is_taken() -> None:
+def test_fields_of_maximum_length_are_accepted() -> None:
     message = Message(
         "%" + "x" * 126,
         b"",
@@ -118,7 +118,7 @@ def test_the_longest_of_everything_is_taken() -> None:
     assert len(message.headers) == 2
 
 
-def test_headers_changed_by_their_owner_later_do_not_change_the_message() -> None:
+def test_changing_the_headers_dict_later_does_not_change_the_message() -> None:
     headers: dict[str, Any] = {"n": "1"}
     message = Message("t", b"x", headers=headers)
     headers["n"] = object()
@@ -127,7 +127,7 @@ def test_headers_changed_by_their_owner_later_do_not_change_the_message() -> Non
         message.headers["n"] = "2"  # type: ignore[index]
 
 
-def test_headers_that_are_right_are_not_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_headers_are_checked_without_formatting_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which takes longer than all else of a message: each header of each message would pay for it."""
     monkeypatch.setattr("txmsg.message.shown", _worded)
     assert Message("t", b"x", headers={"n": "1"}).headers == {"n": "1"}

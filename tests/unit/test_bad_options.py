@@ -413,7 +413,7 @@ ALL: Refused = {
 
 
 @pytest.mark.parametrize(("use", "kind", "words"), ALL.values(), ids=ALL)
-def test_wrong_use_is_refused_by_name(use: Callable[[], object], kind: type[TxmsgError], words: str) -> None:
+def test_a_wrong_argument_is_refused_by_name(use: Callable[[], object], kind: type[TxmsgError], words: str) -> None:
     with pytest.raises(TxmsgError) as caught:
         use()
     assert type(caught.value) is kind
@@ -423,12 +423,12 @@ def test_wrong_use_is_refused_by_name(use: Callable[[], object], kind: type[Txms
 
 
 @pytest.mark.parametrize("brokers", ["localhost:7700", " a:1 , b:2 ", "[::1]:7700", ["10.0.0.1:65535"], ("a_b.c-d:1",)])
-def test_addresses_as_people_write_them_are_taken(brokers: Any) -> None:
+def test_common_forms_of_addresses_are_accepted(brokers: Any) -> None:
     assert producer(brokers=brokers)
     assert AsyncConsumer(brokers, group="g")
 
 
-def test_handlers_as_people_write_them_are_taken() -> None:
+def test_common_forms_of_handlers_are_accepted() -> None:
     class Handling:
         def __call__(self, message: object) -> None: ...
 
@@ -446,7 +446,7 @@ def test_handlers_as_people_write_them_are_taken() -> None:
         assert taken.subscribe(f"t{number}")(handler) is handler
 
 
-def test_a_business_database_that_hangs_is_named_before_anything_is_sent(
+def test_a_hanging_business_database_is_named_before_anything_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()

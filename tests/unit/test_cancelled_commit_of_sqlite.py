@@ -12,7 +12,7 @@ import pytest
 from txmsg.client.connections.transaction_async import AsyncConnectionTransaction
 
 
-async def test_a_task_that_is_cancelled_while_it_commits_is_cancelled(tmp_path: Path) -> None:
+async def test_a_task_cancelled_during_commit_ends_as_cancelled(tmp_path: Path) -> None:
     async def work() -> None:
         task = asyncio.current_task()
         assert task is not None

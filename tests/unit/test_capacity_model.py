@@ -61,7 +61,7 @@ def row_of(found: Plan, part: Part) -> Row:
     return next(each for each in found.rows if each.part is part)
 
 
-def test_the_bottleneck_is_what_fills_a_machine_first() -> None:
+def test_the_bottleneck_is_the_resource_that_is_used_up_first() -> None:
     found = plan(COSTS, LOAD, MACHINE)
 
     # 100,000/s of 20 us are 2 cores, of 4 that are to be filled by half; of 1,500 B, 150 MB/s of 500.
@@ -79,7 +79,7 @@ def test_ten_times_the_load_needs_ten_times_as_much() -> None:
     assert large.shards == 10
 
 
-def test_what_is_kept_fills_disks_and_takes_no_cores() -> None:
+def test_retained_messages_use_disk_and_no_cores() -> None:
     found = plan(COSTS, replace(LOAD, kept=10e9), MACHINE)
 
     assert bottleneck_of(found) == (Part.DATABASE, "disk space", pytest.approx(10e9 * 500 / 0.5e12))
@@ -87,7 +87,7 @@ def test_what_is_kept_fills_disks_and_takes_no_cores() -> None:
     assert need_of(found, Part.DATABASE, "cores") == pytest.approx(1.0)
 
 
-def test_calls_of_many_processes_cost_brokers_more_than_those_of_one_that_share_requests() -> None:
+def test_calls_of_many_processes_cost_brokers_more_than_batched_calls_of_one() -> None:
     one = plan(COSTS, LOAD, MACHINE)
     assert LOAD.items_per_request == 1_000
 
@@ -99,7 +99,7 @@ def test_calls_of_many_processes_cost_brokers_more_than_those_of_one_that_share_
     assert need_of(many, Part.DATABASE, "cores") == need_of(one, Part.DATABASE, "cores")
 
 
-def test_a_backlog_comes_in_fewer_replies_than_messages_that_come_one_by_one() -> None:
+def test_a_backlog_needs_fewer_replies_than_single_messages() -> None:
     load = replace(LOAD, deliveries_per_s=50_000, consumers=100, call_s=0.001)
 
     live = plan(COSTS, load, MACHINE)
@@ -113,7 +113,7 @@ def test_a_backlog_comes_in_fewer_replies_than_messages_that_come_one_by_one() -
     assert row_of(backlogged, Part.BROKER).processes == 7
 
 
-def test_clients_whose_idleness_fills_every_broker_are_refused() -> None:
+def test_too_many_idle_clients_are_refused() -> None:
     load = replace(LOAD, deliveries_per_s=1.0)
     plan(COSTS, replace(load, consumers=2_400), MACHINE)
 
@@ -121,7 +121,7 @@ def test_clients_whose_idleness_fills_every_broker_are_refused() -> None:
         plan(COSTS, replace(load, consumers=3_000), MACHINE)
 
 
-def test_brokers_of_many_shards_are_spared_the_clients_of_others() -> None:
+def test_brokers_of_many_shards_serve_only_the_clients_of_their_shard() -> None:
     load = replace(LOAD, transactions_per_s=500_000, deliveries_per_s=500_000, producers=100, consumers=100)
 
     everywhere = plan(COSTS, load, MACHINE)
@@ -135,7 +135,7 @@ def test_brokers_of_many_shards_are_spared_the_clients_of_others() -> None:
     assert row_of(split, Part.BROKER).processes < row_of(everywhere, Part.BROKER).processes / 2
 
 
-def test_a_mirror_is_bounded_by_the_one_core_that_decodes() -> None:
+def test_a_mirror_is_bounded_by_its_one_decoding_core() -> None:
     found = plan(COSTS, replace(LOAD, is_mirrored=True), MACHINE)
 
     assert bottleneck_of(found) == (Part.DATABASE, "the one core that decodes its log", pytest.approx(5.0))
@@ -144,7 +144,7 @@ def test_a_mirror_is_bounded_by_the_one_core_that_decodes() -> None:
     assert found.catch_up == pytest.approx(40_000 / 20_000)  # a core decodes 40,000/s, and 20,000/s come to each shard
 
 
-def test_readers_of_a_log_leave_its_server_less_to_catch_up_with() -> None:
+def test_log_readers_reduce_the_catch_up_capacity_of_the_server() -> None:
     load = replace(LOAD, is_mirrored=True, log_reads_per_s=4_600_000)
     quick_tailer: Costs = {**COSTS, Work.MIRROR: {Part.LOG: COSTS[Work.MIRROR][Part.LOG]}}
 
@@ -167,7 +167,7 @@ def test_a_log_alone_needs_no_database() -> None:
     assert found.catch_up is None
 
 
-def test_a_second_copy_doubles_the_databases_and_goes_over_the_network() -> None:
+def test_a_second_copy_doubles_databases_and_adds_network_traffic() -> None:
     one = plan(COSTS, LOAD, MACHINE)
 
     two = plan(COSTS, replace(LOAD, is_replicated=True), MACHINE)
@@ -177,7 +177,7 @@ def test_a_second_copy_doubles_the_databases_and_goes_over_the_network() -> None
     assert need_of(two, Part.DATABASE, "network") == pytest.approx(0.2)  # 1,000 B out
 
 
-def test_a_table_that_names_what_is_not_measured_is_refused() -> None:
+def test_a_cost_table_with_an_unknown_row_is_refused() -> None:
     assert costs_of({"transaction": {"broker": {"core_us": 3.0}}}) == {
         Work.TRANSACTION: {Part.BROKER: Cost(core_us=3.0)}
     }
@@ -185,7 +185,7 @@ def test_a_table_that_names_what_is_not_measured_is_refused() -> None:
         costs_of({"a dream": {}})
 
 
-def test_the_page_shows_what_the_measured_table_gives() -> None:
+def test_the_scaling_page_matches_the_measured_table() -> None:
     table = json.loads((ROOT / "benchmarks/capacity.json").read_text())
     costs = costs_of(table["costs"])
 

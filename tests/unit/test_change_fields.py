@@ -44,7 +44,7 @@ def alter(**given: Any) -> None:
         (["--shown", "off"], Change(is_shown=False)),
     ],
 )
-def test_a_field_is_an_option(arguments: list[str], change: Change) -> None:
+def test_each_field_becomes_an_option(arguments: list[str], change: Change) -> None:
     assert CliRunner().invoke(alter, arguments).output == f"{change!r}\n"
 
 
@@ -58,17 +58,17 @@ def test_a_field_is_an_option(arguments: list[str], change: Change) -> None:
         (["--shown", "yes"], "is not one of 'on', 'off'"),
     ],
 )
-def test_what_a_field_cannot_have_is_refused_by_its_option(arguments: list[str], says: str) -> None:
+def test_an_invalid_field_value_is_refused_with_its_option(arguments: list[str], says: str) -> None:
     found = CliRunner().invoke(alter, arguments)
     assert found.exit_code == 2
     assert f"Invalid value for '{arguments[0]}'" in found.output
     assert says in found.output
 
 
-def test_options_stand_in_the_order_of_the_fields() -> None:
+def test_options_have_the_order_of_the_fields() -> None:
     assert [each.name for each in alter.params] == list(settings_of(Change))
 
 
-def test_what_can_be_changed_of_a_topic_is_shown_of_it() -> None:
+def test_every_changeable_topic_setting_is_shown() -> None:
     shown = {"journal": "journal_since"}
     assert {shown.get(name, name) for name in settings_of(TopicChange)} <= TopicWithSettings.__dataclass_fields__.keys()

@@ -18,7 +18,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_user_is_named_with_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_attributed_to_user_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "ada")
     assert changer() == f"ada@{socket.gethostname()}"
 
@@ -31,6 +31,6 @@ def test_a_user_without_a_name_is_named_by_its_id(monkeypatch: pytest.MonkeyPatc
     assert changer() == f"uid {os.getuid()}@{socket.gethostname()}"
 
 
-def test_a_long_name_is_cut_to_what_brokers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_name_is_cut_to_the_limit_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "a" * 300)
     assert changer() == "a" * 200

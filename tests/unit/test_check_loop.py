@@ -29,7 +29,7 @@ from txmsg.message import TransactionState
 # ---- answers
 
 
-async def test_commit_and_rollback_are_passed_on() -> None:
+async def test_commit_and_rollback_answers_are_applied() -> None:
     world = World(always(COMMIT))
     first = world.store.add()
     assert await world.once() == 1
@@ -40,7 +40,7 @@ async def test_commit_and_rollback_are_passed_on() -> None:
     assert (world.loop.counts.committed, world.loop.counts.rolled_back, world.loop.in_flight) == (1, 1, 0)
 
 
-async def test_unknown_is_asked_again_after_the_interval_and_not_before() -> None:
+async def test_an_unknown_half_is_checked_again_after_the_interval_and_not_before() -> None:
     world = World(always(UNKNOWN))
     world.store.add()
     assert await world.once() == 1
@@ -51,7 +51,7 @@ async def test_unknown_is_asked_again_after_the_interval_and_not_before() -> Non
     assert [half.checks for half in world.clients.asked] == [1, 2]
 
 
-async def test_a_half_is_parked_after_checks_max_unknown_answers_and_not_asked_again() -> None:
+async def test_a_half_is_parked_after_checks_max_unknown_answers_and_not_checked_again() -> None:
     world = World(always(UNKNOWN), CheckPolicies(default=CheckPolicy(checks_max=3)))
     half = world.store.add()
     for _ in range(5):
@@ -62,7 +62,7 @@ async def test_a_half_is_parked_after_checks_max_unknown_answers_and_not_asked_a
     assert world.loop.counts.parked == 1
 
 
-async def test_a_half_whose_last_check_died_with_its_broker_is_parked_without_being_asked() -> None:
+async def test_a_half_whose_last_check_was_lost_with_its_broker_is_parked_unchecked() -> None:
     world = World(always(COMMIT), CheckPolicies(default=CheckPolicy(checks_max=3)))
     half = world.store.add()
     world.store.rows[half].checks = 3
@@ -81,7 +81,7 @@ async def test_a_client_that_raises_counts_as_unknown() -> None:
     assert world.store.rows[half].checks == 1
 
 
-async def test_a_client_that_goes_away_counts_as_unknown() -> None:
+async def test_a_client_that_disconnects_counts_as_unknown() -> None:
     async def leaves(half: DueHalf) -> TransactionState:
         raise asyncio.CancelledError
 
@@ -91,7 +91,7 @@ async def test_a_client_that_goes_away_counts_as_unknown() -> None:
     assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
 
 
-async def test_a_transaction_that_was_decided_meanwhile_needs_no_answer() -> None:
+async def test_a_transaction_decided_during_its_check_needs_no_answer() -> None:
     async def nothing(half: DueHalf) -> TransactionState | None:
         return None
 
@@ -104,7 +104,7 @@ async def test_a_transaction_that_was_decided_meanwhile_needs_no_answer() -> Non
 
 
 @pytest.mark.parametrize("nonsense", [True, "commit", 1])
-async def test_an_answer_that_is_no_outcome_counts_as_unknown(nonsense: object) -> None:
+async def test_an_invalid_answer_counts_as_unknown(nonsense: object) -> None:
     async def answers(half: DueHalf) -> TransactionState:
         return nonsense  # type: ignore[return-value]
 
@@ -128,7 +128,7 @@ async def test_a_client_that_hangs_counts_as_unknown_after_the_timeout() -> None
     assert (world.loop.counts.unknown, world.loop.in_flight) == (1, 0)
 
 
-async def test_a_hanging_client_does_not_hold_up_the_checks_of_others() -> None:
+async def test_a_hanging_client_does_not_delay_checks_of_others() -> None:
     async def answer(half: DueHalf) -> TransactionState:
         return await never(half) if half.group == "stuck" else COMMIT
 
@@ -185,7 +185,7 @@ async def test_the_claim_carries_the_interval_of_each_group() -> None:
     assert world.store.rows[orders].next_check_at == EPOCH + timedelta(seconds=100)
 
 
-async def test_the_halves_of_a_client_that_attaches_late_are_found_at_once_behind_the_window() -> None:
+async def test_halves_of_a_late_client_are_found_at_once_behind_the_window() -> None:
     world = World(always(COMMIT))
     await world.once()
     world.store.add(group="orders")
@@ -198,7 +198,7 @@ async def test_the_halves_of_a_client_that_attaches_late_are_found_at_once_behin
 # ---- the window and the sweep
 
 
-async def test_the_window_moves_forward_and_a_sweep_comes_each_minute_and_at_start() -> None:
+async def test_the_window_moves_forward_and_a_sweep_runs_every_minute_and_at_start() -> None:
     world = World(always(COMMIT))
     for _ in range(5):
         await world.once()
@@ -207,7 +207,7 @@ async def test_the_window_moves_forward_and_a_sweep_comes_each_minute_and_at_sta
     assert at == [None, -2, 18, None, 58]
 
 
-async def test_a_half_that_became_visible_after_its_due_time_had_passed_is_found_by_the_sweep() -> None:
+async def test_a_half_that_became_visible_after_its_due_time_is_found_by_the_sweep() -> None:
     world = World(always(COMMIT))
     world.clock.advance(100)
     await world.once()
@@ -219,7 +219,7 @@ async def test_a_half_that_became_visible_after_its_due_time_had_passed_is_found
     assert world.outcomes.commits == [late]
 
 
-async def test_wake_with_sweep_looks_at_all() -> None:
+async def test_wake_with_sweep_finds_all_due_halves() -> None:
     world = World(always(COMMIT))
     await world.once()
     world.loop.wake(sweep=True)
@@ -227,7 +227,7 @@ async def test_wake_with_sweep_looks_at_all() -> None:
     assert world.store.since == [None, None]
 
 
-async def test_more_due_than_may_be_in_flight_is_found_in_steps() -> None:
+async def test_more_due_halves_than_the_in_flight_limit_are_found_in_steps() -> None:
     world = World(always(COMMIT), config=CheckLoopConfig(in_flight_max=4))
     due = [world.store.add(due_in_s=-n) for n in range(10)]
     begun = [await world.once() for _ in range(4)]
@@ -235,7 +235,7 @@ async def test_more_due_than_may_be_in_flight_is_found_in_steps() -> None:
     assert sorted(world.outcomes.commits) == sorted(due)
 
 
-async def test_a_backlog_in_the_window_is_found_in_steps_too() -> None:
+async def test_a_backlog_in_the_window_is_found_in_steps() -> None:
     world = World(always(COMMIT), config=CheckLoopConfig(in_flight_max=4))
     await world.once()
     for _ in range(10):
@@ -245,7 +245,7 @@ async def test_a_backlog_in_the_window_is_found_in_steps_too() -> None:
     assert None not in world.store.since[1:]
 
 
-async def test_never_more_checks_in_flight_than_allowed() -> None:
+async def test_checks_in_flight_never_exceed_the_limit() -> None:
     release = asyncio.Event()
     in_flight: list[int] = []
 
@@ -285,7 +285,7 @@ async def test_a_half_without_any_client_for_a_day_is_parked() -> None:
     assert world.store.rows[half].parked is ParkReason.NO_CLIENT
 
 
-async def test_a_group_has_its_own_time_without_a_client() -> None:
+async def test_a_group_has_its_own_parking_time_without_a_client() -> None:
     world = World(always(COMMIT), CheckPolicies(by_group={"orders": CheckPolicy(no_client_park_s=3600)}))
     world.clients.pairs = []
     users, orders = world.store.add(), world.store.add(group="orders")
@@ -295,7 +295,7 @@ async def test_a_group_has_its_own_time_without_a_client() -> None:
     assert world.store.rows[orders].parked is ParkReason.NO_CLIENT
 
 
-async def test_after_a_start_clients_have_time_to_attach_before_anything_is_parked() -> None:
+async def test_after_a_start_nothing_is_parked_until_clients_had_time_to_attach() -> None:
     world = World(always(COMMIT))
     world.clients.pairs = []
     half = world.store.add(due_in_s=-2 * DAY_S)
@@ -308,7 +308,7 @@ async def test_after_a_start_clients_have_time_to_attach_before_anything_is_park
     assert world.store.rows[half].parked is ParkReason.NO_CLIENT
 
 
-async def test_thousands_of_abandoned_halves_are_parked_in_one_go() -> None:
+async def test_thousands_of_abandoned_halves_are_parked_in_one_run() -> None:
     world = World(always(COMMIT))
     world.clients.pairs = []
     for _ in range(2500):
@@ -321,7 +321,7 @@ async def test_thousands_of_abandoned_halves_are_parked_in_one_go() -> None:
 # ---- the loop around the step
 
 
-async def test_the_loop_survives_a_store_that_fails_and_slows_down_meanwhile() -> None:
+async def test_the_loop_slows_down_while_the_store_fails_and_recovers() -> None:
     world = World(always(COMMIT), config=CheckLoopConfig(retry_delay_max_s=3))
     world.store.broken = 4
     world.store.add()
@@ -336,7 +336,7 @@ async def test_the_loop_survives_a_store_that_fails_and_slows_down_meanwhile() -
     assert world.store.since == [None]
 
 
-async def test_cancelling_the_loop_ends_its_checks() -> None:
+async def test_cancelling_the_loop_cancels_its_checks() -> None:
     world = World(never)
     world.store.add()
 
@@ -352,6 +352,6 @@ async def test_cancelling_the_loop_ends_its_checks() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("in_flight_max", 0), ("poll_interval_s", 0), ("poll_interval_s", 31), ("sweep_interval_s", 0)]
 )
-def test_a_config_that_cannot_work_is_refused_with_the_name_of_the_field(field: str, value: float) -> None:
+def test_an_invalid_config_is_refused_with_the_field_name(field: str, value: float) -> None:
     with pytest.raises(MisuseError, match=field):
         replace(CheckLoopConfig(), **{field: value})  # type: ignore[arg-type]

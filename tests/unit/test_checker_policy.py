@@ -48,7 +48,7 @@ def test_the_diagram_shows_every_transition_that_changes_the_state() -> None:
                 assert any(edge in line and event.value in line for line in drawn.splitlines()), (state, event)
 
 
-def test_a_claimed_half_is_asked_about_until_its_checks_are_used_up() -> None:
+def test_a_claimed_half_is_checked_until_its_checks_are_used_up() -> None:
     policy = CheckPolicy(checks_max=3)
     assert [decide_before_check(policy, checks) for checks in (1, 3, 4)] == [
         CheckDecision.ASK,
@@ -57,14 +57,14 @@ def test_a_claimed_half_is_asked_about_until_its_checks_are_used_up() -> None:
     ]
 
 
-def test_unknown_waits_and_the_last_unknown_parks() -> None:
+def test_an_unknown_half_waits_and_is_parked_at_the_last_unknown() -> None:
     policy = CheckPolicy(checks_max=3)
     decisions = [decide_after_answer(policy, checks, TransactionState.UNKNOWN) for checks in (1, 2, 3, 4)]
     assert decisions == [CheckDecision.WAIT, CheckDecision.WAIT, CheckDecision.PARK, CheckDecision.PARK]
 
 
 @pytest.mark.parametrize("checks", [1, 15, 16])
-def test_an_outcome_counts_whichever_check_brought_it(checks: int) -> None:
+def test_an_outcome_counts_from_any_check(checks: int) -> None:
     assert decide_after_answer(CheckPolicy(), checks, TransactionState.COMMIT) is CheckDecision.COMMIT
     assert decide_after_answer(CheckPolicy(), checks, TransactionState.ROLLBACK) is CheckDecision.ROLLBACK
 
@@ -79,12 +79,12 @@ def test_an_outcome_counts_whichever_check_brought_it(checks: int) -> None:
         ("no_client_park_s", 30),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_with_the_name_of_the_field(field: str, value: float) -> None:
+def test_an_invalid_policy_is_refused_with_the_field_name(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=field):
         CheckPolicy(**{field: value})  # type: ignore[arg-type]
 
 
-def test_a_group_without_a_policy_of_its_own_has_the_default() -> None:
+def test_a_group_without_its_own_policy_has_the_default() -> None:
     own = CheckPolicy(checks_max=3)
     policies = CheckPolicies(by_group={"orders": own})
     assert policies.of("orders") is own

@@ -24,7 +24,7 @@ def said(*words: str) -> str:
     return CliRunner().invoke(main, words).output
 
 
-def test_an_option_is_taken_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_DEAD_LETTER_LIST_LIMIT", "0")
     assert "0 is not in the range 1<=x<=10000" in said("dead-letter", "list")
     assert "no answer from a broker at localhost:1" in said(
@@ -32,7 +32,7 @@ def test_an_option_is_taken_from_its_variable(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_the_file_has_options_of_one_command_and_of_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_sets_options_of_one_command_and_of_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text('[cli]\nbroker = "localhost:1"\n[cli.group.list]\nlimit = 0\n[cli.metaq.tail]\nlimit = -1\n')
     assert "no answer from a broker at localhost:1, as the file of settings says (" in said("topic", "list")
     assert "no answer from a broker at localhost:2 (" in said("topic", "list", "--broker", "localhost:2")

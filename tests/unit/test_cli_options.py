@@ -12,14 +12,14 @@ from txmsg.ops.cli.main import main
 from txmsg.ops.cli.options import duration, size
 
 
-def test_a_length_of_time_is_a_number_and_a_unit() -> None:
+def test_a_duration_is_a_number_and_a_unit() -> None:
     assert [duration(text) for text in ("90s", "1.5m", "12h", "7d")] == [90, 90, 43_200, 604_800]
 
 
 @pytest.mark.parametrize(
     "text", ["", "7", "7w", "-1d", "0s", "0.0000001s", "nans", "1e3d", "7 d", "99999d", "٧d ", "7d\n"]
 )
-def test_what_is_no_length_of_time_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.BadParameter, match="as 12h or 7d"):
         duration(text)
 
@@ -29,12 +29,12 @@ def test_a_size_is_bytes_or_a_number_and_a_unit() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1GB", "-1", "1.5GiB", "GiB", "1 GiB", "1e9", "9999999999999999"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.BadParameter, match="as 100GiB"):
         size(text)
 
 
-def test_a_token_is_not_written_over_what_is_there(tmp_path: Path) -> None:
+def test_a_token_does_not_overwrite_an_existing_file(tmp_path: Path) -> None:
     taken = tmp_path / "ops.token"
     taken.write_text("another's")
     absent = tmp_path / "absent" / "x.token"

@@ -45,7 +45,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return printed
 
 
-def test_a_wide_terminal_shows_a_line_for_each_thing(terminal: Callable[[int], list[str]]) -> None:
+def test_a_wide_terminal_shows_one_line_per_row(terminal: Callable[[int], list[str]]) -> None:
     title, first, second = terminal(150)
     assert title.split() == ["Message", "Topic", "Died", "at", "Last", "error"]
     assert first == second == f"{ID}  order.placed  {AT.isoformat()}  ValueError: no stamps are left to be had"
@@ -58,7 +58,7 @@ def test_long_texts_wrap_between_words_and_ids_and_times_stay_whole(terminal: Ca
     assert " ".join(" ".join(line[81:].split()) for line in lines[: len(lines) // 2]) == ROW["last_error"]
 
 
-def test_where_the_words_do_not_fit_each_thing_has_lines_of_its_own(terminal: Callable[[int], list[str]]) -> None:
+def test_a_narrow_terminal_shows_each_row_as_several_lines(terminal: Callable[[int], list[str]]) -> None:
     lines = terminal(80)
     first = lines[: lines.index("")]
     assert [line.split(maxsplit=1) for line in first] == [
@@ -69,13 +69,13 @@ def test_where_the_words_do_not_fit_each_thing_has_lines_of_its_own(terminal: Ca
     ]
 
 
-def test_times_are_short_for_people_and_exact_for_programs() -> None:
+def test_times_are_short_in_tables_and_exact_in_json() -> None:
     at = AT.replace(microsecond=123_456)
     assert json.loads(json_text({"at": at})) == {"at": "2026-05-01T10:00:00.123456+00:00"}
     assert seconds(at) == "2026-05-01T10:00:00+00:00"
 
 
-def test_columns_are_chosen_and_a_wrong_one_is_named() -> None:
+def test_columns_can_be_chosen_and_a_wrong_one_is_named() -> None:
     @click.command()
     @table_options
     def command() -> None:
@@ -88,13 +88,13 @@ def test_columns_are_chosen_and_a_wrong_one_is_named() -> None:
     assert refused.exit_code == 2
 
 
-def test_wide_fits_nothing_into_the_terminal(terminal: Callable[[int], list[str]]) -> None:
+def test_wide_ignores_the_width_of_the_terminal(terminal: Callable[[int], list[str]]) -> None:
     with click.Context(click.Command("list")) as context:
         context.meta[WIDE] = True
         assert len(terminal(80)) == 3
 
 
-def test_of_an_error_a_row_has_what_was_raised() -> None:
+def test_a_row_shows_the_exception_of_an_error() -> None:
     traceback = 'ValueError: no stamps\n  File "mail.py", line 7, in mail\n'
     assert [first_line(each) for each in (traceback, "no stamps", "", None)] == [
         "ValueError: no stamps",
@@ -104,6 +104,6 @@ def test_of_an_error_a_row_has_what_was_raised() -> None:
     ]
 
 
-def test_a_line_of_json_in_the_log_of_a_part_stays_json() -> None:
+def test_a_json_log_line_of_a_process_stays_json() -> None:
     assert with_name("broker", "2026-05-01 WARNING gone") == "broker   2026-05-01 WARNING gone"
     assert with_name("broker", '{"event": "broker.gone"}') == '{"event": "broker.gone"}'

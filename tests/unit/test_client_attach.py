@@ -107,7 +107,7 @@ async def never_greeting(connected: asyncio.Future[asyncio.StreamWriter]) -> Asy
 
 
 @pytest.mark.parametrize("turns", [None, *range(8)])
-async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_same_moment(turns: int | None) -> None:
+async def test_a_presence_closes_while_connecting_fails(turns: int | None) -> None:
     """turns: of the loop, between a hang-up and the cancellation. None: no hang-up."""
     connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     async with never_greeting(connected) as address:
@@ -125,7 +125,7 @@ async def test_a_presence_ends_while_it_connects_and_though_that_fails_at_the_sa
         await brokers.close()
 
 
-async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None:
+async def test_a_presence_closes_while_a_frame_arrives() -> None:
     async with attached() as (running, _, brokers, _):
         brokers.one.kept.put_reply(BrokerFrame(route_changed=RouteChanged()).SerializeToString())
         running.cancel()
@@ -133,7 +133,7 @@ async def test_a_presence_ends_though_a_frame_comes_at_the_same_moment() -> None
         assert done == {running}
 
 
-async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "REFUSED_PAUSE_S", 3600)
     async with attached() as (running, presence, _, answers):
         answers.revoked.set()
@@ -142,7 +142,7 @@ async def test_a_presence_is_not_attached_to_a_broker_that_refuses_it_now(monkey
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_presence_ends_though_its_stream_fails_at_the_same_moment(turns: int) -> None:
+async def test_a_presence_closes_while_its_stream_fails(turns: int) -> None:
     async with attached() as (running, _, brokers, _):
         brokers.one.kept.finish(BrokerUnavailable("the connection was closed"))
         for _ in range(turns):

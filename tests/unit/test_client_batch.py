@@ -30,7 +30,7 @@ def id_of(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def test_columns_that_are_empty_for_all_are_left_out() -> None:
+def test_a_column_that_is_empty_for_all_messages_is_left_out() -> None:
     [columns] = columns_of([SendEntry(id_of(i), [Message("t", b"b%d" % i)], None) for i in range(3)])
     assert columns.topic == "t"
     assert columns.transaction_id == id_of(0) + id_of(1) + id_of(2)
@@ -39,7 +39,7 @@ def test_columns_that_are_empty_for_all_are_left_out() -> None:
     assert (len(columns.n), len(columns.key), len(columns.tag), len(columns.headers)) == (0, 0, 0, 0)
 
 
-def test_a_column_that_one_message_needs_is_there_for_all() -> None:
+def test_a_column_that_one_message_needs_is_sent_for_all() -> None:
     full = Message("t", b"2", key="k", tag="g", headers={"a": "ü"})
     [columns] = columns_of([SendEntry(id_of(1), [Message("t", b"1"), full], None)])
     assert list(columns.n) == [0, 1]
@@ -49,7 +49,7 @@ def test_a_column_that_one_message_needs_is_there_for_all() -> None:
     assert columns.headers[0] == b""
 
 
-def test_a_first_check_at_once_is_not_the_one_of_the_group() -> None:
+def test_a_first_check_delay_of_zero_is_not_the_default_of_the_group() -> None:
     afters = [None, timedelta(0), timedelta(minutes=5)]
     [columns] = columns_of(
         [SendEntry(id_of(i), [Message("t", b"", first_check_after=after)], None) for i, after in enumerate(afters)]
@@ -65,7 +65,7 @@ def test_a_transaction_of_several_topics_keeps_its_numbering() -> None:
     assert of_b.transaction_id == id_of(1)
 
 
-def test_one_transaction_must_fit_a_request() -> None:
+def test_a_transaction_larger_than_a_request_is_refused() -> None:
     with pytest.raises(MessageTooLarge, match="one request"):
         SendEntry(id_of(1), [Message("t", b"x" * BODY_SIZE_BYTES_MAX)] * 2, None)
     with pytest.raises(InvalidMessage, match="1001 messages"):
@@ -74,7 +74,7 @@ def test_one_transaction_must_fit_a_request() -> None:
         SendEntry(id_of(1), [], None)
 
 
-def test_outcomes_travel_by_kind() -> None:
+def test_outcomes_are_grouped_by_kind() -> None:
     states = [TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN, TransactionState.COMMIT]
     request = end_request("shop", SHARD, [EndEntry(id_of(i), state, None) for i, state in enumerate(states)])
     assert request.shard == SHARD
@@ -84,7 +84,7 @@ def test_outcomes_travel_by_kind() -> None:
     assert request.group == "shop"
 
 
-def test_who_is_not_named_by_an_error_has_succeeded() -> None:
+def test_items_without_an_error_have_succeeded() -> None:
     waiters: list[Future[bytes]] = [Future() for _ in range(3)]
     entries = [EndEntry(id_of(i), TransactionState.COMMIT, waiters[i]) for i in range(3)]
     errors = [
@@ -101,7 +101,7 @@ def test_who_is_not_named_by_an_error_has_succeeded() -> None:
 
 
 @pytest.mark.parametrize("unknown", [0, 1])
-def test_of_several_to_send_again_one_that_may_be_stored_speaks_for_all(unknown: int) -> None:
+def test_a_retry_is_ambiguous_if_any_of_its_items_may_be_stored(unknown: int) -> None:
     codes = ["broker_unavailable", "broker_unavailable"]
     codes[unknown] = "outcome_unknown"
     entries = [EndEntry(id_of(i), TransactionState.COMMIT, None) for i in range(2)]
@@ -111,7 +111,7 @@ def test_of_several_to_send_again_one_that_may_be_stored_speaks_for_all(unknown:
     assert isinstance(error, OutcomeUnknown)
 
 
-def test_a_send_nobody_waits_for_is_abandoned_but_an_outcome_is_not() -> None:
+def test_a_send_without_a_waiter_is_abandoned_but_an_outcome_is_not() -> None:
     waiter: Future[bytes] = Future()
     send = SendEntry(id_of(1), [Message("t", b"x")], waiter)
     end = EndEntry(id_of(1), TransactionState.COMMIT, waiter)
@@ -121,7 +121,7 @@ def test_a_send_nobody_waits_for_is_abandoned_but_an_outcome_is_not() -> None:
     assert not end.abandoned()
 
 
-def test_a_contradiction_is_told_to_the_caller_and_to_the_log_only_when_none_waits(
+def test_a_conflict_is_raised_to_the_caller_and_logged_only_without_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def ended(*, gone: bool, error: TxmsgError, state: TransactionState = TransactionState.COMMIT) -> Future[bytes]:
@@ -147,14 +147,14 @@ def test_a_contradiction_is_told_to_the_caller_and_to_the_log_only_when_none_wai
     assert "ROLLED BACK in its own database, but the broker has delivered its messages" in said[2]
 
 
-def test_a_contradiction_that_came_just_before_the_caller_went_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_conflict_just_before_the_caller_left_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     entry = EndEntry(id_of(7), TransactionState.COMMIT, Future())
     entry.fail(OutcomeConflict("no"))
     entry.forsake()
     assert "COMMITTED" in caplog.text
 
 
-def test_a_contradiction_after_a_coroutine_was_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_conflict_after_a_coroutine_was_cancelled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     waiter: Future[bytes] = Future()
     waiter.cancel()
     EndEntry(id_of(7), TransactionState.COMMIT, waiter).fail(OutcomeConflict("no"))

@@ -56,29 +56,29 @@ def test_an_argument_that_json_cannot_carry_is_named(value: object) -> None:
         body_of({"fine": 1, "odd": value})
 
 
-def test_an_argument_that_holds_itself_is_named() -> None:
+def test_a_self_referencing_argument_is_named() -> None:
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(InvalidMessage, match="argument 'odd'"):
         body_of({"odd": loop})
 
 
-def test_a_key_that_names_no_argument_is_refused_when_the_plan_is_made() -> None:
+def test_a_key_that_names_no_argument_is_refused_at_declaration() -> None:
     with pytest.raises(MisuseError, match="there are user_id, email, plan"):
         plan_of(register, key="userid")
 
 
-def test_a_badly_formed_topic_is_refused_when_the_plan_is_made() -> None:
+def test_an_invalid_topic_is_refused_at_declaration() -> None:
     with pytest.raises(InvalidName, match="topic 'user registered'"):
         plan_of(register, topic="user registered")
 
 
-def test_without_topic_and_message_there_is_nothing_to_send() -> None:
+def test_a_declaration_without_topic_and_message_is_refused() -> None:
     with pytest.raises(MisuseError, match="topic="):
         plan_of(register, topic=None)
 
 
-def test_an_ordering_key_is_found_like_a_key() -> None:
+def test_an_ordering_key_is_taken_from_arguments_like_a_key() -> None:
     plan = replace(plan_of(register), ordering_key="user_id")
     [message] = plan.messages((USER, "e"), {})
     assert (message.key, message.ordering_key) == (None, str(USER))
@@ -89,7 +89,7 @@ def test_an_ordering_key_is_found_like_a_key() -> None:
 
 
 @pytest.mark.parametrize(("value", "key"), [(7, "7"), (USER, str(USER)), ("k", "k"), (None, None)])
-def test_a_key_function_may_return_what_has_an_obvious_text(value: object, key: str | None) -> None:
+def test_a_key_function_may_return_values_with_an_obvious_text(value: object, key: str | None) -> None:
     [message] = plan_of(register, key=lambda *_args, **_kwargs: value).messages((USER, "e"), {})
     assert message.key == key
 
@@ -104,7 +104,7 @@ def test_wrong_arguments_raise_type_error_before_anything_is_sent() -> None:
         plan_of(register).messages((USER,), {})
 
 
-def test_wrong_arguments_are_told_with_the_function_and_what_it_takes() -> None:
+def test_wrong_arguments_are_refused_with_the_signature_of_the_function() -> None:
     def given(plan: MessagePlan, *args: object) -> str:
         with pytest.raises(TypeError) as caught:
             plan.messages(args, {})

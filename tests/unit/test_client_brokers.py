@@ -29,7 +29,7 @@ def route(
     return RouteChanged(this=this, brokers=brokers, draining=draining, shard=shard, is_cut_off=is_cut_off)
 
 
-async def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> None:
+async def test_brokers_are_learned_and_forgotten_but_the_configured_one_stays() -> None:
     async with brokers_at("a:1") as brokers:
         changes: list[list[str]] = []
         brokers.watch(lambda: changes.append(brokers.addresses))
@@ -40,7 +40,7 @@ async def test_others_are_learned_and_forgotten_and_the_given_one_stays() -> Non
         assert changes == [["a:1", "b:1", "c:1"], ["a:1", "c:1"]]
 
 
-async def test_a_broker_reached_by_another_address_than_its_own_is_known_once() -> None:
+async def test_a_broker_with_two_addresses_is_listed_once() -> None:
     async with brokers_at("localhost:1", "proxy:1") as brokers:
         brokers.learn("localhost:1", route("10.0.0.1:1", "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"))
         assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.2:1", "10.0.0.3:1"]
@@ -48,7 +48,7 @@ async def test_a_broker_reached_by_another_address_than_its_own_is_known_once() 
         assert brokers.addresses == ["localhost:1", "proxy:1", "10.0.0.3:1"]
 
 
-async def test_a_given_broker_that_has_gone_keeps_its_address_and_is_none_of_the_names() -> None:
+async def test_a_configured_broker_that_left_keeps_its_address_but_not_its_name() -> None:
     async with brokers_at("localhost:1", "b:1") as brokers:
         assert brokers.names == ["b:1", "localhost:1"], "none has told anything yet"
         brokers.learn("localhost:1", route("a:1", "a:1", "b:1", "c:1"))
@@ -61,7 +61,7 @@ async def test_a_given_broker_that_has_gone_keeps_its_address_and_is_none_of_the
         assert brokers.names == ["a:1", "b:1"]
 
 
-async def test_who_does_not_know_the_others_makes_no_difference() -> None:
+async def test_a_broker_without_a_complete_route_does_not_change_the_list() -> None:
     async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         brokers.learn("b:1", route("b:1"))  # cut off from its database
@@ -70,7 +70,7 @@ async def test_who_does_not_know_the_others_makes_no_difference() -> None:
         assert brokers.addresses == ["a:1", "b:1"]
 
 
-async def test_clients_spread_over_the_brokers_that_take_messages() -> None:
+async def test_clients_spread_over_the_brokers_that_accept_messages() -> None:
     chosen: Counter[str] = Counter()
 
     for _ in range(100):
@@ -81,7 +81,7 @@ async def test_clients_spread_over_the_brokers_that_take_messages() -> None:
     assert min(chosen.values()) > 12
 
 
-async def test_a_newcomer_gets_its_share_and_the_rest_stay_where_they_are() -> None:
+async def test_a_new_broker_gets_its_share_of_clients_and_the_rest_stay() -> None:
     moved = 0
 
     for _ in range(160):
@@ -94,7 +94,7 @@ async def test_a_newcomer_gets_its_share_and_the_rest_stay_where_they_are() -> N
     assert 15 < moved < 70  # a quarter
 
 
-async def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
+async def test_a_client_leaves_a_draining_broker() -> None:
     async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         for draining, other in (("a:1", "b:1"), ("b:1", "a:1")):
@@ -102,7 +102,7 @@ async def test_a_client_leaves_a_broker_that_begins_to_drain() -> None:
             assert brokers.current.address == other
 
 
-async def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_sent_to_a_listed_broker_of_another_database(caplog: pytest.LogCaptureFixture) -> None:
     async with brokers_at("a:1", "b:1", "strange:1") as brokers:
         for address in ("a:1", "b:1"):
             brokers.learn(address, route(address, "a:1", "b:1", shard=A))
@@ -117,7 +117,7 @@ async def test_a_broker_of_another_database_in_the_list_is_not_sent_to(caplog: p
     assert "strange:1 is not used" in record.getMessage()
 
 
-async def test_a_database_that_was_made_anew_takes_the_place_of_the_one_before() -> None:
+async def test_a_recreated_database_replaces_the_former_one() -> None:
     async with brokers_at("a:1", "b:1") as brokers:
         for shard in (A, B):
             brokers.learn("a:1", route("a:1", "a:1", "b:1", shard=shard))

@@ -42,7 +42,7 @@ def queue_to(broker: Broker, *, timeout_s: float = 10.0) -> Coalescer[RequestEnt
     return Coalescer(broker.send, timeout_s=timeout_s, loop=asyncio.get_running_loop())
 
 
-async def test_calls_of_one_turn_of_the_loop_leave_in_one_request() -> None:
+async def test_calls_in_one_iteration_of_the_event_loop_share_a_request() -> None:
     broker = Broker()
     broker.release.set()
     queue = queue_to(broker)
@@ -51,7 +51,7 @@ async def test_calls_of_one_turn_of_the_loop_leave_in_one_request() -> None:
     await queue.drain()
 
 
-async def test_what_comes_while_requests_are_under_way_waits_and_leaves_together() -> None:
+async def test_calls_during_pending_requests_share_the_next_request() -> None:
     broker = Broker()
     queue = queue_to(broker)
     waiters = []
@@ -78,7 +78,7 @@ async def test_requests_are_capped_by_items_and_by_bytes() -> None:
     await queue.drain()
 
 
-async def test_large_crowds_take_turns_in_two_halves_and_small_ones_do_not() -> None:
+async def test_many_callers_are_split_into_two_requests_and_few_are_not() -> None:
     broker = Broker()
     broker.release.set()
     queue = queue_to(broker)
@@ -89,7 +89,7 @@ async def test_large_crowds_take_turns_in_two_halves_and_small_ones_do_not() -> 
     await queue.drain()
 
 
-async def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_delays_callers_then_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "PENDING_ITEMS_MAX", 3)
 
     broker = Broker()
@@ -111,7 +111,7 @@ async def test_a_full_queue_slows_callers_then_refuses_them(monkeypatch: pytest.
     await queue.drain()
 
 
-async def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_callers_waiting_for_a_full_queue_proceed_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "PENDING_ITEMS_MAX", 3)
 
     broker = Broker()
@@ -122,7 +122,7 @@ async def test_callers_outside_a_full_queue_get_in_when_there_is_room(monkeypatc
     await queue.drain()
 
 
-async def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
+async def test_draining_completes_accepted_calls_and_refuses_new_ones() -> None:
     broker = Broker()
     queue = queue_to(broker)
     waiters = offered(queue, 5)
@@ -136,7 +136,7 @@ async def test_draining_settles_what_was_taken_and_takes_nothing_more() -> None:
     assert await asyncio.gather(*waiters) == [SHARD] * 5
 
 
-async def test_a_bug_in_sending_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_in_sending_fails_all_waiters(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(entries: list[RequestEntry]) -> None:
         raise ZeroDivisionError("a bug")
 

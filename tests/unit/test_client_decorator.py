@@ -57,13 +57,13 @@ own = Producer(group="g", check_listener=OwnListener())
 own_async = AsyncProducer(group="g", check_listener=OwnListener())
 
 
-def test_callers_do_not_give_the_session() -> None:
+def test_callers_do_not_pass_the_session() -> None:
     register = transactional_message(own, topic="t", key="user_id", session=sessions)(with_session)
     assert str(inspect.signature(register)) == "(user_id: 'int', *, email: 'str' = 'e') -> 'int'"
     assert register.__name__ == "with_session"
 
 
-def test_types_survive_decoration() -> None:
+def test_decoration_keeps_types() -> None:
     decorated = transactional_message(own, topic="t")(plain)
     assert inspect.signature(decorated) == inspect.signature(plain)
     method = transactional_message(own, topic="t", session=sessions)(Service.register)
@@ -121,7 +121,7 @@ def test_a_scoped_session_is_refused_for_coroutines() -> None:
         transactional_message(own_async, topic="t", session=scoped)(with_async_session)
 
 
-def test_a_function_without_room_for_the_session_is_refused() -> None:
+def test_a_function_without_a_session_parameter_is_refused() -> None:
     def nothing() -> None: ...
 
     with pytest.raises(MisuseError, match="no first parameter for the session"):

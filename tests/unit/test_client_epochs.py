@@ -5,7 +5,7 @@ from __future__ import annotations
 from txmsg.client.receiving.epochs import OUSTED_S_MAX, Epochs
 
 
-def test_what_an_ousted_broker_gave_is_refused_as_long_as_it_may_be_on_its_way() -> None:
+def test_deliveries_of_a_replaced_broker_are_refused_while_they_may_be_in_transit() -> None:
     epochs = Epochs()
     assert epochs.is_current(1, 7, now=0.0)
     assert epochs.is_current(1, 8, now=100.0)
@@ -14,7 +14,7 @@ def test_what_an_ousted_broker_gave_is_refused_as_long_as_it_may_be_on_its_way()
     assert epochs.is_current(2, 7, now=100.0), "each queue has epochs of its own"
 
 
-def test_epochs_that_went_back_with_the_database_are_taken_when_nothing_old_can_come_any_more() -> None:
+def test_lower_epochs_of_a_restored_database_are_accepted_after_old_deliveries_ended() -> None:
     epochs = Epochs()
     assert epochs.is_current(1, 8, now=0.0)
     assert epochs.is_current(1, 3, now=OUSTED_S_MAX)

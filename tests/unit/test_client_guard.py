@@ -50,7 +50,7 @@ def count(engine: Engine) -> int:
         return connection.execute(select(func.count()).select_from(Row)).scalar_one()
 
 
-def test_flushes_and_savepoints_are_free(engine: Engine, session: Session) -> None:
+def test_flushes_and_savepoints_are_allowed(engine: Engine, session: Session) -> None:
     with SessionGuard(session, owner="f()") as guard:
         session.add(Row(id=1))
         session.flush()
@@ -105,7 +105,7 @@ def test_a_statement_after_a_rollback_is_refused(session: Session) -> None:
 
 
 @pytest.mark.parametrize("end", ["rollback", "close"])
-def test_a_rolled_back_transaction_is_not_intact(session: Session, end: str) -> None:
+def test_a_rolled_back_transaction_is_detected(session: Session, end: str) -> None:
     with SessionGuard(session, owner="f()") as guard:
         session.execute(text("select 1"))
         getattr(session, end)()
@@ -113,7 +113,7 @@ def test_a_rolled_back_transaction_is_not_intact(session: Session, end: str) -> 
             guard.check_intact()
 
 
-def test_a_rollback_followed_by_an_exception_is_the_users_right(session: Session) -> None:
+def test_a_rollback_followed_by_an_exception_is_allowed(session: Session) -> None:
     def work() -> None:
         with SessionGuard(session, owner="f()"):
             session.execute(insert(Row), {"id": 1})
@@ -139,7 +139,7 @@ def test_a_second_database_is_refused(tmp_path: Path, engine: Engine) -> None:
     other.dispose()
 
 
-def test_after_the_guard_the_session_is_as_free_as_before(engine: Engine, session: Session) -> None:
+def test_after_the_guard_the_session_is_unrestricted_again(engine: Engine, session: Session) -> None:
     with SessionGuard(session, owner="f()"):
         session.add(Row(id=1))
     session.commit()
@@ -166,7 +166,7 @@ def there(read: list[Connection]) -> Callable[[Connection], bool]:
     return own_row
 
 
-def test_without_an_error_nothing_more_is_sent(engine: Engine, session: Session) -> None:
+def test_without_an_error_no_further_statement_is_sent(engine: Engine, session: Session) -> None:
     read: list[Connection] = []
     statements = heard(engine)
     with SessionGuard(session, owner="f()") as guard:
@@ -180,7 +180,7 @@ def test_without_an_error_nothing_more_is_sent(engine: Engine, session: Session)
     assert (len(statements), read) == (4, [])  # two inserts, a savepoint and its release
 
 
-def test_an_error_costs_one_look_at_the_own_row(session: Session) -> None:
+def test_an_error_costs_one_read_of_the_fence_row(session: Session) -> None:
     read: list[Connection] = []
     with SessionGuard(session, owner="f()") as guard:
         guard.own_row = there(read)
@@ -195,7 +195,7 @@ def test_an_error_costs_one_look_at_the_own_row(session: Session) -> None:
     assert len(read) == 1
 
 
-def test_an_own_row_that_is_gone_is_a_transaction_that_was_rolled_back(engine: Engine, session: Session) -> None:
+def test_a_missing_fence_row_means_that_the_transaction_was_rolled_back(engine: Engine, session: Session) -> None:
     with SessionGuard(session, owner="f()") as guard:
         session.execute(insert(Row).values(id=1))
         guard.own_row = lambda connection: False
@@ -207,7 +207,7 @@ def test_an_own_row_that_is_gone_is_a_transaction_that_was_rolled_back(engine: E
     assert count(engine) == 0
 
 
-def test_a_refusal_that_is_caught_is_raised_at_the_end(engine: Engine, session: Session) -> None:
+def test_a_caught_refusal_is_raised_again_at_the_end(engine: Engine, session: Session) -> None:
     with SessionGuard(session, owner="f()") as guard:
         session.execute(insert(Row).values(id=1))
         with suppress(MisuseError):
@@ -218,7 +218,7 @@ def test_a_refusal_that_is_caught_is_raised_at_the_end(engine: Engine, session: 
     assert count(engine) == 0
 
 
-def test_a_session_that_joined_an_outer_transaction_committed_nothing(engine: Engine) -> None:
+def test_a_session_joined_to_an_outer_transaction_commits_nothing(engine: Engine) -> None:
     with engine.connect() as connection, connection.begin():
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             with SessionGuard(session, owner="f()") as guard:
@@ -229,6 +229,6 @@ def test_a_session_that_joined_an_outer_transaction_committed_nothing(engine: En
                     guard.check_committed()
 
 
-def test_a_session_in_two_phases_is_refused(engine: Engine) -> None:
+def test_a_two_phase_session_is_refused(engine: Engine) -> None:
     with Session(engine, twophase=True) as session, pytest.raises(MisuseError, match="two phases"):
         SessionGuard(session, owner="f()").__enter__()

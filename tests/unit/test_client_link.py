@@ -184,14 +184,14 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_what_came_of_one_queue_in_two_parts_is_held_in_both() -> None:
+async def test_messages_of_a_queue_delivered_in_two_parts_are_all_held() -> None:
     async with filled_link() as (link, _):
         assert all(link.deliveries.holds(HAND, offset, now()) for offset in (5, 6, 8, 9))
         assert not link.deliveries.holds(HAND, 7, now())
         assert not link.deliveries.holds(HAND, 5, now() + 2 * VISIBILITY_TIMEOUT_S)
 
 
-async def test_a_broker_that_asks_hears_at_once_that_nothing_of_a_queue_is_held() -> None:
+async def test_a_broker_is_told_at_once_that_no_message_of_a_queue_is_held() -> None:
     broker = Broker()
     broker.replies = [pb.ReceiveReply(awaited=[HAND.receipt([])])]
     running = asyncio.create_task(new_link(broker).run())
@@ -200,7 +200,7 @@ async def test_a_broker_that_asks_hears_at_once_that_nothing_of_a_queue_is_held(
     await asyncio.wait([running])
 
 
-async def test_a_broker_that_asks_hears_it_when_the_last_message_of_the_queue_is_settled() -> None:
+async def test_a_broker_is_told_when_the_last_message_of_a_queue_is_settled() -> None:
     """Whatever link it came over; and what comes under a lower epoch from then on is refused."""
     broker, dead = Broker(), Broker()
     of_dead = Shard(dead)
@@ -224,7 +224,7 @@ async def test_a_broker_that_asks_hears_it_when_the_last_message_of_the_queue_is
     await asyncio.wait(tasks)
 
 
-async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_without_a_quarter_of_it() -> None:
+async def test_polls_request_no_more_bytes_than_fit_and_wait_for_a_quarter_to_be_free() -> None:
     broker = Broker()
     broker.replies = [
         pb.ReceiveReply(batches=[columns(8, body=b"x" * 20)]),
@@ -246,7 +246,7 @@ async def test_no_more_bytes_are_asked_for_than_there_is_room_for_and_none_witho
     await asyncio.wait([running])
 
 
-async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -> None:
+async def test_keepalives_name_exactly_the_messages_still_held(loop: Loop) -> None:
     async with filled_link() as (link, broker):
         link.deliveries.ack(HAND, 5)
         link.deliveries.refuse(HAND, 8, HandlerFailure("boom"))
@@ -260,7 +260,7 @@ async def test_the_broker_is_told_what_is_still_held_and_only_that(loop: Loop) -
         assert not link.deliveries.holds(HAND, 6, now())
 
 
-async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settled_for_both() -> None:
+async def test_a_held_message_redelivered_is_handled_once_and_settled_for_both() -> None:
     broker, taken = Broker(), list[tuple[DeliveredBatch, int | None]]()
     again = HAND._replace(token=2)
     broker.replies = [
@@ -286,7 +286,7 @@ async def test_a_message_that_is_held_and_comes_again_is_handled_once_and_settle
         await asyncio.wait([running])
 
 
-async def test_a_message_that_is_done_and_comes_again_before_the_broker_knows_is_not_handled_again() -> None:
+async def test_a_handled_message_redelivered_before_its_acknowledgement_is_not_handled_again() -> None:
     async with filled_link() as (link, broker):
         again = HAND._replace(token=2)
         broker.gate.clear()
@@ -306,7 +306,7 @@ async def test_a_message_that_is_done_and_comes_again_before_the_broker_knows_is
         }
 
 
-async def test_a_message_that_is_done_and_comes_by_a_poll_that_began_before_is_not_handled_again() -> None:
+async def test_a_handled_message_redelivered_by_an_earlier_poll_is_not_handled_again() -> None:
     counts = ConsumerCounts()
     async with filled_link(counts=counts) as (link, broker):
         polls: list[int] = []
@@ -324,7 +324,7 @@ async def test_a_message_that_is_done_and_comes_by_a_poll_that_began_before_is_n
         await until_async(lambda: link.out == 4)
 
 
-async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -> None:
+async def test_messages_that_the_broker_took_back_are_not_handled(loop: Loop) -> None:
     async with filled_link() as (link, broker):
         loop.ahead_s += VISIBILITY_TIMEOUT_S / RENEWALS
         broker.expired = [HAND.receipt([6, 9])]
@@ -337,7 +337,7 @@ async def test_what_the_broker_does_not_leave_to_us_is_not_handled(loop: Loop) -
         await link.idle()
 
 
-async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_memory() -> None:
+async def test_messages_taken_back_by_the_broker_count_while_in_memory() -> None:
     """Their handlers continue, perhaps for long: messages fetched in their place would take memory in addition."""
     broker = Broker()
     broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, body=b"x" * 40)])]
@@ -359,7 +359,7 @@ async def test_messages_that_the_broker_took_back_count_as_long_as_they_are_in_m
         await asyncio.wait(tasks)
 
 
-async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
+async def test_the_prefetch_limit_can_be_raised_while_a_link_runs() -> None:
     broker = Broker()
     broker.replies = [pb.ReceiveReply(batches=[columns(5, body=b"x" * 90)])]
     asked = asyncio.Queue[int]()
@@ -377,7 +377,7 @@ async def test_more_may_be_fetched_ahead_while_a_link_runs() -> None:
         await asyncio.wait([running])
 
 
-async def test_a_longer_visibility_timeout_holds_at_once_for_what_is_held() -> None:
+async def test_a_longer_visibility_timeout_applies_to_held_messages_at_once() -> None:
     async with filled_link(visibility_timeout_s=20.0) as (link, broker):
         link.apply_bounds(FetchBounds(out_min=10, visibility_timeout_s=600.0))
         (receipt,) = await broker.held.get()
@@ -385,7 +385,7 @@ async def test_a_longer_visibility_timeout_holds_at_once_for_what_is_held() -> N
         await until_async(lambda: link.deliveries.holds(HAND, 5, now() + 500))
 
 
-async def test_what_a_poll_brings_is_held_for_as_long_as_the_poll_had_asked_for() -> None:
+async def test_polled_messages_have_the_visibility_timeout_of_their_poll() -> None:
     broker, asked, may_answer = Broker(), asyncio.Queue[int](), asyncio.Event()
     broker.asked = asked.put_nowait
     broker.poll_gate = may_answer
@@ -410,7 +410,7 @@ def polling_link(broker: Broker) -> Link:
     return new_link(broker)
 
 
-async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
+async def test_a_stop_cancels_the_poll_and_reports_the_last_delivery() -> None:
     broker = Broker()
     link = polling_link(broker)
     running = asyncio.create_task(link.run())
@@ -424,7 +424,7 @@ async def test_a_stop_ends_the_poll_under_way_and_says_what_came_last() -> None:
 
 
 @pytest.mark.parametrize("flushes", [True, False], ids=["at once", "after its handlers"])
-async def test_a_stop_during_a_settlement_says_what_came_last_after_it(flushes: bool) -> None:
+async def test_a_stop_during_a_settlement_reports_the_last_delivery_after_it(flushes: bool) -> None:
     broker = Broker()
     link = polling_link(broker)
     running = asyncio.create_task(link.run())
@@ -443,7 +443,7 @@ async def test_a_stop_during_a_settlement_says_what_came_last_after_it(flushes: 
     await (flushing or link.flush(1.0))
 
 
-async def test_what_came_last_is_said_again_when_the_broker_did_not_hear_it() -> None:
+async def test_a_lost_report_of_the_last_delivery_is_repeated() -> None:
     broker = Broker()
     link = polling_link(broker)
     running = asyncio.create_task(link.run())
@@ -455,7 +455,7 @@ async def test_what_came_last_is_said_again_when_the_broker_did_not_hear_it() ->
     assert [(received, count) for _, received, count in broker.lines[2:]] == [(HAND.token, 0)] * 3
 
 
-async def test_a_stop_after_a_lost_poll_says_what_came_last() -> None:
+async def test_a_stop_after_a_lost_poll_reports_the_last_delivery() -> None:
     broker = Broker()
     link = polling_link(broker)
     broker.lost_polls = 1
@@ -467,7 +467,7 @@ async def test_a_stop_after_a_lost_poll_says_what_came_last() -> None:
     assert [(received, count) for _, received, count in broker.lines[1:]] == [(HAND.token, 9), (HAND.token, 0)]
 
 
-async def test_a_broker_that_answers_no_more_is_not_told_for_long_what_came_last() -> None:
+async def test_reports_of_the_last_delivery_to_a_silent_broker_are_bounded() -> None:
     broker = Broker()
     link = polling_link(broker)
     running = asyncio.create_task(link.run())
@@ -479,7 +479,7 @@ async def test_a_broker_that_answers_no_more_is_not_told_for_long_what_came_last
     assert broker.failures == 1_000_000 - FAILURES_MAX
 
 
-async def test_acknowledgements_that_went_with_what_is_held_and_were_lost_are_sent_again() -> None:
+async def test_acknowledgements_lost_with_a_keepalive_are_sent_again() -> None:
     broker = Broker()
     link = polling_link(broker)
     running = asyncio.create_task(link.run())
@@ -502,7 +502,7 @@ async def test_acknowledgements_that_went_with_what_is_held_and_were_lost_are_se
     await link.flush(1.0)
 
 
-async def test_acknowledgements_of_a_client_that_is_not_let_in_wait_as_long_as_polls_do() -> None:
+async def test_acknowledgements_of_a_refused_client_wait_as_long_as_its_polls() -> None:
     broker = Broker()
     link = new_link(broker)
     broker.refuses = True
@@ -517,7 +517,7 @@ async def test_acknowledgements_of_a_client_that_is_not_let_in_wait_as_long_as_p
     assert [list(receipt.offset) for receipt in broker.acks] == [[0]]
 
 
-async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:
+async def test_an_unreadable_reply_is_not_reported_as_missing() -> None:
     """It would come for ever, uncounted: a new line knows nothing of it, so its visibility timeout ends."""
     broker = Broker()
     broker.holds_polls, broker.unreadable = True, 1
@@ -531,7 +531,7 @@ async def test_what_cannot_be_read_is_not_said_to_be_missing() -> None:
     assert before != after == last
 
 
-async def test_a_paused_link_asks_for_nothing_returns_what_is_on_its_way_and_goes_on_when_resumed() -> None:
+async def test_a_paused_link_returns_messages_in_transit_and_polls_again_when_resumed() -> None:
     broker = Broker()
     broker.poll_gate.clear()
     asked: asyncio.Queue[int] = asyncio.Queue()

@@ -66,7 +66,7 @@ def links_with(link: SilentLink, brokers: TwoBrokers) -> Links:
     return Links(brokers, new_link, group="g")
 
 
-async def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_stops_while_a_departed_broker_is_being_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_module, "SETTLE_S_MAX", 0.05)
 
     brokers = TwoBrokers()
@@ -80,7 +80,7 @@ async def test_a_consumer_stops_while_a_broker_that_has_gone_is_being_given_up(m
         await links.flush()
 
 
-async def test_what_keeping_had_taken_is_back_before_a_broker_that_has_gone_is_told_the_rest() -> None:
+async def test_the_keepalive_returns_its_acknowledgements_before_the_final_flush() -> None:
     gave_back: list[bool] = []
 
     class Keeping(SilentLink):
@@ -103,7 +103,7 @@ async def test_what_keeping_had_taken_is_back_before_a_broker_that_has_gone_is_t
     assert gave_back == [True]
 
 
-async def test_a_consumer_that_ends_tells_also_a_broker_that_has_gone_and_is_still_waited_for() -> None:
+async def test_a_stopping_consumer_also_flushes_to_a_departed_broker_still_waited_for() -> None:
     class Busy(SilentLink):
         async def idle(self) -> None:
             await asyncio.Event().wait()

@@ -170,7 +170,7 @@ async def test_a_failed_or_ambiguous_request_is_repeated_under_the_same_ids(kind
 
 
 @both_kinds
-async def test_a_send_that_may_have_been_carried_out_is_never_called_failed(kind: Any) -> None:
+async def test_a_send_that_may_be_stored_is_never_reported_as_failed(kind: Any) -> None:
     async with kind(timeout_s=1.5) as (script, producer):
         script.steps.extend([lose_reply] + [refuse("broker_unavailable")] * 1000)
         with pytest.raises(OutcomeUnknown, match="may have been carried out"):
@@ -179,7 +179,7 @@ async def test_a_send_that_may_have_been_carried_out_is_never_called_failed(kind
 
 @both_kinds
 @pytest.mark.parametrize("refusal", [PermissionDenied, Unauthenticated, UnknownTopic])
-async def test_a_refusal_does_not_make_an_earlier_attempt_without_an_answer_certain(
+async def test_a_refusal_after_an_unanswered_attempt_is_still_an_unknown_outcome(
     kind: Any, refusal: type[TxmsgError]
 ) -> None:
     async with kind() as (script, producer):
@@ -200,7 +200,7 @@ async def test_a_refusal_does_not_make_an_earlier_attempt_without_an_answer_cert
 
 
 @both_kinds
-async def test_what_the_store_says_of_a_repeat_counts_for_the_first_attempt_too(kind: Any) -> None:
+async def test_an_item_error_of_a_repeated_request_counts_for_the_first_attempt(kind: Any) -> None:
     async with kind() as (script, producer):
         half = await producer.half([X])
         script.steps.extend([lose_reply, fail_item(0, "outcome_conflict", pb.EndTransactionsReply)])
@@ -208,7 +208,7 @@ async def test_what_the_store_says_of_a_repeat_counts_for_the_first_attempt_too(
             await producer.end(half, TransactionState.COMMIT)
 
 
-async def test_a_recall_that_may_have_been_carried_out_is_never_called_refused() -> None:
+async def test_a_recall_that_may_have_succeeded_is_never_reported_as_refused() -> None:
     async with scripted() as (script, producer):
         sent = await producer.send(X)
         script.steps.extend([lose_reply, refuse("permission_denied")])
@@ -218,7 +218,7 @@ async def test_a_recall_that_may_have_been_carried_out_is_never_called_refused()
 
 
 @both_kinds
-async def test_a_send_that_was_certainly_not_carried_out_is_called_so(kind: Any) -> None:
+async def test_a_send_that_is_certainly_not_stored_is_reported_as_failed(kind: Any) -> None:
     async with kind(timeout_s=3.0) as (script, producer):
         script.steps.extend([refuse("overloaded")] * 1000)
         with pytest.raises(Overloaded):
@@ -227,14 +227,14 @@ async def test_a_send_that_was_certainly_not_carried_out_is_called_so(kind: Any)
 
 @both_kinds
 @pytest.mark.parametrize("failure", [lose_reply, hang])
-async def test_a_half_without_an_answer_is_unavailable_for_it_will_never_be_delivered(kind: Any, failure: Step) -> None:
+async def test_an_unanswered_half_is_unavailable_because_it_is_never_delivered(kind: Any, failure: Step) -> None:
     async with kind(timeout_s=1.5) as (script, producer):
         script.steps.extend([failure] * 1000)
         with pytest.raises(BrokerUnavailable, match="its check-back removes it"):
             await producer.half([X])
 
 
-async def test_only_the_items_that_failed_are_sent_again() -> None:
+async def test_only_failed_items_are_sent_again() -> None:
     async with scripted() as (script, producer):
         script.steps.append(fail_item(1, "outcome_unknown", pb.SendReply))
         await asyncio.gather(*(producer.send(X) for _ in range(3)))
@@ -242,7 +242,7 @@ async def test_only_the_items_that_failed_are_sent_again() -> None:
         assert second == first[16:32]
 
 
-async def test_an_items_error_reaches_its_caller_alone() -> None:
+async def test_an_error_of_an_item_reaches_only_its_caller() -> None:
     async with scripted() as (script, producer):
         script.steps.append(fail_item(1, "unknown_topic", pb.SendReply))
         results = await asyncio.gather(*(producer.half([X]) for _ in range(3)), return_exceptions=True)
@@ -255,7 +255,7 @@ async def test_an_items_error_reaches_its_caller_alone() -> None:
 
 
 @both_kinds
-async def test_a_short_wait_for_an_outcome_does_not_take_it_back(kind: Any) -> None:
+async def test_a_timed_out_wait_does_not_withdraw_the_outcome(kind: Any) -> None:
     go_on = asyncio.Event()
 
     async def slow(request: Any, script: Script) -> pb.EndTransactionsReply:

@@ -19,7 +19,7 @@ def send(sent: SentMessages, text: str) -> None:
         sent.add(Message("t", each.encode()), None)
 
 
-def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
+def test_messages_sent_after_a_savepoint_are_dropped_with_it() -> None:
     sent = SentMessages()
     send(sent, "a")
     sent.savepoint("X", replaces=False)
@@ -31,7 +31,7 @@ def test_what_was_sent_after_a_savepoint_goes_with_it() -> None:
     assert bodies(sent) == "ae"
 
 
-def test_of_two_savepoints_of_one_name_the_later_is_meant_until_it_is_released() -> None:
+def test_the_later_of_two_savepoints_with_one_name_counts_until_it_is_released() -> None:
     sent = SentMessages()
     sent.savepoint("X", replaces=False)
     send(sent, "a")
@@ -44,7 +44,7 @@ def test_of_two_savepoints_of_one_name_the_later_is_meant_until_it_is_released()
     assert bodies(sent) == ""
 
 
-def test_in_mysql_a_savepoint_takes_the_place_of_one_of_its_name() -> None:
+def test_in_mysql_a_savepoint_replaces_one_with_its_name() -> None:
     sent = SentMessages()
     sent.savepoint("X", replaces=True)
     send(sent, "a")
@@ -55,7 +55,7 @@ def test_in_mysql_a_savepoint_takes_the_place_of_one_of_its_name() -> None:
     assert bodies(sent) == "ab"
 
 
-def test_a_name_that_is_not_known_changes_nothing() -> None:
+def test_an_unknown_savepoint_name_changes_nothing() -> None:
     sent = SentMessages()
     send(sent, "a")
     sent.rolled_back_to("X")
@@ -63,7 +63,7 @@ def test_a_name_that_is_not_known_changes_nothing() -> None:
     assert bodies(sent) == "a"
 
 
-def test_what_was_sent_before_the_first_statement_of_a_savepoint_goes_with_it() -> None:
+def test_messages_sent_before_the_first_statement_of_a_savepoint_are_dropped_with_it() -> None:
     sent = SentMessages()
     with Session() as session:
         session.begin()
@@ -85,7 +85,7 @@ def test_what_was_sent_before_the_first_statement_of_a_savepoint_goes_with_it() 
         assert bodies(sent) == "a"
 
 
-def test_a_savepoint_that_was_never_sent_takes_only_its_own_with_it() -> None:
+def test_an_unsent_savepoint_drops_only_its_own_messages() -> None:
     sent = SentMessages()
     with Session() as session:
         session.begin()
@@ -102,7 +102,7 @@ def test_a_savepoint_that_was_never_sent_takes_only_its_own_with_it() -> None:
 
 
 @given(st.lists(st.sampled_from(["send", "savepoint", "release", "rollback"]), max_size=30))
-def test_nested_savepoints_are_those_of_a_stack(does: list[str]) -> None:
+def test_nested_savepoints_behave_as_a_stack(does: list[str]) -> None:
     """Against a model: each savepoint with what was done in it."""
     sent = SentMessages()
     stack: list[list[str]] = [[]]

@@ -85,7 +85,7 @@ def key_of(shard: bytes, producer: AsyncProducer) -> str:
     raise AssertionError("no key has this shard")
 
 
-async def test_sends_are_spread_over_the_shards_and_outcomes_go_where_the_halves_are() -> None:
+async def test_sends_are_spread_over_shards_and_outcomes_follow_their_halves() -> None:
     async with two_shards() as (a, b, producer):
         for _ in range(60):
             await producer.send(X)
@@ -100,13 +100,13 @@ async def test_sends_are_spread_over_the_shards_and_outcomes_go_where_the_halves
             }
 
 
-async def test_what_is_sent_at_once_leaves_in_few_requests() -> None:
+async def test_concurrent_sends_share_few_requests() -> None:
     async with two_shards() as (a, b, producer):
         await asyncio.gather(*(producer.send(X) for _ in range(500)))
         assert len(a.sends) + len(b.sends) <= 6
 
 
-async def test_what_is_certainly_not_stored_goes_to_the_other_shard_under_the_id_that_its_caller_gets(
+async def test_messages_certainly_not_stored_are_sent_to_the_other_shard_under_the_returned_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("txmsg.client.channel._AVOIDED_S", 600.0)
@@ -123,7 +123,7 @@ async def test_what_is_certainly_not_stored_goes_to_the_other_shard_under_the_id
 
 
 @pytest.mark.parametrize("failure", [lose_reply, refuse("outcome_unknown")])
-async def test_a_plain_send_that_may_be_stored_is_tried_again_in_its_shard_only(failure: Any) -> None:
+async def test_a_plain_send_that_may_be_stored_is_retried_only_in_its_shard(failure: Any) -> None:
     async with two_shards(timeout_s=1.0) as (a, b, producer):
         a.always(failure)
         assert isinstance(await first_error(lambda: producer.send(X), a), OutcomeUnknown)
@@ -152,9 +152,7 @@ async def test_a_fenced_half_that_may_be_stored_goes_to_the_other_shard_under_an
 
 
 @pytest.mark.parametrize("known_by", ["its listener", "its caller"])
-async def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_knows_it_by_its_id(
-    known_by: str, engine: Engine
-) -> None:
+async def test_a_half_that_may_be_stored_and_is_known_by_id_stays_in_its_shard(known_by: str, engine: Engine) -> None:
     listener = FenceCheckListener(engine)
     of_caller = known_by == "its caller"
     options = {"check_listener": listener} if of_caller else {}
@@ -168,7 +166,7 @@ async def test_a_half_that_may_be_stored_stays_where_its_listener_or_its_caller_
         assert set(a.ids()).isdisjoint(b.ids())
 
 
-async def test_what_waits_at_a_shard_that_stands_still_leaves_through_the_other() -> None:
+async def test_messages_waiting_for_a_stuck_shard_are_sent_to_the_other() -> None:
     go_on = asyncio.Event()
 
     async def stand_still(request: Any, script: Script) -> pb.SendReply:
@@ -202,7 +200,7 @@ async def _offered(way: Any, producer: AsyncProducer) -> None:
     await waiter
 
 
-async def test_an_ordering_key_has_one_shard_and_waits_for_it() -> None:
+async def test_messages_of_an_ordering_key_wait_for_its_shard() -> None:
     async with two_shards(timeout_s=3.0) as (a, b, producer):
         of_a, of_b = key_of(A, producer), key_of(B, producer)
         for _ in range(10):
@@ -216,7 +214,7 @@ async def test_an_ordering_key_has_one_shard_and_waits_for_it() -> None:
         assert len(b.sends) == 11
 
 
-async def test_a_transaction_whose_ordering_keys_have_different_shards_is_refused() -> None:
+async def test_a_transaction_with_ordering_keys_of_different_shards_is_refused() -> None:
     async with two_shards() as (a, b, producer):
         messages = [Message("t", b"x", ordering_key=key_of(shard, producer)) for shard in (A, B)]
         with pytest.raises(InvalidMessage, match="have different Notify databases"):
@@ -225,7 +223,7 @@ async def test_a_transaction_whose_ordering_keys_have_different_shards_is_refuse
         assert not b.sends
 
 
-async def test_ordered_messages_are_refused_until_every_database_was_seen() -> None:
+async def test_ordered_messages_are_refused_until_every_database_is_known() -> None:
     shard = Shard(A)
     async with served(shard) as address:
         async with AsyncProducer([[address], ["127.0.0.1:1"]], group="g", timeout_s=3) as producer:
@@ -242,7 +240,7 @@ async def test_an_outcome_of_a_foreign_transaction_is_refused() -> None:
             await producer.end(half, TransactionState.COMMIT)
 
 
-async def test_a_recall_finds_the_message_in_whichever_shard_it_is() -> None:
+async def test_a_recall_finds_the_message_in_any_shard() -> None:
     async with two_shards() as (a, b, producer):
         sent = message_id(new_transaction_id(), 0)
         for shard in (a, b):
@@ -262,7 +260,7 @@ def test_databases_are_separated_by_semicolons_or_lists() -> None:
         shards_of("a:1;a:1")
 
 
-def test_who_is_given_no_brokers_takes_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_without_brokers_use_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_BROKERS", "a:1,b:1;c:1")
     assert shards_of(None) == [["a:1", "b:1"], ["c:1"]]
     for make in (Producer, Consumer):
@@ -275,7 +273,7 @@ def test_who_is_given_no_brokers_takes_those_of_the_environment(monkeypatch: pyt
     assert shards_of(None) == [["localhost:7700"]]
 
 
-def test_what_belongs_to_one_database_refuses_brokers_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_database_client_refuses_brokers_of_two_databases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_BROKERS", "a:1;b:1")
     with pytest.raises(MisuseError, match="brokers of 2 Notify databases are in the variable TXMSG_BROKERS"):
         Settings()

@@ -40,13 +40,13 @@ def each_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("dialect_name", DIALECTS)
 @pytest.mark.parametrize("sql", each_of(ENDS))
-def test_text_that_ends_a_transaction_is_known_behind_whatever(dialect_name: str, sql: str) -> None:
+def test_text_that_ends_a_transaction_is_found_behind_any_prefix(dialect_name: str, sql: str) -> None:
     assert [before for before in BEFORE if not ends(before + sql, dialect_name)] == []
 
 
 @pytest.mark.parametrize("dialect_name", DIALECTS)
 @pytest.mark.parametrize("sql", ["", *each_of(FREE)])
-def test_other_text_is_free(dialect_name: str, sql: str) -> None:
+def test_other_text_is_allowed(dialect_name: str, sql: str) -> None:
     assert not ends(sql, dialect_name)
 
 
@@ -72,7 +72,7 @@ def test_other_text_is_free(dialect_name: str, sql: str) -> None:
         ("set local autocommit_mode.x = 1", "postgresql"),
     ],
 )
-def test_what_a_dialect_reads_otherwise_is_read_so(sql: str, dialect_name: str) -> None:
+def test_comments_and_quotes_are_read_as_the_dialect_reads_them(sql: str, dialect_name: str) -> None:
     assert not ends(sql, dialect_name)
 
 
@@ -91,7 +91,7 @@ def test_what_a_dialect_reads_otherwise_is_read_so(sql: str, dialect_name: str) 
         ("set statement max_statement_time = 1 for create table t (id int)", "mariadb"),
     ],
 )
-def test_what_only_looks_harmless_is_found(sql: str, dialect_name: str) -> None:
+def test_disguised_text_that_ends_a_transaction_is_found(sql: str, dialect_name: str) -> None:
     assert ends(sql, dialect_name)
 
 
@@ -107,10 +107,10 @@ def test_what_only_looks_harmless_is_found(sql: str, dialect_name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("dialect_name", DIALECTS)
-def test_savepoints_are_known_by_their_names(dialect_name: str, sql: str, found: TransactionStatement) -> None:
+def test_savepoints_are_recognized_with_their_names(dialect_name: str, sql: str, found: TransactionStatement) -> None:
     assert steps(sql, dialect_name) == [found]
 
 
 @given(sql=st.text(alphabet="ab'\"`$;/*-#!\\[] \n"), dialect_name=st.sampled_from(DIALECTS))
-def test_any_text_can_be_read(sql: str, dialect_name: str) -> None:
+def test_any_text_is_parsed_without_error(sql: str, dialect_name: str) -> None:
     assert list(steps(sql, dialect_name)) == []

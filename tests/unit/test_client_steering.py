@@ -27,7 +27,7 @@ class Broker(AnsweredBrokers):
         return WatchedSettings(version=7, settings=[made(SettingChange, name="client.concurrency", value="3")])
 
 
-async def test_what_could_not_be_put_to_use_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_config_that_failed_to_apply_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering, "_PAUSE_S_MIN", 0.001)
     tried: list[ClientConfig] = []
     used = asyncio.Event()

@@ -127,13 +127,13 @@ def sizes(requests: list[list[EndEntry]]) -> list[int]:
     return [len(request) for request in requests]
 
 
-def test_a_lone_thread_sends_by_itself(lane: Lane) -> None:
+def test_a_single_thread_sends_without_the_event_loop(lane: Lane) -> None:
     assert [lane.send(), lane.send()] == [SHARD] * 2
     assert sizes(lane.broker.from_threads) == [1, 1]
     assert not lane.broker.from_loop
 
 
-def test_what_comes_while_requests_are_under_way_leaves_together(lane: Lane) -> None:
+def test_calls_during_pending_requests_share_the_next_request(lane: Lane) -> None:
     leaders = lane.fill()
     followers = lane.sending(10)
     assert sizes(lane.broker.from_threads) == [1] * IN_FLIGHT_MAX
@@ -143,7 +143,7 @@ def test_what_comes_while_requests_are_under_way_leaves_together(lane: Lane) -> 
     assert not lane.broker.from_loop
 
 
-def test_a_request_that_fails_goes_on_on_the_loop_and_so_does_what_waits_behind_it(lane: Lane) -> None:
+def test_a_failed_request_and_those_behind_it_continue_on_the_event_loop(lane: Lane) -> None:
     leaders = lane.fill()
     followers = lane.sending(10)
     lane.broker.outcome = lambda entries: FailedRequest(entries, BrokerUnavailable("it has gone"))
@@ -158,7 +158,7 @@ def test_a_request_that_fails_goes_on_on_the_loop_and_so_does_what_waits_behind_
     until(lambda: lane.send() and len(lane.broker.from_threads) > IN_FLIGHT_MAX)
 
 
-def test_a_leader_whose_time_ends_first_leaves_the_others_theirs(lane: Lane) -> None:
+def test_a_leader_that_times_out_does_not_shorten_the_wait_of_followers(lane: Lane) -> None:
     leaders = lane.fill(wait_s=2.0)
     followers = lane.sending(5)
     for leader in leaders:
@@ -167,7 +167,7 @@ def test_a_leader_whose_time_ends_first_leaves_the_others_theirs(lane: Lane) -> 
     assert results(followers) == [SHARD] * 5
 
 
-def test_a_follower_that_waits_no_longer_is_still_sent(lane: Lane) -> None:
+def test_a_follower_that_stopped_waiting_is_still_sent(lane: Lane) -> None:
     leaders = lane.fill()
     [follower] = lane.sending(1, wait_s=0.1)
     with pytest.raises(OutcomeUnknown, match="still being tried"):
@@ -177,7 +177,7 @@ def test_a_follower_that_waits_no_longer_is_still_sent(lane: Lane) -> None:
     assert results(leaders) == [SHARD] * IN_FLIGHT_MAX
 
 
-def test_closing_sends_what_waits_and_takes_nothing_more(lane: Lane) -> None:
+def test_closing_sends_waiting_calls_and_refuses_new_ones(lane: Lane) -> None:
     leaders = lane.fill()
     followers = lane.sending(5)
     closing = lane.close()
@@ -236,7 +236,7 @@ def assert_goes_on(lane: Lane, company: list[Future[bytes]], line: int) -> None:
 
 @pytest.mark.parametrize("items_max", [100, 2], ids=["whole", "split"])
 @pytest.mark.parametrize("error", [None, BrokerUnavailable("it has gone")], ids=["succeeds", "fails"])
-def test_whatever_line_a_leader_is_interrupted_at_no_other_is_stranded(
+def test_a_leader_interrupted_at_any_line_strands_no_other_caller(
     lane: Lane, monkeypatch: pytest.MonkeyPatch, error: BrokerUnavailable | None, items_max: int
 ) -> None:
     monkeypatch.setattr(thread_lane, "IN_FLIGHT_MAX", 1)
@@ -275,7 +275,7 @@ def test_whatever_line_a_leader_is_interrupted_at_no_other_is_stranded(
     assert line > 30
 
 
-def test_whatever_line_a_follower_is_interrupted_at_as_its_time_ends_no_other_is_stranded(lane: Lane) -> None:
+def test_a_follower_interrupted_at_any_line_of_its_timeout_strands_no_other_caller(lane: Lane) -> None:
     def send() -> None:
         with pytest.raises(OutcomeUnknown, match="still being tried"):
             lane.send(wait_s=0.0)

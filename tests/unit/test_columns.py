@@ -60,7 +60,7 @@ def rows(of: Columns) -> list[tuple[object, ...]]:
 
 
 @given(st.lists(columns(), max_size=4))
-def test_joined_columns_hold_the_rows_of_all_and_leave_their_parts_as_they_were(parts: list[Columns]) -> None:
+def test_joining_columns_keeps_all_rows_and_does_not_change_the_parts(parts: list[Columns]) -> None:
     before = deepcopy(parts)
     joined = Columns()
     for part in parts:
@@ -70,7 +70,7 @@ def test_joined_columns_hold_the_rows_of_all_and_leave_their_parts_as_they_were(
 
 
 @given(columns(), st.sets(st.integers(0, 3).map(lambda number: bytes([number]) * 16)))
-def test_the_rows_of_some_transactions_keep_their_values_and_order(of: Columns, ids: set[bytes]) -> None:
+def test_selecting_transactions_keeps_values_and_order_of_rows(of: Columns, ids: set[bytes]) -> None:
     assert rows(of.only(ids)) == [row for row in rows(of) if row[0] in ids]
 
 

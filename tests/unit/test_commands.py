@@ -49,7 +49,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
     return {each.opts[-1]: each for each in command.params if isinstance(each, click.Option)}
 
 
-def test_the_walk_sees_the_commands() -> None:
+def test_commands_of_all_groups_are_found() -> None:
     assert {"txmsg broker", "txmsg db check", "txmsg dead-letter redrive", "txmsg topic alter"} <= COMMANDS.keys()
 
 
@@ -73,7 +73,7 @@ def groups_of(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str
             yield from groups_of(found, f"{path} {name}")
 
 
-def test_what_a_command_is_for_stands_whole_where_it_is_listed() -> None:
+def test_summaries_of_commands_are_not_cut_in_listings() -> None:
     listings = {path: group.get_help(click.Context(group, info_name=path)) for path, group in groups_of(main)}
     assert {"txmsg", "txmsg metaq", "txmsg group"} <= listings.keys()
 
@@ -83,7 +83,7 @@ def test_what_a_command_is_for_stands_whole_where_it_is_listed() -> None:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_a_command_has_an_example_a_json_output_and_help_for_each_option(path: str) -> None:
+def test_every_command_has_an_example_json_output_and_help_for_each_option(path: str) -> None:
     command = COMMANDS[path]
     help_text = command.get_help(click.Context(command, info_name=path, max_content_width=100))
     lines = help_text.splitlines()
@@ -97,7 +97,7 @@ def test_a_command_has_an_example_a_json_output_and_help_for_each_option(path: s
         assert option.help.endswith((".", "]", ")")), f"{path} {name}: {option.help!r} is no sentence"
 
 
-def test_every_example_gives_only_options_that_there_are() -> None:
+def test_examples_use_only_existing_options() -> None:
     for path, command in COMMANDS.items():
         assert command.epilog is not None
         for line in command.epilog.replace("\\\n", " ").splitlines():
@@ -128,7 +128,7 @@ def options_named(text: str) -> Iterator[tuple[str, click.Command, str]]:
                 yield call[0], command, option
 
 
-def test_pages_name_only_options_that_there_are() -> None:
+def test_pages_name_only_existing_options() -> None:
     pages = [*_ROOT.glob("*.md"), *(path for path in _ROOT.glob("docs/**/*.md") if "decisions" not in path.parts)]
     named = [(path.name, *each) for path in pages for each in options_named(path.read_text(encoding="utf-8"))]
     assert len(named) > 300
@@ -150,7 +150,7 @@ def test_a_command_names_the_extra_that_it_lacks(command: list[str], what: str) 
     assert (done.returncode, done.stderr) == (1, f"Error: {told}\n")
 
 
-def test_a_log_is_an_option_of_every_command_that_opens_one() -> None:
+def test_every_command_that_opens_a_log_has_the_log_option() -> None:
     named = {path for path, command in COMMANDS.items() for each in command.params if each.human_readable_name == "LOG"}
     assert named == set()
     assert {path for path in COMMANDS if path.startswith("txmsg metaq ") and "--log" in options_of(COMMANDS[path])} == {
@@ -158,7 +158,7 @@ def test_a_log_is_an_option_of_every_command_that_opens_one() -> None:
     }
 
 
-def test_options_of_one_name_are_of_one_kind_everywhere() -> None:
+def test_options_with_one_name_have_one_type_everywhere() -> None:
     kinds: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path, command in COMMANDS.items():
         for name, option in options_of(command).items():
@@ -167,7 +167,7 @@ def test_options_of_one_name_are_of_one_kind_everywhere() -> None:
     assert [(name, dict(found)) for name, found in kinds.items() if len(found) > 1] == []
 
 
-def test_what_asks_can_be_told_not_to() -> None:
+def test_every_command_that_asks_for_confirmation_has_yes() -> None:
     destructive = {path for path in COMMANDS if path.rpartition(" ")[2] in ("purge", "delete", "rollback", "commit")}
     assert "txmsg dead-letter purge" in destructive
     for path in destructive - {"txmsg fence purge"}:  # a daily job, which deletes only what nobody can miss
@@ -184,12 +184,12 @@ def test_a_duration_is_read_and_shown(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-5m", "5x", "1e3s", "0s", "99999999d"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration: give a number and s, m, h or d, such as 12h"):
         duration(text)
 
 
-def test_a_time_without_a_zone_is_utc_and_a_duration_is_so_long_ago() -> None:
+def test_a_time_without_a_zone_is_utc_and_a_duration_is_a_time_ago() -> None:
     assert TIME.convert("2026-05-01T10:00:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
     assert TIME.convert("2026-05-01T12:00:00+02:00", None, None) == datetime(2026, 5, 1, 10, tzinfo=UTC)
     before = datetime.now(UTC)
@@ -207,7 +207,7 @@ def test_exponential_delays_double_up_to_the_last() -> None:
         doubled("1s")
 
 
-def test_an_argument_that_begins_with_a_dash_is_given_after_two() -> None:
+def test_an_argument_that_begins_with_a_dash_is_given_after_a_double_dash() -> None:
     def asked(*words: str) -> str:
         return CliRunner().invoke(main, ["user", "access-key", "revoke", *words]).stderr
 
@@ -262,7 +262,7 @@ def test_a_terminal_does_not_show_the_secret_of_an_access_key(tmp_path: Path) ->
         (("gruop", "list"), 2, "usage", "there is no command 'gruop'"),
     ],
 )
-def test_under_json_an_error_is_json_too(words: tuple[str, ...], status: int, code: str, said: str) -> None:
+def test_with_json_an_error_is_json(words: tuple[str, ...], status: int, code: str, said: str) -> None:
     result = CliRunner().invoke(main, [*words, "--json"])
     assert (result.exit_code, result.stdout) == (status, "")
     error = json.loads(result.stderr)["error"]
@@ -270,7 +270,7 @@ def test_under_json_an_error_is_json_too(words: tuple[str, ...], status: int, co
     assert said in error["text"]
 
 
-def test_a_demo_that_finds_no_directory_for_temporary_files_says_how_to_name_one(
+def test_a_demo_without_a_temporary_directory_says_how_to_set_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def none(**_: object) -> None:

@@ -28,7 +28,7 @@ def place() -> None:
 '''
 
 
-def test_the_table_is_as_counted() -> None:
+def test_the_table_matches_the_counts() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert page(text) == text, "run python tools/compare_programs.py"
 
@@ -44,7 +44,7 @@ def test_lines_are_counted_without_blank_lines_comments_and_docstrings() -> None
     assert lines_of(PROGRAM) == 11  # a blank line in a text counts
 
 
-def test_names_are_counted_without_those_of_sibling_programs() -> None:
+def test_names_of_sibling_programs_are_not_counted() -> None:
     assert names_of(PROGRAM) == 3
 
 

@@ -63,7 +63,7 @@ def run(fence: Fence | None, factory: Any, work: Callable[[sqlite3.Connection], 
     return transaction_id, LocalTransaction(fence, transaction_id, "place").run(factory, work)
 
 
-def test_what_the_function_returns_is_returned_and_its_connection_closed(fence: Fence, connect: Connect) -> None:
+def test_the_result_is_returned_and_the_connection_is_closed(fence: Fence, connect: Connect) -> None:
     kept: list[sqlite3.Connection] = []
 
     def work(connection: sqlite3.Connection) -> str:
@@ -79,7 +79,7 @@ def test_what_the_function_returns_is_returned_and_its_connection_closed(fence: 
 
 
 @pytest.mark.parametrize("level", [None, "IMMEDIATE"])
-def test_how_the_connection_commits_by_itself_does_not_matter(
+def test_the_autocommit_mode_of_the_connection_does_not_matter(
     fence: Fence, connect: Connect, tmp_path: Path, level: Any
 ) -> None:
     def factory() -> sqlite3.Connection:
@@ -95,7 +95,7 @@ def test_how_the_connection_commits_by_itself_does_not_matter(
     assert orders(connect) == [1]
 
 
-def test_a_commit_that_meets_a_reader_is_rolled_back(fence: Fence, connect: Connect, tmp_path: Path) -> None:
+def test_a_commit_blocked_by_a_reader_is_rolled_back(fence: Fence, connect: Connect, tmp_path: Path) -> None:
     def factory() -> sqlite3.Connection:
         return sqlite3.connect(tmp_path / "shop.db", timeout=0)
 
@@ -108,14 +108,14 @@ def test_a_commit_that_meets_a_reader_is_rolled_back(fence: Fence, connect: Conn
     assert orders(connect) == []
 
 
-def test_without_a_fence_the_end_of_the_transaction_is_noticed_all_the_same(connect: Connect) -> None:
+def test_the_end_of_the_transaction_is_noticed_without_a_fence(connect: Connect) -> None:
     with pytest.raises(MisuseError, match="was ended or aborted inside"):
         run(None, connect, lambda connection: connection.rollback())
     run(None, connect, insert)
     assert orders(connect) == [1]
 
 
-def test_a_connection_in_a_transaction_is_refused_and_left_alone(fence: Fence, connect: Connect) -> None:
+def test_a_connection_already_in_a_transaction_is_refused_and_not_changed(fence: Fence, connect: Connect) -> None:
     with closing(connect()) as outer:
         insert(outer)
 
@@ -141,7 +141,9 @@ def test_a_late_transaction_is_refused(fence: Fence, connect: Connect) -> None:
     assert orders(connect) == []
 
 
-def test_a_database_of_another_fence_or_of_none_is_refused(fence: Fence, connect: Connect, tmp_path: Path) -> None:
+def test_a_database_with_another_fence_or_without_one_is_refused(
+    fence: Fence, connect: Connect, tmp_path: Path
+) -> None:
     def elsewhere() -> sqlite3.Connection:
         return sqlite3.connect(tmp_path / "other.db")
 
@@ -153,14 +155,14 @@ def test_a_database_of_another_fence_or_of_none_is_refused(fence: Fence, connect
 
 
 @pytest.mark.parametrize("given", [None, "text", object()])
-def test_what_is_no_connection_is_refused(fence: Fence, given: object) -> None:
+def test_a_session_factory_without_a_connection_is_refused(fence: Fence, given: object) -> None:
     with pytest.raises(MisuseError, match=r"session= of place gave .*opens a connection of psycopg"):
         run(fence, lambda: given, insert)
     with pytest.raises(MisuseError, match="opens a connection of its own"):
         Fence(lambda: given).fence_id()  # type: ignore[arg-type,return-value]
 
 
-async def test_a_function_of_the_other_kind_is_refused(fence: Fence, tmp_path: Path) -> None:
+async def test_an_async_connect_function_needs_an_async_fence(fence: Fence, tmp_path: Path) -> None:
     async def connect_async() -> aiosqlite.Connection:
         return await aiosqlite.connect(tmp_path / "shop.db")
 
@@ -171,7 +173,7 @@ async def test_a_function_of_the_other_kind_is_refused(fence: Fence, tmp_path: P
     assert await AsyncFence(connect_async).fence_id() == fence.fence_id()
 
 
-def test_one_connection_for_all_is_refused(connect: Connect) -> None:
+def test_one_shared_connection_is_refused(connect: Connect) -> None:
     with closing(connect()) as one:
         with pytest.raises(MisuseError, match="twice"):
             Fence(lambda: one).fence_id()
@@ -185,9 +187,7 @@ def test_one_connection_for_all_is_refused(connect: Connect) -> None:
             Fence(one)  # type: ignore[arg-type]
 
 
-def test_what_the_application_has_chosen_for_its_connections_does_not_mislead_checks(
-    connect: Connect, tmp_path: Path
-) -> None:
+def test_checks_do_not_depend_on_connection_settings_of_the_application(connect: Connect, tmp_path: Path) -> None:
     def as_chosen() -> sqlite3.Connection:
         connection = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
         connection.row_factory = lambda _, row: {"first": row[0]}
@@ -201,11 +201,11 @@ def test_what_the_application_has_chosen_for_its_connections_does_not_mislead_ch
     assert purge_inbox(as_chosen) == 0
 
 
-def test_an_async_producer_takes_the_function_of_threads_for_its_checks(connect: Connect) -> None:
+def test_an_async_producer_accepts_a_sync_connect_function_for_checks(connect: Connect) -> None:
     producer = AsyncProducer(group="shop", check_listener=FenceCheckListener(connect))
     assert producer.fence is not None
 
 
-def test_places_of_values_are_numbered_for_asyncpg() -> None:
+def test_placeholders_are_numbered_for_asyncpg() -> None:
     assert _numbered("SELECT %s, 'commit' WHERE id = %s") == "SELECT $1, 'commit' WHERE id = $2"
     assert _numbered("SAVEPOINT own") == "SAVEPOINT own"

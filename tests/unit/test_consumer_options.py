@@ -57,7 +57,7 @@ def test_options_are_checked_in_one_place_for_both_sources(place: Callable[..., 
 
 
 @pytest.mark.parametrize("wrong", [each for each in WRONG if "concurrency" not in each])
-def test_pull_consumers_check_them_there_too(wrong: dict[str, Any]) -> None:
+def test_pull_consumers_check_options_in_the_same_place(wrong: dict[str, Any]) -> None:
     with pytest.raises(MisuseError) as declared:
         ConsumerOptions(**wrong)
     with pytest.raises(MisuseError, match=re.escape(str(declared.value))):

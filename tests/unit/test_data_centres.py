@@ -15,7 +15,7 @@ from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, _CopyRun
 from txmsg.runtime.child import ChildFailed
 
 
-def test_the_line_is_cut_so_often_and_whole_at_the_end() -> None:
+def test_the_network_is_cut_as_often_as_planned_and_restored_at_the_end() -> None:
     plan = DataCentresPlan(orders=1000, seconds=1, cuts=3)
     states = [plan.is_cut(written / 1000) for written in range(1001)]
     assert sum(after and not before for before, after in zip([False, *states], states, strict=False)) == 3
@@ -32,7 +32,7 @@ def test_an_impossible_plan_is_refused(wrong: dict[str, float], why: str) -> Non
         DataCentresPlan(**{"orders": 1000, "seconds": 1.0, **wrong})  # type: ignore[arg-type]
 
 
-def test_a_line_passes_everything_on_until_it_is_cut() -> None:
+def test_a_proxy_forwards_all_bytes_until_it_is_cut() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, CuttableLink() as line:
         near = line.to(f"127.0.0.1:{server.getsockname()[1]}")
 
@@ -75,7 +75,7 @@ class Ending(ProcesslessChild):
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_only_a_writer_that_ends_in_order_while_it_is_looked_at_has_not_failed(status: int, tmp_path: Path) -> None:
+def test_only_a_writer_that_exits_cleanly_while_watched_has_not_failed(status: int, tmp_path: Path) -> None:
     with CuttableLink() as line:
         stage = DataCentres(tmp_path, line)
         for site in SITES:

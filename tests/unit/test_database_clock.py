@@ -10,7 +10,7 @@ HOUR_S = 3600.0
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_step_is_noticed_both_ways_and_told_once() -> None:
+def test_a_clock_step_in_either_direction_is_reported_once() -> None:
     clock = DatabaseClock()
     assert [clock.note(1_000_000 + at, at, at + 0.1) for at in (10.0, 11.0, 12.0)] == [0, 0, 0]
     assert abs(clock.note(1_000_000 + 13 + HOUR_S, 13.0, 13.1) - HOUR_S) < 0.3
@@ -19,7 +19,7 @@ def test_a_step_is_noticed_both_ways_and_told_once() -> None:
     assert clock.note(1_000_000 + 16, 16.0, 16.1) == 0
 
 
-def test_a_slow_answer_is_no_step_and_neither_is_a_clock_that_runs_fast() -> None:
+def test_neither_a_slow_answer_nor_a_fast_clock_is_a_step() -> None:
     clock = DatabaseClock()
     clock.note(1_000.0, 10.0, 10.1)
     assert clock.note(1_001.0, 11.0, 15.0) == 0, "it was read at some time of these four seconds"
@@ -30,7 +30,7 @@ def test_a_slow_answer_is_no_step_and_neither_is_a_clock_that_runs_fast() -> Non
         assert clock.note(now_s, at, at + 0.1) == 0
 
 
-def test_a_step_forward_is_remembered_and_one_back_is_not() -> None:
+def test_a_forward_step_is_remembered_and_a_backward_step_is_not() -> None:
     clock = DatabaseClock()
     clock.note(1_000.0, 10.0, 10.1)
     clock.note(900.0, 11.0, 11.1)
@@ -40,7 +40,7 @@ def test_a_step_forward_is_remembered_and_one_back_is_not() -> None:
     assert not clock.was_set_forward(72.2, 60.0)
 
 
-def test_a_broker_is_silent_when_its_row_stays_as_it_is_whatever_time_it_says() -> None:
+def test_a_broker_is_silent_when_its_row_does_not_change_whatever_its_time() -> None:
     beats = Heartbeats(5.0)
     tomorrow = NOON + timedelta(days=1)
     beats.note([("a", NOON), ("b", tomorrow)], 100.0)

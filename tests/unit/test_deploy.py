@@ -94,7 +94,7 @@ def command_lines() -> Iterator[list[str]]:
 LINES = sorted({tuple(each) for each in command_lines()})
 
 
-def test_the_lines_are_found() -> None:
+def test_command_lines_are_found_in_the_files() -> None:
     assert {" ".join(each) for each in LINES} >= {
         "txmsg broker",
         "txmsg health",
@@ -107,7 +107,7 @@ def test_the_lines_are_found() -> None:
 
 
 @pytest.mark.parametrize("words", [pytest.param(each, id=" ".join(each)) for each in LINES])
-def test_a_command_line_is_one_that_txmsg_takes(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_line_is_valid(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ON_REQUEST.items():
         monkeypatch.setenv(name, value)
     command: click.Command = main
@@ -120,10 +120,10 @@ def test_a_command_line_is_one_that_txmsg_takes(words: tuple[str, ...], monkeypa
     command.parse_args(context, left)  # raises what the user would see
 
 
-def test_a_line_with_a_typing_error_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_line_with_a_typing_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (["broker", "--advertize", "x"], ["metaq", "serv"], ["broker", "--retention", "lots"]):
         with pytest.raises(click.UsageError):
-            test_a_command_line_is_one_that_txmsg_takes(("txmsg", *words), monkeypatch)
+            test_every_command_line_is_valid(("txmsg", *words), monkeypatch)
 
 
 def variables() -> Iterator[tuple[str, str]]:
@@ -138,7 +138,7 @@ def variables() -> Iterator[tuple[str, str]]:
             yield each["name"], each.get("value", ON_REQUEST.get(each["name"], ""))
 
 
-def test_each_variable_gives_a_setting_a_value_that_it_takes() -> None:
+def test_every_variable_sets_a_valid_value() -> None:
     found = {name: value for name, value in variables() if name.startswith("TXMSG_")}
     assert {"TXMSG_CONFIG", "TXMSG_STORAGE", "TXMSG_METAQ_DATA_DIR"} <= found.keys()
     for name, value in found.items():
@@ -149,12 +149,12 @@ def test_each_variable_gives_a_setting_a_value_that_it_takes() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("txmsg.toml")), ids=lambda path: path.parent.name)
-def test_each_file_of_settings_has_only_keys_and_values_that_there_are(path: Path) -> None:
+def test_settings_files_have_only_valid_keys_and_values(path: Path) -> None:
     given = {scope: from_file(path, list(settings_of(config_of(scope), scope))) for scope in SCOPES}
     assert all(given.values())
 
 
-def test_the_agents_file_and_unit_fit_each_other() -> None:
+def test_the_agent_file_and_unit_agree() -> None:
     [path] = DEPLOY.rglob("agent.toml")
     unit = DEPLOY / "systemd" / "txmsg-agent.service"
     assert read_agent_file(path).agent.state_dir == Path("/var/lib") / values_of(unit, "StateDirectory")[0]
@@ -192,14 +192,14 @@ def test_no_two_workloads_share_a_secret() -> None:
     assert with_storage == {"upgrade", "txmsg-broker-1", "txmsg-broker-2", "tailer"}
 
 
-def test_the_processes_of_a_machine_have_ports_of_their_own() -> None:
+def test_processes_of_a_machine_have_distinct_ports() -> None:
     text = "".join(path.read_text() for path in (DEPLOY / "systemd").glob("*.toml"))
     ports = re.findall(r'^(?:http_)?listen = "127\.0\.0\.1:(\d+)"', text, re.MULTILINE)
     assert len(ports) == 8
     assert len(set(ports)) == len(ports)
 
 
-def test_the_page_secures_servers_by_settings_that_they_take(tmp_path: Path) -> None:
+def test_the_page_secures_servers_with_valid_settings(tmp_path: Path) -> None:
     [text] = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     path = tmp_path / "txmsg.toml"
     path.write_text(text)
@@ -208,7 +208,7 @@ def test_the_page_secures_servers_by_settings_that_they_take(tmp_path: Path) -> 
         assert {"listen", "tls.cert", "tls.key"} < {name.removeprefix(f"{scope}.") for name in given}
 
 
-def test_probes_ask_where_the_image_has_each_process_listen() -> None:
+def test_probes_use_the_ports_of_the_image() -> None:
     environment = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
     [health] = [each for each in main.get_command(click.Context(main), "health").params if each.name == "address"]  # type: ignore[union-attr]
     asked = {environment[f"TXMSG_{scope.upper()}_HTTP_LISTEN"] for scope in SCOPES}
@@ -220,7 +220,7 @@ def test_probes_ask_where_the_image_has_each_process_listen() -> None:
             assert container["livenessProbe"]["exec"]["command"] == [*HEALTH, "--alive"], name
 
 
-def test_everything_has_the_time_that_stopping_in_good_order_may_take() -> None:
+def test_every_workload_has_enough_time_for_a_clean_stop() -> None:
     needed_s = stop_s_max(BrokerConfig(storage="postgresql://notify@db/notify"))
     assert 20 < needed_s <= 30
     for unit in UNITS:
@@ -231,7 +231,7 @@ def test_everything_has_the_time_that_stopping_in_good_order_may_take() -> None:
     assert needed_s < 60
 
 
-def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd is not installed")
@@ -252,7 +252,7 @@ def test_the_units_are_what_systemd_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "found", [pytest.param(each, id=f"{each['kind']}-{each['metadata']['name']}") for each in documents()]
 )
-def test_a_manifest_is_one_of_kubernetes(found: dict[str, Any]) -> None:
+def test_manifests_are_valid_for_kubernetes(found: dict[str, Any]) -> None:
     import kubernetes_validate  # here: it is slow, and only this test needs it
 
     kubernetes_validate.validate(found, "1.36", strict=True)
@@ -281,7 +281,7 @@ def test_the_kustomization_names_every_manifest() -> None:
     assert ours == {f"txmsg:{version[1]}"}
 
 
-def test_addresses_name_services_that_there_are() -> None:
+def test_addresses_name_existing_services() -> None:
     services = {each["metadata"]["name"] for each in documents() if each["kind"] == "Service"}
     text = "".join(path.read_text() for path in (DEPLOY / "kubernetes").iterdir())
     assert set(re.findall(r"([a-z-]+):(?:77\d0|8081)", text)) == services

@@ -22,5 +22,5 @@ OVERTAKEN = (1020, "Record has changed since last read in table 'txmsg_fence'; t
     ],
     ids=["duplicate", "overtaken", "overtaken, of the driver", "lock", "text"],
 )
-def test_a_row_that_another_transaction_has_is_told_from_other_errors(error: Exception, is_so: bool) -> None:
+def test_a_locked_row_is_distinguished_from_other_errors(error: Exception, is_so: bool) -> None:
     assert has_met_another(error) is is_so

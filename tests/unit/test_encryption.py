@@ -22,7 +22,7 @@ def received(message: Message, **changes: object) -> ReceivedMessage:
     return whole._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_what_is_sent_is_ciphertext_and_comes_back_whole() -> None:
+def test_a_body_is_sent_as_ciphertext_and_decrypted_unchanged() -> None:
     encryption = AesGcm({"july": JULY}, current="july")
     message = Message("patient", BODY, key="ann", tag="new", headers={"trace": "1"}, ordering_key="ann")
     sent = encryption.encrypt(message)
@@ -33,26 +33,26 @@ def test_what_is_sent_is_ciphertext_and_comes_back_whole() -> None:
     assert (opened.body, opened.headers) == (BODY, {"trace": "1"})
 
 
-def test_equal_bodies_look_different() -> None:
+def test_equal_bodies_have_different_ciphertexts() -> None:
     encryption = AesGcm({"july": JULY}, current="july")
     message = Message("patient", BODY)
     assert encryption.encrypt(message).body != encryption.encrypt(message).body
 
 
-def test_a_message_that_is_encrypted_is_not_encrypted_again() -> None:
+def test_an_encrypted_message_is_not_encrypted_again() -> None:
     encryption = AesGcm({"july": JULY}, current="july")
     once = encryption.encrypt(Message("patient", BODY))
     assert encryption.encrypt(once) is once
 
 
 @pytest.mark.parametrize("key_id", ["july", "june"])
-def test_a_body_in_clear_does_not_leave_because_it_has_the_header(key_id: str) -> None:
+def test_a_plaintext_body_with_the_header_is_not_sent(key_id: str) -> None:
     encryption = AesGcm({"july": JULY}, current="july")
     with pytest.raises(InvalidMessage, match=f"cannot be decrypted with key id '{key_id}'"):
         encryption.encrypt(Message("patient", BODY, headers={ENCRYPTION_HEADER: key_id}))
 
 
-def test_a_message_in_clear_is_refused_where_encryption_is_required() -> None:
+def test_a_plaintext_message_is_refused_where_encryption_is_required() -> None:
     encryption = AesGcm({"july": JULY}, current="july", topics={"patient"}, required=True)
     assert encryption.decrypt(received(encryption.encrypt(Message("patient", BODY)))).body == BODY
     with pytest.raises(InvalidMessage, match="of topic 'patient' is not encrypted"):
@@ -61,7 +61,7 @@ def test_a_message_in_clear_is_refused_where_encryption_is_required() -> None:
     assert encryption.decrypt(elsewhere) is elsewhere
 
 
-def test_other_topics_and_messages_in_clear_stay_as_they_are() -> None:
+def test_other_topics_and_plaintext_messages_are_not_changed() -> None:
     encryption = AesGcm({"july": JULY}, current="july", topics={"patient"})
     message = Message("bed", BODY)
     assert encryption.encrypt(message) is message
@@ -69,7 +69,7 @@ def test_other_topics_and_messages_in_clear_stay_as_they_are() -> None:
     assert encryption.decrypt(in_clear) is in_clear
 
 
-def test_a_message_of_an_earlier_key_is_read_after_a_rotation() -> None:
+def test_a_message_encrypted_with_a_former_key_is_readable_after_rotation() -> None:
     sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
     rotated = AesGcm({"july": JULY, "august": AUGUST}, current="august")
     assert rotated.decrypt(received(sent)).body == BODY
@@ -81,14 +81,14 @@ def test_a_message_of_an_earlier_key_is_read_after_a_rotation() -> None:
     [{"topic": "bed"}, {"key": "bob"}, {"body": b""}, {"body": b"x" * 40}, {"headers": {ENCRYPTION_HEADER: "august"}}],
     ids=lambda change: next(iter(change)),
 )
-def test_a_message_that_was_changed_is_refused(change: dict[str, object]) -> None:
+def test_a_tampered_message_is_refused(change: dict[str, object]) -> None:
     encryption = AesGcm({"july": JULY, "august": AUGUST}, current="july")
     sent = encryption.encrypt(Message("patient", BODY, key="ann"))
     with pytest.raises(InvalidMessage, match="cannot be decrypted with key id"):
         encryption.decrypt(received(sent, **change))
 
 
-def test_a_missing_key_is_named_and_nothing_secret_is() -> None:
+def test_an_error_names_the_missing_key_and_no_secret() -> None:
     sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
     late = AesGcm({"august": AUGUST}, current="august")
     with pytest.raises(InvalidMessage, match=r"key id 'july': this process has the keys \['august'\]") as refused:
@@ -105,19 +105,21 @@ def test_a_missing_key_is_named_and_nothing_secret_is() -> None:
         ({"july": JULY}, "july", "patient", "is one str"),
     ],
 )
-def test_mistakes_show_when_it_is_made(keys: dict[str, bytes], current: str, topics: str | None, said: str) -> None:
+def test_wrong_keys_are_refused_at_construction(
+    keys: dict[str, bytes], current: str, topics: str | None, said: str
+) -> None:
     with pytest.raises(MisuseError, match=said):
         AesGcm(keys, current=current, topics=topics)
 
 
-def test_a_producer_encrypts_what_are_messages_and_leaves_the_rest_to_be_refused() -> None:
+def test_a_producer_encrypts_messages_and_passes_other_objects_to_validation() -> None:
     encryption = AesGcm({"july": JULY}, current="july")
     first, second = messages_of([Message("patient", BODY), "no message"], encryption)
     assert first.headers == {ENCRYPTION_HEADER: "july"}
     assert not isinstance(second, Message)
 
 
-async def test_a_check_listener_sees_the_body_and_an_unknown_key_is_no_answer() -> None:
+async def test_a_check_listener_gets_the_decrypted_body_and_a_missing_key_is_unknown() -> None:
     class Listener:
         def check(self, message: ReceivedMessage) -> TransactionState:
             return TransactionState.COMMIT if message.body == BODY else TransactionState.ROLLBACK
@@ -131,7 +133,7 @@ async def test_a_check_listener_sees_the_body_and_an_unknown_key_is_no_answer() 
     assert answers == [TransactionState.COMMIT, TransactionState.UNKNOWN]
 
 
-async def test_a_listener_that_reads_no_bodies_answers_without_the_key() -> None:
+async def test_a_listener_that_does_not_read_bodies_answers_without_the_key() -> None:
     class Listener:
         reads_bodies = FenceCheckListener.reads_bodies
 

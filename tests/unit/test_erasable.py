@@ -80,7 +80,7 @@ def test_each_body_has_a_key_and_the_same_key_gives_the_same_bytes() -> None:
             unseal(second, sealed)
 
 
-def test_two_bodies_under_one_key_say_nothing_of_each_other() -> None:
+def test_two_bodies_under_one_key_do_not_reveal_each_other() -> None:
     """Under one nonce, as of a stream cipher, the difference of the bodies is that of what is stored."""
     (key,) = new_keys(1)
     stored = [seal(key, body) for body in (b"a" * 32, b"b" * 32)]
@@ -110,7 +110,7 @@ async def test_nothing_is_sealed_before_all_brokers_know_and_nothing_of_other_to
     assert (batch.body, batch.headers, keys.keys) == ([b"secret"], [], {})
 
 
-async def test_a_key_of_a_delayed_message_is_kept_from_when_it_is_due(keys: MemoryKeys) -> None:
+async def test_the_key_of_a_delayed_message_is_kept_from_its_due_time(keys: MemoryKeys) -> None:
     await bodies_of(keys).seal(ERASABLE, a_batch(2, deliver_at_us=[0, 4_102_444_800_000_000]))  # the year 2100
     assert keys.kept_s[0] == 3600.0
     assert keys.kept_s[1] > 3600.0 + 365 * 86_400
@@ -125,7 +125,7 @@ async def test_a_late_copy_of_an_erased_message_is_refused(keys: MemoryKeys) -> 
     assert {id_bytes: type(error) for id_bytes, error in refused.items()} == {batch.transaction_id[0]: DuplicateId}
 
 
-async def test_what_is_erased_or_damaged_is_left_out_and_the_rest_handed_out(keys: MemoryKeys) -> None:
+async def test_erased_and_damaged_messages_are_left_out_and_others_delivered(keys: MemoryKeys) -> None:
     batch = a_batch(4)
     await bodies_of(keys).seal(ERASABLE, batch)
     keys.keys[batch.transaction_id[0], 0] = None  # erased
@@ -141,7 +141,7 @@ async def test_what_is_erased_or_damaged_is_left_out_and_the_rest_handed_out(key
     assert "damaged" in refusal.error
 
 
-async def test_what_is_wholly_erased_leaves_no_batch(keys: MemoryKeys) -> None:
+async def test_a_wholly_erased_batch_is_not_delivered(keys: MemoryKeys) -> None:
     batch = a_batch()
     await bodies_of(keys).seal(ERASABLE, batch)
     keys.keys.clear()
@@ -149,7 +149,7 @@ async def test_what_is_wholly_erased_leaves_no_batch(keys: MemoryKeys) -> None:
     assert (opened, acks) == ([], [Receipt(1, 5, 2, [0])])
 
 
-async def test_messages_say_that_they_are_encrypted_where_the_topic_is_not_known_to_be_erasable(
+async def test_sealed_messages_are_decrypted_even_if_their_topic_is_not_known_as_erasable(
     keys: MemoryKeys,
 ) -> None:
     batch = a_batch()
@@ -158,13 +158,13 @@ async def test_messages_say_that_they_are_encrypted_where_the_topic_is_not_known
     assert opened.rows[0].body == b"secret"
 
 
-async def test_other_topics_and_messages_from_before_are_handed_out_as_they_are(keys: MemoryKeys) -> None:
+async def test_other_topics_and_older_messages_are_delivered_unchanged(keys: MemoryKeys) -> None:
     handouts = [handout(a_batch()), handout(a_batch(), "u")]
     opened, _, _ = await bodies_of(keys).opened(handouts)
     assert opened is handouts
 
 
-def test_a_header_whose_text_looks_like_the_mark_is_none() -> None:
+def test_a_header_that_looks_like_the_mark_is_not_the_mark() -> None:
     assert is_sealed(pack_headers({"h": "1"}) + SEALED)
     assert not is_sealed(pack_headers({"h": SEALED.decode()}))
     assert not is_sealed(None)

@@ -25,12 +25,12 @@ def test_every_error_class_is_explained() -> None:
     assert sorted(explained) == sorted(CLASSES)
 
 
-def test_every_text_on_the_page_is_one_of_the_code() -> None:
+def test_every_text_on_the_page_exists_in_the_code() -> None:
     assert len(rows_of_code()) > 300
     assert [f"{row.kind} {row.text}" for row in rows() if not any(fits(row, said) for said in rows_of_code())] == []
 
 
-def test_every_text_in_the_code_says_enough_to_tell_it_from_others() -> None:
+def test_every_text_in_the_code_is_distinguishable() -> None:
     assert [row for row in rows_of_code() if len(re.findall(r"[a-z]{2,}", row.text)) < 2] == []
 
 
@@ -46,7 +46,7 @@ def test_every_row_about_an_error_can_be_read_by_tests() -> None:
     assert quoted == len(rows()) > 20
 
 
-def test_every_error_class_stands_in_the_tree_and_is_public() -> None:
+def test_every_error_class_is_in_the_tree_and_public() -> None:
     drawn = set(re.findall(r"^(?:[ |]*\+-- )?(\w+)", errors.__doc__ or "", re.MULTILINE)) - {"Every"}
     assert drawn == CLASSES
     assert set(errors.__all__) == CLASSES

@@ -22,7 +22,7 @@ def drawn() -> list[tuple[int, str]]:
     return found
 
 
-def test_examples_are_the_same_whatever_was_imported_before(
+def test_examples_do_not_depend_on_earlier_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     """Tests run in an order and in processes of each run's own, and import modules of which each has constants."""

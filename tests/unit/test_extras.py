@@ -81,7 +81,7 @@ def _wrong(told: dict[str, str]) -> dict[str, str]:
     return {what: text for what, text in told.items() if text and not re.search(r"pip install 'txmsg\[\w+\]'", text)}
 
 
-def test_extras_bring_what_pyproject_says() -> None:
+def test_extras_match_pyproject() -> None:
     project: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     extras = {name: set(needs) for name, needs in project["optional-dependencies"].items() if name in PACKAGES}
     assert set(project["optional-dependencies"]) - set(PACKAGES) == {"all", "dev"}
@@ -122,7 +122,7 @@ def test_the_extra_of_the_command_is_named_where_several_bring_a_package() -> No
     assert lacking("txmsg up", ModuleNotFoundError("No module named 'shop'", name="shop"), ["up"]) is None
 
 
-def test_the_command_without_click_says_so() -> None:
+def test_the_command_without_click_names_the_missing_package() -> None:
     program = _WITHOUT + "sys.argv = ['txmsg', 'rocketmq']\nimport txmsg.ops.cli.main"
     done = subprocess.run([sys.executable, "-c", program, '["click"]'], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (

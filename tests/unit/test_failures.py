@@ -50,7 +50,7 @@ def test_the_policy_decides_by_exception_and_delivery(
     assert RETRY._failure_of(exc, attempt, "why") == expected
 
 
-def test_a_policy_for_a_type_tells_derived_types_apart() -> None:
+def test_a_policy_for_a_derived_type_takes_precedence() -> None:
     retry = Retry(by_type={LookupError: Retry(delays_s=[7], by_type={KeyError: Reject, TooMany: Skip})})
     assert retry._failure_of(IndexError(), 1, "why") == HandlerFailure("why", 7)
     assert retry._failure_of(KeyError(), 1, "why") == HandlerFailure("why", is_final=True, is_rejected=True)
@@ -61,7 +61,7 @@ def test_without_a_policy_the_group_decides() -> None:
     assert Retry()._failure_of(ValueError(), 17, "why") == HandlerFailure("why")
 
 
-def test_jitter_changes_a_delay_by_its_part_and_no_more() -> None:
+def test_jitter_changes_a_delay_by_at_most_its_fraction() -> None:
     retry = Retry(delays_s=[10], jitter=0.2)
     assert [retry._delay_s(1, chance) for chance in (-1, 0, 1)] == [8, 10, 12]
     found = {(retry._failure_of(ValueError(), 1, "") or HandlerFailure("")).delay_s for _ in range(50)}
@@ -85,7 +85,7 @@ def test_jitter_changes_a_delay_by_its_part_and_no_more() -> None:
         lambda: Consumer(group="g").subscribe("t", retry=3),  # type: ignore[call-overload]
     ],
 )
-def test_what_is_wrong_is_said_at_once(wrong: object) -> None:
+def test_an_invalid_policy_is_refused_at_once(wrong: object) -> None:
     with pytest.raises(MisuseError) as refused:
         wrong()  # type: ignore[operator]
     assert is_documented(refused.value)

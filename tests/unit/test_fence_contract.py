@@ -136,14 +136,14 @@ class Contract(FenceStoreContract):
         (Unproved, "test_what_interferes_commits_all_or_raises"),
     ],
 )
-def test_a_defect_is_found(kind: Any, test: str, tmp_path: Path) -> None:
+def test_every_planted_defect_is_found(kind: Any, test: str, tmp_path: Path) -> None:
     getattr(Contract(OrderFence, tmp_path), test)()
     (tmp_path / "planted").mkdir()
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         getattr(Contract(kind, tmp_path / "planted"), test)()
 
 
-def test_a_store_is_given_as_listener_and_as_session_of_the_same_producer(tmp_path: Path) -> None:
+def test_a_store_must_be_both_listener_and_session_of_a_producer(tmp_path: Path) -> None:
     one, other = OrderFence(str(tmp_path / "one.db")), OrderFence(str(tmp_path / "other.db"))
     producer = Producer(group="orders", check_listener=one)
 
@@ -157,7 +157,7 @@ def test_a_store_is_given_as_listener_and_as_session_of_the_same_producer(tmp_pa
         transactional_message(producer, topic="order", session=one, when_away="outbox")(place)
 
 
-def test_a_store_that_hides_an_exception_is_not_believed(tmp_path: Path) -> None:
+def test_a_store_that_swallows_an_exception_is_detected(tmp_path: Path) -> None:
     def fails(_: object) -> None:
         raise ZeroDivisionError
 

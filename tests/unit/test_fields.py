@@ -67,7 +67,7 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value"), VALUES, ids=str)
-def test_value_is_read_as_it_was_sent(kind: Any, value: Any) -> None:
+def test_a_value_round_trips(kind: Any, value: Any) -> None:
     topic: Topic[Any] = Topic("t", fields_type("f", {"value": (kind, True)}))
     message = Message("t", json_of({"value": value}))
     assert topic.payload_of(message) == {"value": value}
@@ -75,7 +75,7 @@ def test_value_is_read_as_it_was_sent(kind: Any, value: Any) -> None:
         assert type(topic.payload_of(message)["value"]) is type(float(value) if kind is float else value)
 
 
-def test_duration_is_read_by_pydantic_and_msgspec_too() -> None:
+def test_pydantic_and_msgspec_read_a_sent_duration() -> None:
     class Model(pydantic.BaseModel):
         wait: timedelta
 
@@ -96,7 +96,7 @@ def test_duration_is_read_by_pydantic_and_msgspec_too() -> None:
         ("P2D", timedelta(2)),
     ],
 )
-def test_duration_of_another_sender_is_read(text: str, value: timedelta) -> None:
+def test_a_duration_of_a_foreign_sender_is_read(text: str, value: timedelta) -> None:
     topic: Topic[Any] = Topic("t", fields_type("f", {"value": (timedelta, True)}))
     assert topic.payload_of(Message("t", json_of({"value": text}))) == {"value": value}
 
@@ -104,14 +104,14 @@ def test_duration_of_another_sender_is_read(text: str, value: timedelta) -> None
 @pytest.mark.parametrize(
     "text", ["P", "PT", "P1DT", "P1Y", "90", "PT1.5M", "P999999999D1", "P999999999DT999999999H", "PT１S"]
 )
-def test_what_is_no_duration_is_invalid(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     topic: Topic[Any] = Topic("t", fields_type("f", {"value": (timedelta, True)}))
     with pytest.raises(InvalidMessage, match="'value' must be a duration such as"):
         topic.payload_of(Message("t", json_of({"value": text})))
 
 
 @pytest.mark.parametrize(("kind", "sent", "value"), [(Colour, "red", Colour.RED), (Level, 1, Level.LOW)])
-def test_enum_is_read_by_its_value(kind: Any, sent: object, value: object) -> None:
+def test_an_enum_is_read_by_its_value(kind: Any, sent: object, value: object) -> None:
     topic: Topic[Any] = Topic("t", fields_type("f", {"value": (kind, True)}))
     assert topic.payload_of(Message("t", json_of({"value": sent}))) == {"value": value}
 
@@ -130,7 +130,7 @@ class Struct(msgspec.Struct):
     colour: Colour
 
 
-def test_models_enums_and_paths_have_json() -> None:
+def test_models_enums_and_paths_are_encoded_as_json() -> None:
     values = {
         "item": Item(Decimal("1.5"), Path("/a/b")),
         "model": Model(at=date(2026, 5, 1)),
@@ -170,7 +170,7 @@ WRONG: list[tuple[Any, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "body", "said"), WRONG, ids=str)
-def test_value_of_another_type_is_invalid_and_not_quoted(kind: Any, body: bytes, said: str) -> None:
+def test_a_value_of_another_type_is_invalid_and_not_quoted(kind: Any, body: bytes, said: str) -> None:
     topic: Topic[Any] = Topic("t", fields_type("f", {"value": (kind, True)}))
     with pytest.raises(InvalidMessage, match=f"'value' {said}$") as caught:
         topic.payload_of(Message("t", b'{"value": ' + body + b"}"))
@@ -182,13 +182,13 @@ class Other:
 
 
 @pytest.mark.parametrize("kind", [Other, int | str, list[Other], dict[int, str], tuple[int, int], Colour | None | int])
-def test_type_that_has_no_json_is_no_field(kind: Any) -> None:
+def test_a_type_without_json_is_refused_as_a_field(kind: Any) -> None:
     assert not is_field(kind)
     with pytest.raises(MisuseError, match=r"field 'value' of f .* make it a pydantic model"):
         Topic("t", TypedDict("f", {"value": kind}))  # type: ignore[operator]
 
 
-def test_typed_dict_is_a_payload_with_required_and_other_fields() -> None:
+def test_a_typed_dict_is_a_payload_with_required_and_optional_fields() -> None:
     topic = Topic("order.placed", Order, key="order_id")
     message = topic.message({"order_id": 7})
     assert (message.body, message.key) == (b'{"order_id":7}', "7")

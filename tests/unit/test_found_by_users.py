@@ -85,7 +85,7 @@ class Found(Messages):
         return [entry(1, None), entry(2, "billing"), entry(3, "audit")]
 
 
-async def test_a_journal_tells_only_of_groups_that_may_be_described() -> None:
+async def test_a_journal_shows_only_groups_that_the_user_may_describe() -> None:
     pool = closed_pool()
     with as_user("describe topic:orders", "describe group:billing"):
         reply = await MessagesApi(Found(pool), BodyKeyStore(pool)).trace(TraceQuery(id=str(ID)))
@@ -124,7 +124,7 @@ class Noting(AuditLog):
         self.noted.append(action)
 
 
-async def test_a_decision_that_was_not_carried_out_is_noted_as_refused() -> None:
+async def test_a_decision_that_failed_is_recorded_as_refused() -> None:
     pool = closed_pool()
     audit = Noting(pool)
     delivery: Any = None

@@ -72,7 +72,7 @@ def test_counts_are_those_of_the_last_line_of_pytest() -> None:
     assert summary_of(ENDED) == "22 failed, 6,448 passed, 4 skipped, 1 warning, 1 error"
 
 
-def test_output_without_counts_is_summed_up_by_its_last_line() -> None:
+def test_output_without_counts_is_summarized_by_its_last_line() -> None:
     assert counts_of(["12 passed users", "all well", ""]) == {}
     assert summary_of(["12 passed users", "all well", ""]) == "all well"
     assert summary_of([]) == "no output"
@@ -82,7 +82,7 @@ def test_skips_are_counted_by_reason() -> None:
     assert skips_of(ENDED) == {"no java: install it": 3, "no browser": 1}
 
 
-def test_a_run_replaces_its_own_row_only(tmp_path: Path) -> None:
+def test_a_run_replaces_only_its_own_row(tmp_path: Path) -> None:
     page = tmp_path / "tested.md"
     for row in (
         a_run("make demo"),
@@ -105,7 +105,7 @@ def test_a_run_replaces_its_own_row_only(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == page_of(runs, met)
 
 
-def test_a_run_on_a_database_replaces_that_on_an_earlier_version_of_the_release(tmp_path: Path) -> None:
+def test_a_run_on_a_database_replaces_the_one_on_an_earlier_patch_version(tmp_path: Path) -> None:
     page = tmp_path / "tested.md"
     save(page, a_run())
     for row in (
@@ -141,7 +141,7 @@ def test_page_shows_results_and_reasons() -> None:
         assert line in page.splitlines()
 
 
-def test_the_page_is_made_from_the_json_beside_it() -> None:
+def test_the_page_is_generated_from_its_json_file() -> None:
     assert PAGE.read_text(encoding="utf-8") == page_of(*load(PAGE))
 
 
@@ -154,13 +154,13 @@ def test_names_are_parsed_in_the_order_in_which_they_are_known() -> None:
         parse("demo,chaos")
 
 
-def test_what_pip_and_git_use_is_passed_and_nothing_else() -> None:
+def test_only_variables_of_pip_and_git_are_passed() -> None:
     given = {"PIP_CERT": "/c", "https_proxy": "p", "NO_PROXY": "n", "SSL_CERT_FILE": "/c", "GIT_SSL_CAINFO": "/c"}
     others = {"PIP_CACHE_DIR": "/cache", "PATH": "/bin", "TOKEN": "t", "PIP_USER": "1", "PYTHONPATH": "/p"}
     assert passed_environment(given | others) == given
 
 
-def test_files_that_settings_of_pip_name_are_passed(tmp_path: Path) -> None:
+def test_files_named_in_pip_settings_are_passed(tmp_path: Path) -> None:
     certificates, wheels = tmp_path / "ca.pem", tmp_path / "wheels"
     certificates.touch()
     wheels.mkdir()
@@ -198,6 +198,6 @@ def test_circumstances_name_users_that_exist() -> None:
     assert f"{len(LONG)} bytes" in CIRCUMSTANCES["tmpdir-long"].meaning
 
 
-def test_a_demo_that_cannot_run_is_told_by_its_last_line() -> None:
+def test_a_demo_that_cannot_run_is_recognized_by_its_last_line() -> None:
     page = page_of([], [a_circumstance("no-name", end="Error: name a user")])
     assert "| no-name \\| as it is | `Error: name a user` | 30 |" in page

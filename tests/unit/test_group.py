@@ -43,22 +43,22 @@ def queues_of(group: Group, count: int, token: int = 1) -> list[int]:
     ]
 
 
-def test_queues_are_served_alike() -> None:
+def test_queues_are_served_evenly() -> None:
     got = queues_of(group_of(100, 100, 100, 100), 40)
     assert [got.count(number) for number in range(4)] == [10, 10, 10, 10]
 
 
-def test_single_messages_come_from_the_queues_by_turns() -> None:
+def test_single_messages_come_from_the_queues_in_turn() -> None:
     group = group_of(100, 100, 100)
     got = [queues_of(group, 1, token)[0] for token in range(30)]
     assert [got.count(number) for number in range(3)] == [10, 10, 10]
 
 
-def test_what_one_queue_lacks_another_gives() -> None:
+def test_another_queue_fills_a_batch_that_one_cannot() -> None:
     assert sorted(queues_of(group_of(100, 1, 0, 2), 40)) == [0] * 37 + [1] + [3] * 2
 
 
-def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
+def test_retries_take_at_most_half_of_a_batch() -> None:
     group = group_of(100)
     group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(100)])
     retries, first = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
@@ -66,7 +66,7 @@ def test_retries_take_at_most_half_so_that_new_messages_flow() -> None:
     assert (len(first.rows), first.attempts) == (5, None)
 
 
-def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> None:
+def test_a_consumer_of_single_messages_gets_retries_and_new_ones_in_turn() -> None:
     group = group_of(50)
     group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(1000 + n)) for n in range(50)])
     first = [
@@ -76,7 +76,7 @@ def test_who_asks_for_one_at_a_time_gets_retries_and_new_messages_by_turns() -> 
     assert first.count(True) == first.count(False) == 20
 
 
-def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_others() -> None:
+def test_a_consumer_of_single_messages_gets_a_retry_when_new_ones_have_other_tags() -> None:
     group = group_of(2, tag="theirs")
     group.members.join("c", {"t": parse_tags("mine")}, 0, 60)
     group.members.join("d", {"t": parse_tags("theirs")}, 0, 60)
@@ -86,7 +86,7 @@ def test_who_asks_for_one_at_a_time_gets_a_retry_while_all_that_is_new_is_for_ot
         assert retry.attempts == [2]
 
 
-def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_empty_a_moment_before() -> None:
+def test_an_ordering_key_is_blocked_by_a_redelivered_dead_letter_in_a_new_table() -> None:
     def keyed(offset: int) -> StoredRow:
         return row(offset)._replace(ordering_key="k")
 
@@ -106,14 +106,14 @@ def test_a_key_of_which_a_dead_letter_comes_again_is_held_though_its_table_was_e
     assert window.blocked_keys() == []
 
 
-def test_retry_whose_tag_nobody_wants_any_more_is_given_to_somebody() -> None:
+def test_a_retry_with_a_tag_without_subscriber_is_delivered_to_any_member() -> None:
     group = group_of(0)
     group.members.join("c", {"t": parse_tags("new")}, 0, 60)
     group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(5, "old"))])
     assert len(group.take_batches(Fetch({"t": parse_tags("new")}, 10, LARGE), Visibility(token=1, deadline=30))) == 1
 
 
-def test_member_that_fell_silent_is_forgotten() -> None:
+def test_a_silent_member_is_removed() -> None:
     group = group_of(0)
     group.members.join("a", {"t": parse_tags("a")}, 0, 60)
     group.members.join("b", {"t": parse_tags("b")}, 50, 60)
@@ -122,7 +122,7 @@ def test_member_that_fell_silent_is_forgotten() -> None:
     assert group.members.wanted("t") == parse_tags("b")
 
 
-def test_answers_under_another_epoch_or_queue_are_late() -> None:
+def test_settlements_with_another_epoch_or_queue_are_late() -> None:
     group = group_of(2)
     (batch,) = group.take_batches(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
     good, bad = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
@@ -133,7 +133,7 @@ def test_answers_under_another_epoch_or_queue_are_late() -> None:
     assert [feed.queue_id for feed in feeds] == [10]
 
 
-def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> None:
+def test_a_message_renewed_with_an_exact_timeout_is_redelivered_without_backoff() -> None:
     group = group_of(3)
     group.retries.put_retries([RetryRow(QueueId(10), 2, 0, row(8))])
     given = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
@@ -150,7 +150,7 @@ def test_what_is_over_by_an_exact_timeout_comes_again_without_the_back_off() -> 
     assert [failure.next_s(backoff, 1) for failure in feed.window.failing().values()] == [0.0, 1.0, 1.0]
 
 
-def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() -> None:
+def test_a_message_fetched_with_an_exact_timeout_is_redelivered_without_backoff() -> None:
     group = group_of(1)
     group.retries.put_retries([RetryRow(QueueId(10), 2, 0, row(8))])
     group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30, expiry=Expiry.EXACT))
@@ -159,7 +159,7 @@ def test_what_is_taken_with_an_exact_timeout_comes_again_without_the_back_off() 
     assert [outcome.failure for outcome in group.retries.outcomes().values()] == [TIME_IS_OVER]
 
 
-def test_a_suspect_is_the_only_message_of_its_reply_and_others_come_in_turn() -> None:
+def test_a_suspect_message_is_delivered_alone_and_others_in_turn() -> None:
     group = group_of(4)
     retries = [RetryRow(QueueId(10), 0, 0, row(100 + n), losses) for n, losses in enumerate((2, 1, 2, 3))]
     group.retries.put_retries(retries)
@@ -178,7 +178,7 @@ def test_a_suspect_is_the_only_message_of_its_reply_and_others_come_in_turn() ->
     assert replies[6] == []
 
 
-def test_suspects_come_one_by_one_while_there_is_nothing_else_and_as_others_to_members_that_do_not_isolate() -> None:
+def test_suspect_messages_are_delivered_one_by_one_to_members_that_isolate() -> None:
     group = group_of(0)
     group.retries.put_retries([RetryRow(QueueId(10), 0, 0, row(n), 2) for n in range(4)])
     for token in (1, 2):
@@ -188,7 +188,7 @@ def test_suspects_come_one_by_one_while_there_is_nothing_else_and_as_others_to_m
     assert len(batch.rows) == 2
 
 
-def test_a_refusal_may_name_the_least_delay() -> None:
+def test_a_refusal_may_request_a_minimum_delay() -> None:
     group = group_of(2)
     (batch,) = group.take_batches(Fetch(T, 2, LARGE), Visibility(token=1, deadline=30))
     soon, late = (batch.receipt._replace(offsets=[offset]) for offset in batch.receipt.offsets)
@@ -197,7 +197,7 @@ def test_a_refusal_may_name_the_least_delay() -> None:
     assert [failure.next_s(group.settings.backoff, 1) for failure in failing.values()] == [1.0, 60.0]
 
 
-def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone() -> None:
+def test_a_queue_that_is_lost_loses_its_retries_and_no_others() -> None:
     group = group_of(2, 2)
     group.retries.put_retries([RetryRow(QueueId(10), 1, 0, row(5)), RetryRow(QueueId(11), 1, 0, row(6))])
     given = group.take_batches(Fetch(T, 10, LARGE), Visibility(token=1, deadline=30))
@@ -214,7 +214,7 @@ def test_a_queue_that_went_takes_its_retries_along_and_leaves_the_others_alone()
     assert group.retries.expire(31) == [(2, [(11, 8)], Expiry.COUNTED)], "the retry of the other queue is still out"
 
 
-def test_busy_feeds_are_always_among_those_that_periodic_steps_visit_and_idle_groups_are_not() -> None:
+def test_periodic_steps_visit_busy_feeds_and_no_idle_groups() -> None:
     """Whatever happens to the queues of a group."""
     rng = random.Random(7)
     for _ in range(100):
@@ -263,7 +263,7 @@ async def _waiters(group: Group, count: int) -> list[asyncio.Task[None]]:
     return tasks
 
 
-async def test_as_many_members_wake_as_there_are_messages_in_the_order_they_came() -> None:
+async def test_as_many_members_wake_as_messages_arrive_in_order_of_waiting() -> None:
     group = group_of(0)
     tasks = await _waiters(group, 3)
     group.wake(["other"], 5)
@@ -275,7 +275,7 @@ async def test_as_many_members_wake_as_there_are_messages_in_the_order_they_came
     assert not group.has_waiting
 
 
-async def test_member_that_gives_up_when_woken_passes_it_on() -> None:
+async def test_a_woken_member_that_gives_up_wakes_the_next() -> None:
     group = group_of(0)
     first, second = await _waiters(group, 2)
     group.wake(["t"], 1)
@@ -285,7 +285,7 @@ async def test_member_that_gives_up_when_woken_passes_it_on() -> None:
     assert second.done()
 
 
-async def test_all_members_wake_where_tags_differ() -> None:
+async def test_all_members_wake_when_tags_differ() -> None:
     group = group_of(0)
     a, b = {"t": parse_tags("a")}, {"t": parse_tags("b")}
     group.members.join("a", a, 0, 60)
@@ -297,7 +297,7 @@ async def test_all_members_wake_where_tags_differ() -> None:
     assert len(done) == 2
 
 
-async def test_dropped_group_tells_those_who_wait() -> None:
+async def test_dropping_a_group_fails_its_waiting_members() -> None:
     group = group_of(0)
     (task,) = await _waiters(group, 1)
     group.drop(BrokerUnavailable("gone"))

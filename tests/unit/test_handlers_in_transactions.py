@@ -49,7 +49,7 @@ async def coroutine_with_tx(tx: Transaction) -> None: ...
         (with_tx, r"with_tx\(\) needs the database and the group .* Txmsg\(\.\.\., group=\.\.\., database=engine\)"),
     ],
 )
-def test_what_the_database_cannot_give_is_refused(engine: Engine, handler: Callable[..., Any], words: str) -> None:
+def test_a_session_type_of_another_database_is_refused(engine: Engine, handler: Callable[..., Any], words: str) -> None:
     app = Txmsg("127.0.0.1:1", database=engine)
     app.subscribe("t", group="g")(handler)
     with pytest.raises(MisuseError, match=words):
@@ -58,7 +58,7 @@ def test_what_the_database_cannot_give_is_refused(engine: Engine, handler: Calla
         pass
 
 
-async def test_an_async_engine_is_for_coroutines(engine: Engine) -> None:
+async def test_an_async_engine_needs_coroutine_handlers(engine: Engine) -> None:
     async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
     app = Txmsg("127.0.0.1:1", database=async_engine)
     app.subscribe("t", group="g")(with_async_session)
@@ -68,7 +68,7 @@ async def test_an_async_engine_is_for_coroutines(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("handler", [with_session, with_tx])
-def test_an_application_without_a_database_is_told(handler: Callable[..., Any]) -> None:
+def test_a_handler_with_a_session_needs_an_application_with_a_database(handler: Callable[..., Any]) -> None:
     app, router = Txmsg("127.0.0.1:1", group="g"), Router()
     words = r"asks for a session or tx, so .* has no database: write Txmsg\(\.\.\., database=engine\)"
     with pytest.raises(MisuseError, match=words):
@@ -79,7 +79,7 @@ def test_an_application_without_a_database_is_told(handler: Callable[..., Any]) 
         handle(app, MESSAGE)
 
 
-def test_lists_processes_and_idempotent_are_refused_where_they_are_declared(engine: Engine) -> None:
+def test_batches_processes_and_idempotent_are_refused_at_declaration(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g", database=engine)
 
     def listed(messages: list[ReceivedMessage], session: Session) -> None: ...
@@ -100,7 +100,7 @@ def store(session: Session) -> Session:
     return session
 
 
-def test_what_a_handler_depends_on_is_in_its_transaction(engine: Engine) -> None:
+def test_dependencies_of_a_handler_share_its_transaction(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g", database=sessionmaker(engine, class_=Special))
     found: list[tuple[Session, Session]] = []
 
@@ -118,7 +118,7 @@ def test_what_a_handler_depends_on_is_in_its_transaction(engine: Engine) -> None
         assert connection.execute(text("select id from orders")).all() == [(1,)]
 
 
-def test_a_commit_inside_is_refused_by_the_name_of_the_handler(engine: Engine) -> None:
+def test_a_commit_inside_is_refused_with_the_name_of_the_handler(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g", database=engine)
     kept: list[Transaction] = []
 

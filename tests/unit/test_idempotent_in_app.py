@@ -43,7 +43,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_a_handler_gets_session_payload_and_what_it_depends_on(engine: Engine) -> None:
+def test_a_handler_gets_session_payload_and_dependencies(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g")
     got: list[tuple[bool, Paid, int]] = []
 
@@ -58,7 +58,7 @@ def test_a_handler_gets_session_payload_and_what_it_depends_on(engine: Engine) -
     assert got == [(True, Paid(7), 3), (True, Paid(7), 4)]
 
 
-async def test_a_coroutine_does_too(engine: Engine) -> None:
+async def test_a_coroutine_handler_gets_session_payload_and_dependencies(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g")
     async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
     got: list[tuple[type, Paid]] = []
@@ -81,7 +81,7 @@ def test_a_handler_without_annotations_gets_the_message(engine: Engine) -> None:
     assert got[0].payload == Paid(7)
 
 
-def test_a_parameter_that_nothing_fills_is_refused_where_it_is_declared(engine: Engine) -> None:
+def test_a_parameter_without_a_source_is_refused_at_declaration(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g")
 
     @idempotent(sessionmaker(engine))
@@ -121,7 +121,7 @@ def bare(handler: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def test_another_decorator_below_changes_nothing(engine: Engine) -> None:
+def test_another_decorator_below_is_allowed(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g")
     got: list[object] = []
 
@@ -142,7 +142,7 @@ def test_another_decorator_below_changes_nothing(engine: Engine) -> None:
     assert got == [Paid(7), "untold"]
 
 
-def test_another_decorator_above_is_refused_unless_it_needs_nothing_of_the_subscription(engine: Engine) -> None:
+def test_another_decorator_above_is_refused_if_the_handler_needs_the_subscription(engine: Engine) -> None:
     app, got = Txmsg("127.0.0.1:1", group="g"), list[Paid]()
 
     @idempotent(sessionmaker(engine))
@@ -165,7 +165,7 @@ def test_another_decorator_above_is_refused_unless_it_needs_nothing_of_the_subsc
     assert got == [Paid(7)]
 
 
-def test_a_consumer_fills_no_parameters_and_says_so_when_it_subscribes() -> None:
+def test_a_consumer_without_app_refuses_parameters_at_subscription() -> None:
     @idempotent(sessionmaker())
     def give(session: Session, paid: Paid, log: logging.Logger) -> None: ...
 
@@ -174,7 +174,7 @@ def test_a_consumer_fills_no_parameters_and_says_so_when_it_subscribes() -> None
         consumer.subscribe(PAID)(give)
 
 
-def test_the_annotation_of_the_session_is_not_read(engine: Engine) -> None:
+def test_the_annotation_of_the_session_is_not_evaluated(engine: Engine) -> None:
     app, got = Txmsg("127.0.0.1:1", group="g"), list[Paid]()
 
     @app.subscribe(PAID)

@@ -67,7 +67,7 @@ def _reached(name: str, arrows: Mapping[str, Collection[str]]) -> set[str]:
     return reached
 
 
-def test_no_modules_import_one_another_in_a_circle() -> None:
+def test_modules_have_no_import_cycle() -> None:
     assert circles(_ROOT, _TREES) == []
 
 
@@ -92,7 +92,7 @@ _FOR_TYPES: Final = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    "
         ({"p/__init__": "from tree.p.q import Q", "p/q": "import tree.p.r", "p/r": ""}, []),
     ],
 )
-def test_a_planted_circle_is_found(modules: Mapping[str, str], found: list[str], tmp_path: Path) -> None:
+def test_a_planted_import_cycle_is_found(modules: Mapping[str, str], found: list[str], tmp_path: Path) -> None:
     for name, text in modules.items():
         file = tmp_path / "tree" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)

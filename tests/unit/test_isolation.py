@@ -38,7 +38,7 @@ class Handlers:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-async def test_no_handler_of_any_consumer_begins_beside_one_that_is_alone(kind: str) -> None:
+async def test_no_handler_of_any_consumer_starts_during_an_isolated_one(kind: str) -> None:
     told, other_told, handlers, alone = Told(), Told(), Handlers(kind), Handlers(kind)
     workers, others = Workers[MessageDelivery](4, name="a"), Workers[MessageDelivery](4, name="b")
     try:
@@ -64,7 +64,7 @@ async def test_no_handler_of_any_consumer_begins_beside_one_that_is_alone(kind: 
         await others.close()
 
 
-async def test_a_handler_that_goes_on_is_waited_for_so_long_only() -> None:
+async def test_waiting_for_a_running_handler_is_bounded() -> None:
     told, handlers = Told(), Handlers("async def")
     workers = Workers[MessageDelivery](1, name="a")
     try:
@@ -76,5 +76,5 @@ async def test_a_handler_that_goes_on_is_waited_for_so_long_only() -> None:
         await workers.close()
 
 
-def test_a_message_is_alone_for_longer_after_each_loss() -> None:
+def test_isolation_of_a_message_lasts_longer_after_each_loss() -> None:
     assert [alone_s(losses) for losses in (2, 3, 4, 5, 1000)] == [2.0, 8.0, 32.0, 32.0, 32.0]

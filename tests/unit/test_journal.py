@@ -36,7 +36,7 @@ def journal(entries_max: int = 100) -> JournalBuffer:
     return noted
 
 
-def test_only_topics_with_a_journal_are_noted() -> None:
+def test_only_topics_with_a_journal_are_recorded() -> None:
     noted = journal()
     noted.note(JournalEvent.DELIVERED, 2, [0], "mail")
     noted.note_check("other", new_transaction_id(), NOW, group="shop", by="c", attempt=1, answer="COMMIT")
@@ -56,13 +56,13 @@ def test_only_topics_with_a_journal_are_noted() -> None:
         (range(1025), [(0, 1023), (1024, 1024)]),
     ],
 )
-def test_consecutive_offsets_are_one_entry(offsets: list[int], runs: list[tuple[int, int]]) -> None:
+def test_consecutive_offsets_share_one_entry(offsets: list[int], runs: list[tuple[int, int]]) -> None:
     noted = journal()
     noted.note(JournalEvent.ACKNOWLEDGED, 1, offsets, "mail")
     assert [(entry.first_offset, entry.last_offset) for entry in noted.take_entries(10)] == runs
 
 
-def test_beyond_the_bound_entries_are_counted_and_the_count_is_told_once_it_is_written() -> None:
+def test_entries_beyond_the_bound_are_counted_and_the_count_is_written() -> None:
     noted = journal(entries_max=2)
     noted.note(JournalEvent.DELIVERED, 1, [1, 3, 5, 7, 9], "mail")
     assert (noted.waiting, noted.lost) == (2, 3)
@@ -79,7 +79,7 @@ def test_beyond_the_bound_entries_are_counted_and_the_count_is_told_once_it_is_w
     assert noted.lost == 3
 
 
-def test_what_is_put_back_comes_first_again() -> None:
+def test_returned_entries_are_written_first() -> None:
     noted = journal()
     noted.note(JournalEvent.DELIVERED, 1, [1, 3, 5], "mail")
     first = noted.take_entries(2)
@@ -87,7 +87,7 @@ def test_what_is_put_back_comes_first_again() -> None:
     assert [entry.first_offset for entry in noted.take_entries(10)] == [1, 3, 5]
 
 
-def test_what_waits_when_the_database_goes_back_is_lost_and_nothing_is_noted_until_topics_are_read() -> None:
+def test_after_a_database_restore_entries_are_lost_until_topics_are_read() -> None:
     noted = journal()
     noted.note(JournalEvent.DELIVERED, 1, [1], "mail")
     noted.forget()
@@ -95,7 +95,7 @@ def test_what_waits_when_the_database_goes_back_is_lost_and_nothing_is_noted_unt
     assert [(entry.event, entry.entries) for entry in noted.take_entries(10)] == [("lost", 1)]
 
 
-def test_texts_of_others_are_stored_as_the_database_can_have_them() -> None:
+def test_foreign_texts_are_stored_in_a_form_that_the_database_accepts() -> None:
     noted = journal()
     noted.note(JournalEvent.REFUSED, 1, [1], "mail", by="a\0b", detail="\ud800" + "x" * 5000)
     (entry,) = noted.take_entries(1)
@@ -121,7 +121,7 @@ class _Unasked(Backoff):
         raise AssertionError
 
 
-def test_a_journal_of_another_topic_costs_a_delivery_and_a_failure_nothing() -> None:
+def test_deliveries_and_failures_of_topics_without_a_journal_cost_nothing() -> None:
     noted = journal()
     group = Group(1, "mail", Retries(), settings=GroupDeliverySettings(backoff=_Unasked()))
     batch = MessageBatch("other", QueueNumber(0), Receipt(2, 1, 1, _Unread([5])), [])
@@ -132,7 +132,7 @@ def test_a_journal_of_another_topic_costs_a_delivery_and_a_failure_nothing() -> 
     assert noted.waiting == 0
 
 
-def test_deliveries_and_failures_are_noted_by_attempt() -> None:
+def test_deliveries_and_failures_are_recorded_by_attempt() -> None:
     noted = journal()
     group = Group(1, "mail", Retries(), settings=GroupDeliverySettings(backoff=Backoff(delays_s=(3.0,), retries_max=1)))
     journal_delivered(
@@ -171,7 +171,7 @@ def writer(
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), RuntimeError("not foreseen")])
-async def test_what_could_not_be_written_still_waits(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_entries_that_could_not_be_written_are_kept(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def write(*_: Any) -> None:
         raise error
 
@@ -183,7 +183,7 @@ async def test_what_could_not_be_written_still_waits(monkeypatch: pytest.MonkeyP
     assert (noted.waiting, noted.lost) == (2, 0)
 
 
-async def test_what_a_stop_has_no_time_to_write_still_waits(
+async def test_entries_that_a_stop_had_no_time_to_write_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def write(*_: Any) -> None:
@@ -198,7 +198,7 @@ async def test_what_a_stop_has_no_time_to_write_still_waits(
 
 
 @pytest.mark.parametrize("error", [StorageError("not its owner"), psycopg.errors.CheckViolation("bad")])
-async def test_what_is_refused_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_refused_entries_are_counted_as_lost(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def write(*_: Any) -> None:
         raise error
 
@@ -209,7 +209,7 @@ async def test_what_is_refused_is_counted_as_lost(monkeypatch: pytest.MonkeyPatc
     assert (noted.waiting, noted.lost) == (0, 2)
 
 
-async def test_what_was_being_written_when_the_database_went_back_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_being_written_during_a_database_restore_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     first = UUID(int=1)
 
     async def write(*_: Any) -> None:

@@ -32,7 +32,7 @@ class Producer:
         self.poll_count += 1
 
 
-def test_a_call_whose_records_were_reported_to_another_does_not_poll_for_more() -> None:
+def test_a_call_whose_reports_another_call_polled_does_not_poll_again() -> None:
     producer = Producer()
 
     class Fake(KafkaClients):
@@ -72,7 +72,7 @@ def appended(*offsets: int) -> list[list[int]]:
     return appender.append([ColumnsFor("t", 0, FrameColumns([b"x"] * len(offsets), [5000]))])
 
 
-def test_offsets_whose_confirmation_was_lost_are_told_by_those_beside_them() -> None:
+def test_offsets_with_a_lost_confirmation_are_derived_from_their_neighbours() -> None:
     assert appended(7, 8, 9) == [[7, 8, 9]]
     assert appended(OFFSET_INVALID, OFFSET_INVALID, 9) == [[7, 8, 9]]
     assert appended(7, OFFSET_INVALID, OFFSET_INVALID) == [[7, 8, 9]]
@@ -112,7 +112,7 @@ def appender_of(admin: Any) -> KafkaAppender:
     return made
 
 
-def test_copies_are_promised_where_a_topic_requires_two_which_is_asked_once() -> None:
+def test_two_copies_are_promised_if_the_topic_requires_them_which_is_read_once() -> None:
     admin, batch = Admin("2"), ColumnsFor("t", 0, FrameColumns([b"x"], [5000]))
     appender = appender_of(admin)
     for _ in range(2):
@@ -155,7 +155,7 @@ class Ended(Producer):
         pytest.param(Ended(is_told=True, has_record=False), "_FATAL", id="it had ended before"),
     ],
 )
-def test_an_append_to_a_producer_that_cannot_go_on_is_unknown_and_the_next_one_gets_another(
+def test_after_a_fatal_producer_error_the_append_is_unknown_and_the_next_uses_a_new_producer(
     ended: Ended, why: str
 ) -> None:
     class Reporting(Producer):

@@ -20,18 +20,18 @@ def never() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_what_a_call_returns_and_raises_is_the_callers() -> None:
+def test_results_and_errors_of_a_call_reach_the_caller() -> None:
     assert awaited(lambda: 7, "adding", timeout_s=60) == 7
     with pytest.raises(ZeroDivisionError):
         awaited(lambda: 1 // 0, "dividing", timeout_s=60)
 
 
-def test_a_call_that_does_not_return_is_left(never: threading.Event) -> None:
+def test_a_call_that_does_not_return_is_abandoned(never: threading.Event) -> None:
     with pytest.raises(TimeoutError, match="noting has not returned for"):
         awaited(never.wait, "noting", timeout_s=0.05)
 
 
-def test_why_a_call_takes_long_is_logged_while_it_does(
+def test_the_reason_for_a_slow_call_is_logged_during_the_call(
     never: threading.Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "TELL_S", 0.01)

@@ -13,7 +13,7 @@ from txmsg.metaq.kafka.clients import ClientLog, KafkaClients
 from txmsg.metaq.kafka.location import parse_address
 
 
-def test_a_line_that_comes_again_at_once_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_immediately_repeated_log_line_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """librdkafka tries to reach a server that is away twenty times a second, and logs each time."""
     caplog.set_level(logging.INFO, clients.__name__)
     now_s = 100.0
@@ -30,14 +30,14 @@ def test_a_line_that_comes_again_at_once_is_left_out(caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 3
 
 
-def test_as_many_lines_as_come_are_not_all_remembered() -> None:
+def test_the_number_of_remembered_log_lines_is_bounded() -> None:
     log = ClientLog()
     for number in range(1000):
         log.log(logging.ERROR, f"line {number}")
     assert len(log._told) < 1000
 
 
-def test_a_coordinator_that_does_not_know_of_a_group_yet_is_asked_again() -> None:
+def test_a_coordinator_that_does_not_know_a_group_yet_is_asked_again() -> None:
     made = KafkaClients(parse_address("kafka://127.0.0.1:1"), {}, timeout_s=10.0)
     said = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS]
 

@@ -9,7 +9,7 @@ import pytest
 from tests.kafka_server import kafka_in_container
 
 
-def test_a_kafka_in_a_container_is_set_as_tests_rely_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_container_has_the_settings_that_tests_need(monkeypatch: pytest.MonkeyPatch) -> None:
     from testcontainers.community.kafka import KafkaContainer
     from testcontainers.core import container
 

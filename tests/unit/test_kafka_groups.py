@@ -48,7 +48,7 @@ def groups_of(admin: Any, log: Any, offsets: Any, timeout_s: float = 60) -> Kafk
     return KafkaGroups(clients, admin, log, offsets)
 
 
-def test_a_node_that_is_not_ready_is_asked_again() -> None:
+def test_a_node_that_is_not_ready_is_queried_again() -> None:
     assert groups(KafkaError.COORDINATOR_LOAD_IN_PROGRESS).groups() == ["mail"]
 
 
@@ -70,7 +70,7 @@ class Log:
         return {}
 
 
-def test_a_group_whose_topics_are_all_gone_is_shown_and_deleted_as_long_as_it_is_listed() -> None:
+def test_a_listed_group_without_topics_is_shown_and_can_be_deleted() -> None:
     admin = Admin()
     found = groups_of(admin, Log(), Nothing())
     assert found.group("mail") == GroupState("mail", (), ())
@@ -80,7 +80,7 @@ def test_a_group_whose_topics_are_all_gone_is_shown_and_deleted_as_long_as_it_is
         found.group("mails")
 
 
-def test_what_does_not_pass_is_raised() -> None:
+def test_a_lasting_error_is_raised() -> None:
     with pytest.raises(BrokerUnavailable, match="listing the groups"):
         groups(*[KafkaError.COORDINATOR_NOT_AVAILABLE] * 9, timeout_s=0).groups()
     with pytest.raises(PermissionDenied):

@@ -28,20 +28,20 @@ def test_an_address_names_servers_and_a_prefix() -> None:
         ("kafka://user:secret@a:1", "user:secret@a:1"),
     ],
 )
-def test_what_is_no_address_is_named(where: str, named: str) -> None:
+def test_an_invalid_address_is_named(where: str, named: str) -> None:
     with pytest.raises(InvalidName) as refused:
         parse_address(where)
     assert named in str(refused.value)
 
 
-def test_properties_are_lines(tmp_path: Path) -> None:
+def test_properties_are_read_line_by_line(tmp_path: Path) -> None:
     file = tmp_path / "kafka.properties"
     file.write_text("# ours\n\nsecurity.protocol = SASL_SSL\nsasl.password=a=b#c\n")
     assert read_properties(file) == {"security.protocol": "SASL_SSL", "sasl.password": "a=b#c"}
     assert read_properties(None) == {}
 
 
-def test_the_environment_names_the_file_unless_one_is_given() -> None:
+def test_the_environment_variable_names_the_default_properties_file() -> None:
     assert properties_file(None, {}) is None
     assert properties_file(None, {"TXMSG_KAFKA_CONFIG": "a"}) == Path("a")
     assert properties_file("b", {"TXMSG_KAFKA_CONFIG": "a"}) == Path("b")
@@ -56,7 +56,7 @@ def test_the_environment_names_the_file_unless_one_is_given() -> None:
         *((f"{name}=1", f"sets {name}, which txmsg sets itself") for name in sorted(OURS)),
     ],
 )
-def test_a_line_that_cannot_be_used_is_named_without_its_secrets(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_property_is_named_without_its_secret(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "kafka.properties"
     file.write_text(text)
     with pytest.raises(MisuseError, match=said) as refused:
@@ -64,6 +64,6 @@ def test_a_line_that_cannot_be_used_is_named_without_its_secrets(tmp_path: Path,
     assert "secret" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TxmsgError, match=r"no-file.* cannot be read"):
         read_properties(tmp_path / "no-file")

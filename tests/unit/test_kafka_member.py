@@ -97,7 +97,9 @@ class Consumer:
         (KafkaError.GROUP_AUTHORIZATION_FAILED, pytest.raises(TxmsgError, match="being a member of group 'orders'")),
     ],
 )
-def test_a_member_is_told_what_keeps_it_from_its_queues_only(code: int, raises: AbstractContextManager[Any]) -> None:
+def test_a_member_raises_only_errors_that_prevent_its_assignment(
+    code: int, raises: AbstractContextManager[Any]
+) -> None:
     consumer = Consumer(code)
 
     class Fake(KafkaClients):
@@ -125,7 +127,7 @@ def test_a_member_is_told_what_keeps_it_from_its_queues_only(code: int, raises: 
         ("orders", ("trade",), "trade", False),
     ],
 )
-def test_a_member_deletes_what_is_its_groups_own(
+def test_a_member_deletes_only_offsets_of_its_own_group_topics(
     group: str, topics: tuple[str, ...], topic: str, *, is_deleted: bool
 ) -> None:
     offsets: Any = Offsets()

@@ -88,7 +88,7 @@ def shapes() -> list[Stored]:
     return rows
 
 
-def test_the_verifier_reads_of_a_record_what_the_table_has() -> None:
+def test_the_verifier_reads_records_as_the_table_stores_them() -> None:
     rows = shapes()
     for read, stored in zip(produced(rows), rows, strict=True):
         assert offset_of(read) == stored.offset  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_the_verifier_reads_of_a_record_what_the_table_has() -> None:
         )  # fmt: skip
 
 
-def test_the_verifier_reads_headers_as_the_table_has_them() -> None:
+def test_the_verifier_reads_headers_as_the_table_stores_them() -> None:
     assert headers_of(pack_headers(HEADERS)) == {name.encode(): value.encode() for name, value in HEADERS.items()}
     assert headers_of(b"") == {}
 
@@ -124,7 +124,7 @@ def test_a_record_that_no_mirror_wrote_has_no_mark() -> None:
         assert offset_of(read) is None  # type: ignore[arg-type]
 
 
-def test_headers_are_the_same_however_they_are_packed() -> None:
+def test_header_comparison_does_not_depend_on_packing() -> None:
     packed = pack_headers({"a": "", "b": "2"})
     by_another = b"\x0a\x06\x0a\x01b\x12\x012" + b"\x0a\x03\x0a\x01a"
     assert packed != by_another
@@ -134,7 +134,7 @@ def test_headers_are_the_same_however_they_are_packed() -> None:
     assert content_crc(row._replace(headers=b"\xff")) != content_crc(row._replace(headers=b"\xfe"))
 
 
-def test_a_note_tells_what_comes_next_and_the_message_before_it() -> None:
+def test_a_note_holds_the_next_offset_and_the_mark_of_the_last_message() -> None:
     row = row_of_table(written("trade", 0, 41))
     mark = MessageFingerprint(41, row.transaction_id, row.n, content_crc(row))
     assert _noted(TransactionNote(7, _note_of(42, row)), "there") == (42, mark)
@@ -144,7 +144,7 @@ def test_a_note_tells_what_comes_next_and_the_message_before_it() -> None:
             _noted(TransactionNote(7, text), "there")
 
 
-def test_copies_are_settings_of_a_kafka_alone() -> None:
+def test_number_of_copies_is_a_setting_of_kafka_only() -> None:
     with pytest.raises(MisuseError, match="topics in a Kafka"):
         TailerConfig(storage="postgresql://h/d", metaq="log", replication_factor=3)
     with pytest.raises(MisuseError, match="more than replication_factor"):
@@ -160,12 +160,12 @@ def tail_of(bounds: PartitionBounds, note: TransactionNote | None) -> QueueTail 
     return sink._tail("trade", 0, bounds, None, note)
 
 
-def test_a_partition_that_holds_aborted_transactions_alone_is_empty() -> None:
+def test_a_partition_with_only_aborted_transactions_is_empty() -> None:
     assert tail_of(PartitionBounds(0, 501), None) == QueueTail(OffsetRange(0, 0), None)
     assert tail_of(PartitionBounds(0, 501), TransactionNote(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
 
 
-def test_a_partition_whose_records_have_expired_ends_where_it_was_noted() -> None:
+def test_a_partition_with_expired_records_ends_at_the_noted_offset() -> None:
     assert tail_of(PartitionBounds(501, 501), TransactionNote(501, _note_of(7))) == QueueTail(OffsetRange(0, 7), None)
     assert tail_of(PartitionBounds(501, 501), None) == QueueTail(None, None)
 
@@ -187,9 +187,7 @@ class Expired:
 
 
 @pytest.mark.parametrize(("noted", "end"), [(1, 40), (2, 0)])
-def test_what_was_noted_of_another_log_says_nothing_of_this_one(
-    noted: int, end: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_note_of_another_log_is_ignored(noted: int, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.binlog.comparing.table.marks_at", lambda *_: {})
     mirrors: Any = Expired(log_id=noted)
     queue = MirroredQueue(QueueId(7), "trade", QueueNumber(0), 0, 50)
@@ -234,7 +232,7 @@ def sink_of(kafka: Deaf, note: TransactionNote | None, last: Read, timeout_s: fl
 
 
 @pytest.mark.parametrize("before", [None, PartitionBounds(0, 0)])
-def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: PartitionBounds | None) -> None:
+def test_a_node_with_stale_metadata_is_asked_again(before: PartitionBounds | None) -> None:
     """Else the tailer would write all of it once more."""
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(before=before)
@@ -246,7 +244,7 @@ def test_a_node_that_has_not_heard_of_what_was_mirrored_is_asked_again(before: P
 
 
 @pytest.mark.parametrize("bounds", [None, PartitionBounds(0, 0)])
-def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: PartitionBounds | None) -> None:
+def test_a_noted_record_that_never_appears_stops_its_queue(bounds: PartitionBounds | None) -> None:
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(hears_of=bounds, before=bounds)
     note = TransactionNote(9, _note_of(7, row_of_table(written("trade", 0, 6))))
@@ -256,7 +254,7 @@ def test_what_was_noted_and_is_never_heard_of_stops_its_queue(bounds: PartitionB
 
 
 @pytest.mark.parametrize(("note", "end"), [(None, 0), (TransactionNote(0, _note_of(7)), 7)])
-def test_a_topic_that_is_new_or_begins_with_a_hole_is_not_waited_for(note: TransactionNote | None, end: int) -> None:
+def test_a_new_topic_or_one_starting_with_a_gap_is_not_waited_for(note: TransactionNote | None, end: int) -> None:
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf()
     assert sink_of(kafka, note, last).tails([("trade", 0)]) == [QueueTail(OffsetRange(0, end), None)]
@@ -285,7 +283,7 @@ def read_from(servers: str, topic: str, count: int) -> list[bytes | None]:
         return [message.value() for message in consumer.consume(count, timeout=60)]
 
 
-def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) -> None:
+def test_a_record_that_cannot_be_encoded_does_not_change_the_writer(servers: str) -> None:
     client = Producer({"bootstrap.servers": servers, "log_level": 0})
     for topic in ("good", "bad"):
         client.list_topics(topic, timeout=60)  # which makes it
@@ -302,13 +300,13 @@ def test_a_record_that_cannot_be_made_leaves_the_writer_as_it_was(servers: str) 
     assert read_from(servers, "good", 1) == [b"taken"]
 
 
-def test_a_producer_makes_no_topic_unasked(servers: str) -> None:
+def test_a_producer_does_not_create_topics_implicitly(servers: str) -> None:
     producer = KafkaClients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0).producer()
     for _ in range(2):  # the first look would make it
         assert producer.list_topics("deleted", timeout=60).topics["deleted"].error is not None
 
 
-def test_a_topic_that_is_deleted_while_its_end_is_looked_for_is_looked_for_again(
+def test_a_topic_deleted_during_the_search_for_its_end_is_a_retryable_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def deleted(*_: object) -> None:

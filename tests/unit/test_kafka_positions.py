@@ -69,17 +69,17 @@ def positions(nodes: Any, partitions: int, *offsets: int, timeout_s: float = 60.
 QUEUE = LogQueue("t", 0)
 
 
-def test_a_node_that_has_just_come_back_is_asked_again() -> None:
+def test_a_restarted_node_is_asked_again() -> None:
     assert positions(Nodes(), 1).ends([QUEUE]) == {QUEUE: 7}
 
 
-def test_a_partition_that_is_not_there_is_left_out_at_once() -> None:
+def test_a_missing_partition_is_left_out_at_once() -> None:
     nodes = Nodes()
     assert positions(nodes, 0).ends([QUEUE]) == {}
     assert nodes.asked == 1
 
 
-def test_a_partition_that_no_node_knows_is_no_empty_one() -> None:
+def test_a_partition_that_no_node_knows_is_not_reported_as_empty() -> None:
     with pytest.raises(BrokerUnavailable, match=r"has topic t, but for 0\.2 s its nodes do not know partition 0"):
         positions(Nodes(knows_after=1_000_000), 1, timeout_s=0.2).ends([QUEUE])
 
@@ -92,7 +92,7 @@ class GoneNodes(Nodes):
         return {each: Answer(7 if self.asked > 2 else OFFSET_INVALID) for each in asked}
 
 
-def test_a_node_that_went_away_before_it_answered_is_asked_again() -> None:
+def test_a_node_that_disconnected_before_answering_is_asked_again() -> None:
     nodes = GoneNodes()
     assert positions(nodes, 1).bounds([QUEUE]) == {QUEUE: PartitionBounds(7, 7)}
     assert nodes.asked == 4  # three times for the first offset, once for the last
@@ -108,7 +108,7 @@ class OlderNodes(GoneNodes):
         return dict.fromkeys(asked, Answer(OFFSET_END if self.asked > 2 else OFFSET_INVALID))
 
 
-def test_what_is_asked_by_time_is_not_taken_for_the_end_when_a_node_went_away() -> None:
+def test_a_lookup_by_time_is_repeated_when_a_node_disconnected() -> None:
     nodes = OlderNodes()
     assert positions(nodes, 1).at_time([QUEUE], 1) == {QUEUE: 7}
     assert nodes.asked == 3
@@ -121,13 +121,13 @@ class Filled:
         return {each: Answer(0 if which is OffsetSpec.earliest() else 4) for each, which in asked.items()}
 
 
-def test_a_search_among_holes_looks_at_places_of_the_partition_only() -> None:
+def test_a_search_among_gaps_stays_within_the_partition() -> None:
     places = positions(Filled(), 1, 100, 200, 5000, 9000)
     assert places.find({QUEUE: 8000}) == {QUEUE: 3}
     assert places.find({QUEUE: 100}) == {QUEUE: 0}
 
 
-def test_what_was_forgotten_is_not_told_of_the_next_partition_of_that_name() -> None:
+def test_a_forgotten_partition_leaves_no_offsets_for_its_successor() -> None:
     nodes = Nodes(knows_after=0)  # of an empty partition
     places = positions(nodes, 1)
     assert places.unknown({QUEUE: 7}) == {QUEUE}

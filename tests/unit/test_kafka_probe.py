@@ -64,7 +64,7 @@ def end(at: int) -> Told:
     return Told(at, KafkaError._PARTITION_EOF)
 
 
-def test_an_end_before_what_is_committed_is_none() -> None:
+def test_an_end_before_the_committed_offset_is_not_believed() -> None:
     """So says a node that has just become the leader: the partition would seem to begin at its end."""
     [record] = probe(end(0), Told(0)).first({P0: 0}, {P0: 3}).values()
     assert record.offset() == 0
@@ -72,16 +72,16 @@ def test_an_end_before_what_is_committed_is_none() -> None:
     assert last.offset() == 2
 
 
-def test_a_partition_that_holds_markers_only_has_no_record() -> None:
+def test_a_partition_with_only_markers_has_no_record() -> None:
     assert probe(end(3)).first({P0: 0}, {P0: 3}) == {}
 
 
-def test_what_is_at_no_end_in_time_is_not_taken_for_empty() -> None:
+def test_a_partition_whose_end_is_not_reached_in_time_is_not_reported_as_empty() -> None:
     with pytest.raises(BrokerUnavailable):
         probe(end(0)).first({P0: 0}, {P0: 3})
     with pytest.raises(BrokerUnavailable):  # a tailer that starts tries again, and does not end
         probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}, {P0: 3})
 
 
-def test_a_place_that_is_not_kept_any_more_has_no_record() -> None:
+def test_an_expired_offset_has_no_record() -> None:
     assert probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}) == {}

@@ -37,7 +37,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("acks", [None, Acks.COPIES])
-def test_messages_come_as_columns_and_stand_where_the_log_says(acks: Acks | None) -> None:
+def test_messages_are_appended_as_columns_at_the_offsets_of_the_log(acks: Acks | None) -> None:
     log = Kept()
     messages = [Message("t", b"a", key="k"), Message("u", b"b"), Message("t", b"c")]
     places = LogProducer(log, queues=1, acks=acks).send_many(messages)
@@ -48,14 +48,14 @@ def test_messages_come_as_columns_and_stand_where_the_log_says(acks: Acks | None
     assert log.acks == [acks]
 
 
-def test_kafka_is_such_a_log_and_refuses_what_is_delayed() -> None:
+def test_kafka_takes_columns_and_refuses_delayed_messages() -> None:
     with KafkaLog(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0) as log:
         assert isinstance(log, TakesColumns)
         with pytest.raises(MisuseError, match="is delayed, which Kafka does not support"):
             LogProducer(log).send(Message("t", b"x", deliver_after=timedelta(minutes=1)))
 
 
-def test_kafka_refuses_to_promise_a_disk() -> None:
+def test_kafka_refuses_durability_on_disk() -> None:
     """Of columns, and of frames, as they come from a spool."""
     with KafkaLog(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0) as log:
         with pytest.raises(MisuseError, match=r"acks=disk .* syncs to disk.*ask for Acks.COPIES"):

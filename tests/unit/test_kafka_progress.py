@@ -68,7 +68,7 @@ def offsets() -> GroupOffsets:
 
 
 @pytest.mark.parametrize(("offset", "place"), [(10, 20), (13, 26), (20, 40), (3, 20), (99, 40)])
-def test_kafka_stores_the_place_and_beside_it_the_offset_and_the_seek(
+def test_kafka_stores_the_position_with_offset_and_seek_as_metadata(
     offsets: GroupOffsets, offset: int, place: int
 ) -> None:
     at = Stored(offset, "5f3a")
@@ -77,7 +77,7 @@ def test_kafka_stores_the_place_and_beside_it_the_offset_and_the_seek(
     assert offsets.stored_of(commits) == {T0: at}
 
 
-def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> None:
+def test_offsets_stored_by_other_programs_are_converted(offsets: GroupOffsets) -> None:
     by_others = {
         KafkaPartition("shop.t", 0): PartitionProgress(26, ""),
         KafkaPartition("shop.t", 1): PartitionProgress(28, "theirs"),
@@ -87,7 +87,7 @@ def test_what_another_program_has_stored_is_looked_up(offsets: GroupOffsets) -> 
 
 
 @pytest.mark.parametrize("seek", ["", "5f3a"])
-def test_a_member_of_an_emptied_partition_stores_no_offset_that_its_messages_will_not_have(seek: str) -> None:
+def test_a_member_of_an_emptied_partition_stores_no_invalid_offset(seek: str) -> None:
     places = Emptied()
     unused: Any = None
     clients = KafkaClients(parse_address("kafka://localhost:9092"), {}, timeout_s=1)
@@ -109,5 +109,5 @@ def test_a_member_of_an_emptied_partition_stores_no_offset_that_its_messages_wil
     ],
     ids=["nothing", "a new one", "done before", "where it began", "of another queue"],
 )
-def test_a_seek_is_asked_for_until_its_id_is_stored(asked: dict[LogQueue, Stored], sought: dict[LogQueue, int]) -> None:
+def test_a_seek_is_requested_until_its_id_is_stored(asked: dict[LogQueue, Stored], sought: dict[LogQueue, int]) -> None:
     assert sought_in({T0: Stored(7, "a")}, asked) == sought

@@ -77,7 +77,7 @@ class Client:
         return told
 
 
-def test_records_that_come_together_with_the_end_behind_them_are_read() -> None:
+def test_records_that_arrive_with_the_end_of_partition_are_read() -> None:
     client = Client([Told(5), Told(6), Told(7, is_end=True)])
 
     class Fake(KafkaClients):
@@ -93,7 +93,7 @@ def test_records_that_come_together_with_the_end_behind_them_are_read() -> None:
     assert (batch.base_offset, batch.end_offset) == (5, 7)
 
 
-def test_a_client_that_gives_nothing_though_more_is_there_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_returns_nothing_while_records_remain_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     stalled, other = Client([Told(5, is_end=True)]), Client([Told(5), Told(6)])
     made = iter([stalled, other])
 
@@ -118,7 +118,7 @@ def test_a_client_that_gives_nothing_though_more_is_there_is_replaced(monkeypatc
     assert fetched.batches[0].end_offset == 7
 
 
-def test_a_queue_that_was_paused_is_read_after_a_seek(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_queue_is_read_after_a_seek(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock", "log_level": 0})
     producer.list_topics("t", timeout=60.0)
     [node] = producer.list_topics(timeout=60.0).brokers.values()

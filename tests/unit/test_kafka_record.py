@@ -78,14 +78,14 @@ def columns(message: ReceivedMessage) -> FrameColumns:
 
 
 @given(messages())
-def test_a_message_comes_back_as_it_was(message: ReceivedMessage) -> None:
+def test_a_message_round_trips_through_a_record(message: ReceivedMessage) -> None:
     (record,) = records_of(columns(message), "t", 3, message.offset)
     assert received(read(record, offset=7), "t", 3) == message
     assert queue_offset(read(record, offset=7)) == message.offset
 
 
 @given(st.lists(messages(), min_size=1, max_size=5), st.sampled_from(Compression))
-def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compression: Compression) -> None:
+def test_a_frame_round_trips(found: list[ReceivedMessage], compression: Compression) -> None:
     each = [columns(message) for message in found]
 
     def joined(name: str) -> list[Any]:
@@ -104,7 +104,7 @@ def test_a_frame_gives_back_what_is_in_it(found: list[ReceivedMessage], compress
     st.booleans(),
     st.booleans(),
 )
-def test_columns_are_those_of_the_messages(
+def test_columns_equal_those_of_the_messages(
     written: list[tuple[ReceivedMessage, int]], are_alike: bool, has_offsets: bool, is_spoilt: bool
 ) -> None:
     """Whether records are alike, and are read at once, or not; some are copied from partition 30."""
@@ -158,7 +158,7 @@ class Kept:
 
 @pytest.mark.parametrize("offset", [None, 41])
 @pytest.mark.parametrize("more", [{}, {"key": "k", "tag": "paid"}, {"key": "k", "ordering_key": "buyer"}])
-def test_what_a_producer_or_a_mirror_writes_is_read_at_once(
+def test_records_of_a_producer_or_a_mirror_are_read_as_whole_columns(
     monkeypatch: pytest.MonkeyPatch, offset: int | None, more: dict[str, Any]
 ) -> None:
     def one_by_one(_: object) -> NoReturn:
@@ -172,13 +172,13 @@ def test_what_a_producer_or_a_mirror_writes_is_read_at_once(
     assert RecordBatch.of("t", 3, records).to_arrow()["body"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_without_a_queue_offset_the_partition_has_the_say() -> None:
+def test_without_a_queue_offset_the_partition_offset_counts() -> None:
     (record,) = records_of(FrameColumns([b"x"], [5000], ID), "t", 3)
     assert received(read(record, offset=7), "t", 3).offset == queue_offset(read(record, offset=7)) == 7
     assert record.headers == [("txmsg-place", b"t/3"), ("txmsg-id", b"00010203-0405-0607-0809-0a0b0c0d0e0f.0")]
 
 
-def test_a_record_has_what_people_of_kafka_look_for() -> None:
+def test_a_record_has_key_timestamp_and_headers_as_usual_in_kafka() -> None:
     made = records_of(
         FrameColumns(
             [b"a", b"b"],
@@ -222,7 +222,7 @@ def test_a_record_has_what_people_of_kafka_look_for() -> None:
     ]
 
 
-def test_a_record_of_others_is_a_message_with_an_id_of_its_own() -> None:
+def test_a_foreign_record_is_a_message_with_its_own_id() -> None:
     record = {"value": b"x", "key": b"k\xff", "headers": [("h", b"\xff"), ("none", None)], "timestamp_ms": 12}
     message = received(read(record, offset=5), "t", 3)
     assert message[:7] == ("t", b"x", "k\\xff", None, {"h": "\\xff", "none": ""}, 3, 5)
@@ -245,7 +245,7 @@ def test_a_record_of_others_is_a_message_with_an_id_of_its_own() -> None:
 )
 @pytest.mark.parametrize(("place", "offset"), [(b"t/3", 9), (b"t/3/5", 5)])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_header_that_txmsg_does_not_write_to_this_partition_is_named(
+def test_an_inconsistent_txmsg_header_is_named(
     place: bytes, offset: int, header: tuple[str, bytes], is_first: bool
 ) -> None:
     own = ("txmsg-place", place)
@@ -256,7 +256,7 @@ def test_a_header_that_txmsg_does_not_write_to_this_partition_is_named(
 
 
 @pytest.mark.parametrize("timestamp_ms", [1_700_000_000_000_000, 1_700_000_000_000_000_000, -(2**60)])
-def test_a_timestamp_that_is_no_time_is_named_unless_txmsg_says_the_time(timestamp_ms: int) -> None:
+def test_an_invalid_timestamp_is_named_unless_txmsg_headers_have_the_time(timestamp_ms: int) -> None:
     record = {"value": b"x", "timestamp_ms": timestamp_ms}
     with pytest.raises(UnreadableMessage, match=f"its time {timestamp_ms} ms since 1970 is not from the year 1"):
         received(read(record, offset=9), "t", 3)
@@ -269,7 +269,7 @@ def test_a_timestamp_that_is_no_time_is_named_unless_txmsg_says_the_time(timesta
 @pytest.mark.parametrize(
     ("header", "timestamp_ms"), [(("txmsg-id", b"x"), 5), (("txmsg-times", b"1 9%b" % (b"0" * 17)), 5), (None, 2**60)]
 )
-def test_a_batch_ends_before_a_record_that_cannot_be_read(
+def test_a_batch_ends_before_an_unreadable_record(
     *, bad: int, are_alike: bool, header: tuple[str, bytes] | None, timestamp_ms: int
 ) -> None:
     made = FrameColumns([b"%d" % at for at in range(6)], [5000], 6 * ID, tag=[] if are_alike else ["", "a"] * 3)
@@ -317,7 +317,7 @@ def test_a_batch_ends_before_a_record_that_cannot_be_read(
     [("txmsg-id", b"x"), ("txmsg-times", b"5"), ("txmsg-tag", b"paid"), ("txmsg-key", b"k2"), ("txmsg-header.a", b"b")],
 )
 @pytest.mark.parametrize("is_first", [True, False])
-def test_headers_of_a_record_with_another_place_are_the_messages(
+def test_txmsg_headers_for_another_partition_are_treated_as_user_headers(
     place: bytes | None, header: tuple[str, bytes], is_first: bool
 ) -> None:
     """Whether they can be parsed or not."""
@@ -342,14 +342,14 @@ def test_headers_of_a_record_with_another_place_are_the_messages(
     assert batch.to_arrow()["offset"].to_pylist() == [9]
 
 
-def test_of_two_places_the_first_one_counts() -> None:
+def test_the_first_of_two_place_headers_counts() -> None:
     own, other = ("txmsg-place", b"t/3/5"), ("txmsg-place", b"t/4/6")
     for headers, offset in (([own, other], 5), ([other, own], 9)):
         record = read({"headers": headers}, offset=9)
         assert (received(record, "t", 3).offset, queue_offset(record)) == (offset, offset)
 
 
-def test_copied_records_among_a_producers_have_offsets_of_their_own() -> None:
+def test_copied_records_among_produced_ones_get_their_own_offsets() -> None:
     """In a batch, too: those before and after them are the partition's."""
     ids = b"".join(new_transaction_id_bytes() for _ in range(6))
     made = FrameColumns([b"%d" % at for at in range(6)], [5000], ids)
@@ -362,7 +362,7 @@ def test_copied_records_among_a_producers_have_offsets_of_their_own() -> None:
     assert len({message.id for message in batch.messages()}) == 6 + 12
 
 
-def test_ids_of_a_batch_stay_with_their_messages() -> None:
+def test_ids_in_a_batch_stay_with_their_messages() -> None:
     ids = [new_transaction_id_bytes() for _ in range(3)]
     made = records_of(FrameColumns([b"a", b"b", b"c"], [1], b"".join(ids)), "t", 3)
     assert [received(read(record), "t", 3).id_bytes for record in made] == ids

@@ -41,12 +41,14 @@ def test_a_delayed_message_is_refused(log: LogAccess, monkeypatch: pytest.Monkey
         (TopicSettings(flush=Flush.TIMED, permission=Permission.READ), r"kafka-acls\.sh"),
     ],
 )
-def test_settings_that_kafka_does_not_have_are_refused(log: LogAccess, settings: TopicSettings, way_out: str) -> None:
+def test_settings_that_kafka_does_not_support_are_refused(
+    log: LogAccess, settings: TopicSettings, way_out: str
+) -> None:
     with pytest.raises(MisuseError, match=way_out):
         log.set_topic("trade", settings)
 
 
-def test_the_group_of_a_mirror_is_no_group_of_consumers(log: LogAccess) -> None:
+def test_the_group_of_a_mirror_cannot_be_used_by_consumers(log: LogAccess) -> None:
     calls: list[Callable[[], object]] = [
         lambda: log.join("txmsg-mirror", ["trade"]),
         lambda: log.seek("txmsg-mirror", {}),
@@ -58,7 +60,9 @@ def test_the_group_of_a_mirror_is_no_group_of_consumers(log: LogAccess) -> None:
 
 
 @pytest.mark.parametrize("change", [{"stopped": True}, {"concurrency": 2}, {"rate_per_s": 10.0}])
-def test_settings_of_a_group_are_refused_with_what_an_application_has(log: LogAccess, change: dict[str, Any]) -> None:
+def test_group_settings_are_refused_with_the_alternative_in_the_application(
+    log: LogAccess, change: dict[str, Any]
+) -> None:
     with pytest.raises(MisuseError, match=r"app\.pause\('g'\) in each process.* concurrency= and rate="):
         log.alter_group("g", **change)
 

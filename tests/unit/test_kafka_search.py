@@ -16,9 +16,7 @@ def record(at: int, offset: int) -> Message:
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(0, 50), st.integers(0, 250))
-def test_the_first_record_that_is_wanted_or_later_is_found(
-    steps: list[tuple[int, int]], begin: int, wanted: int
-) -> None:
+def test_the_first_record_at_or_after_an_offset_is_found(steps: list[tuple[int, int]], begin: int, wanted: int) -> None:
     """Between records are markers; between queue offsets are holes that the log has recorded."""
     places = list(accumulate((step for step, _ in steps), initial=3))
     offsets = list(accumulate((step for _, step in steps), initial=begin))
@@ -36,7 +34,7 @@ def test_the_first_record_that_is_wanted_or_later_is_found(
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), max_size=60), st.integers(0, 60))
-def test_the_first_record_of_a_time_or_later_is_found(steps: list[tuple[int, int]], wanted: int) -> None:
+def test_the_first_record_at_or_after_a_time_is_found(steps: list[tuple[int, int]], wanted: int) -> None:
     """Several records have the same time, and the search begins at a marker long before."""
     places = list(accumulate((step for step, _ in steps), initial=3))
     times = list(accumulate((step for _, step in steps), initial=10))
@@ -52,7 +50,7 @@ def test_the_first_record_of_a_time_or_later_is_found(steps: list[tuple[int, int
     assert looks <= (places[-1] + 2).bit_length() + 2
 
 
-def test_a_place_far_away_is_found_by_few_looks() -> None:
+def test_a_distant_offset_is_found_in_few_reads() -> None:
     """A hundred million messages, with a marker after each thousand."""
     wanted, per = 87_654_321, 1000
 

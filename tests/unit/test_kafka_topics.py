@@ -47,16 +47,16 @@ def topics_of(admin: Any, timeout_s: float = 60.0) -> KafkaTopicAdmin:
     return KafkaTopicAdmin(KafkaClients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=timeout_s), admin)
 
 
-def test_a_topic_that_another_process_has_just_made_is_waited_for() -> None:
+def test_a_topic_just_created_by_another_process_is_waited_for() -> None:
     topics_of(Deaf(3)).ensure("t", 4)  # `Deaf` cannot add partitions
 
 
-def test_a_topic_of_which_nodes_never_hear_is_not_waited_for_without_end() -> None:
+def test_waiting_for_a_topic_unknown_to_all_nodes_is_bounded() -> None:
     with pytest.raises(BrokerUnavailable, match=r"topic t .* have not heard of it"):
         topics_of(Deaf(10**9), timeout_s=0.1).ensure("t", 4)
 
 
-def test_a_queue_that_was_just_made_is_not_made_again_because_a_node_has_not_heard_of_it() -> None:
+def test_a_new_queue_is_not_created_twice_because_of_stale_metadata() -> None:
     made: list[int] = []
     topics: Any = SimpleNamespace(ensure=lambda _, count: made.append(count), partitions_of=lambda _: 0)
     appender = KafkaAppender(KafkaClients(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0), topics)
@@ -73,8 +73,6 @@ def test_a_queue_that_was_just_made_is_not_made_again_because_a_node_has_not_hea
         (BrokerUnavailable, ["UNKNOWN_LEADER_EPOCH", "UNSTABLE_OFFSET_COMMIT", "CONCURRENT_TRANSACTIONS"]),
     ],
 )
-def test_what_passes_by_itself_and_what_is_wrong_with_one_message_are_told_apart(
-    kind: type[TxmsgError], names: list[str]
-) -> None:
+def test_transient_errors_and_errors_of_one_message_are_distinguished(kind: type[TxmsgError], names: list[str]) -> None:
     for name in names:
         assert type(error_of(KafkaError(getattr(KafkaError, name)), "appending")) is kind

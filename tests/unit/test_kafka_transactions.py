@@ -88,7 +88,7 @@ def hangs() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_a_client_that_never_finds_the_groups_coordinator_is_left(
+def test_a_client_that_never_finds_the_group_coordinator_is_replaced(
     hangs: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka would wait until a node comes or goes, whatever time it was given."""
@@ -106,7 +106,7 @@ def test_a_client_that_never_finds_the_groups_coordinator_is_left(
     assert not client.is_committed
 
 
-def test_a_record_whose_place_is_not_known_is_noted_all_the_same() -> None:
+def test_a_record_with_unknown_position_is_still_noted() -> None:
     """librdkafka leaves notes at no offset out, without an error."""
     for offset, place in ((7, 8), (-1001, 0)):
         client = Client(offset)
@@ -121,7 +121,7 @@ def answered(offset: int, code: int | None = None, number: int = 0) -> Any:
     return SimpleNamespace(topic="trade", partition=number, offset=offset, error=error, metadata="1")
 
 
-def test_topics_that_are_not_there_or_hidden_have_no_notes_and_other_errors_are_raised() -> None:
+def test_missing_and_hidden_topics_have_no_notes_and_other_errors_are_raised() -> None:
     client = Client()
     with closing(writer_of(client)) as writer:
         client.answer = [

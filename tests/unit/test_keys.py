@@ -72,7 +72,7 @@ PAIRS: Final = [pytest.param(*pair, id=" meets ".join(each.value for each in pai
 
 
 @pytest.mark.parametrize(("state", "event"), PAIRS)
-def test_each_state_meets_each_event_as_the_table_says(state: KeyState, event: KeyEvent) -> None:
+def test_every_state_handles_every_event_as_the_table_says(state: KeyState, event: KeyEvent) -> None:
     keys = in_state(state)
     assert (keys.state_of(K), seen(keys)) == (state, state)
     if (state, event) in TRANSITIONS:
@@ -85,7 +85,7 @@ def test_each_state_meets_each_event_as_the_table_says(state: KeyState, event: K
         assert (keys.state_of(K), seen(keys)) == (state, state), "nothing has changed"
 
 
-def test_a_run_ends_where_its_key_is_blocked() -> None:
+def test_a_run_ends_when_its_key_is_blocked() -> None:
     keys = in_state(S.BUSY)
     assert keys.next_of_run(0) is not None
     keys.block(K)
@@ -101,7 +101,7 @@ WRONG: Final = [
 
 
 @pytest.mark.parametrize(("state", "event", "after"), WRONG)
-def test_any_wrong_transition_is_found(
+def test_every_planted_wrong_transition_is_found(
     state: KeyState, event: KeyEvent, after: KeyState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TRANSITIONS", MappingProxyType({**TRANSITIONS, (state, event): after}))
@@ -109,13 +109,13 @@ def test_any_wrong_transition_is_found(
 
 
 @pytest.mark.parametrize(("state", "event"), [pytest.param(*pair, id=" meets ".join(pair)) for pair in TRANSITIONS])
-def test_each_transition_is_needed(state: KeyState, event: KeyEvent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_transition_is_needed(state: KeyState, event: KeyEvent, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = {pair: after for pair, after in TRANSITIONS.items() if pair != (state, event)}
     monkeypatch.setattr(module, "TRANSITIONS", MappingProxyType(fewer))
     assert first_failing() < HISTORIES, "no history of a queue needs it"
 
 
-def test_the_same_histories_find_nothing_in_the_table_as_it_is() -> None:
+def test_the_same_histories_find_no_defect_in_the_real_table() -> None:
     assert first_failing() == HISTORIES
 
 

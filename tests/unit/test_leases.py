@@ -15,7 +15,7 @@ def leases_at(now: list[float]) -> Leases:
     return Leases("b", 5.0, lambda: now[0])
 
 
-def test_leases_are_good_until_the_deadline_of_the_last_heartbeat() -> None:
+def test_leases_are_valid_until_the_deadline_of_the_last_heartbeat() -> None:
     now = [100.0]
     leases = leases_at(now)
     with pytest.raises(BrokerUnavailable, match="has not started yet"):
@@ -45,7 +45,7 @@ def topic_of(*queue_ids: int, write_queues: int) -> StoredTopic:
     return StoredTopic("t", tuple(map(QueueId, queue_ids)), write_queues, ordered_queues=write_queues, version=1)
 
 
-def test_messages_prefer_the_queues_that_take_messages_and_are_delivered_here() -> None:
+def test_messages_prefer_writable_queues_delivered_by_this_broker() -> None:
     leases = leases_at([0.0])
     own = OwnQueues(leases)
     topic = topic_of(1, 2, 3, 4, write_queues=3)

@@ -51,7 +51,7 @@ class Waiting(WithHandlers):
         self.closed += 1
 
 
-async def test_two_tasks_that_start_it_open_it_once() -> None:
+async def test_concurrent_starts_open_it_once() -> None:
     consumer = Waiting()
     starting = [asyncio.create_task(consumer.start()) for _ in range(2)]
     for _ in starting:
@@ -61,7 +61,7 @@ async def test_two_tasks_that_start_it_open_it_once() -> None:
     assert consumer.opened == 1
 
 
-async def test_closed_while_it_waits_it_does_not_start() -> None:
+async def test_a_close_during_a_waiting_start_prevents_the_start() -> None:
     consumer = Waiting()
     starting = asyncio.create_task(consumer.start())
     await consumer.asked.acquire()
@@ -72,7 +72,7 @@ async def test_closed_while_it_waits_it_does_not_start() -> None:
     assert (consumer.opened, consumer.closed) == (0, 0)
 
 
-async def test_refused_it_is_not_open_and_may_start_again() -> None:
+async def test_after_a_refused_start_it_is_closed_and_can_start_again() -> None:
     consumer = Waiting()
     consumer.answered.set()
     consumer.refusal = Unauthenticated("the token is not valid")
@@ -97,7 +97,7 @@ async def running(consumer: Waiting) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-async def test_signals_end_all_that_run_and_are_given_back(number: signal.Signals) -> None:
+async def test_signals_stop_all_running_apps_and_handlers_are_restored(number: signal.Signals) -> None:
     before = [signal.getsignal(each) for each in SIGNALS]
     consumers = [Waiting(), Waiting()]
     tasks = [await running(consumer) for consumer in consumers]
@@ -107,7 +107,7 @@ async def test_signals_end_all_that_run_and_are_given_back(number: signal.Signal
     assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
-async def test_one_that_stops_leaves_the_signals_to_the_other() -> None:
+async def test_a_stopped_app_leaves_signal_handling_to_the_other() -> None:
     first, second = Waiting(), Waiting()
     one, other = await running(first), await running(second)
     first.stop()
@@ -117,7 +117,7 @@ async def test_one_that_stops_leaves_the_signals_to_the_other() -> None:
     assert second.closed == 1
 
 
-async def test_a_signal_that_the_application_handles_is_left_to_it() -> None:
+async def test_a_signal_handled_by_the_application_is_left_to_it() -> None:
     got: list[int] = []
 
     def of_application(number: int, _: FrameType | None) -> None:
@@ -159,7 +159,7 @@ print("ended", flush=True)
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_program_that_runs_one_ends_in_good_order(loop: str, number: signal.Signals) -> None:
+def test_a_program_stops_cleanly(loop: str, number: signal.Signals) -> None:
     command = [sys.executable, "-c", PROGRAM, loop]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

@@ -31,7 +31,7 @@ def numbers(text: str) -> list[float]:
     return [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
 
 
-def test_each_socket_has_the_bounds_and_times_of_its_code() -> None:
+def test_bounds_and_timeouts_of_each_socket_match_the_code() -> None:
     table, limits, default, endpoint = (
         rows("Connections"),
         ConnectionLimits(),
@@ -64,7 +64,7 @@ def test_each_socket_has_the_bounds_and_times_of_its_code() -> None:
     assert table.keys() - expected.keys() - of_brokers.keys() == {"Socket"}
 
 
-def test_the_shares_of_users_are_those_of_the_code() -> None:
+def test_shares_of_users_match_the_code() -> None:
     brokers, pages = rows("Brokers"), rows("Spark, pages, development")
     assert numbers(brokers["sessions of the console, or of a page with a login"][0])[:2] == [
         sessions.SESSIONS_MAX,

@@ -45,9 +45,7 @@ async def live(database: Database) -> LiveAccess:
     return live
 
 
-async def test_a_snapshot_of_which_connections_did_not_hear_is_taken_again(
-    live: LiveAccess, database: Database
-) -> None:
+async def test_a_snapshot_that_connections_missed_is_sent_again(live: LiveAccess, database: Database) -> None:
     told: list[int] = []
 
     def on_change() -> None:
@@ -64,9 +62,7 @@ async def test_a_snapshot_of_which_connections_did_not_hear_is_taken_again(
     assert told == [2, 2]
 
 
-async def test_who_knows_more_is_told_less_only_if_the_database_has_gone_back(
-    live: LiveAccess, database: Database
-) -> None:
+async def test_a_lower_version_is_sent_only_after_a_database_restore(live: LiveAccess, database: Database) -> None:
     database.is_away = True
     with pytest.raises(BrokerUnavailable):
         await live.changed_from(5, wait_s=0)
@@ -76,7 +72,7 @@ async def test_who_knows_more_is_told_less_only_if_the_database_has_gone_back(
     assert (await live.changed_from(5, wait_s=0)).version == 5
 
 
-async def test_a_user_with_a_certificate_has_no_token_that_expires(database: Database) -> None:
+async def test_a_user_with_a_certificate_has_no_expiring_token(database: Database) -> None:
     users = AccessApi(database, None)
     with pytest.raises(MisuseError, match="give one of the two"):
         await users.create_user(

@@ -14,7 +14,7 @@ class _Sought:
     pass
 
 
-def test_an_object_that_does_not_tell_its_class_is_passed_over() -> None:
+def test_an_object_that_hides_its_class_is_skipped() -> None:
     beside = [_Refusing()]
     sought = _Sought()
     assert living(_Sought) == [sought]

@@ -68,7 +68,7 @@ def test_a_line_of_json_has_the_event_and_its_fields(written: _Written) -> None:
     }
 
 
-def test_a_traceback_and_an_error_are_in_the_line(written: _Written) -> None:
+def test_a_json_line_contains_traceback_and_error(written: _Written) -> None:
     try:
         raise StorageError("no room\n2026 ERROR forged \u202e \x9b 表")
     except StorageError as exc:
@@ -80,13 +80,13 @@ def test_a_traceback_and_an_error_are_in_the_line(written: _Written) -> None:
     assert "test_logs.py" in str(line["exception"])
 
 
-def test_records_of_others_have_no_event(written: _Written) -> None:
+def test_records_of_other_loggers_have_no_event(written: _Written) -> None:
     logging.getLogger("txmsg.tested.other").info("retried %d times", 3)
     assert written.line().keys() == {"time", "level", "logger", "message"}
     assert written.line()["message"] == "retried 3 times"
 
 
-def test_numbers_that_json_does_not_have_are_text(written: _Written) -> None:
+def test_numbers_unknown_to_json_become_text(written: _Written) -> None:
     _log.warning("a.b", "lag %(lag_s)s", lag_s=float("nan"), rate=float("-inf"), share=0.5, parts={"x": float("inf")})
     line = written.line()
     assert (line["lag_s"], line["rate"], line["share"], line["parts"]) == ("nan", "-inf", 0.5, "{'x': inf}")
@@ -94,7 +94,7 @@ def test_numbers_that_json_does_not_have_are_text(written: _Written) -> None:
 
 
 @pytest.mark.parametrize("used", ["1.0", {"a": 1}, {"event": 7}, {"event": "x", 3: 4}, ["event"]])
-def test_an_attribute_of_others_with_our_name_is_left_out(written: _Written, used: object) -> None:
+def test_a_foreign_attribute_with_a_txmsg_name_is_left_out(written: _Written, used: object) -> None:
     logging.getLogger("txmsg.tested.other").info("hello", extra={"txmsg": used})
     assert written.line().keys() == {"time", "level", "logger", "message"}
 
@@ -110,7 +110,7 @@ def test_each_line_names_the_process(written: _Written) -> None:
     assert written.line()["process"] == "broker b-1"
 
 
-def test_text_has_the_message_alone(written: _Written) -> None:
+def test_the_text_format_has_only_the_message(written: _Written) -> None:
     written.handler.setFormatter(TextFormatter())
     _log.error("topic.deleted", "topic %(topic)s is gone, 100%% of it", topic="a\nb", queue=1)
     _log.info("check.looked", "nothing is due, 0 % of all")
@@ -119,23 +119,23 @@ def test_text_has_the_message_alone(written: _Written) -> None:
     assert second.endswith("INFO    txmsg.tested: nothing is due, 0 % of all")
 
 
-def test_a_record_names_the_place_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_names_the_line_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "txmsg.tested"):
         _log.debug("a.b", "one")
         _log.info("a.b", "two")
         _log.warning("a.b", "three")
         _log.error("a.b", "four")
         _log.log(logging.INFO, "a.b", "five")
-    assert {record.funcName for record in caplog.records} == {"test_a_record_names_the_place_of_the_call"}
+    assert {record.funcName for record in caplog.records} == {"test_a_record_names_the_line_of_the_call"}
     assert [record.levelno for record in caplog.records] == [10, 20, 30, 40, 20]
 
 
-def test_a_level_that_is_off_writes_nothing(written: _Written) -> None:
+def test_a_disabled_level_writes_nothing(written: _Written) -> None:
     _log.debug("a.b", "nothing")
     assert written.stream.getvalue() == ""
 
 
-def test_an_event_survives_a_queue_of_records(written: _Written) -> None:
+def test_an_event_survives_a_queue_handler(written: _Written) -> None:
     logger, passed = logging.getLogger("txmsg.tested"), queue.SimpleQueue[logging.LogRecord]()
     logger.removeHandler(written.handler)
     queued = logging.handlers.QueueHandler(passed)
@@ -150,7 +150,7 @@ def test_an_event_survives_a_queue_of_records(written: _Written) -> None:
     )
 
 
-def test_a_record_factory_of_the_application_may_set_what_our_fields_are_called(
+def test_a_custom_record_factory_may_set_attributes_named_like_txmsg_fields(
     written: _Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def factory(*args: object, **kwargs: object) -> logging.LogRecord:
@@ -163,7 +163,7 @@ def test_a_record_factory_of_the_application_may_set_what_our_fields_are_called(
     assert written.line()["transaction_id"] == str(ID)
 
 
-def test_a_text_that_does_not_fit_its_fields_breaks_no_caller(
+def test_a_text_that_does_not_match_its_fields_does_not_raise(
     written: _Written, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("txmsg.tested"), "propagate", False)  # pytest's own handler would raise
@@ -172,7 +172,7 @@ def test_a_text_that_does_not_fit_its_fields_breaks_no_caller(
     assert written.stream.getvalue() == ""
 
 
-def test_a_value_without_words_does_not_lose_the_line(written: _Written) -> None:
+def test_a_value_whose_str_raises_does_not_lose_the_line(written: _Written) -> None:
     class Mute:
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -192,7 +192,7 @@ def test_every_event_has_a_name_of_a_known_area() -> None:
     assert logged == AREAS.keys()
 
 
-def test_texts_name_only_fields_that_are_given_and_fields_do_not_hide_others() -> None:
+def test_texts_use_only_given_fields_and_fields_do_not_shadow_attributes() -> None:
     reserved = {"time", "level", "logger", "process", "event", "message", "exception", "text", "self"}
     for each in calls():
         where = f"{each.module}:{each.line}"
@@ -202,14 +202,14 @@ def test_texts_name_only_fields_that_are_given_and_fields_do_not_hide_others() -
         assert not reserved & set(each.fields), where
 
 
-def test_a_call_whose_event_is_not_a_literal_is_found() -> None:
+def test_a_call_with_a_non_literal_event_is_found() -> None:
     with pytest.raises(ValueError, match=r"a\.py:2"):
         list(calls_in("def f(error):\n    _log.warning(error)\n", "a.py"))
     with pytest.raises(ValueError, match=r"a\.py:1"):
         list(calls_in("self._log.log(level, name, 'text')", "a.py"))
 
 
-def test_no_module_logs_past_its_event_log() -> None:
+def test_no_module_bypasses_its_event_log() -> None:
     past = re.compile(r"\blogging\.(getLogger|debug|info|warning|error|exception|critical)\(|before_sleep_log")
     modules = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "txmsg").rglob("*.py")}
     assert [name for name, text in modules.items() if past.search(text)] == ["txmsg/runtime/logs.py"]
@@ -232,7 +232,7 @@ class FullFor(io.StringIO):
         return super().write(text)
 
 
-def test_lines_of_other_processes_go_on_after_a_write_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_other_processes_are_written_after_a_failed_write(monkeypatch: pytest.MonkeyPatch) -> None:
     file = FullFor(2)
     monkeypatch.setattr("sys.stderr", file)
     write = StderrLines()

@@ -20,14 +20,14 @@ def taken(token: int) -> list[Receipt]:
     return [Receipt(1, token, 1, [0])]
 
 
-def test_what_came_is_not_returned_and_what_did_not_is() -> None:
+def test_only_deliveries_that_did_not_arrive_are_taken_back() -> None:
     for received, lost in ((40, []), (0, taken(40))):
         members = members_with(PollSequenceStep(7, 0, 1))
         assert members.sent("c", PollSequenceStep(7, 0, 1), taken(40)) == ()
         assert list(members.follow("c", PollSequenceStep(7, received, 2))) == lost
 
 
-def test_what_replaces_something_else_returns_it() -> None:
+def test_a_replaced_delivery_is_taken_back() -> None:
     """Two calls without numbers may both take something, and the next one can confirm one only."""
     members = members_with(PollSequenceStep(7, 0), PollSequenceStep(7, 0))
     assert members.sent("c", PollSequenceStep(7, 0), taken(50)) == ()
@@ -35,14 +35,14 @@ def test_what_replaces_something_else_returns_it() -> None:
     assert members.follow("c", PollSequenceStep(7, 51)) == ()
 
 
-def test_a_call_is_the_latest_until_a_later_one_has_come() -> None:
+def test_a_call_is_the_latest_until_a_later_one_arrives() -> None:
     members = members_with(PollSequenceStep(7, 0, 2))
     assert [members.is_latest("c", PollSequenceStep(7, 0, call)) for call in (1, 2, 3)] == [False, True, True]
     assert members.is_latest("c", PollSequenceStep(8, 0, 1))
     assert members.is_latest("d", PollSequenceStep(7, 0, 1))
 
 
-def test_each_of_many_calls_at_once_is_told_what_did_not_come() -> None:
+def test_each_of_many_concurrent_calls_gets_its_own_lost_deliveries() -> None:
     """As many as a client of RocketMQ makes: a gateway has a line for each."""
     lines = [PollSequenceStep(number, 0, 1) for number in range(1, 33)]
     members = members_with(*lines)
@@ -53,7 +53,7 @@ def test_each_of_many_calls_at_once_is_told_what_did_not_come() -> None:
     ]
 
 
-def test_a_line_that_waits_is_remembered_while_others_come_and_go() -> None:
+def test_a_waiting_line_is_kept_while_others_are_replaced() -> None:
     waits = PollSequenceStep(1, 0, 1)
     members = members_with(waits)
     with members.waits("c", lambda: 0.0, waits):
@@ -64,7 +64,7 @@ def test_a_line_that_waits_is_remembered_while_others_come_and_go() -> None:
     assert members.follow("c", PollSequenceStep(1, 0, 2)) == taken(40)
 
 
-def test_lines_that_wait_are_bounded() -> None:
+def test_waiting_lines_are_bounded() -> None:
     members = members_with()
     with ExitStack() as stack:
         for number in range(1, 66):

@@ -66,7 +66,7 @@ def life(
     return one
 
 
-def test_without_a_journal_tables_tell_what_they_keep_and_the_rest_is_said_to_be_unknown() -> None:
+def test_without_a_journal_the_tables_give_known_events_and_the_rest_is_listed_as_unknown() -> None:
     failure = AttemptFailure(attempt=1, at=at(12), error="no route")
     group = in_group("dead", attempts=1, died_at=at(13), failures=[failure])
     told = life(stored(), groups=[group])
@@ -86,7 +86,7 @@ def test_without_a_journal_tables_tell_what_they_keep_and_the_rest_is_said_to_be
     assert all("`txmsg topic alter orders --journal on`" in each for each in told.unknown)
 
 
-def test_a_journal_on_all_the_time_leaves_nothing_unknown() -> None:
+def test_a_complete_journal_leaves_nothing_unknown() -> None:
     told = life(
         stored(),
         since=at(-1),
@@ -110,7 +110,7 @@ def test_a_journal_on_all_the_time_leaves_nothing_unknown() -> None:
     assert (told.producer_group, told.unknown) == ("shop", [])
 
 
-def test_a_journal_that_was_switched_on_later_tells_from_when() -> None:
+def test_a_journal_enabled_later_shows_since_when() -> None:
     told = life(stored(decided_by="client"), since=at(10), groups=[in_group()])
     assert told.unknown == [
         "which producer group sent it, before 2026-05-01T12:00:10+00:00: the journal was off",
@@ -118,7 +118,7 @@ def test_a_journal_that_was_switched_on_later_tells_from_when() -> None:
     ]
 
 
-def test_a_failure_in_the_journal_and_among_the_retries_is_told_once() -> None:
+def test_a_failure_in_both_journal_and_retries_is_shown_once() -> None:
     failures = [
         AttemptFailure(attempt=1, at=at(12.5), error="before the journal"),
         AttemptFailure(attempt=2, at=at(200.5), error="later"),
@@ -136,7 +136,7 @@ def test_a_failure_in_the_journal_and_among_the_retries_is_told_once() -> None:
     ]
 
 
-def test_an_attempt_that_was_not_settled_in_time_has_expired_and_was_not_refused() -> None:
+def test_an_attempt_not_settled_in_time_is_shown_as_expired() -> None:
     failures = [failure_of({"attempt": n, "error": error}) for n, error in ((1, "no route"), (2, EXPIRED))]
     told = life(stored(), groups=[in_group("retrying", failures=failures)])
     assert [(event.what, event.attempt) for event in told.events if event.group == "mail"] == [
@@ -145,14 +145,14 @@ def test_an_attempt_that_was_not_settled_in_time_has_expired_and_was_not_refused
     ]
 
 
-def test_entries_that_were_lost_are_told() -> None:
+def test_lost_journal_entries_are_shown() -> None:
     told = life(stored(), entries=[Entry(at=at(20), event="lost", count=12, by="broker-1")], since=at(-1))
     assert told.unknown == [
         "12 entries of journals, perhaps of this message: brokers could not write them in time",
     ]
 
 
-def test_what_waits_is_told_with_its_time() -> None:
+def test_waiting_messages_are_shown_with_their_time() -> None:
     delayed = life(stored(state="scheduled", offset=None, deliver_at=at(3600), decided_by="client"))
     assert [(event.what, event.until) for event in delayed.events[1:]] == [
         ("commit", None),
@@ -169,7 +169,7 @@ def test_what_waits_is_told_with_its_time() -> None:
     assert (half.decided_by, half.checks) == (None, 15)
 
 
-def test_of_a_rolled_back_transaction_what_is_remembered_is_told() -> None:
+def test_a_rolled_back_transaction_is_shown_as_far_as_it_is_remembered() -> None:
     ended = EndedTransaction(
         at=at(6), taken_back=False, topic="orders", half_stored_at=at(0), producer_group="shop", decided_by="check"
     )

@@ -23,7 +23,7 @@ def failing(*errors: TxmsgError) -> Callable[[float, bool], None]:
 
 
 @pytest.mark.parametrize("between", [[], [BrokerUnavailable("away")]])
-def test_a_refusal_does_not_make_an_earlier_attempt_without_an_answer_certain(between: list[TxmsgError]) -> None:
+def test_a_refusal_after_an_unanswered_attempt_is_still_an_unknown_outcome(between: list[TxmsgError]) -> None:
     server = RemoteServer("127.0.0.1:1")
     attempts = UNKNOWN, *between, REFUSED
     with pytest.raises(OutcomeUnknown, match="you may not; an earlier attempt may have been carried out") as caught:

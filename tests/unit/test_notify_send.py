@@ -117,14 +117,14 @@ def refused(reply: pb.SendReply) -> list[tuple[bytes, str]]:
     return [(error.transaction_id, error.code) for error in reply.errors]
 
 
-async def test_messages_for_a_topic_without_a_right_are_refused_and_the_others_of_the_request_are_stored() -> None:
+async def test_messages_to_forbidden_topics_are_refused_and_others_of_the_request_stored() -> None:
     stored, reply = await send(Sending("send topic:orders"), "bills", "orders", "leads")
     assert stored.stored_in == ["orders"]
     assert refused(reply) == [(bytes([0] * 16), "permission_denied"), (bytes([2] * 16), "permission_denied")]
     assert "anna may not send topic:leads" in reply.errors[1].text
 
 
-async def test_a_rule_that_is_taken_away_while_messages_wait_for_their_rate_counts() -> None:
+async def test_a_rule_revoked_while_messages_wait_for_their_rate_applies() -> None:
     sending = Sending("send topic:orders", "send topic:bills")
     sending.taken_away_while_it_waits("send topic:bills")
     stored, reply = await send(sending, "orders", "bills")

@@ -36,7 +36,7 @@ def test_ranges_agree_with_a_set_of_numbers() -> None:
             assert all((offset in ranges) == (offset in plain) for offset in range(70))
 
 
-def test_runs_of_unsorted_offsets() -> None:
+def test_unsorted_offsets_form_runs() -> None:
     assert list(runs([5, 3, 4, 9, 1])) == [(1, 2), (3, 6), (9, 10)]
     assert list(runs([])) == []
 
@@ -44,7 +44,7 @@ def test_runs_of_unsorted_offsets() -> None:
 # ---- in flight
 
 
-def test_key_is_given_back_once_and_only_under_its_token() -> None:
+def test_a_key_is_returned_once_and_only_with_its_token() -> None:
     out: InFlight[int] = InFlight()
     out.give([1, 2], Visibility(token=8, deadline=10))
     assert out.give_back([1], token=7) == ([], [1])
@@ -54,7 +54,7 @@ def test_key_is_given_back_once_and_only_under_its_token() -> None:
     assert len(out) == 1
 
 
-def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
+def test_each_batch_expires_at_its_deadline() -> None:
     out: InFlight[int] = InFlight()
     out.give([1, 2], Visibility(token=1, deadline=10))
     out.give([3], Visibility(token=2, deadline=5))
@@ -65,7 +65,7 @@ def test_expiry_comes_at_the_deadline_of_each_batch() -> None:
     assert out.give_back([2], token=1) == ([], [2])
 
 
-def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
+def test_a_redelivered_key_does_not_expire_at_its_former_deadline() -> None:
     out: InFlight[int] = InFlight()
     out.give([1], Visibility(token=1, deadline=10))
     out.give_back([1], token=1)
@@ -74,7 +74,7 @@ def test_key_given_again_is_not_expired_by_its_old_deadline() -> None:
     assert out.expire(20) == [(2, [1], Expiry.COUNTED)]
 
 
-def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
+def test_finished_batches_are_removed_before_their_deadline() -> None:
     out: InFlight[int] = InFlight()
     for offset in range(10_000):
         out.give([offset], Visibility(token=offset, deadline=1e9))
@@ -82,7 +82,7 @@ def test_finished_batches_do_not_pile_up_until_their_deadline() -> None:
     assert len(out._heap) < 200
 
 
-def test_what_is_held_is_renewed_and_the_rest_of_its_batch_is_not() -> None:
+def test_only_named_keys_of_a_batch_are_renewed() -> None:
     out: InFlight[int] = InFlight()
     out.give([1, 2, 3], Visibility(token=1, deadline=10))
     assert out.renew([1, 3, 3, 9], token=1, deadline=15) == [9]
@@ -93,7 +93,7 @@ def test_what_is_held_is_renewed_and_the_rest_of_its_batch_is_not() -> None:
     assert len(out) == 0
 
 
-def test_a_deadline_is_put_off_up_to_its_end_and_never_brought_forward() -> None:
+def test_a_renewal_extends_a_deadline_up_to_its_limit_and_never_shortens_it() -> None:
     out: InFlight[int] = InFlight()
     out.give([1], Visibility(token=1, deadline=10, deadline_max=25))
     for now in range(1, 25):
@@ -105,7 +105,7 @@ def test_a_deadline_is_put_off_up_to_its_end_and_never_brought_forward() -> None
     assert out.expire(45) == []
 
 
-def test_an_exact_deadline_comes_as_it_is_set_earlier_or_later() -> None:
+def test_an_exact_deadline_can_move_earlier_or_later() -> None:
     out: InFlight[int] = InFlight()
     out.give([1, 2, 3], Visibility(token=1, deadline=10, deadline_max=25))
     assert out.renew([1, 9], token=1, deadline=5, is_exact=True) == [9]
@@ -121,7 +121,7 @@ def test_an_exact_deadline_comes_as_it_is_set_earlier_or_later() -> None:
     assert out.expire(40) == [(2, [4], Expiry.EXACT)]
 
 
-def test_renewing_for_long_leaves_nothing_behind() -> None:
+def test_many_renewals_do_not_grow_memory() -> None:
     out: InFlight[int] = InFlight()
     out.give([1], Visibility(token=1, deadline=1))
     for now in range(1, 10_000):

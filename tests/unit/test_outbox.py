@@ -110,7 +110,7 @@ def fail(error: Exception) -> Callable[[Message], object]:
 # ---- rows as bytes
 
 
-def test_messages_come_back_as_they_were_kept() -> None:
+def test_messages_in_the_outbox_round_trip() -> None:
     messages = [
         Message("order", b"1", key="k", tag="t", headers={"a": "b"}, ordering_key="o"),
         Message("mail", b"2", deliver_at=datetime(2027, 1, 1, tzinfo=UTC)),
@@ -122,7 +122,7 @@ def test_messages_come_back_as_they_were_kept() -> None:
 
 
 @pytest.mark.parametrize(("passed_s", "left_s"), [(0, 60), (20, 40), (90, 0), (-3600, 60)])
-def test_what_has_passed_of_a_delay_is_left_out(passed_s: int, left_s: int) -> None:
+def test_the_elapsed_part_of_a_delay_is_subtracted(passed_s: int, left_s: int) -> None:
     text = packed(new_transaction_id(), [Message("mail", b"", deliver_after=timedelta(seconds=60))])
     _, born_at_us = unpacked(text, now_us())
     (message,), _ = unpacked(text, born_at_us + passed_s * 1_000_000)
@@ -132,7 +132,7 @@ def test_what_has_passed_of_a_delay_is_left_out(passed_s: int, left_s: int) -> N
 # ---- the relay
 
 
-async def test_a_row_becomes_a_message_and_is_gone(
+async def test_a_relayed_row_becomes_a_message_and_is_deleted(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1", b"2")
@@ -142,7 +142,7 @@ async def test_a_row_becomes_a_message_and_is_gone(
     assert await relay.run_once() == 0
 
 
-async def test_two_relays_at_once_deliver_once(engine: AsyncEngine, fence: AsyncFence, played: PlayedBroker) -> None:
+async def test_two_concurrent_relays_deliver_once(engine: AsyncEngine, fence: AsyncFence, played: PlayedBroker) -> None:
     for n in range(5):
         await keep(engine, str(n).encode(), key="k")
     first, second = new_relay(fence, played), new_relay(fence, played)
@@ -170,7 +170,7 @@ async def test_two_relays_at_once_deliver_once(engine: AsyncEngine, fence: Async
     assert {await fence.check(each) for each in others} == {TransactionState.ROLLBACK}  # type: ignore[arg-type]
 
 
-async def test_a_half_whose_relay_died_before_the_commit_is_rolled_back_by_its_check(
+async def test_a_half_of_a_relay_that_died_before_the_commit_is_rolled_back_by_the_check_back(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1")
@@ -187,7 +187,7 @@ async def test_a_half_whose_relay_died_before_the_commit_is_rolled_back_by_its_c
     assert played.delivered() == [b"1"]
 
 
-async def test_a_check_that_was_quicker_than_the_commit_leaves_the_row(
+async def test_a_check_before_the_commit_leaves_the_row(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1")
@@ -206,7 +206,7 @@ async def test_a_check_that_was_quicker_than_the_commit_leaves_the_row(
     assert played.delivered() == [b"1"]
 
 
-async def test_a_key_stops_at_its_first_failure_and_others_go_on(
+async def test_a_key_stops_at_its_first_failure_and_other_keys_continue(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"b1", "b"), (b"a2", "a"), (b"c", None)):
@@ -224,7 +224,7 @@ async def test_a_key_stops_at_its_first_failure_and_others_go_on(
     assert played.delivered()[-2:] == [b"a1", b"a2"]
 
 
-async def test_a_refused_row_waits_with_its_key_and_is_tried_again_on_request(
+async def test_a_refused_row_blocks_its_key_and_is_retried_on_request(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b")):
@@ -247,7 +247,7 @@ async def test_a_refused_row_waits_with_its_key_and_is_tried_again_on_request(
     assert played.delivered() == [b"b", b"a1", b"a2"]
 
 
-async def test_a_refused_row_is_not_tried_at_each_look(
+async def test_a_refused_row_is_not_retried_at_each_run(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     tried: list[bytes] = []
@@ -266,7 +266,7 @@ async def test_a_refused_row_is_not_tried_at_each_look(
     assert tried == [b"1", b"1"]
 
 
-async def test_a_key_whose_broker_is_away_does_not_hold_back_the_others(
+async def test_a_key_with_an_unavailable_broker_does_not_delay_other_keys(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b"), (b"c", None)):
@@ -290,7 +290,7 @@ async def test_a_key_whose_broker_is_away_does_not_hold_back_the_others(
     assert played.delivered()[-2:] == [b"a1", b"a2"]
 
 
-async def test_a_hot_key_is_relayed_in_parts_that_are_finished_in_time(
+async def test_a_hot_key_is_relayed_in_bounded_parts(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for n in range(6):
@@ -310,7 +310,7 @@ async def test_a_hot_key_is_relayed_in_parts_that_are_finished_in_time(
     assert played.delivered() == [b"%d" % n for n in range(6)]
 
 
-async def test_a_half_that_a_check_has_decided_holds_back_its_own_key_alone(
+async def test_a_half_decided_by_a_check_blocks_only_its_key(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for body, key in ((b"a1", "a"), (b"a2", "a"), (b"b", "b"), (b"c", None)):
@@ -332,7 +332,7 @@ async def test_a_half_that_a_check_has_decided_holds_back_its_own_key_alone(
     assert played.delivered()[-2:] == [b"a1", b"a2"]
 
 
-async def test_a_row_that_is_committed_late_is_relayed_before_a_refused_one_of_its_key(
+async def test_a_late_commit_is_relayed_before_a_refused_row_of_its_key(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     late: dict[str, object] = {}
@@ -351,7 +351,7 @@ async def test_a_row_that_is_committed_late_is_relayed_before_a_refused_one_of_i
     assert await count(engine) == 2
 
 
-def test_rows_of_a_key_wait_for_what_is_before_them() -> None:
+def test_rows_of_a_key_wait_for_earlier_rows() -> None:
     waiting = [(n, 1, key, n == 5) for n, key in enumerate([None, "a", "b", "a", "c", "a", None, "c"], start=1)]
     found = {
         (after, with_refused): [seq for seq, _ in rows.relayable(waiting, after, with_refused)]
@@ -368,7 +368,7 @@ def test_rows_of_a_key_wait_for_what_is_before_them() -> None:
     }
 
 
-def test_a_page_is_read_from_its_first_row_on_by_an_index(tmp_path: Path) -> None:
+def test_a_page_of_rows_is_read_by_an_index(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     create_tables(engine)
     with engine.connect() as connection:
@@ -379,7 +379,7 @@ def test_a_page_is_read_from_its_first_row_on_by_an_index(tmp_path: Path) -> Non
     engine.dispose()
 
 
-async def test_many_rows_that_wait_for_a_refused_one_do_not_hide_those_behind_them(
+async def test_rows_waiting_for_a_refused_one_do_not_hide_later_rows(
     engine: AsyncEngine, fence: AsyncFence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "ROWS_PER_PAGE", 2)
@@ -391,7 +391,7 @@ async def test_many_rows_that_wait_for_a_refused_one_do_not_hide_those_behind_th
     assert [row.seq for row in await fence._run(rows.page, GROUP, 0, False)] == [21]
 
 
-async def test_rows_behind_many_that_are_refused_are_tried_and_their_keys_stay_in_order(
+async def test_rows_behind_many_refused_ones_are_relayed_in_key_order(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "ROWS_PER_PAGE", 2)
@@ -411,7 +411,7 @@ async def test_rows_behind_many_that_are_refused_are_tried_and_their_keys_stay_i
     assert await count(engine) == 2
 
 
-async def test_on_request_all_is_relayed_though_another_one_is_quicker_and_has_the_turn(
+async def test_a_requested_run_relays_all_rows_while_another_relay_leads(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relaying, "PACE_S", 0.0)
@@ -433,7 +433,7 @@ async def test_on_request_all_is_relayed_though_another_one_is_quicker_and_has_t
     assert await fence._run(rows.take_turn, GROUP, other), "the turn is left at once"
 
 
-async def test_on_request_it_is_said_why_nothing_could_be_relayed(
+async def test_a_requested_run_says_why_nothing_was_relayed(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1")
@@ -443,7 +443,7 @@ async def test_on_request_it_is_said_why_nothing_could_be_relayed(
     assert await count(engine) == 1
 
 
-async def test_why_rows_wait_is_logged_once(
+async def test_the_reason_for_waiting_rows_is_logged_once(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await keep(engine, b"1")
@@ -456,7 +456,7 @@ async def test_why_rows_wait_is_logged_once(
     ]
 
 
-async def test_a_row_that_is_damaged_is_noted_and_others_are_relayed(
+async def test_a_damaged_row_is_recorded_and_others_are_relayed(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     for _ in range(2):
@@ -471,7 +471,7 @@ async def test_a_row_that_is_damaged_is_noted_and_others_are_relayed(
     assert refused == ["0 characters of the outbox hold no message", "4 characters of the outbox are not messages"]
 
 
-async def test_the_relay_that_has_the_turn_counts_and_others_read_its_figures(
+async def test_the_leading_relay_counts_and_others_read_its_figures(
     engine: AsyncEngine, fence: AsyncFence, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     played.on_store = fail(BrokerUnavailable("away"))
@@ -491,7 +491,7 @@ async def test_the_relay_that_has_the_turn_counts_and_others_read_its_figures(
     assert other._state.rows == 3
 
 
-async def test_the_end_of_a_relay_does_not_wait_for_a_database_that_hangs(
+async def test_stopping_a_relay_does_not_wait_for_a_hanging_database(
     tmp_path: Path, played: PlayedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
@@ -512,7 +512,7 @@ async def test_the_end_of_a_relay_does_not_wait_for_a_database_that_hangs(
         engine.dispose()
 
 
-async def test_halves_of_a_row_are_rolled_back_when_the_relay_stops_waiting_for_them(
+async def test_halves_are_rolled_back_when_the_relay_stops_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entries: asyncio.Queue[FreshEntry] = asyncio.Queue()
@@ -530,7 +530,7 @@ async def test_halves_of_a_row_are_rolled_back_when_the_relay_stops_waiting_for_
         assert await told.get() == (entry.transaction_id, TransactionState.ROLLBACK)
 
 
-async def test_rows_of_another_group_are_its_own_affair(
+async def test_rows_of_another_group_are_not_relayed(
     engine: AsyncEngine, relay: OutboxRelay, played: PlayedBroker
 ) -> None:
     await keep(engine, b"1", group="other")
@@ -538,7 +538,7 @@ async def test_rows_of_another_group_are_its_own_affair(
     assert (played.halves, await count(engine)) == ({}, 1)
 
 
-async def test_one_process_has_the_turn(fence: AsyncFence) -> None:
+async def test_only_one_process_relays_at_a_time(fence: AsyncFence) -> None:
     one, other = uuid4(), uuid4()
     assert await fence._run(rows.take_turn, GROUP, one)
     assert await fence._run(rows.take_turn, GROUP, one)
@@ -547,13 +547,13 @@ async def test_one_process_has_the_turn(fence: AsyncFence) -> None:
     assert await fence._run(rows.take_turn, GROUP, other)
 
 
-async def test_each_step_takes_some_megabytes_at_most(engine: AsyncEngine, fence: AsyncFence) -> None:
+async def test_each_step_reads_a_few_megabytes_at_most(engine: AsyncEngine, fence: AsyncFence) -> None:
     for _ in range(4):
         await keep(engine, bytes(2_600_000))
     assert len(await fence._run(rows.page, GROUP, 0, False)) == 2
 
 
-def test_what_a_server_of_mysql_would_not_take_is_refused_before_it_is_written() -> None:
+def test_a_row_above_the_packet_limit_of_mysql_is_refused_before_the_insert() -> None:
     rows.check_packet(16 * 1024 * 1024, 15 * 1024 * 1024)
     with pytest.raises(MessageTooLarge, match=r"take 44739244 bytes .* packets of 16777216 bytes: raise its max"):
         rows.check_packet(16 * 1024 * 1024, 44_739_244)
@@ -570,7 +570,7 @@ def shop(tmp_path: Path) -> Iterator[sessionmaker[Session]]:
     engine.dispose()
 
 
-def test_when_no_broker_answers_the_work_is_done_and_the_messages_are_kept(shop: sessionmaker[Session]) -> None:
+def test_without_a_broker_the_transaction_commits_and_messages_go_to_the_outbox(shop: sessionmaker[Session]) -> None:
     engine = shop.kw["bind"]
     with Producer("127.0.0.1:1", group=GROUP, check_listener=FenceCheckListener(engine)) as producer:
 
@@ -594,7 +594,7 @@ def test_when_no_broker_answers_the_work_is_done_and_the_messages_are_kept(shop:
     engine.dispose()
 
 
-def test_a_keyed_call_looks_for_rows_of_its_key_before_it_sends(shop: sessionmaker[Session]) -> None:
+def test_a_keyed_call_looks_for_outbox_rows_of_its_key_before_sending(shop: sessionmaker[Session]) -> None:
     engine = shop.kw["bind"]
     looked: list[str] = []
 
@@ -630,7 +630,7 @@ def test_two_ordering_keys_in_one_call_are_refused(shop: sessionmaker[Session]) 
     engine.dispose()
 
 
-def test_an_outbox_needs_a_session_and_a_known_choice(shop: sessionmaker[Session]) -> None:
+def test_an_outbox_needs_a_session_and_a_valid_mode(shop: sessionmaker[Session]) -> None:
     class Own:
         def check(self, message: object) -> TransactionState:
             return TransactionState.UNKNOWN
@@ -651,7 +651,7 @@ def test_an_outbox_needs_a_session_and_a_known_choice(shop: sessionmaker[Session
         Outbox(rows_max=0)
 
 
-def test_the_gate_lets_one_call_in_a_second_try() -> None:
+def test_while_brokers_are_away_one_call_per_second_tries_them() -> None:
     gate = CircuitBreaker()
     assert gate.may_try(0.0)
     assert gate.note_away(0.0)
@@ -663,7 +663,7 @@ def test_the_gate_lets_one_call_in_a_second_try() -> None:
     assert gate.may_try(PROBE_INTERVAL_S)
 
 
-async def test_a_half_that_its_caller_went_on_without_is_not_sent_or_rolled_back() -> None:
+async def test_a_half_that_timed_out_is_not_sent_or_is_rolled_back() -> None:
     waiter = asyncio.get_running_loop().create_future()
     entry = FreshEntry(new_transaction_id().bytes, [Message("order", b"")], waiter)
     told: list[bytes] = []
@@ -676,7 +676,7 @@ async def test_a_half_that_its_caller_went_on_without_is_not_sent_or_rolled_back
 # ---- commands
 
 
-async def test_an_operator_lists_and_deletes_what_waits(engine: AsyncEngine, fence: AsyncFence) -> None:
+async def test_an_operator_lists_and_deletes_waiting_rows(engine: AsyncEngine, fence: AsyncFence) -> None:
     await keep(engine, b"1", key="k/1")
     await keep(engine, b"2")
     await fence._run(rows.note_refused, [(2, "topic 'order' is unknown")])

@@ -17,7 +17,7 @@ from txmsg.wire.listening import loopback
 from txmsg.wire.ports import free_ports, not_given, own_port
 
 
-def test_servers_of_a_demo_have_ports_that_no_connection_is_given_while_they_are_down(tmp_path: Path) -> None:
+def test_ports_of_demo_servers_are_outside_the_ephemeral_range(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as connection,
@@ -31,7 +31,7 @@ def test_servers_of_a_demo_have_ports_that_no_connection_is_given_while_they_are
     assert len(set(ports)) == len(ports)
 
 
-def test_a_port_that_somebody_has_is_passed_over() -> None:
+def test_a_port_in_use_is_skipped() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken: int = server.getsockname()[1]
         around = range(taken - 20, taken + 20)
@@ -39,7 +39,7 @@ def test_a_port_that_somebody_has_is_passed_over() -> None:
     assert own_port() != own_port()
 
 
-def test_a_machine_without_ipv4_uses_the_loopback_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_ipv4_uses_the_ipv6_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     bind = socket.socket.bind
 
     def without_ipv4(self: socket.socket, address: tuple[str, int]) -> None:
@@ -59,7 +59,7 @@ def test_a_machine_without_ipv4_uses_the_loopback_of_ipv6(monkeypatch: pytest.Mo
         assert server.address == f"[::1]:{server.server_address[1]}"
 
 
-def test_a_server_of_a_demo_asks_no_resolver_for_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_server_makes_no_name_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(_: str) -> str:
         raise AssertionError("a resolver is asked, which may be silent")
 
@@ -67,7 +67,7 @@ def test_a_server_of_a_demo_asks_no_resolver_for_its_name(monkeypatch: pytest.Mo
     web.RegistrationServer(lambda request: (200, request)).server_close()
 
 
-def test_a_machine_without_loopback_is_an_error_and_no_endless_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_loopback_raises_instead_of_searching_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object) -> None:
         raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
 

@@ -32,12 +32,12 @@ def test_a_read_only_file_system_needs_another_mount(tmp_path: Path) -> None:
     assert "mount it for writing" in refusal_text(refused(errno.EROFS, tmp_path))
 
 
-def test_an_error_that_no_permission_helps_against_gets_no_advice(tmp_path: Path) -> None:
+def test_an_error_unrelated_to_permissions_gets_no_advice(tmp_path: Path) -> None:
     assert refusal_text(refused(errno.EIO, tmp_path)) == os.strerror(errno.EIO)
     assert refusal_text(OSError("odd")) == "odd"
 
 
-def test_a_mode_that_allows_everything_is_not_blamed(tmp_path: Path) -> None:
+def test_a_permissive_mode_is_not_blamed(tmp_path: Path) -> None:
     """A security module, an immutable file or a mount refuses: changing owner or mode would not help."""
     path = tmp_path / "file"
     path.touch(mode=0o600)
@@ -45,14 +45,14 @@ def test_a_mode_that_allows_everything_is_not_blamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root needs no permission")
-def test_a_file_of_ones_own_needs_its_mode(tmp_path: Path) -> None:
+def test_a_file_owned_by_the_user_needs_another_mode(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     path.chmod(0)
     assert f"chmod u+rw {path}" in refusal_text(refused(errno.EACCES, path))
 
 
-def test_a_directory_that_is_not_there_yet_may_be_made(tmp_path: Path) -> None:
+def test_a_missing_directory_may_be_created(tmp_path: Path) -> None:
     require_own(tmp_path / "new", "the log")
     require_own(tmp_path, "the log")
 
@@ -84,7 +84,7 @@ def refusals(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("owner", [NOBODY, 0])
-def test_root_follows_no_link_out_of_the_directory_of_another_user(of_nobody: Path, owner: int) -> None:
+def test_root_does_not_follow_a_link_in_the_directory_of_another_user(of_nobody: Path, owner: int) -> None:
     target = of_nobody.parent / "cron.d"
     target.mkdir()
     (of_nobody / "log").symlink_to(target)
@@ -96,14 +96,14 @@ def test_root_follows_no_link_out_of_the_directory_of_another_user(of_nobody: Pa
     assert list(target.iterdir()) == []
 
 
-def test_root_makes_no_directory_in_that_of_another_user(of_nobody: Path) -> None:
+def test_root_does_not_create_a_directory_in_that_of_another_user(of_nobody: Path) -> None:
     (of_nobody / "of root").mkdir()
     for inside in (of_nobody / "new" / "log", of_nobody / "of root" / "log", of_nobody / ".." / "home" / "log"):
         assert all(f"the directory {of_nobody}, which" in told for told in refusals(inside))
     assert [path.name for path in of_nobody.iterdir()] == ["of root"]
 
 
-def test_root_follows_its_own_links_and_none_of_another_user(of_nobody: Path) -> None:
+def test_root_follows_its_own_links_but_not_those_of_another_user(of_nobody: Path) -> None:
     """As in /tmp, where everybody can make links."""
     target = of_nobody.parent / "target"
     target.mkdir()
@@ -118,12 +118,12 @@ def test_root_follows_its_own_links_and_none_of_another_user(of_nobody: Path) ->
     assert all(f"the directory {of_nobody}, which" in told for told in refusals(target / "home" / "log"))
 
 
-def test_links_in_a_circle_are_left_to_the_kernel(tmp_path: Path) -> None:
+def test_cyclic_links_are_left_to_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     require_own(tmp_path / "circle" / "log", "the log")
 
 
-def test_a_directory_that_another_user_makes_meanwhile_is_refused(
+def test_a_directory_created_concurrently_by_another_user_is_refused(
     of_nobody: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = of_nobody.parent / "new"
@@ -138,7 +138,7 @@ def test_a_directory_that_another_user_makes_meanwhile_is_refused(
         make_private(new)
 
 
-def test_root_writes_no_certificates_through_links_of_another_user(of_nobody: Path) -> None:
+def test_root_does_not_write_certificates_through_links_of_another_user(of_nobody: Path) -> None:
     target = of_nobody.parent / "precious"
     target.write_text("precious\n")
     made = CliRunner().invoke(main, ["cert", "dev", "--dir", str(of_nobody)])

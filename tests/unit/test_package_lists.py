@@ -44,7 +44,7 @@ def test_lists_of_modules_are_complete() -> None:
     assert {package: gone(package) for package in PACKAGES if gone(package)} == {}
 
 
-def test_a_module_that_is_missing_or_gone_is_found(tmp_path: Path) -> None:
+def test_a_missing_or_removed_module_is_found(tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text('"""Parts.\n\nreader   reads\nwriter   writes\n"""\n', encoding="utf-8")
     for name in ("reader.py", "twin.py"):
         (tmp_path / name).touch()

@@ -21,7 +21,7 @@ def members_of(*names: str, failures_max: int = 3) -> Members:
     return members
 
 
-def test_failures_in_a_row_begin_a_pause_and_a_success_between_them_prevents_it() -> None:
+def test_consecutive_failures_start_a_pause_and_a_success_prevents_it() -> None:
     pause = Pause(3)
     assert not pause.failed(2, "boom", 0)
     assert not pause.succeeded(0)
@@ -31,7 +31,7 @@ def test_failures_in_a_row_begin_a_pause_and_a_success_between_them_prevents_it(
     assert (pause.since, pause.last_error, pause.room(5.9), pause.room(6)) == (5, "worse", 0, 1)
 
 
-def test_probes_come_one_at_a_time_at_growing_intervals_until_one_succeeds() -> None:
+def test_probes_are_delivered_one_at_a_time_at_growing_intervals_until_one_succeeds() -> None:
     pause, now = Pause(1), 0.0
     pause.failed(1, "boom", now)
     waited: list[float] = []
@@ -48,14 +48,14 @@ def test_probes_come_one_at_a_time_at_growing_intervals_until_one_succeeds() -> 
     assert (pause.is_on, pause.room(now)) == (False, math.inf)
 
 
-def test_a_probe_without_an_answer_is_given_up_after_its_visibility_timeout() -> None:
+def test_an_unanswered_probe_is_abandoned_after_its_visibility_timeout() -> None:
     pause = Pause(1)
     pause.failed(1, "boom", 0)
     pause.given(7, 1, 60)
     assert (pause.room(60.9), pause.room(61)) == (0, 1)
 
 
-def test_a_probe_whose_member_left_is_followed_by_another_one_after_the_back_off() -> None:
+def test_a_probe_of_a_departed_member_is_replaced_after_the_backoff() -> None:
     pause = Pause(1)
     pause.failed(1, "boom", 0)
     pause.given(7, 1, 60, "gone")
@@ -75,7 +75,7 @@ def test_a_probe_whose_member_left_is_followed_by_another_one_after_the_back_off
     assert pause.room(60) == math.inf
 
 
-def test_what_was_out_before_a_pause_does_not_put_off_its_probe() -> None:
+def test_failures_of_messages_delivered_before_a_pause_do_not_delay_its_probe() -> None:
     pause = Pause(1)
     pause.failed(1, "boom", 0, token=1)
     for late in range(10):
@@ -83,7 +83,7 @@ def test_what_was_out_before_a_pause_does_not_put_off_its_probe() -> None:
     assert pause.room(1) == 1
 
 
-def test_a_back_end_that_comes_and_goes_is_probed_less_and_less() -> None:
+def test_an_unstable_backend_is_probed_less_and_less_often() -> None:
     pause = Pause(1)
     pause.failed(1, "boom", 0)
     pause.given(1, 1, 60)
@@ -96,7 +96,7 @@ def test_a_back_end_that_comes_and_goes_is_probed_less_and_less() -> None:
     assert pause.opens_at(600) == 601
 
 
-def test_one_bad_member_pauses_itself_and_not_the_group_whose_others_succeed() -> None:
+def test_a_failing_member_is_paused_alone_while_others_succeed() -> None:
     members = members_of("good", "bad")
     members.succeeded("good", 0)
     for _ in range(5):
@@ -107,7 +107,7 @@ def test_one_bad_member_pauses_itself_and_not_the_group_whose_others_succeed() -
     assert members.blocked_s("good", 1) == 0
 
 
-def test_members_of_a_stopped_group_get_nothing_whatever_its_rate() -> None:
+def test_members_of_a_stopped_group_get_nothing_at_any_rate() -> None:
     members = members_of("a")
     members.limit(10, 0, stopped=True)
     assert (members.room("a", 1), members.blocked_s("a", 1)) == (0, math.inf)
@@ -115,7 +115,7 @@ def test_members_of_a_stopped_group_get_nothing_whatever_its_rate() -> None:
     assert (members.room("a", 2), members.blocked_s("a", 2)) == (5, 0)
 
 
-def test_all_members_failing_pause_the_group_and_one_success_frees_all() -> None:
+def test_the_group_pauses_when_all_members_fail_and_resumes_at_one_success() -> None:
     members = members_of("a", "b")
     members.succeeded("a", 0)
     members.succeeded("b", 0)
@@ -129,13 +129,13 @@ def test_all_members_failing_pause_the_group_and_one_success_frees_all() -> None
     assert members.room("a", 3) == members.room("b", 3) == math.inf
 
 
-def test_a_member_whose_success_is_long_ago_does_not_prevent_a_pause() -> None:
+def test_an_old_success_does_not_prevent_a_pause() -> None:
     members = members_of("gone", "bad")
     members.succeeded("gone", 0)
     assert [members.failed("bad", 3, "boom", token=1, now=now) for now in (59, 61)] == [False, True]
 
 
-def test_a_rate_is_kept_over_all_members() -> None:
+def test_a_rate_applies_to_all_members_together() -> None:
     members = members_of("a", "b")
     members.limit(10.0, 0)
     assert members.room("a", 0) == 5
@@ -147,7 +147,7 @@ def test_a_rate_is_kept_over_all_members() -> None:
     assert members.room("b", 1) == math.inf
 
 
-def test_a_bucket_lets_its_rate_through_and_never_saves_more_than_its_burst() -> None:
+def test_a_bucket_allows_its_rate_and_saves_at_most_its_burst() -> None:
     bucket, now, through = TokenBucket(100.0, 0), 0.0, 0
     assert bucket.room(1000) == 50
     bucket.take_tokens(50)
@@ -159,7 +159,7 @@ def test_a_bucket_lets_its_rate_through_and_never_saves_more_than_its_burst() ->
     assert 990 <= through <= 1001
 
 
-def test_what_a_bucket_gets_back_does_not_exceed_its_burst() -> None:
+def test_tokens_returned_to_a_bucket_do_not_exceed_its_burst() -> None:
     bucket = TokenBucket(10.0, 0)
     bucket.take_tokens(3)
     bucket.take_tokens(-2)
@@ -168,7 +168,7 @@ def test_what_a_bucket_gets_back_does_not_exceed_its_burst() -> None:
     assert bucket.room(0) == 5
 
 
-def test_a_bucket_in_debt_waits_for_it_to_be_paid() -> None:
+def test_a_bucket_in_debt_waits_until_it_is_refilled() -> None:
     bucket = TokenBucket(10.0, 0)
     bucket.take_tokens(25)
     assert bucket.room(2) == 0
@@ -176,14 +176,14 @@ def test_a_bucket_in_debt_waits_for_it_to_be_paid() -> None:
     assert bucket.room(2.1) == 1
 
 
-def test_a_bucket_of_a_rate_below_one_lets_single_ones_through() -> None:
+def test_a_bucket_with_a_rate_below_one_allows_single_messages() -> None:
     bucket = TokenBucket(0.1, 0)
     assert bucket.room(0) == 1
     bucket.take_tokens(1)
     assert (bucket.room(9.9), bucket.room(10.1)) == (0, 1)
 
 
-def test_owners_come_by_turns_however_much_one_of_them_has() -> None:
+def test_owners_are_served_in_turn_regardless_of_their_load() -> None:
     turns: FairQueue[str] = FairQueue()
     for n in range(1000):
         turns.put("many", f"m{n}")
@@ -197,7 +197,7 @@ def test_owners_come_by_turns_however_much_one_of_them_has() -> None:
         turns.pop()
 
 
-def test_after_how_many_failures_a_group_and_its_members_pause_can_change() -> None:
+def test_pause_failures_can_change_for_a_group_and_its_members() -> None:
     members = members_of("a", "b", failures_max=100)
     members.pause_after(2, 1000)
     members.failed("a", 2, "boom", token=1, now=0)
@@ -205,7 +205,7 @@ def test_after_how_many_failures_a_group_and_its_members_pause_can_change() -> N
     assert members.pause.is_on
 
 
-def test_a_member_that_waits_is_present_however_long_ago_it_asked() -> None:
+def test_a_waiting_member_is_present_regardless_of_its_last_request() -> None:
     now = 0.0
     members = Members("g")
     wants = {"t": ALL_TAGS}
@@ -224,7 +224,7 @@ def test_a_member_that_waits_is_present_however_long_ago_it_asked() -> None:
     assert members.asked_for(now) == set()
 
 
-def test_a_member_that_has_ended_its_presence_is_none_until_it_comes_back_or_asks() -> None:
+def test_a_detached_member_is_absent_until_it_attaches_or_polls_again() -> None:
     members, wants = Members("g"), {"t": ALL_TAGS}
     members.join("a", wants, 0.0, 600.0)
     members.attached("a", is_there=False)

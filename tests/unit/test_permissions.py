@@ -29,13 +29,13 @@ def part_at(kind: Any, path: str) -> Part:
     return part_at(part.kind, rest) if rest else part
 
 
-def test_every_method_has_its_permission_and_nothing_else_has() -> None:
+def test_permissions_and_methods_correspond() -> None:
     assert len(METHODS) > 60
     assert sorted(PERMISSIONS) == sorted(METHODS)
 
 
 @pytest.mark.parametrize("method", sorted(PERMISSIONS))
-def test_a_permission_names_fields_of_its_request(method: str) -> None:
+def test_permissions_name_existing_fields_of_their_requests(method: str) -> None:
     for need in PERMISSIONS[method]:
         if need.path:
             assert part_at(METHODS[method].request, need.path).kind is str
@@ -44,7 +44,7 @@ def test_a_permission_names_fields_of_its_request(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", sorted(method for method, needs in PERMISSIONS.items() if needs))
-def test_without_a_rule_an_empty_request_is_refused_unless_it_asks_for_nothing(method: str) -> None:
+def test_without_a_rule_an_empty_request_is_refused_unless_it_needs_no_right(method: str) -> None:
     refused = missing(rights(), method, request_of(method))
     asks = [
         need
@@ -71,7 +71,7 @@ SEND = txmsg_pb2.SendRequest(
 )
 
 
-def test_a_send_to_one_topic_needs_it_and_one_to_several_is_refused_in_part_by_its_method() -> None:
+def test_a_send_to_one_topic_needs_its_right_and_one_to_several_is_refused_per_message() -> None:
     one = txmsg_pb2.SendRequest(batches=SEND.batches[1:])
     assert missing(rights("send topic:bills"), "Notify/Send", one) is None
     lacks = missing(rights("send topic:orders"), "Notify/Send", one)
@@ -79,7 +79,7 @@ def test_a_send_to_one_topic_needs_it_and_one_to_several_is_refused_in_part_by_i
     assert missing(rights("send topic:orders"), "Notify/Send", SEND) is None
 
 
-def test_half_messages_need_their_producer_group_too() -> None:
+def test_half_messages_also_need_a_right_on_their_producer_group() -> None:
     half = txmsg_pb2.SendRequest(group="shop", half=True, batches=SEND.batches)
     assert missing(rights("send topic:*"), "Notify/Send", half) == MissingRight(
         Right(Action.SEND, ResourceKind.GROUP), "shop"
@@ -113,7 +113,7 @@ def test_a_pattern_needs_a_rule_with_its_prefix_or_a_shorter_one(rule: str, patt
     assert (lacking is None) is is_allowed
 
 
-def test_attaching_needs_a_right_only_for_what_the_client_says_it_does() -> None:
+def test_attaching_needs_rights_only_for_the_declared_roles_of_the_client() -> None:
     def frame(**kwargs: Any) -> txmsg_pb2.ClientFrame:
         return txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(**kwargs))
 
@@ -125,14 +125,14 @@ def test_attaching_needs_a_right_only_for_what_the_client_says_it_does() -> None
     assert missing(rights("receive group:billing"), "Notify/Attach", frame(consumer_group="billing")) is None
 
 
-def test_a_list_needs_one_name_that_may_be_shown_and_a_named_one_needs_itself() -> None:
+def test_listing_needs_a_right_on_any_name_or_on_the_requested_name() -> None:
     some, none = HalfQuery(group="shop"), HalfQuery()
     assert missing(rights("describe group:bank"), "Admin/ListHalves", none) is None
     assert missing(rights("describe group:bank"), "Admin/ListHalves", some)
     assert missing(rights("describe group:shop"), "Admin/ListHalves", some) is None
 
 
-def test_the_audit_log_and_users_are_read_with_a_right_of_their_own() -> None:
+def test_reading_the_audit_log_and_users_needs_separate_rights() -> None:
     for method in ("Audit/List", "Access/ListUsers", "Rules/List"):
         lacks = missing(rights("describe cluster"), method, request_of(method))
         assert lacks == MissingRight(Right(Action.READ, ResourceKind.CLUSTER), "")
@@ -150,7 +150,7 @@ def test_retries_and_dead_letters_in_a_log_belong_to_their_group() -> None:
     assert lacks == MissingRight(Right(Action.ADMINISTER, ResourceKind.CLUSTER), "")
 
 
-def test_what_is_offered_before_a_request_is_what_the_request_may() -> None:
+def test_actions_offered_before_a_request_are_those_that_it_is_allowed() -> None:
     alter, create = METHODS["Topics/Alter"].request, METHODS["Topics/Create"].request
     for rules in ([], ["administer topic:orders"], ["administer topic:ord*"], ["describe topic:*"]):
         mine = rights(*rules)

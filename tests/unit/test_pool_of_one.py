@@ -64,7 +64,7 @@ def test_one_connection_is_enough(way: Callable[[Engine], Any], engine: Engine) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failed_statement_is_told_as_what_it_is(way: Callable[[Engine], Any], engine: Engine) -> None:
+def test_the_error_of_a_failed_statement_is_raised_unchanged(way: Callable[[Engine], Any], engine: Engine) -> None:
     create_tables(engine)
     with closing(sqlite3.connect(str(engine.url.database))) as other:
         other.execute("begin exclusive")
@@ -73,6 +73,6 @@ def test_a_failed_statement_is_told_as_what_it_is(way: Callable[[Engine], Any], 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_absent_tables_are_told(way: Callable[[Engine], Any], engine: Engine) -> None:
+def test_missing_tables_are_reported(way: Callable[[Engine], Any], engine: Engine) -> None:
     with pytest.raises(StorageError, match=r"call txmsg\.create_tables"):
         way(engine)

@@ -58,7 +58,9 @@ def end(process: Prestarted, status: int) -> None:
     assert process.wait(30) == status
 
 
-def test_it_runs_a_module_as_python_does_and_tells_how_it_ends(start_teller: StartTeller, tmp_path: Path) -> None:
+def test_a_prestarted_process_runs_a_module_and_reports_its_exit_status(
+    start_teller: StartTeller, tmp_path: Path
+) -> None:
     process = start_teller("a", "b c")
     assert process.stdout is not None
     told = json.loads(process.stdout.readline())
@@ -80,7 +82,7 @@ def test_it_runs_a_module_as_python_does_and_tells_how_it_ends(start_teller: Sta
     assert not psutil.pid_exists(process.pid), "it was not waited for"
 
 
-def test_a_signal_ends_it_and_a_wait_that_is_too_short_says_so(start_teller: StartTeller) -> None:
+def test_a_signal_ends_the_process_and_a_wait_can_time_out(start_teller: StartTeller) -> None:
     first, second = start_teller(), start_teller(new_session=True)
     assert second.stdout is not None
     assert json.loads(second.stdout.readline())["group"] == second.pid
@@ -92,7 +94,7 @@ def test_a_signal_ends_it_and_a_wait_that_is_too_short_says_so(start_teller: Sta
     end(second, 0)
 
 
-def test_threads_that_wait_for_one_process_are_all_told(start_teller: StartTeller) -> None:
+def test_all_threads_waiting_for_one_process_are_notified(start_teller: StartTeller) -> None:
     process = start_teller()
     with ThreadPoolExecutor(16) as threads:
         told = [threads.submit(process.wait, 30) for _ in range(16)]
@@ -100,7 +102,7 @@ def test_threads_that_wait_for_one_process_are_all_told(start_teller: StartTelle
         assert [each.result() for each in told] == [-signal.SIGKILL] * 16
 
 
-def test_the_end_of_its_input_is_seen_though_others_were_started_since(start_teller: StartTeller) -> None:
+def test_the_process_sees_end_of_input_although_others_started_later(start_teller: StartTeller) -> None:
     first, second = start_teller(), start_teller()
     assert first.stdin is not None
     first.stdin.close()

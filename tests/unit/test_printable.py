@@ -24,16 +24,16 @@ def test_a_printable_text_has_one_line_and_no_control_character(text: str) -> No
     assert lines.count("\n") == text.count("\n")
 
 
-def test_a_text_without_such_characters_stays_as_it_is() -> None:
+def test_a_printable_text_is_not_changed() -> None:
     assert printable("Müller 😀 [red] 100 % \\n") == "Müller 😀 [red] 100 % \\n"
     assert printable("a\x1b[31mb\n\u202e") == "a\\x1b[31mb\\n\\u202e"
 
 
-def test_an_error_that_came_over_the_wire_is_printable() -> None:
+def test_an_error_from_the_wire_is_printable() -> None:
     assert str(error_of_code("misuse", NASTY)).isprintable()
 
 
-def test_a_log_of_a_process_has_a_line_for_each_record(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_process_log_has_one_line_per_record(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = root.handlers[:]
     root.handlers[:] = []
@@ -52,7 +52,7 @@ def test_a_log_of_a_process_has_a_line_for_each_record(capfd: pytest.CaptureFixt
     assert rest[0].endswith("failed")
 
 
-def test_what_commands_show_of_others_words_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_text_in_command_output_is_printable(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("Error", box=None)
     table.add_row(NASTY)
     print_table(table)

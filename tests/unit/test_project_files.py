@@ -15,7 +15,7 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
 
 
-def test_the_workflow_runs_make_targets_and_files_that_exist() -> None:
+def test_the_workflow_runs_existing_make_targets_and_files() -> None:
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
     runs = re.findall(r"^ *-? ?run: *(.*)$", WORKFLOW, re.MULTILINE)
     assert len(runs) >= 5
@@ -30,7 +30,7 @@ def test_every_target_of_the_makefile_is_phony() -> None:
 
 
 @pytest.mark.parametrize("name", ["Makefile", ".pre-commit-config.yaml", ".ci/run", "CONTRIBUTING.md"])
-def test_every_script_that_is_named_exists(name: str) -> None:
+def test_every_named_script_exists(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     scripts = re.findall(r"\b(?:tools|benchmarks|tests)/[\w/]+\.py\b", text)
     modules = re.findall(r"-m ((?:tests|benchmarks)\.[\w.]+)", text)
@@ -41,7 +41,7 @@ def test_every_script_that_is_named_exists(name: str) -> None:
     ] == []
 
 
-def test_each_requirement_has_an_oldest_version_to_test_with() -> None:
+def test_every_requirement_has_a_lowest_version_to_test() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = floors.pins(project)
     assert "protobuf==6.31.1" in found

@@ -6,7 +6,7 @@ from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.queues_held import QueuesHeld
 
 
-def test_a_queue_is_free_when_no_link_holds_a_message_of_it() -> None:
+def test_a_queue_is_free_when_no_link_holds_its_messages() -> None:
     queues = QueuesHeld()
     free: list[int] = []
     queues.watch(free.append)
@@ -21,7 +21,7 @@ def test_a_queue_is_free_when_no_link_holds_a_message_of_it() -> None:
     assert (queues.holds(7), queues.holds(8), free) == (False, True, [7])
 
 
-def test_who_no_longer_watches_is_told_nothing() -> None:
+def test_a_removed_watcher_is_not_notified() -> None:
     queues = QueuesHeld()
     free: list[int] = []
     queues.watch(free.append)

@@ -43,16 +43,16 @@ def _fetching() -> dict[str, str]:
     return {name: text for name, text in texts.items() if _FETCH.search(text)}
 
 
-def test_every_part_that_fetches_is_known_here() -> None:
+def test_every_module_that_fetches_from_a_log_is_listed() -> None:
     known = OF_MESSAGES | OF_ARROW | OF_ONE_BATCH.keys() | OF_OWN_TOPICS.keys() | PASSING_ON
     assert known == _fetching().keys()
 
 
-def test_parts_that_read_messages_leave_out_what_cannot_be_read() -> None:
+def test_modules_that_read_messages_skip_unreadable_ones() -> None:
     texts = _fetching()
     assert {name for name in OF_MESSAGES if ".readable()" not in texts[name]} == set()
 
 
-def test_parts_that_make_arrow_bound_unpacked_bytes() -> None:
+def test_modules_that_build_arrow_tables_bound_unpacked_bytes() -> None:
     texts = _fetching()
     assert {name for name in OF_ARROW if "in_pieces(" not in texts[name]} == set()

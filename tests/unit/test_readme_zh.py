@@ -45,6 +45,6 @@ def test_links_and_pictures_are_the_same(pages: list[str]) -> None:
     assert [to for to in chinese if to not in TRANSLATIONS] == [to for to in english if to not in TRANSLATIONS]
 
 
-def test_headings_are_as_many(pages: list[str]) -> None:
+def test_the_number_of_headings_is_the_same(pages: list[str]) -> None:
     english, chinese = (re.findall(r"^#+ ", prose(page), re.MULTILINE) for page in pages)
     assert chinese == english

@@ -11,7 +11,7 @@ from txmsg.errors import InvalidMessage
 from txmsg.message import ReceivedMessage
 
 
-def test_what_a_decorated_function_was_called_with_is_read_again() -> None:
+def test_json_returns_the_arguments_of_the_decorated_function() -> None:
     body = body_of_arguments({"user": "Müller", "amount": Decimal("1.10"), "tags": [1, None]}, owner="place()")
     assert ReceivedMessage("order", body).json() == {"user": "Müller", "amount": "1.10", "tags": [1, None]}
 

@@ -31,11 +31,11 @@ def test_the_page_has_every_public_name_once_and_no_other() -> None:
         said |= names_of(module)
 
 
-def test_every_row_says_what_the_name_is() -> None:
+def test_every_row_has_a_summary() -> None:
     assert [row["name"] for row in _ROW.finditer(_PAGE) if not row["summary"].strip()] == []
 
 
-def test_methods_that_only_txmsg_or_a_framework_calls_are_not_listed() -> None:
+def test_methods_called_only_by_txmsg_or_a_framework_are_not_listed() -> None:
     methods = set(re.findall(r"^\| `(\w+\.\w+)", _PAGE, re.MULTILINE))
     assert {"Producer.send", "Log.close", "FenceStoreContract.write"} <= methods
     assert methods.isdisjoint({"Log.append", "Tracing.sending", "JsonFormatter.format"})
@@ -43,12 +43,12 @@ def test_methods_that_only_txmsg_or_a_framework_calls_are_not_listed() -> None:
 
 
 @pytest.mark.parametrize("package", [txmsg, txmsg.client.fence], ids=["txmsg", "txmsg.client.fence"])
-def test_a_name_of_the_package_is_there_when_asked_for(package: ModuleType) -> None:
+def test_every_public_name_can_be_imported_from_the_package(package: ModuleType) -> None:
     for name in package.__all__:
         assert name in dir(package)
         assert getattr(package, name) is not None
 
 
-def test_few_names_are_at_the_top() -> None:
+def test_the_top_package_has_few_names() -> None:
     """Every new user reads them: one more takes the place of another, or goes into a module, as txmsg.client.fence."""
     assert len(txmsg.__all__) <= 36

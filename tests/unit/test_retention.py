@@ -35,22 +35,22 @@ def past(kept: list[SegmentRow]) -> list[int]:
     return [each.id for each in past_their_time(kept, CONFIG)]
 
 
-def test_closed_segments_go_by_age_from_the_oldest_on() -> None:
+def test_closed_segments_are_deleted_by_age_from_the_oldest() -> None:
     assert past(closed(9 * DAY_S, 8 * DAY_S, 6 * DAY_S, 1.0)) == [1, 2]
 
 
-def test_the_open_segment_and_the_one_before_it_stay_however_old_and_large() -> None:
+def test_the_open_segment_and_the_one_before_it_are_never_deleted() -> None:
     assert past(closed(99 * DAY_S, size_bytes=99 * GIB)) == []
     assert past(closed(99 * DAY_S, 99 * DAY_S, size_bytes=99 * GIB)) == [1]
     assert past(closed()) == []
 
 
-def test_segments_go_by_size_until_the_rest_is_small_enough() -> None:
+def test_segments_are_deleted_by_size_until_the_rest_fits() -> None:
     assert past(closed(4.0, 3.0, 2.0, 1.0, size_bytes=3 * GIB)) == [1, 2], "15 GiB, then 12, then 9"
     assert past(closed(4.0, 3.0, 2.0, 1.0, size_bytes=2 * GIB)) == []
 
 
-def test_no_segment_goes_before_an_older_one() -> None:
+def test_no_segment_is_deleted_before_an_older_one() -> None:
     """A clock that was set back makes ages disagree with the order; holes in a queue would stop its readers."""
     assert past(closed(1.0, 99 * DAY_S, 1.0, 1.0)) == []
 
@@ -66,7 +66,7 @@ def test_no_segment_goes_before_an_older_one() -> None:
         (31 * DAY_S, [pin("drop"), pin("keep")], RetentionVerdict.KEEP),
     ],
 )
-def test_what_is_unread_is_waited_for_then_dropped_or_kept_as_its_topics_say(
+def test_unread_messages_are_waited_for_then_dropped_or_kept_by_topic_setting(
     age_s: float, pins: list[Pin], expected: RetentionVerdict
 ) -> None:
     assert verdict(closed(age_s)[0], pins, CONFIG) is expected
@@ -80,7 +80,7 @@ def opened(age_s: float, size_bytes: int, *, before: int = 1) -> list[SegmentRow
     return [*closed(*[1.0] * before)[:-1], SegmentRow(before + 1, "open", False, _OPENED, age_s, size_bytes)]
 
 
-def test_a_segment_is_closed_by_age_or_by_size_but_not_while_its_outcomes_must_be_remembered() -> None:
+def test_a_segment_is_closed_by_age_or_size_once_its_outcomes_may_be_forgotten() -> None:
     assert not is_full(opened(3599.0, 0), CONFIG)
     assert is_full(opened(3600.0, 0), CONFIG)
     assert is_full(opened(600.0, 4 * GIB), CONFIG)
@@ -89,7 +89,7 @@ def test_a_segment_is_closed_by_age_or_by_size_but_not_while_its_outcomes_must_b
     assert not is_full(opened(599.0, 99 * GIB), CONFIG)
 
 
-def test_segments_are_closed_ever_later_as_they_grow_many_so_that_their_number_has_a_bound() -> None:
+def test_segments_are_closed_later_as_their_number_grows_towards_its_bound() -> None:
     kept, hours = 1, 0.0
     while kept < CONFIG.segments_max and hours < 10_000:
         hours += 1
@@ -100,7 +100,7 @@ def test_segments_are_closed_ever_later_as_they_grow_many_so_that_their_number_h
     assert not is_full(opened(10_000 * DAY_S, 99 * GIB, before=kept - 1), CONFIG)
 
 
-def test_a_month_of_hourly_segments_that_nobody_reads_stays_below_the_bound() -> None:
+def test_a_month_of_unread_hourly_segments_stays_below_the_bound() -> None:
     config = BrokerConfig(storage="")
     kept, age_s = 1, 0.0
     for _ in range(30 * 24):
@@ -110,7 +110,7 @@ def test_a_month_of_hourly_segments_that_nobody_reads_stays_below_the_bound() ->
     assert 100 < kept < config.segments_max
 
 
-def test_settings_that_contradict_are_refused() -> None:
+def test_contradicting_settings_are_refused() -> None:
     with pytest.raises(MisuseError, match="raise retention_max_s"):
         BrokerConfig(storage="", retention_s=DAY_S, retention_max_s=DAY_S - 1)
     with pytest.raises(MisuseError, match="retention_size_bytes=-1 is not a size from 0 to"):

@@ -22,7 +22,7 @@ def settle(box: Retries, offset: int, failure: DeliveryFailure | None, token: in
     return late
 
 
-def test_retry_is_known_until_its_outcome_is_written() -> None:
+def test_a_retry_is_known_until_its_outcome_is_written() -> None:
     box = Retries()
     box.put_retries([RetryRow(QueueId(7), 1, 0, row(3)), RetryRow(QueueId(7), 2, 0, row(5))])
     box.put_retries([RetryRow(QueueId(7), 1, 0, row(3))])
@@ -42,7 +42,7 @@ def test_retry_is_known_until_its_outcome_is_written() -> None:
     assert not box.outcomes()
 
 
-def test_retry_not_acked_in_time_fails_again() -> None:
+def test_a_retry_not_acked_in_time_fails_again() -> None:
     box = Retries()
     box.put_retries([RetryRow(QueueId(7), 1, 0, row(3))])
     box.take_retries(RetryFetch(9, LARGE, wants_all), Visibility(token=4, deadline=10))
@@ -79,7 +79,7 @@ def taken(box: Retries, token: int = 4) -> list[int]:
     ]
 
 
-def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together() -> None:
+def test_retries_of_a_key_run_in_order_in_memory_and_are_written_together() -> None:
     box = Retries()
     box.put_retries([*chain(3, 5, 8), *chain(4, 6, key="other")])
     assert taken(box) == [3, 4]
@@ -95,7 +95,7 @@ def test_retries_of_a_key_follow_each_other_in_memory_and_are_written_together()
     assert box.known() == [(7, 4), (7, 6)]
 
 
-def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
+def test_messages_behind_a_failed_or_returned_retry_are_read_again() -> None:
     box = Retries()
     box.put_retries([*chain(3, 5, 8), *chain(4, 6, key="other")])
     taken(box)
@@ -111,7 +111,7 @@ def test_what_waits_behind_a_retry_that_fails_or_stays_is_read_again() -> None:
     assert (box.is_empty, box.room_behind()) == (True, Retries().room_behind())
 
 
-def test_a_queue_that_is_lost_takes_what_waits_behind_its_retries_along() -> None:
+def test_a_lost_queue_drops_messages_waiting_behind_its_retries() -> None:
     box = Retries()
     box.put_retries(chain(3, 5, 8))
     taken(box)
@@ -121,14 +121,14 @@ def test_a_queue_that_is_lost_takes_what_waits_behind_its_retries_along() -> Non
     assert box.room_behind() == Retries().room_behind()
 
 
-def test_what_waits_behind_retries_takes_half_of_the_room() -> None:
+def test_messages_waiting_behind_retries_use_at_most_half_of_the_room() -> None:
     box = Retries(count_max=6, size_bytes_max=20)
     assert box.room_behind() == (3, 10)
     box.put_retries(chain(0, 1, 2))
     assert (box.room_behind(), box.room_count(), box.room_bytes()) == ((1, 2), 3, 8)
 
 
-def test_retry_that_this_member_does_not_want_waits_for_another() -> None:
+def test_a_retry_unwanted_by_this_member_waits_for_another() -> None:
     box = Retries()
     box.put_retries([RetryRow(QueueId(7), 1, 0, row(0, tag="a")), RetryRow(QueueId(7), 1, 0, row(1, tag="b"))])
     got = box.take_retries(RetryFetch(9, LARGE, lambda _, tag: tag == "b"), Visibility(token=1, deadline=1))

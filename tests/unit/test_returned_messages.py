@@ -105,7 +105,7 @@ def with_tx_unannotated(order_id: int, session: Session, tx: Transaction):  # ty
         (with_tx_unannotated, ["a"]),
     ],
 )
-def test_what_a_handler_returns_or_yields_is_sent_with_its_effects_once(
+def test_messages_returned_or_yielded_by_a_handler_are_sent_once_with_its_effects(
     engine: Engine, handler: Callable[..., Any], bodies: list[str]
 ) -> None:
     memory, app = Memory(), Txmsg("memory:", group="g", database=engine)
@@ -137,7 +137,7 @@ async def generator_async(order_id: int, session: AsyncSession) -> AsyncIterator
 @pytest.mark.parametrize(
     ("handler", "bodies"), [(one_async, ["a"]), (some_async, ["a", "b"]), (generator_async, ["a", "b"])]
 )
-async def test_coroutines_and_async_generators_do_the_same(
+async def test_messages_of_coroutines_and_async_generators_are_sent_once_with_their_effects(
     engine: Engine, async_engine: AsyncEngine, handler: Callable[..., Any], bodies: list[str]
 ) -> None:
     memory, app = Memory(), Txmsg("memory:", group="g", database=async_engine)
@@ -149,7 +149,7 @@ async def test_coroutines_and_async_generators_do_the_same(
     assert (sent(memory), orders(engine)) == (bodies, [1])
 
 
-def test_an_exception_half_way_through_a_generator_sends_nothing(engine: Engine) -> None:
+def test_an_exception_in_a_generator_sends_nothing(engine: Engine) -> None:
     memory, app = Memory(), Txmsg("memory:", group="g", database=engine)
     fails = [True]
     left: list[str] = []
@@ -175,9 +175,7 @@ def test_an_exception_half_way_through_a_generator_sends_nothing(engine: Engine)
     assert (sent(memory), orders(engine), left) == (["a", "b"], [1], ["once", "again"])
 
 
-async def test_an_exception_half_way_through_an_async_generator_sends_nothing(
-    engine: Engine, async_engine: AsyncEngine
-) -> None:
+async def test_an_exception_in_an_async_generator_sends_nothing(engine: Engine, async_engine: AsyncEngine) -> None:
     memory, app = Memory(), Txmsg("memory:", group="g", database=async_engine)
 
     @app.subscribe("placed")
@@ -223,7 +221,7 @@ def yields_none(session: Session) -> Iterator[Message]:
         (yields_none, r"yields_none\(\) yielded None of type NoneType: .* Topic\(\.\.\.\)\.message\(value\)"),
     ],
 )
-def test_anything_but_messages_is_refused_by_its_value_and_nothing_is_done(
+def test_a_returned_non_message_is_refused_with_its_value_and_rolled_back(
     engine: Engine, handler: Callable[..., Any], words: str
 ) -> None:
     memory, app = Memory(), Txmsg("memory:", group="g", database=engine)
@@ -233,7 +231,7 @@ def test_anything_but_messages_is_refused_by_its_value_and_nothing_is_done(
     assert (sent(memory), orders(engine)) == ([], [])
 
 
-def test_a_generator_that_yields_something_else_is_left_within_the_transaction(engine: Engine) -> None:
+def test_a_generator_that_yields_a_non_message_is_closed_within_the_transaction(engine: Engine) -> None:
     app = Txmsg("memory:", group="g", database=engine)
     left: list[object] = []
 
@@ -259,7 +257,7 @@ def resource() -> Iterator[list[str]]:
     done.append("closed")
 
 
-def test_what_a_generator_depends_on_is_open_while_it_runs(engine: Engine) -> None:
+def test_dependencies_of_a_generator_stay_open_while_it_runs(engine: Engine) -> None:
     memory, app = Memory(), Txmsg("memory:", group="g", database=engine)
     done.clear()
 
@@ -276,7 +274,7 @@ def test_what_a_generator_depends_on_is_open_while_it_runs(engine: Engine) -> No
 
 
 @pytest.mark.parametrize("handler", [one, none, some, generator, one_async, generator_async])
-def test_an_application_without_a_database_refuses_it_at_the_declaration(handler: Callable[..., Any]) -> None:
+def test_without_a_database_returned_messages_are_refused_at_declaration(handler: Callable[..., Any]) -> None:
     app = Txmsg("127.0.0.1:1", group="g")
     with pytest.raises(MisuseError, match=r"has no database: write Txmsg\(\.\.\., database=engine\)"):
         app.subscribe("placed")(handler)
@@ -286,7 +284,7 @@ def only_messages(order_id: int) -> Message:
     return paid("a")
 
 
-def test_a_router_refuses_it_at_the_start_when_its_application_has_no_database() -> None:
+def test_without_a_database_returned_messages_of_a_router_are_refused_at_start() -> None:
     app, router = Txmsg("127.0.0.1:1", group="g"), Router()
     router.subscribe("placed")(only_messages)
     app.include(router)
@@ -294,14 +292,14 @@ def test_a_router_refuses_it_at_the_start_when_its_application_has_no_database()
         pass
 
 
-def test_an_application_without_a_group_is_told(engine: Engine) -> None:
+def test_returned_messages_need_an_application_with_a_group(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", database=engine)
     app.subscribe("placed", group="g")(only_messages)
     with pytest.raises(MisuseError, match="needs the database and the group of the application"):
         handle(app, PLACED)
 
 
-def test_lists_processes_and_idempotent_are_refused_at_the_declaration(engine: Engine) -> None:
+def test_batches_processes_and_idempotent_are_refused_at_declaration(engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="g", database=engine)
 
     def listed(messages: list[ReceivedMessage]) -> list[Message]:
@@ -344,7 +342,7 @@ def around(message: ReceivedMessage) -> Iterator[None]:
 
 @pytest.mark.parametrize("middleware", [False, True])
 @pytest.mark.parametrize("handler", [plain, with_fields, with_session, plain_async])
-def test_messages_of_a_handler_that_does_not_say_so_are_not_lost_silently(
+def test_undeclared_returned_messages_are_refused(
     engine: Engine, handler: Callable[..., Any], middleware: bool
 ) -> None:
     app = Txmsg("memory:", group="g", database=engine)
@@ -357,7 +355,7 @@ def test_messages_of_a_handler_that_does_not_say_so_are_not_lost_silently(
     assert orders(engine) == []
 
 
-def test_what_else_a_handler_without_transaction_returns_is_ignored() -> None:
+def test_other_results_of_a_handler_without_transaction_are_ignored() -> None:
     app = Txmsg("memory:", group="g")
     app.subscribe("placed")(lambda message: message.body)
     handle(app, PLACED)

@@ -54,7 +54,7 @@ async def _asked(clients: GatewayClients, *able: GatewayClient) -> GatewayClient
     return able[index]
 
 
-async def test_who_sends_plain_messages_only_is_not_asked(clients: GatewayClients) -> None:
+async def test_a_client_that_sends_only_plain_messages_is_not_checked(clients: GatewayClients) -> None:
     plain = _attached(clients, "plain", "orders")
     assert clients.attached == {"orders"}, "it may have taken the place of a producer that died"
     clients.has_sent("plain", "orders", half=False)
@@ -68,7 +68,7 @@ async def test_who_sends_plain_messages_only_is_not_asked(clients: GatewayClient
     assert await _asked(clients, plain) is plain
 
 
-async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(clients: GatewayClients) -> None:
+async def test_clients_that_sent_halves_are_checked_first_and_silent_ones_last(clients: GatewayClients) -> None:
     new, old = _attached(clients, "new", "orders"), _attached(clients, "old", "orders")
     clients.has_sent("old", "orders", half=True)
     assert await _asked(clients, new, old) is old
@@ -81,7 +81,7 @@ async def test_who_has_sent_halves_is_asked_first_and_who_does_not_answer_last(c
     assert await _asked(clients, new) is new
 
 
-async def test_who_leaves_checks_unanswered_comes_after_who_has_sent_nothing_yet(clients: GatewayClients) -> None:
+async def test_a_client_with_unanswered_checks_comes_after_one_that_sent_nothing(clients: GatewayClients) -> None:
     hung, new = _attached(clients, "hung"), _attached(clients, "new", "orders")
     clients.has_sent("hung", "orders", half=True)
     hung.unanswered = 1
@@ -92,7 +92,7 @@ async def test_who_leaves_checks_unanswered_comes_after_who_has_sent_nothing_yet
     assert await _asked(clients, hung, new) is hung
 
 
-async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(clients: GatewayClients) -> None:
+async def test_a_client_that_names_no_topic_is_checked_for_topics_of_its_halves(clients: GatewayClients) -> None:
     client = _attached(clients, "c")
     clients.has_sent("c", "news", half=False)
     clients.has_sent("c", "orders", half=True)
@@ -104,7 +104,7 @@ async def test_a_client_that_names_no_topic_is_asked_about_those_of_its_halves(c
     assert clients.attached == set()
 
 
-async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(clients: GatewayClients) -> None:
+async def test_a_second_stream_of_a_client_is_checked_for_the_same_topics(clients: GatewayClients) -> None:
     first = _attached(clients, "c")
     clients.has_sent("c", "orders", half=True)
     second = _attached(clients, "c")
@@ -114,7 +114,7 @@ async def test_a_second_stream_of_a_client_is_asked_about_the_same_topics(client
     assert clients.attached == set()
 
 
-async def test_who_ends_transactions_of_one_topic_answers_for_no_other(clients: GatewayClients) -> None:
+async def test_an_outcome_of_one_topic_does_not_answer_a_check_of_another(clients: GatewayClients) -> None:
     asked = _attached(clients, "asked", "orders")
     asking = asyncio.create_task(clients.ask("orders", _HALF))
     await asked.commands.get()
@@ -133,7 +133,7 @@ async def test_topics_of_a_client_are_bounded(clients: GatewayClients) -> None:
     assert "5" in client.topics, "plain messages take no topic's place"
 
 
-async def test_rules_that_change_say_for_which_topics_the_gateway_is_attached(clients: GatewayClients) -> None:
+async def test_changed_rules_update_the_attached_topics_of_the_gateway(clients: GatewayClients) -> None:
     allowed = {"orders", "news"}
     client = GatewayClient("c", allowed.__contains__)
     clients.attach(client)
@@ -149,7 +149,7 @@ async def test_rules_that_change_say_for_which_topics_the_gateway_is_attached(cl
     assert await _asked(clients, client) is client
 
 
-async def test_what_a_task_raises_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_task_is_logged_and_other_tasks_continue(caplog: pytest.LogCaptureFixture) -> None:
     tasks, goes_on = Tasks(), asyncio.Event()
 
     async def fails() -> None:

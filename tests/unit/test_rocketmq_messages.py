@@ -36,29 +36,29 @@ _TAG_CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc"], exclud
 
 
 @given(st.text(_TAG_CHARACTERS, min_size=1, max_size=10).map(str.strip).filter(lambda tag: tag not in ("", "*")))
-def test_a_tag_of_any_characters_is_that_of_the_message(tag: str) -> None:
+def test_a_tag_may_have_any_characters(tag: str) -> None:
     assert message_of(_sent(tag=tag), _NOW_US).tag == tag
 
 
 @given(st.lists(st.sampled_from(["paid", "new 订单", ".5", "-x", "50%"]), min_size=1, unique=True))
-def test_a_filter_wants_the_tags_that_it_names(tags: list[str]) -> None:
+def test_a_filter_matches_the_tags_that_it_names(tags: list[str]) -> None:
     wanted = wanted_of(pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags) + "|| "))
     assert parse_tags(wanted.tags).tags == frozenset(tags)
 
 
 @pytest.mark.parametrize("text", ["", " ", "*"])
-def test_a_filter_that_names_no_tag_wants_all(text: str) -> None:
+def test_a_filter_without_tags_matches_all(text: str) -> None:
     assert wanted_of(pb.FilterExpression(type=pb.TAG, expression=text)).tags == "*"
 
 
 @pytest.mark.parametrize("text", ["||", "a | b", "a && b", "* || a"])
-def test_a_filter_that_cannot_be_meant_is_refused(text: str) -> None:
+def test_an_invalid_filter_is_refused(text: str) -> None:
     with pytest.raises(CallRefused, match="tag expression") as refused:
         wanted_of(pb.FilterExpression(type=pb.TAG, expression=text))
     assert refused.value.code == pb.ILLEGAL_FILTER_EXPRESSION
 
 
-def test_a_filter_in_sql_sees_properties_tag_and_keys_and_says_what_is_wrong() -> None:
+def test_an_sql_filter_sees_properties_tag_and_keys_and_locates_errors() -> None:
     sent = _sent(tag="new 订单", keys=["k1", "k2"])
     sent.user_properties.update({"region": "eu", "n": "5"})
     message = message_of(sent, _NOW_US)
@@ -74,7 +74,7 @@ def test_a_filter_in_sql_sees_properties_tag_and_keys_and_says_what_is_wrong() -
 
 
 @given(st.text(min_size=1, max_size=60))
-def test_an_id_comes_back_as_it_was_given_and_stands_for_one_message(given_id: str) -> None:
+def test_a_message_id_round_trips_and_is_unique(given_id: str) -> None:
     if not given_id.strip() or "\0" in given_id:
         return
     made = message_of(_sent(message_id=given_id), _NOW_US)
@@ -83,7 +83,7 @@ def test_an_id_comes_back_as_it_was_given_and_stands_for_one_message(given_id: s
     assert transaction_of_id(given_id) == id_bytes
 
 
-def test_an_id_in_letters_of_any_case_is_the_same_message() -> None:
+def test_message_ids_are_case_insensitive() -> None:
     assert transaction_of_id(_ID.lower()) == transaction_of_id(_ID) == bytes(range(16))
 
 
@@ -91,7 +91,7 @@ _UINT64 = st.integers(0, 2**64 - 1)
 
 
 @given(st.integers(0, 2**32 - 1), _UINT64, _UINT64, st.booleans(), st.text(min_size=1))
-def test_a_handle_comes_back(queue_id: int, token: int, offset: int, is_renewed: bool, broker: str) -> None:
+def test_a_receipt_handle_round_trips(queue_id: int, token: int, offset: int, is_renewed: bool, broker: str) -> None:
     handle = Handle(broker, queue_id, token, 7, offset, is_renewed)
     assert Handle.parse(str(handle)) == handle
 
@@ -110,13 +110,13 @@ def test_a_handle_comes_back(queue_id: int, token: int, offset: int, is_renewed:
         f"{'9' * 9999}.1.1.1s@b",
     ],
 )
-def test_what_is_no_handle_is_refused(text: str) -> None:
+def test_an_invalid_receipt_handle_is_refused(text: str) -> None:
     with pytest.raises(CallRefused) as refused:
         Handle.parse(text)
     assert refused.value.code == pb.INVALID_RECEIPT_HANDLE
 
 
-def test_a_message_goes_there_and_comes_back() -> None:
+def test_a_message_round_trips() -> None:
     sent = _sent(pb.FIFO, tag="a b", keys=["k", "l"], message_group="g", born_host="h", trace_context="t", priority=3)
     sent.user_properties["region"] = "eu"
     made = message_of(sent, _NOW_US)
@@ -133,13 +133,13 @@ def test_a_message_goes_there_and_comes_back() -> None:
     assert back.system_properties.body_digest.checksum == hashlib.md5(b"{}").hexdigest().upper()
 
 
-def test_a_half_shows_its_transaction_to_consumers_and_checkers() -> None:
+def test_a_half_carries_its_transaction_id_to_consumers_and_checkers() -> None:
     made = message_of(_sent(pb.TRANSACTION), _NOW_US)
     received = ReceivedMessage("orders", made.body, headers=made.headers, id_bytes=bytes(range(16)))
     assert dict(delivered_message(received, None, 0).user_properties) == {"__transactionId__": _ID}
 
 
-def test_a_delayed_message_shows_consumers_when_its_sender_wanted_it() -> None:
+def test_a_delayed_message_carries_its_requested_delivery_time() -> None:
     sent = _delivered_at(_NOW_US // 1_000_000 + 60)
     sent.system_properties.delivery_timestamp.nanos = 123_456_000
     made = message_of(sent, _NOW_US)
@@ -150,7 +150,7 @@ def test_a_delayed_message_shows_consumers_when_its_sender_wanted_it() -> None:
     assert back.system_properties.delivery_timestamp == sent.system_properties.delivery_timestamp
 
 
-def test_a_key_with_blanks_is_several_and_an_empty_text_is_none() -> None:
+def test_a_key_with_blanks_is_several_keys_and_an_empty_one_is_none() -> None:
     made = message_of(_sent(keys=["", "a b", "c"], tag="", message_group=""), _NOW_US)
     assert (made.key, made.tag, made.ordering_key) == ("a", None, None)
     received = ReceivedMessage("orders", b"x", made.key, None, made.headers)
@@ -162,11 +162,11 @@ def _zipped(*parts: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("parts", [[b"hello"], [b"he", b"", b"llo"], [*[b""] * 63, b"hello"]])
-def test_a_zipped_body_is_stored_as_it_was_before(parts: list[bytes]) -> None:
+def test_a_compressed_body_is_stored_uncompressed(parts: list[bytes]) -> None:
     assert message_of(_sent(body=_zipped(*parts), body_encoding=pb.GZIP), _NOW_US).body == b"hello"
 
 
-def test_an_id_of_another_message_is_the_senders_to_mend() -> None:
+def test_a_reused_message_id_is_refused_as_a_sender_error() -> None:
     assert status_of(DuplicateId("used before")).code == pb.ILLEGAL_MESSAGE_ID
 
 
@@ -223,7 +223,7 @@ _ZEROS = bytes(BODY_SIZE_BYTES_MAX)
         _delivered_at(_NOW_US // 1_000_000 + 366 * 86_400),
     ],
 )
-def test_what_is_just_within_a_limit_is_taken(sent: pb.Message) -> None:
+def test_values_at_a_limit_are_accepted(sent: pb.Message) -> None:
     assert message_of(sent, _NOW_US).topic == "orders"
 
 
@@ -284,7 +284,7 @@ def test_what_is_just_within_a_limit_is_taken(sent: pb.Message) -> None:
          pb.MESSAGE_PROPERTIES_TOO_LARGE, "tag"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Message, code: pb.Code, named: str) -> None:
+def test_an_invalid_message_is_refused_with_the_rocketmq_code(sent: pb.Message, code: pb.Code, named: str) -> None:
     with pytest.raises(CallRefused, match=named) as refused:
         message_of(sent, _NOW_US)
     assert refused.value.code == code
@@ -303,13 +303,11 @@ def test_what_cannot_be_sent_is_refused_with_the_code_of_rocketmq(sent: pb.Messa
         (_with_properties({"CHECK_IMMUNITY_TIME_IN_SECONDS": "1m"}, kind=pb.TRANSACTION), None),
     ],
 )
-def test_a_half_says_when_it_is_first_checked_by_its_field_or_by_a_property(
-    sent: pb.Message, after: timedelta | None
-) -> None:
+def test_a_field_or_a_property_sets_the_first_check_of_a_half(sent: pb.Message, after: timedelta | None) -> None:
     assert message_of(sent, _NOW_US).first_check_after == after
 
 
-def test_headers_of_txmsg_that_no_gateway_wrote_harm_no_delivery() -> None:
+def test_invalid_txmsg_headers_do_not_prevent_delivery() -> None:
     forged = {"rocketmq.priority": "9" * 20, "rocketmq.deliver-at": "9" * 17, "rocketmq.keys": "a"}
     message = ReceivedMessage("orders", b"x", headers=forged)
     back = delivered_message(message, None, 0)

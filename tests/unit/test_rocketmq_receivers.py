@@ -63,7 +63,7 @@ async def _code(call: Awaitable[object]) -> pb.Code:
         ("localhost:2", ["b:1"], False),  # it has not said its name: it may be b:1
     ],
 )
-async def test_what_a_broker_delivered_that_has_gone_for_good_cannot_be_settled_any_more(
+async def test_messages_of_a_permanently_removed_broker_cannot_be_settled(
     away: Away, broker: str, said: Sequence[str] | None, has_gone: bool
 ) -> None:
     away.said = None if said is None else RouteReply(brokers=said)
@@ -79,7 +79,7 @@ async def test_what_a_broker_delivered_that_has_gone_for_good_cannot_be_settled_
     assert await _code(receivers.receive(_MEMBER, broker, ALL, **how)) == pb.HA_NOT_AVAILABLE
 
 
-async def test_a_broker_that_is_cut_off_cannot_say_who_has_gone(away: Away) -> None:
+async def test_a_cut_off_broker_does_not_decide_which_brokers_are_removed(away: Away) -> None:
     away.said = RouteReply(brokers=["b:1"], is_cut_off=True)
     receivers, handle = Receivers(away, Tasks()), Handle("a:1", 1, 1, 1, 1, is_renewed=True)
     assert await _code(receivers.acknowledge(_MEMBER, [handle])) == pb.HA_NOT_AVAILABLE

@@ -52,12 +52,12 @@ def test_a_filter_matches(text: str) -> None:
         "price > 5 AND missing = 1",
     ],
 )
-def test_what_is_unknown_does_not_match_nor_does_its_opposite(text: str) -> None:
+def test_an_unknown_result_and_its_negation_do_not_match(text: str) -> None:
     assert not parse_filter(text).matches(_ORDER)
     assert not parse_filter(f"NOT ({text})").matches(_ORDER)
 
 
-def test_numbers_are_exact_and_texts_that_are_none_are_no_numbers() -> None:
+def test_numbers_are_exact_and_non_numeric_texts_do_not_compare() -> None:
     big = 2**63 - 1
     assert parse_filter(f"a > {big - 1}").matches({"a": str(big)})
     assert not parse_filter(f"a = {big - 1}").matches({"a": str(big)})
@@ -94,13 +94,13 @@ def test_numbers_are_exact_and_texts_that_are_none_are_no_numbers() -> None:
         ("a = 1e999", "'1e999' at character 5: the number is too large"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, said: str) -> None:
+def test_a_syntax_error_is_reported_with_its_position(text: str, said: str) -> None:
     with pytest.raises(FilterSyntaxError) as refused:
         parse_filter(text)
     assert said in str(refused.value)
 
 
-def test_length_depth_and_searches_are_bounded() -> None:
+def test_length_depth_and_pattern_searches_are_bounded() -> None:
     searches = " OR ".join(["TAGS CONTAINS 'new'"] * SEARCHES_MAX)
     assert parse_filter(f"{searches} OR TAGS STARTSWITH 'n'").matches(_ORDER)
     deepest, longest = DEPTH_MAX * "(" + "paid" + DEPTH_MAX * ")", f"paid{(TEXT_LENGTH_MAX - 4) * ' '}"
@@ -117,7 +117,7 @@ def test_length_depth_and_searches_are_bounded() -> None:
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from([*"()=<>,'-+ ", "a", "1", " NOT ", " IN "])).map("".join))
-def test_any_text_is_a_filter_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         parsed = parse_filter(text)
     except FilterSyntaxError:
@@ -211,7 +211,9 @@ _CONDITIONS = st.recursive(
     st.fixed_dictionaries({}, optional={"n": _NUMBERS, "m": _NUMBERS, "s": _STRINGS, "t": _STRINGS}),
     st.sampled_from(["true", "FALSE", None]),
 )
-def test_a_filter_matches_what_sqlite_selects(condition: Both, properties: dict[str, str], flag: str | None) -> None:
+def test_a_filter_matches_the_rows_that_sqlite_selects(
+    condition: Both, properties: dict[str, str], flag: str | None
+) -> None:
     if flag is not None:
         properties["f"] = flag
     columns = {name: properties.get(name) for name in ("s", "t")}

@@ -17,7 +17,7 @@ def run_program(text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_process_that_closes_nothing_still_ends_in_good_order() -> None:
+def test_a_process_that_closes_nothing_still_exits_cleanly() -> None:
     done = run_program("""
         import logging
         logging.disable()  # that there is no broker is said, and is not the point
@@ -44,7 +44,7 @@ def test_importing_the_package_loads_neither_asyncio_nor_the_protocol_nor_sqlalc
     assert done.returncode == 0, done.stderr
 
 
-def test_a_blocking_call_on_the_loop_of_txmsg_is_refused() -> None:
+def test_a_blocking_call_on_the_event_loop_of_txmsg_is_refused() -> None:
     done = run_program("""
         from txmsg.runtime.process import shared_loop
         from txmsg.errors import MisuseError
@@ -71,9 +71,7 @@ _ALL = "gevent.monkey.patch_all()"
         ("gevent.monkey.patch_all(thread=False, select=False)", "", None),
     ],
 )
-def test_a_process_that_gevent_has_patched_is_told_so_and_how_to_go_on(
-    before: str, after: str, told: str | None
-) -> None:
+def test_a_gevent_patched_process_is_refused_with_a_remedy(before: str, after: str, told: str | None) -> None:
     """No broker answers at port 1: who gets as far as that would get as far as a broker."""
     program = f"""
         import gevent, gevent.monkey

@@ -15,7 +15,7 @@ from txmsg.runtime.threads import DaemonThreads
 WAIT_S = 30.0
 
 
-def test_no_more_functions_run_at_once_than_there_are_threads_and_all_of_them_run() -> None:
+def test_functions_run_at_most_one_per_thread_and_all_complete() -> None:
     threads = DaemonThreads(3, name="t")
     together, running, most = threading.Barrier(3), [0], [0]
     lock = threading.Lock()
@@ -35,7 +35,7 @@ def test_no_more_functions_run_at_once_than_there_are_threads_and_all_of_them_ru
     threads.shutdown()
 
 
-def test_what_a_function_raises_comes_to_the_one_who_waits_and_the_thread_goes_on() -> None:
+def test_an_exception_reaches_the_waiter_and_the_thread_continues() -> None:
     threads = DaemonThreads(1, name="t")
     with pytest.raises(SystemExit):
         threads.submit(sys.exit).result(WAIT_S)
@@ -43,7 +43,7 @@ def test_what_a_function_raises_comes_to_the_one_who_waits_and_the_thread_goes_o
     threads.shutdown()
 
 
-def test_a_shutdown_cancels_what_has_not_begun_and_ends_the_threads() -> None:
+def test_a_shutdown_cancels_pending_functions_and_ends_the_threads() -> None:
     threads = DaemonThreads(2, name="ending")
     began, go_on = threading.Semaphore(0), threading.Event()
 
@@ -70,7 +70,7 @@ def test_a_shutdown_cancels_what_has_not_begun_and_ends_the_threads() -> None:
         assert not each.is_alive()
 
 
-def test_a_function_that_hangs_does_not_keep_the_process() -> None:
+def test_a_hanging_function_does_not_keep_the_process_alive() -> None:
     program = """
         import threading
         from txmsg.runtime.threads import DaemonThreads
@@ -89,7 +89,7 @@ def test_a_function_that_hangs_does_not_keep_the_process() -> None:
 
 
 @pytest.mark.parametrize("run", ["loops.run_application(main())", "process.LoopThread().call(main())"])
-def test_the_end_of_a_loop_and_of_the_process_waits_for_no_thread_of_the_users(run: str) -> None:
+def test_neither_loop_close_nor_process_exit_waits_for_user_threads(run: str) -> None:
     program = f"""
         import asyncio, threading
         from txmsg.runtime import loops, process

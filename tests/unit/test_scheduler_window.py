@@ -30,7 +30,7 @@ def begins(window: DueWindow) -> datetime | None:
         return look.since
 
 
-def test_a_look_begins_where_the_last_one_ended_unless_a_message_was_stored_that_is_due_earlier(
+def test_a_scan_starts_where_the_last_ended_unless_an_earlier_message_was_stored(
     window: DueWindow,
 ) -> None:
     window.note(us_of_datetime(NOON + timedelta(hours=1)))
@@ -41,14 +41,14 @@ def test_a_look_begins_where_the_last_one_ended_unless_a_message_was_stored_that
     assert begins(window) == NOON
 
 
-def test_what_was_noted_before_a_failed_look_is_looked_for_again(window: DueWindow) -> None:
+def test_a_failed_scan_is_repeated_from_the_noted_message(window: DueWindow) -> None:
     window.note(us_of_datetime(EARLIER))
     with pytest.raises(ConnectionError), window.begin_scan():
         raise ConnectionError
     assert begins(window) == EARLIER
 
 
-def test_after_the_database_has_gone_back_a_look_begins_at_the_first_message(window: DueWindow) -> None:
+def test_after_a_database_restore_a_scan_starts_at_the_first_message(window: DueWindow) -> None:
     with window.begin_scan() as look:
         window.forget("it was restored")
         look.through = NOON

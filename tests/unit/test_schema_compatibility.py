@@ -98,26 +98,26 @@ def of_pydantic(annotation: Any) -> Schema:
         (Tree, Bush, ["x.name is sent as string and read as integer"]),
     ],
 )  # fmt: skip
-def test_the_field_that_is_not_read_is_named(
+def test_the_incompatible_field_is_named(
     schema_of: Callable[[Any], Schema], sent: Any, read: Any, refused: list[str]
 ) -> None:
     assert not_read(schema_of(sent), schema_of(read), reads_all=True) == refused
 
 
 @pytest.mark.parametrize("schema_of", [of_dataclass, of_pydantic])
-def test_tuples_of_other_lengths_are_not_read(schema_of: Callable[[Any], Schema]) -> None:
+def test_tuples_of_different_lengths_are_incompatible(schema_of: Callable[[Any], Schema]) -> None:
     pair, triple = schema_of(tuple[int, str]), schema_of(tuple[int, str, int])
     assert "x has another number of items" in not_read(pair, triple, reads_all=True)
     assert "x has another number of items" in not_read(triple, pair, reads_all=True)
 
 
-def test_a_type_that_may_hold_another_of_its_kind_is_compared_to_its_end() -> None:
+def test_recursive_types_are_compared_completely() -> None:
     old, new = Topic("staff", Employee).schema(), Topic("staff", NumberedEmployee).schema()
     assert not_read(old, old, reads_all=True) == []
     assert not_read(old, new, reads_all=True) == ["name is sent as string and read as integer"]
 
 
-def test_a_choice_is_read_if_one_of_its_kinds_reads_it_all() -> None:
+def test_a_union_is_compatible_if_one_member_reads_all_of_it() -> None:
     """A problem found in a definition is found again when another choice refers to it."""
 
     def schema(article: type) -> Schema:
@@ -129,7 +129,7 @@ def test_a_choice_is_read_if_one_of_its_kinds_reads_it_all() -> None:
     assert not_read(schema(str), schema(int), reads_all=True) == ["line.article is sent as string and read as integer"]
 
 
-def test_fields_come_with_defaults() -> None:
+def test_new_fields_need_defaults() -> None:
     first = Topic("t", make_dataclass("Order", [("id", str), ("note", str, "")])).schema()
     second = Topic("t", make_dataclass("Order", [("id", str), ("note", str, ""), ("gift", bool, False)])).schema()
     third = Topic("t", make_dataclass("Order", [("id", str), ("note", str)])).schema()
@@ -161,12 +161,12 @@ def of_number(kind: type, **bounds: Any) -> Schema:
         (float, {"gt": 0}, {"ge": 1}, ["a minimum of 1 only"]),
     ],
 )
-def test_bounds_may_be_widened_only(kind: type, sent: dict[str, Any], read: dict[str, Any], refused: list[str]) -> None:
+def test_bounds_may_only_be_widened(kind: type, sent: dict[str, Any], read: dict[str, Any], refused: list[str]) -> None:
     found = not_read(of_number(kind, **sent), of_number(kind, **read), reads_all=True)
     assert found == [f"x is read with {each}" for each in refused]
 
 
-def test_multiples_of_a_multiple_are_read() -> None:
+def test_a_multiple_of_a_multiple_is_compatible() -> None:
     def found(sent: Schema, read: Schema) -> list[str]:
         return not_read(sent, read, reads_all=True)
 
@@ -197,11 +197,11 @@ OtherKey = Annotated[str, pydantic.StringConstraints(pattern="^b")]
         (dict[AOrB, int], dict[Literal["a"], int], ["a name of a field of x may be 'b', which is not read"]),
     ],
 )
-def test_names_of_fields_that_are_not_read_are_named(sent: Any, read: Any, refused: list[str]) -> None:
+def test_incompatible_property_names_are_named(sent: Any, read: Any, refused: list[str]) -> None:
     assert not_read(of_pydantic(sent), of_pydantic(read), reads_all=True) == refused
 
 
-def test_a_field_is_read_by_the_patterns_that_it_matches() -> None:
+def test_a_field_is_compared_with_the_patterns_that_it_matches() -> None:
     sent = {"type": "object", "properties": {"ab": {"type": "integer"}, "c": {"type": "integer"}}}
     read = {"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "string"}}}
     assert not_read(sent, {**read, "additionalProperties": True}, reads_all=False) == [
@@ -235,7 +235,7 @@ def of_address(part: Schema) -> Schema:
     ],
 )
 @pytest.mark.parametrize("how", ["beside", "allOf", "within"])
-def test_words_beside_a_reference_and_parts_of_all_count(
+def test_keywords_beside_a_reference_and_in_all_of_are_compared(
     how: str, sent: Schema, read: Schema, refused: list[str]
 ) -> None:
     def written(words: Schema) -> Schema:
@@ -251,14 +251,14 @@ def test_words_beside_a_reference_and_parts_of_all_count(
     assert not_read(written(sent), written(read), reads_all=True) == refused
 
 
-def test_words_beside_a_choice_count_in_each_of_its_kinds() -> None:
+def test_keywords_beside_a_union_count_in_each_member() -> None:
     choice: Schema = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
     wide, narrow = of_address({**choice, "minimum": 1}), of_address({**choice, "minimum": 2, "title": "To"})
     assert not_read(narrow, wide, reads_all=True) == []
     assert not_read(wide, narrow, reads_all=True) == ["to is read with a minimum of 2 only"]
 
 
-def test_a_type_that_holds_its_kind_with_words_beside_is_compared_to_its_end() -> None:
+def test_a_recursive_type_with_sibling_keywords_is_compared_completely() -> None:
     def of(name: str, **words: Any) -> Schema:
         again: Schema = {"$ref": "#", "properties": {"more": {"type": "integer"}}, **words}
         return {"type": "object", "properties": {"name": {"type": name}, "next": again}}
@@ -282,7 +282,7 @@ def test_a_type_that_holds_its_kind_with_words_beside_is_compared_to_its_end() -
         ({"required": ["a"]}, {"required": ["b", "a"]}, {"required": ["a", "b"]}),
     ],
 )
-def test_what_two_schemas_say_together(one: Schema, other: Schema, both: Schema) -> None:
+def test_two_schemas_are_merged(one: Schema, other: Schema, both: Schema) -> None:
     assert merged([one, other]) == both
 
 
@@ -296,7 +296,7 @@ class Closed(pydantic.BaseModel):
     x: int
 
 
-def test_a_model_that_forbids_other_fields_refuses_them() -> None:
+def test_a_model_that_forbids_extra_fields_is_incompatible_with_new_fields() -> None:
     ignoring, forbidding = Topic("t", Open).schema(), Topic("t", Closed).schema()
     assert not_read(ignoring, forbidding, reads_all=False) == [
         "y is sent and not read",
@@ -305,7 +305,7 @@ def test_a_model_that_forbids_other_fields_refuses_them() -> None:
     assert not_read(forbidding, ignoring, reads_all=True) == []
 
 
-def test_payloads_of_another_kind_are_not_read() -> None:
+def test_payloads_of_different_types_are_incompatible() -> None:
     texts, objects, files = (Topic("t", kind).schema() for kind in (str, dict, bytes))
     assert not_read(texts, objects, reads_all=True) == ["the payload is sent as string and read as object"]
     assert not_read(files, texts, reads_all=True) == ["the payload is sent as anything and read as string"]

@@ -25,7 +25,7 @@ def topic(fields: Fields, version: int = 1, compatibility: Compatibility = "back
     return Topic("orders", make_dataclass("Order", fields), version=version, compatibility=compatibility)
 
 
-def test_the_first_version_follows_none_and_one_that_is_there_is_not_added() -> None:
+def test_the_first_version_has_no_predecessor_and_a_registered_one_is_not_added_again() -> None:
     assert latest_before(topic(FIRST, 7), []) == 0
     assert latest_before(topic(FIRST), [schema_of(topic(FIRST))]) is None
     both = [schema_of(topic(FIRST)), schema_of(topic(WITH_OPTIONAL, 2))]
@@ -48,7 +48,9 @@ def test_the_first_version_follows_none_and_one_that_is_there_is_not_added() -> 
         ("none", WITHOUT_NOTE, None),
     ],
 )
-def test_compatibility_says_what_may_change(compatibility: Compatibility, fields: Fields, why: str | None) -> None:
+def test_compatibility_decides_which_changes_are_allowed(
+    compatibility: Compatibility, fields: Fields, why: str | None
+) -> None:
     new = topic(fields, 2, compatibility)
     if why is None:
         assert latest_before(new, [schema_of(topic(FIRST))]) == 1
@@ -57,7 +59,7 @@ def test_compatibility_says_what_may_change(compatibility: Compatibility, fields
             latest_before(new, [schema_of(topic(FIRST))])
 
 
-def test_a_version_is_registered_with_one_schema_only() -> None:
+def test_a_version_has_only_one_schema() -> None:
     registered = [schema_of(topic(FIRST)), schema_of(topic(WITH_OPTIONAL, 4))]
     with pytest.raises(MisuseError, match=r"version 1 .* with another schema: gift is sent .* version=5\)"):
         latest_before(topic(WITH_OPTIONAL), registered)
@@ -67,7 +69,7 @@ def test_a_version_is_registered_with_one_schema_only() -> None:
         latest_before(Topic("orders", str, version=5), registered)
 
 
-def test_words_for_people_are_not_compared() -> None:
+def test_titles_and_descriptions_are_not_compared() -> None:
     bare = pydantic.create_model("Order", id=(str, ...))
     told = pydantic.create_model("Bestellung", __doc__="What is told", id=(str, pydantic.Field(title="Its id")))
     assert latest_before(Topic("orders", told), [schema_of(Topic("orders", bare))]) is None
@@ -111,13 +113,13 @@ class Registered:
         return register_schema(self.answer, each)
 
 
-def test_who_is_second_finds_its_version_there() -> None:
+def test_a_concurrent_registration_of_the_same_version_is_found() -> None:
     beaten = Registered(topic(FIRST))
     assert beaten.register(topic(FIRST)) is False
     assert [each.version for each in beaten.kept] == [1]
 
 
-def test_who_is_second_compares_with_the_first() -> None:
+def test_a_concurrent_registration_is_compared_with_the_first() -> None:
     beaten = Registered(topic(WITH_OPTIONAL))
     assert beaten.register(topic([*WITH_OPTIONAL, ("more", int, 0)], 2)) is True
     assert [each.version for each in beaten.kept] == [1, 2]
@@ -125,12 +127,12 @@ def test_who_is_second_compares_with_the_first() -> None:
         Registered(topic(WITH_OPTIONAL)).register(topic(FIRST, 2))
 
 
-def test_a_registration_ends_also_if_others_never_stop() -> None:
+def test_a_registration_ends_even_if_others_keep_registering() -> None:
     with pytest.raises(MisuseError, match="version 99 of topic 'orders' is not registered: others register"):
         Registered(*(topic(FIRST, n) for n in range(1, 50))).register(topic(FIRST, 99))
 
 
-def test_a_list_goes_on_behind_the_last_one_of_a_page() -> None:
+def test_the_next_page_starts_after_the_last_version() -> None:
     pages = [["a", "b"], ["c"]]
     asked = []
 

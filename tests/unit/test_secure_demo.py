@@ -50,7 +50,7 @@ def allowed(user: str, rights: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("user", RIGHTS)
-def test_no_part_can_do_without_one_of_its_rights(user: str) -> None:
+def test_every_right_of_every_process_is_needed(user: str) -> None:
     assert CALLS[user].keys() <= PERMISSIONS.keys()
     rights = tuple(RIGHTS[user])
     assert allowed(user, rights)

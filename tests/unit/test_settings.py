@@ -55,7 +55,7 @@ def refused(file: Path, text: str) -> str:
 # ---- values
 
 
-def test_the_kind_follows_from_default_and_unit() -> None:
+def test_the_kind_of_a_setting_follows_from_default_and_unit() -> None:
     assert {each.name: each.kind for each in CATALOGUE} == {
         "storage": SettingKind.TEXT,
         "wait_s": SettingKind.DURATION,
@@ -108,12 +108,12 @@ def test_a_value_is_read_from_text_and_from_toml(name: str, given: object, value
         ("storage", "a\nb", "is not a text on one line"),
     ],
 )
-def test_what_is_no_value_is_refused_with_the_rule_and_the_way_out(name: str, given: object, rule: str) -> None:
+def test_an_invalid_value_is_refused_with_rule_and_remedy(name: str, given: object, rule: str) -> None:
     with pytest.raises(MisuseError, match=re.escape(rule)):
         BY_NAME[name].value_of(given)
 
 
-def test_a_program_that_gives_a_value_out_of_bounds_is_told_the_field() -> None:
+def test_an_out_of_bounds_value_from_a_program_is_refused_with_the_field() -> None:
     with pytest.raises(MisuseError, match=r"^interval_s=0 is not a duration above 0s"):
         Config(interval_s=0)
     with pytest.raises(MisuseError, match=r"^queues='4' is not a whole number"):
@@ -123,7 +123,7 @@ def test_a_program_that_gives_a_value_out_of_bounds_is_told_the_field() -> None:
 # ---- sources
 
 
-def test_a_file_gives_values_of_a_scope_and_of_its_parts_and_tells_their_lines(file: Path) -> None:
+def test_a_file_sets_values_of_a_scope_and_its_sections_with_line_numbers(file: Path) -> None:
     file.write_text(
         "# how we run\n[metaq]\ndata_dir = '/log'\n\n[broker]\nwait_s = '5s'\ndelivery.pause_failures = 7\n"
     )
@@ -135,7 +135,7 @@ def test_a_file_gives_values_of_a_scope_and_of_its_parts_and_tells_their_lines(f
     assert from_file(file, CATALOGUE) == {"delivery.pause_failures": SettingValue(8, f"{file} line 2")}
 
 
-def test_an_error_in_a_file_names_line_setting_value_rule_and_way_out(file: Path) -> None:
+def test_an_error_in_a_file_names_line_setting_value_rule_and_remedy(file: Path) -> None:
     assert refused(file, "[broker]\n\nwait_s = 'soon'\n") == (
         "FILE line 3 gives no value for broker.wait_s: the value 'soon' is not a duration from 0s to 1m; "
         "give a number of seconds, or 30s, 12h, 7d"
@@ -148,12 +148,12 @@ def test_an_error_in_a_file_names_line_setting_value_rule_and_way_out(file: Path
     assert refused(file, "[broker\n").startswith("FILE is not a file of settings in TOML: ")
 
 
-def test_a_file_that_is_not_there_is_an_error(file: Path) -> None:
+def test_a_missing_file_is_an_error(file: Path) -> None:
     with pytest.raises(MisuseError, match=r"the settings cannot be read from .*txmsg\.toml: No such file"):
         from_file(file, CATALOGUE)
 
 
-def test_a_variable_gives_a_value_and_an_empty_one_none() -> None:
+def test_a_variable_sets_a_value_and_an_empty_one_does_not() -> None:
     environment = {"TXMSG_BROKER_QUEUES": "9", "TXMSG_BROKER_WAIT_S": "", "TXMSG_STORAGE": "postgresql://x"}
     assert from_environment(environment, CATALOGUE) == {
         "queues": SettingValue(9, "TXMSG_BROKER_QUEUES"),
@@ -165,14 +165,14 @@ def test_a_variable_gives_a_value_and_an_empty_one_none() -> None:
         from_environment({"TXMSG_BROKER_DELIVERY_PAUSE_FAILURES": "x"}, CATALOGUE)
 
 
-def test_a_variable_that_looks_like_a_setting_is_warned_of_unless_a_platform_has_set_it() -> None:
+def test_an_unknown_variable_with_the_prefix_is_warned_of_unless_a_platform_set_it() -> None:
     environment = {"TXMSG_BROKER_QUEUE": "9", "TXMSG_BROKER_SERVICE_HOST": "10.0.0.1", "TXMSG_BROKERS": "a:7700"}
     assert list(strange_variables(environment, CATALOGUE)) == [
         "the variable TXMSG_BROKER_QUEUE is not a setting and is ignored: did you mean TXMSG_BROKER_QUEUES?"
     ]
 
 
-def test_options_win_over_the_environment_which_wins_over_the_file(file: Path) -> None:
+def test_options_take_precedence_over_the_environment_and_that_over_the_file(file: Path) -> None:
     file.write_text("[broker]\nqueues = 1\nwait_s = 1\ninterval_s = 1\n")
     given = from_file(file, CATALOGUE)
     given |= from_environment({"TXMSG_BROKER_QUEUES": "2", "TXMSG_BROKER_WAIT_S": "2"}, CATALOGUE)
@@ -186,16 +186,16 @@ def test_options_win_over_the_environment_which_wins_over_the_file(file: Path) -
     assert sources["body_size_bytes_max"] == "default"
 
 
-def test_an_empty_text_among_repeated_options_means_none_of_them() -> None:
+def test_an_empty_repeated_option_means_an_empty_list() -> None:
     assert from_options({"topics": ("",)}, CATALOGUE) == {"topics": SettingValue((), "--topics")}
 
 
-def test_parts_are_made_of_their_own_values() -> None:
+def test_sections_are_built_from_their_own_values() -> None:
     made = made_of(Config, {"delivery.pause_failures": 7, "queues": 8})
     assert made == Config(queues=8, delivery=Part(pause_failures=7))
 
 
-def test_what_must_be_given_has_no_default() -> None:
+def test_a_required_setting_has_no_default() -> None:
     @dataclass(kw_only=True)
     class Needy:
         root: str = required("Where.", kind=SettingKind.TEXT, option="--root")
@@ -206,7 +206,7 @@ def test_what_must_be_given_has_no_default() -> None:
         made_of(Needy, {})
 
 
-def test_no_password_is_shown() -> None:
+def test_passwords_are_not_shown() -> None:
     shown = BY_NAME["storage"].show("postgresql://notify:geheim@db/notify?password=geheim&x=1")
     assert "geheim" not in shown
     assert "notify:***@db" in shown
@@ -220,7 +220,7 @@ def all_settings() -> list[Setting]:
 
 
 @pytest.mark.parametrize("entry", all_settings(), ids=lambda each: each.full_name)
-def test_every_entry_explains_itself_and_allows_its_own_default(entry: Setting) -> None:
+def test_every_entry_has_a_text_and_a_valid_default(entry: Setting) -> None:
     assert entry.meaning.endswith(".")
     assert entry.variable.startswith("TXMSG_")
     assert not entry.option or re.fullmatch("--[a-z-]+", entry.option)
@@ -228,6 +228,6 @@ def test_every_entry_explains_itself_and_allows_its_own_default(entry: Setting) 
         assert entry.value_of(entry.in_words(entry.default)) == entry.default
 
 
-def test_variables_are_unambiguous() -> None:
+def test_variable_names_are_unambiguous() -> None:
     variables = [(each.scope, each.variable) for each in all_settings()]
     assert len(set(variables)) == len(variables)

@@ -56,7 +56,7 @@ def of_either_list(events: list[Placed | Paid]) -> None:
     ("handler", "options"),
     [(of_either, {}), (of_either_message, {}), (of_either_list, {"batch": 2}), (of_either, {"runs_in": "processes"})],
 )
-def test_topic_decides_which_payload_of_a_union_it_is(handler: Any, options: Any) -> None:
+def test_the_topic_selects_the_payload_type_of_a_union(handler: Any, options: Any) -> None:
     app = Txmsg(group="g")
     app.subscribe(PLACED, PAID, **options)(handler)
     paid = Message("order.paid", b'{"order_id": 1, "cents": 7}')  # valid as Placed, too
@@ -67,7 +67,7 @@ def test_topic_decides_which_payload_of_a_union_it_is(handler: Any, options: Any
         handle_message(app, Message("order.paid", b'{"order_id": 1}'))
 
 
-def test_names_have_the_payload_that_the_handler_asks_for() -> None:
+def test_topics_given_by_name_have_the_payload_of_the_annotation() -> None:
     app = Txmsg(group="g")
 
     @app.subscribe("order.placed", "order.moved")
@@ -100,13 +100,13 @@ def of_placed(event: Placed) -> None:
         ((["a", "b"],), one, "it is of type list, not str"),
     ],
 )
-def test_topics_that_leave_something_open_are_refused_at_the_declaration(topics: Any, handler: Any, said: str) -> None:
+def test_ambiguous_topics_are_refused_at_declaration(topics: Any, handler: Any, said: str) -> None:
     with pytest.raises(TxmsgError, match=re.escape(said)):
         Txmsg(group="g").subscribe(*topics)(handler)
 
 
 @pytest.mark.parametrize("topics", [("order.*",), ("a", "order.paid"), ("*",), ("order.p*",)])
-def test_topics_of_two_handlers_of_a_group_must_not_overlap(topics: Any) -> None:
+def test_overlapping_topics_of_two_handlers_of_a_group_are_refused(topics: Any) -> None:
     app = Txmsg(group="g")
     app.subscribe("order.paid", "b")(one)
     app.subscribe(*topics, group="other")(one)
@@ -116,7 +116,7 @@ def test_topics_of_two_handlers_of_a_group_must_not_overlap(topics: Any) -> None
         assert app.subscriptions
 
 
-def test_patterns_are_handled_in_tests_as_their_topics() -> None:
+def test_handle_accepts_messages_of_topics_that_match_a_pattern() -> None:
     app = Txmsg(group="g")
 
     @app.subscribe("order.*")

@@ -22,7 +22,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_a_second_signal_acts_as_it_did_before() -> None:
+def test_a_second_signal_has_its_former_effect() -> None:
     stops: list[int] = []
     with signals.stopped_by_signals(lambda: stops.append(1)):
         signal.raise_signal(signal.SIGTERM)
@@ -31,7 +31,7 @@ def test_a_second_signal_acts_as_it_did_before() -> None:
     assert stops == [1]
 
 
-def test_of_a_process_that_takes_repeats_as_one_further_signals_change_nothing_until_it_has_ended() -> None:
+def test_with_repeats_ignored_further_signals_change_nothing_until_the_process_ends() -> None:
     stops: list[int] = []
     signals.take_repeats_as_one()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -43,14 +43,14 @@ def test_of_a_process_that_takes_repeats_as_one_further_signals_change_nothing_u
     assert len(stops) >= 1
 
 
-def test_of_a_process_that_takes_repeats_as_one_the_first_signal_before_it_runs_acts_as_before() -> None:
+def test_with_repeats_ignored_a_signal_before_the_run_has_its_former_effect() -> None:
     signals.take_repeats_as_one()
     with signals.stopped_by_signals(lambda: None):
         pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
-def test_a_copy_of_the_process_ends_by_a_signal_as_any_other() -> None:
+def test_a_forked_process_is_ended_by_a_signal() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with signals.stopped_by_signals(lambda: None):
         pid = os.fork()

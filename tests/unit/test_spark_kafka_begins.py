@@ -34,7 +34,7 @@ class Log:
     ("low", "offset", "place"),
     [(0, 1050, 50), (0, 999, 0), (0, 0, 0), (10, 999, 9), (10, 500, 9), (2000, 999, 1999), (10, 1105, 115)],
 )
-def test_below_what_is_kept_it_begins_before_the_first_place_so_that_the_loss_is_reported(
+def test_a_start_below_the_available_range_begins_before_it_so_that_spark_reports_the_loss(
     low: int, offset: int, place: int
 ) -> None:
     log: Any = Log(low)

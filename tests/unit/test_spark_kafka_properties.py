@@ -42,7 +42,7 @@ def test_tls_and_a_password_are_translated(tmp_path: Path) -> None:
     }
 
 
-def test_without_properties_there_is_nothing_to_translate() -> None:
+def test_without_properties_no_options_are_set() -> None:
     assert java_properties({}) == {}
 
 
@@ -57,6 +57,6 @@ def test_without_properties_there_is_nothing_to_translate() -> None:
         ({"ssl.key.pem": "-----"}, "one of ssl.certificate and ssl.key"),
     ],
 )
-def test_a_connection_that_java_cannot_make_so_is_refused(properties: dict[str, str], why: str) -> None:
+def test_a_connection_that_java_cannot_make_is_refused(properties: dict[str, str], why: str) -> None:
     with pytest.raises(MisuseError, match=why):
         java_properties(properties)

@@ -21,19 +21,21 @@ _TOPICS = st.from_regex(r"[ab_][ab._-]{0,5}", fullmatch=True)
 @example(patterns=["b", "?[!a]*"], topic="ab-b", prefix="p.")
 @example(patterns=["[a"], topic="a", prefix="")
 @example(patterns=["%"], topic="a", prefix="")
-def test_the_expression_finds_what_the_patterns_match(patterns: list[str], topic: str, prefix: str) -> None:
+def test_the_regular_expression_finds_the_topics_that_the_patterns_match(
+    patterns: list[str], topic: str, prefix: str
+) -> None:
     name = kafka_name(topic, prefix)
     matches = any(fnmatchcase(topic, pattern) for pattern in patterns) and not name.startswith("__")
     assert bool(re.search(expression_of(patterns, prefix), name)) == matches
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "trade.order", "p", "q.trade", "p..a", "p.-a"])
-def test_topics_of_others_are_not_found(name: str) -> None:
+def test_foreign_topics_are_not_found(name: str) -> None:
     assert topic_of(name, "p.") is None
     assert not re.search(expression_of(["*"], "p."), name)
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%audit", "%DLQ%audit"])
-def test_topics_of_groups_are_not_found(topic: str) -> None:
+def test_group_topics_are_not_found(topic: str) -> None:
     name = kafka_name(topic, "p.")
     assert not re.search(expression_of(["*", topic], "p."), name)

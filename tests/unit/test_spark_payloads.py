@@ -59,7 +59,7 @@ class Customer:
     parent: Customer | None = None
 
 
-def test_columns_of_a_pydantic_model() -> None:
+def test_a_pydantic_model_becomes_columns() -> None:
     # A price may be a number or a text, and an item has items: both stay JSON.
     items = "array<struct<name:string,price:string,parts:array<string>>>"
     assert payload_schema(Topic("orders", Order)).simpleString() == (
@@ -68,7 +68,7 @@ def test_columns_of_a_pydantic_model() -> None:
     )
 
 
-def test_columns_of_a_dataclass() -> None:
+def test_a_dataclass_becomes_columns() -> None:
     # A date-time has a timezone, which msgspec knows of annotated ones alone.
     assert payload_schema(Topic("customers", Customer)).simpleString() == (
         "struct<name:string,born_on:date,place:struct<street:string,digest:binary>,seen_at:array<timestamp>,"
@@ -93,12 +93,12 @@ def test_columns_of_a_dataclass() -> None:
         (True, "string"),
     ],
 )
-def test_types_of_others_schemas(schema: object, kind: str) -> None:
+def test_types_of_foreign_schemas_become_columns(schema: object, kind: str) -> None:
     whole = {"type": "object", "properties": {"x": schema}, "$defs": {"a/b": {"type": "string", "format": "date"}}}
     assert payload_schema(whole).simpleString() == f"struct<x:{kind}>"
 
 
-def test_what_has_no_columns_is_refused() -> None:
+def test_a_payload_without_columns_is_refused() -> None:
     with pytest.raises(MisuseError, match=r"payloads of Topic\('raw', bytes\) are not JSON objects with named fields"):
         payload_schema(Topic("raw", bytes))
     with pytest.raises(MisuseError, match=r"bodies of the schema \{'type': 'array'\} are not JSON objects"):

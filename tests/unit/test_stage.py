@@ -14,7 +14,7 @@ from txmsg.runtime.child import ChildFailed
 _SLOW = "import sys; sys.stdin.readline(); print('listening on here', flush=True); sys.stdin.read()"
 
 
-def test_what_is_waited_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_being_waited_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow.py").write_text(_SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     waited: list[str] = []
@@ -32,7 +32,7 @@ def test_what_is_waited_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert child.address == "here"
 
 
-def test_a_program_that_takes_too_long_is_a_failed_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_times_out_is_a_failed_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slow.py").write_text(_SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(stage, "_RUN_S_MAX", 0.01)

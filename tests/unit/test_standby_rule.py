@@ -28,7 +28,7 @@ def test_every_form_of_the_setting_is_read(setting: str, number: int, names: set
     assert StandbyRule.of(setting) == StandbyRule(number, frozenset(names))
 
 
-def test_standbys_count_by_their_names_whatever_their_case_and_all_of_them_for_a_star() -> None:
+def test_standbys_count_by_case_insensitive_name_and_all_of_them_for_a_star() -> None:
     standbys = ["Berlin", "berlin", "paris"]
     assert StandbyRule.of("BERLIN, rome").count(standbys) == 2
     assert StandbyRule.of("rome").count(standbys) == 0

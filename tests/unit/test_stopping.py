@@ -55,7 +55,7 @@ async def _metrics() -> tuple[str, Stop]:
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("serve", [_server, _gateway, _metrics])
-def test_a_connection_that_comes_while_a_server_stops_is_closed(
+def test_a_connection_accepted_while_a_server_stops_is_closed(
     serve: Callable[[], Awaitable[tuple[str, Stop]]], loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     async def stop_after(turns: int) -> socket.socket:

@@ -75,7 +75,7 @@ def starts(supervisor: Supervisor, children: list[Child], seconds: int) -> list[
     return found
 
 
-def test_a_process_that_cannot_be_started_is_tried_again_after_longer_and_longer(
+def test_a_process_that_cannot_be_started_is_retried_with_growing_delays(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, children: list[Child]
 ) -> None:
     tries: list[float] = []
@@ -95,7 +95,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_after_longer_and_longer
     assert len(children) == 1
 
 
-def test_where_every_process_is_too_large_they_are_replaced_less_and_less_often(
+def test_processes_that_are_all_too_large_are_replaced_less_and_less_often(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, children: list[Child]
 ) -> None:
     monkeypatch.setattr(module, "memory_of", lambda pid: 11)
@@ -105,9 +105,7 @@ def test_where_every_process_is_too_large_they_are_replaced_less_and_less_often(
     assert supervisor.pids == []
 
 
-def test_what_is_no_report_is_a_line_of_the_log(
-    supervisor: Supervisor, children: list[Child], lines: list[str]
-) -> None:
+def test_a_line_that_is_not_a_report_is_logged(supervisor: Supervisor, children: list[Child], lines: list[str]) -> None:
     supervisor.step(0)
     for line in ("printed by sitecustomize", "5", "[1]", '{"ready": tr'):
         children[0].say(line)
@@ -118,7 +116,7 @@ def test_what_is_no_report_is_a_line_of_the_log(
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
-def test_counters_never_go_back_when_a_process_ends(
+def test_counters_never_decrease_when_a_process_ends(
     supervisor: Supervisor, children: list[Child], monkeypatch: pytest.MonkeyPatch, is_replaced: bool
 ) -> None:
     counted: list[object] = []

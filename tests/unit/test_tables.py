@@ -26,7 +26,7 @@ def url(tmp_path: Path) -> str:
     return f"{tmp_path / 'shop.db'}"
 
 
-def test_an_engine_creates_what_is_absent_and_a_second_call_changes_nothing(url: str) -> None:
+def test_an_engine_creates_missing_tables_and_a_second_call_changes_nothing(url: str) -> None:
     engine = create_engine(f"sqlite:///{url}")
     create_tables(engine)
     create_tables(engine)
@@ -35,7 +35,7 @@ def test_an_engine_creates_what_is_absent_and_a_second_call_changes_nothing(url:
     engine.dispose()
 
 
-def test_a_connection_creates_them_in_its_transaction(url: str) -> None:
+def test_a_connection_creates_tables_in_its_transaction(url: str) -> None:
     engine = create_engine(f"sqlite:///{url}")
     with engine.connect() as connection:
         create_tables(connection)
@@ -46,7 +46,7 @@ def test_a_connection_creates_them_in_its_transaction(url: str) -> None:
 
 
 @pytest.mark.parametrize("by_connection", [False, True])
-async def test_the_asynchronous_kinds_are_awaited(url: str, by_connection: bool) -> None:
+async def test_async_engines_and_connections_are_awaited(url: str, by_connection: bool) -> None:
     async_engine = create_async_engine(f"sqlite+aiosqlite:///{url}")
     if by_connection:
         async with async_engine.begin() as connection:
@@ -59,7 +59,7 @@ async def test_the_asynchronous_kinds_are_awaited(url: str, by_connection: bool)
     engine.dispose()
 
 
-def test_anything_else_is_refused() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(MisuseError, match="give the Engine or AsyncEngine"):
         create_tables("sqlite:///shop.db")  # type: ignore[call-overload]
 

@@ -72,21 +72,23 @@ def test_a_handler_gets_payload_dependencies_and_middleware(app: Txmsg, seen: li
     assert seen.count("around") == 4
 
 
-def test_what_a_handler_raises_the_call_raises(app: Txmsg) -> None:
+def test_an_exception_of_the_handler_is_raised_by_the_call(app: Txmsg) -> None:
     with pytest.raises(LookupError, match="-1"):
         handle(app, ORDERS.message(Order(-1)))
     with pytest.raises(Reject, match="order"):
         handle(app, Message("order", b"no JSON"))
 
 
-async def test_a_handler_of_lists_gets_one_and_a_result_that_is_an_error_is_raised(app: Txmsg, seen: list[Any]) -> None:
+async def test_a_batch_handler_gets_a_list_and_an_exception_in_its_results_is_raised(
+    app: Txmsg, seen: list[Any]
+) -> None:
     await handle_async(app, *(Message("mail", b"", key=key) for key in "ac"))
     assert ["a", "c"] in seen
     with pytest.raises(LookupError, match="b"):
         await handle_async(app, *(Message("mail", b"", key=key) for key in "ab"))
 
 
-def test_a_message_as_it_was_received_is_given_as_it_is(app: Txmsg, seen: list[Any]) -> None:
+def test_a_received_message_is_passed_unchanged(app: Txmsg, seen: list[Any]) -> None:
     handle(app, ReceivedMessage("mail", b"", tag="urgent", attempt=3), group="urgent")
     assert ("urgent", 3) in seen
 
@@ -100,17 +102,17 @@ def test_a_message_as_it_was_received_is_given_as_it_is(app: Txmsg, seen: list[A
         ([Message("mail", b""), ORDERS.message(Order(1))], "topics: mail, order"),
     ],
 )
-def test_a_message_that_no_one_handler_gets_is_refused(app: Txmsg, messages: list[Message], said: str) -> None:
+def test_a_message_without_exactly_one_handler_is_refused(app: Txmsg, messages: list[Message], said: str) -> None:
     with pytest.raises(MisuseError, match=said):
         handle(app, *messages)
 
 
-async def test_a_coroutine_is_told_to_await_the_other_one(app: Txmsg) -> None:
+async def test_calling_handle_for_a_coroutine_names_the_async_variant(app: Txmsg) -> None:
     with pytest.raises(MisuseError, match="await handle_async"):
         handle(app, ORDERS.message(Order(1)))
 
 
-def test_a_handler_of_a_named_topic_gets_the_payload_that_its_annotations_say() -> None:
+def test_a_handler_of_a_topic_by_name_gets_its_annotated_payload() -> None:
     app = Txmsg(group="mailer")
     got: list[Any] = []
 

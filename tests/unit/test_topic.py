@@ -64,7 +64,7 @@ def as_received(message: Message) -> ReceivedMessage:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_payload_is_read_back_as_it_was_sent(kind: Any) -> None:
+def test_a_payload_round_trips(kind: Any) -> None:
     topic = Topic("order.placed", kind, key="order_id", ordering_key=lambda order: order.at.date(), version=3)
     order = kind(order_id=ID, total=Decimal("1.10"), at=AT, lines=["tea"])
     message = topic.message(order, tag="web", headers={"trace": "1"})
@@ -85,7 +85,7 @@ def test_a_payload_is_read_back_as_it_was_sent(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_json_that_was_sent_by_the_topics_name_is_read(kind: Any) -> None:
+def test_json_sent_by_topic_name_is_read(kind: Any) -> None:
     body = b'{"order_id": "%s", "total": "1.10", "at": "2026-01-02T03:04:05+00:00", "old": 1}' % str(ID).encode()
     payload = Topic("order.placed", kind).payload_of(ReceivedMessage("order.placed", body))
     assert payload == kind(order_id=ID, total=Decimal("1.10"), at=AT)
@@ -103,7 +103,9 @@ def test_json_that_was_sent_by_the_topics_name_is_read(kind: Any) -> None:
         (b"[" * 100_000, ""),
     ],
 )
-def test_what_is_not_valid_is_refused_with_its_place_and_without_its_values(kind: Any, body: bytes, where: str) -> None:
+def test_an_invalid_payload_is_refused_with_its_location_and_without_its_values(
+    kind: Any, body: bytes, where: str
+) -> None:
     topic = Topic("order.placed", kind, version=2)
     with pytest.raises(InvalidMessage) as refused:
         topic.received(ReceivedMessage("order.placed", body, headers={VERSION_HEADER: "1"}))
@@ -113,7 +115,7 @@ def test_what_is_not_valid_is_refused_with_its_place_and_without_its_values(kind
     assert "secret" not in text
 
 
-def test_text_bytes_and_any_json_object_are_payloads_too() -> None:
+def test_text_bytes_and_json_objects_are_payloads() -> None:
     texts, files, objects = Topic("t", str), Topic("f", bytes, key=len), Topic("o", dict, key="id")
     assert texts.received(as_received(texts.message("ö"))).payload == "ö"
     assert texts.message("ö").headers["content-type"] == "text/plain; charset=utf-8"
@@ -138,7 +140,7 @@ def test_text_bytes_and_any_json_object_are_payloads_too() -> None:
         (bytes, "application/avro", True),
     ],
 )  # fmt: skip
-def test_the_content_type_says_whether_a_body_is_read(kind: Any, content_type: str, is_read: bool) -> None:
+def test_only_a_matching_content_type_is_read(kind: Any, content_type: str, is_read: bool) -> None:
     body = Topic("t", OfDataclass).message(OfDataclass(ID, Decimal(1), AT)).body
     message = ReceivedMessage("t", body, headers={"content-type": content_type})
     if is_read:
@@ -148,7 +150,7 @@ def test_the_content_type_says_whether_a_body_is_read(kind: Any, content_type: s
             Topic("t", kind).received(message)
 
 
-def test_a_payload_that_no_reader_would_take_is_not_sent() -> None:
+def test_a_payload_that_readers_would_refuse_is_not_sent() -> None:
     with pytest.raises(InvalidMessage, match=r"not a valid OfDataclass: .*total"):
         Topic("t", OfDataclass).message(OfDataclass(ID, "much", AT))  # type: ignore[arg-type]
     changed = OfPydantic(order_id=ID, total=Decimal(1), at=AT)
@@ -167,7 +169,7 @@ def test_a_payload_that_no_reader_would_take_is_not_sent() -> None:
         Topic("t", OfDataclass, key="lines").message(OfDataclass(ID, Decimal(1), AT))
 
 
-def test_delays_and_missing_keys_go_on_to_the_message() -> None:
+def test_delays_and_missing_keys_are_passed_to_the_message() -> None:
     message = Topic("t", dict, key=lambda order: order.get("id")).message({}, deliver_after=timedelta(minutes=1))
     assert message.deliver_after == timedelta(minutes=1)
     assert message.key is None
@@ -211,7 +213,7 @@ class OfWithoutJson:
         (lambda: Topic("t", str, cloudevents=""), MisuseError, "must be True, False, or the source"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_when_a_topic_is_made(
+def test_an_invalid_topic_declaration_is_refused_at_construction(
     wrong: Callable[[], object], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=re.escape(text)) as refused:
@@ -224,7 +226,7 @@ def test_a_type_without_json_is_named() -> None:
         Topic("t", OfWithoutJson)
 
 
-def test_neither_pydantic_nor_msgspec_is_loaded_before_it_is_needed() -> None:
+def test_pydantic_and_msgspec_are_loaded_only_when_needed() -> None:
     program = (
         "import sys; from txmsg import Topic; Topic('t', dict).message({}); "
         "assert not {'pydantic', 'msgspec'} & sys.modules.keys(); "

@@ -21,14 +21,14 @@ AFTER: dict[str, set[str | None]] = {
 }
 
 
-def test_the_same_seed_gives_the_same_day_and_another_one_another() -> None:
+def test_the_seed_determines_the_day() -> None:
     assert list(steps(DAY)) == list(steps(DAY))
     assert initial_stock(DAY) == initial_stock(DAY)
     other = Load(rate=100, seconds=60, seed=4)
     assert [step.order for step in islice(steps(other), 20)] != [step.order for step in islice(steps(DAY), 20)]
 
 
-def test_a_faster_day_has_as_many_trades_as_its_rate_says_within_its_time() -> None:
+def test_a_faster_day_has_the_trades_of_its_rate_within_its_time() -> None:
     for rate, seconds in ((1.0, 1.0), (0.5, 60.0), (1_000.0, 3.3)):
         found = list(steps(Load(rate=rate, seconds=seconds)))
         assert len(found) == round(rate * seconds)
@@ -36,7 +36,7 @@ def test_a_faster_day_has_as_many_trades_as_its_rate_says_within_its_time() -> N
         assert all(before.at_s < after.at_s for before, after in pairwise(found))
 
 
-def test_the_rush_at_midnight_is_the_height_of_the_day_and_what_was_before_its_low() -> None:
+def test_load_is_highest_at_midnight_and_lowest_before() -> None:
     by_tenth = Counter(int(step.at_s / DAY.seconds * 20) for step in steps(DAY))
     midnight = int(MIDNIGHT * 20)
     assert max(by_tenth, key=by_tenth.__getitem__) == midnight
@@ -45,7 +45,7 @@ def test_the_rush_at_midnight_is_the_height_of_the_day_and_what_was_before_its_l
     assert by_tenth[0] < 0.7 * DAY.trades / 20
 
 
-def test_every_order_goes_its_way_once_and_in_order() -> None:
+def test_every_order_takes_its_steps_once_and_in_order() -> None:
     before: dict[str, str | None] = defaultdict(lambda: None)
     seen: Counter[str] = Counter()
     for step in steps(DAY):
@@ -56,7 +56,7 @@ def test_every_order_goes_its_way_once_and_in_order() -> None:
     assert seen["created"] > seen["paid"] > seen["shipped"] > seen["refunded"] > 0
 
 
-def test_orders_name_what_is_sold_at_its_price() -> None:
+def test_orders_name_existing_items_at_their_price() -> None:
     items = {item.code: item for item in ITEMS}
     for step in islice(steps(DAY), 500):
         order, item = step.order, items[step.order.item]
@@ -66,7 +66,7 @@ def test_orders_name_what_is_sold_at_its_price() -> None:
         assert order.category in CATEGORIES
 
 
-def test_of_some_items_there_is_too_little_and_of_most_enough() -> None:
+def test_some_items_sell_out_and_most_do_not() -> None:
     stock = initial_stock(DAY)
     wanted: Counter[str] = Counter()
     for step in steps(DAY):
@@ -79,6 +79,6 @@ def test_of_some_items_there_is_too_little_and_of_most_enough() -> None:
 @pytest.mark.parametrize(
     ("rate", "seconds"), [(0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, 0.0), (0.1, 1.0), (1e9, 1.0)]
 )
-def test_what_is_no_load_is_refused(rate: float, seconds: float) -> None:
+def test_an_invalid_load_is_refused(rate: float, seconds: float) -> None:
     with pytest.raises(ValueError, match="trades per second"):
         Load(rate=rate, seconds=seconds)

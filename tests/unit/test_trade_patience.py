@@ -33,7 +33,9 @@ class EmptyStage(TradeStage):
         return 0
 
 
-def test_that_nothing_moves_counts_from_when_all_have_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_stall_timeout_starts_when_all_processes_have_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", -1.0)
     load, spark = Load(rate=100, seconds=6, seed=5), Starting("spark")
     stage = EmptyStage(tmp_path, load)

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine
 from tests.unclosed import none_left
 
 
-def test_a_connection_left_open_is_named_with_its_database_and_where_it_was_opened(tmp_path: Path) -> None:
+def test_an_open_connection_is_named_with_its_database_and_origin(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as told, none_left(within_s=0):
         kept = sqlite3.connect(tmp_path / "shop.db")
     assert "shop.db" in str(told.value)
@@ -24,19 +24,19 @@ def test_a_connection_left_open_is_named_with_its_database_and_where_it_was_open
     kept.close()
 
 
-def test_so_is_one_that_nothing_refers_to(tmp_path: Path) -> None:
+def test_an_unreferenced_open_connection_is_named(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"lost\.db"), none_left(within_s=0):
         sqlite3.connect(tmp_path / "lost.db")
 
 
-def test_so_is_one_in_the_pool_of_an_engine(tmp_path: Path) -> None:
+def test_an_open_connection_in_an_engine_pool_is_named(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'pooled.db'}")
     with pytest.raises(AssertionError, match=r"pooled\.db"), none_left(within_s=0), engine.connect():
         pass
     engine.dispose()
 
 
-async def test_those_that_are_closed_are_not(tmp_path: Path) -> None:
+async def test_closed_connections_are_not_named(tmp_path: Path) -> None:
     with none_left():
         engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
         with engine.connect():
@@ -50,7 +50,7 @@ async def test_those_that_are_closed_are_not(tmp_path: Path) -> None:
             sqlite3.connect(tmp_path / "absent" / "shop.db")
 
 
-def test_a_connection_to_postgresql_left_open_is_named_likewise(database_url: str) -> None:
+def test_an_open_connection_to_postgresql_is_named(database_url: str) -> None:
     with pytest.raises(AssertionError) as told, none_left(within_s=0):
         kept = psycopg.connect(database_url)
     assert str(psycopg.conninfo.conninfo_to_dict(database_url)["dbname"]) in str(told.value)
@@ -60,12 +60,12 @@ def test_a_connection_to_postgresql_left_open_is_named_likewise(database_url: st
         psycopg.connect(database_url).close()
 
 
-def test_one_that_was_open_before_is_not(tmp_path: Path) -> None:
+def test_a_connection_opened_before_the_test_is_not_named(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")), none_left(within_s=0):
         pass
 
 
-def test_one_that_is_collected_warns_and_says_where_it_was_opened(tmp_path: Path) -> None:
+def test_a_garbage_collected_open_connection_warns_with_its_origin(tmp_path: Path) -> None:
     gc.collect()
     kept: sqlite3.Connection | None = sqlite3.connect(tmp_path / "shop.db")
     assert "sqlite3.Connection object" in repr(kept)

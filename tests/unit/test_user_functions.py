@@ -41,7 +41,7 @@ async def coroutine(argument: object) -> None:
 
 
 @pytest.mark.parametrize("function", [plain, coroutine])
-async def test_the_text_of_an_exception_shows_the_users_frames_and_none_of_the_callers(
+async def test_the_text_of_an_exception_shows_only_frames_of_the_user(
     function: Callable[[Any], Any],
 ) -> None:
     with ThreadPoolExecutor(1) as threads, pytest.raises(LookupError) as caught:
@@ -62,11 +62,11 @@ class Handler:
 
 
 @pytest.mark.parametrize("convert", [None, str.upper])
-def test_an_object_that_is_called_as_a_coroutine_runs_on_the_loop(convert: Callable[[Any], Any] | None) -> None:
+def test_an_object_with_an_async_call_runs_on_the_event_loop(convert: Callable[[Any], Any] | None) -> None:
     assert UserFunction("a handler", Handler(), "message", convert=convert).is_coroutine
 
 
-def test_a_library_is_one_line_behind_the_users_own() -> None:
+def test_a_library_takes_one_line_after_the_frames_of_the_user() -> None:
     text = text_of(raised(lambda: json.loads("{")))
     _, at, raised_in = text.splitlines()[:3]
     assert at.startswith("  at <lambda>, ")
@@ -74,7 +74,7 @@ def test_a_library_is_one_line_behind_the_users_own() -> None:
     assert raised_in.startswith("  raised in raw_decode, ") or raised_in.startswith("  raised in decode, ")
 
 
-def test_a_long_text_does_not_push_the_users_line_out_of_what_is_kept_of_an_attempt() -> None:
+def test_a_long_error_text_does_not_displace_the_line_of_the_user() -> None:
     def handle() -> None:
         raise ValueError("x" * 5000 + "\nand more")
 
@@ -83,12 +83,12 @@ def test_a_long_text_does_not_push_the_users_line_out_of_what_is_kept_of_an_atte
     assert text.endswith("x\nand more")
 
 
-def test_an_application_that_is_installed_as_a_library_has_frames_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_application_installed_as_a_package_has_its_own_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reason, "_LIBRARIES", (str(Path(__file__).parent),))
     assert "  at deep, " in text_of(raised(lambda: deep("tea")))
 
 
-def test_what_txmsg_made_of_an_exception_shows_where_that_one_came_from() -> None:
+def test_an_exception_translated_by_txmsg_shows_its_cause() -> None:
     def handle(_: object) -> None:
         raise SystemExit("bye")
 
@@ -99,7 +99,7 @@ def test_what_txmsg_made_of_an_exception_shows_where_that_one_came_from() -> Non
     assert "  caused by SystemExit: bye" in text
 
 
-def test_an_exception_that_txmsg_raised_itself_says_where() -> None:
+def test_an_exception_raised_by_txmsg_shows_its_location() -> None:
     with pytest.raises(MisuseError) as caught:
         check_takes("a handler", 5, "message")
     text = text_of(caught.value.with_traceback(caught.tb.tb_next))
@@ -144,7 +144,7 @@ def handled_count(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize("kind", LAZY)
-def test_a_message_whose_handler_left_its_work_for_later_is_not_handled(kind: str, engine: Engine) -> None:
+def test_a_message_whose_handler_returned_unfinished_work_is_not_handled(kind: str, engine: Engine) -> None:
     handler = idempotent(sessionmaker(engine), group="g")(LAZY[kind])
     with pytest.raises(MisuseError, match=f"returned a {kind}"):
         handler(ReceivedMessage("t", b""))
@@ -165,7 +165,7 @@ class EffectsLater:
         return work()
 
 
-async def test_what_a_coroutine_returns_to_be_awaited_is_part_of_its_transaction(engine: Engine) -> None:
+async def test_an_awaitable_returned_by_a_coroutine_runs_in_its_transaction(engine: Engine) -> None:
     async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
     effects = EffectsLater()
     await idempotent(async_sessionmaker(async_engine), group="g")(effects)(ReceivedMessage("t", b""))
@@ -174,7 +174,7 @@ async def test_what_a_coroutine_returns_to_be_awaited_is_part_of_its_transaction
     assert handled_count(engine) == 1
 
 
-def test_without_words_the_class_and_the_frames_are_left() -> None:
+def test_without_the_message_class_and_frames_remain() -> None:
     words = "no bed for Ann\n  at Ann, home line 3"
 
     def handle() -> None:
@@ -191,11 +191,11 @@ def test_without_words_the_class_and_the_frames_are_left() -> None:
 @pytest.mark.parametrize(
     "text", ["", "Ann is ill", "Ann", "a b: Ann", "  at Ann, home", "no colon\n  Ann", "Ann: no bed\n  at home"]
 )
-def test_of_other_texts_no_word_is_left(text: str) -> None:
+def test_other_texts_are_removed_completely(text: str) -> None:
     assert without_words(text) == "its words are not kept, as they may quote the body"
 
 
-def test_a_consumer_that_decrypts_tells_no_words_of_an_error() -> None:
+def test_a_decrypting_consumer_reports_no_error_message() -> None:
     message = ReceivedMessage("t", b"ann")
     encryption = AesGcm({"july": bytes(32)}, current="july")
     for subscriptions, said in ((Subscriptions("g"), True), (Subscriptions("g", None, encryption), False)):

@@ -34,14 +34,14 @@ def met(cause: Exception) -> StorageError:
         "consuming input failed: server closed the connection unexpectedly",
     ],
 )
-def test_a_server_that_is_not_reached_or_cannot_work_yet_is_waited_for(text: str) -> None:
+def test_an_unreachable_or_starting_server_is_waited_for(text: str) -> None:
     assert may_pass(met(psycopg.OperationalError(text)), "postgresql://notify@/notify?host=/nowhere&hostaddr=bad")
 
 
 @pytest.mark.parametrize(
     "cause", [psycopg.errors.CannotConnectNow, psycopg.errors.AdminShutdown, psycopg.errors.TooManyConnections]
 )
-def test_a_session_that_the_server_ends_is_waited_for(cause: type[psycopg.Error]) -> None:
+def test_a_session_ended_by_the_server_is_waited_for(cause: type[psycopg.Error]) -> None:
     assert may_pass(met(cause()), NOWHERE)
 
 
@@ -55,11 +55,11 @@ def test_a_session_that_the_server_ends_is_waited_for(cause: type[psycopg.Error]
     ],
     ids=lambda cause: type(cause).__name__,
 )
-def test_what_no_waiting_changes_is_not_waited_for(cause: Exception) -> None:
+def test_a_permanent_error_is_not_waited_for(cause: Exception) -> None:
     assert not may_pass(met(cause), NOWHERE)
 
 
 @pytest.mark.parametrize("text", [f'{AT}FATAL:  database "notify" does not exist', f"{AT}ВАЖНО:  пароль не подошёл"])
-def test_a_refusal_is_waited_for_only_while_the_server_takes_no_connections(text: str, notify_url: str) -> None:
+def test_a_refusal_is_waited_for_only_while_the_server_accepts_no_connections(text: str, notify_url: str) -> None:
     assert not may_pass(met(psycopg.OperationalError(text)), notify_url)
     assert may_pass(met(psycopg.OperationalError(text)), NOWHERE)

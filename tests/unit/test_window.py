@@ -48,7 +48,7 @@ def taken(window: InFlightWindow, count: int, *, token: int = 1, deadline: float
     return [each[0] for each in window.take_rows(QueueFetch(count, LARGE), Visibility(token=token, deadline=deadline))]
 
 
-def test_messages_are_given_in_order_and_once() -> None:
+def test_messages_are_delivered_in_order_and_once() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 5))
     assert taken(window, 3) == [0, 1, 2]
@@ -57,7 +57,7 @@ def test_messages_are_given_in_order_and_once() -> None:
     assert window.outstanding_count == 5
 
 
-def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
+def test_the_cursor_advances_over_contiguous_acknowledgements() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 6))
     taken(window, 6)
@@ -70,7 +70,7 @@ def test_cursor_moves_over_what_is_acked_without_a_gap() -> None:
     assert window.outstanding_count == 0
 
 
-def test_ack_under_another_token_is_late() -> None:
+def test_an_ack_with_another_token_is_late() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 2))
     taken(window, 2, token=4)
@@ -79,7 +79,7 @@ def test_ack_under_another_token_is_late() -> None:
     assert ack(window, 0, token=4) == [0]
 
 
-def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
+def test_an_offset_named_twice_in_one_ack_is_done_and_late() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 2))
     taken(window, 2)
@@ -89,7 +89,7 @@ def test_an_offset_named_twice_in_one_answer_is_done_and_late() -> None:
     assert window.failing() == {1: DeliveryFailure("no")}
 
 
-def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
+def test_a_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 2))
     taken(window, 2)
@@ -104,7 +104,7 @@ def test_refused_message_is_not_acked_before_its_retry_is_stored() -> None:
     assert not window.failing()
 
 
-def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
+def test_a_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 3))
     taken(window, 2, deadline=30)
@@ -118,7 +118,7 @@ def test_message_not_acked_in_time_fails_and_its_receipt_is_void() -> None:
     assert window.progress().next_offset == 2
 
 
-def test_restart_leaves_out_what_was_acked() -> None:
+def test_a_restart_skips_acknowledged_messages() -> None:
     window = InFlightWindow(10, [(12, 14), (15, 16)])
     assert window.position == 10
     window.put_rows(rows(10, 13))
@@ -129,11 +129,11 @@ def test_restart_leaves_out_what_was_acked() -> None:
     assert window.progress()[:2] == (14, ((15, 16),))
 
 
-def test_restart_with_ranges_at_the_cursor_moves_it() -> None:
+def test_a_restart_advances_the_cursor_over_adjacent_ranges() -> None:
     assert InFlightWindow(3, [(3, 5), (5, 6), (8, 9)]).progress()[:2] == (6, ((8, 9),))
 
 
-def test_what_is_settled_and_not_in_the_cursor_is_still_to_be_written() -> None:
+def test_settled_messages_missing_from_the_cursor_are_still_written() -> None:
     assert not InFlightWindow(3, [(5, 6)], settled=[2, 5]).is_dirty, "the cursor says so already"
     window = InFlightWindow(3, [(5, 6)], settled=[3, 7])
     assert window.is_dirty
@@ -142,7 +142,7 @@ def test_what_is_settled_and_not_in_the_cursor_is_still_to_be_written() -> None:
     assert not window.is_dirty
 
 
-def test_put_takes_only_what_comes_next() -> None:
+def test_put_accepts_only_the_next_offset() -> None:
     window = InFlightWindow(0)
     with pytest.raises(AssertionError, match="dense"):
         window.put_rows(rows(1, 3))
@@ -176,7 +176,7 @@ def test_one_slow_message_does_not_stop_the_queue() -> None:
     assert window.progress()[:2] == (0, ((1, 1000),))
 
 
-def test_room_is_bounded_by_bytes_that_are_ready() -> None:
+def test_room_is_bounded_by_ready_bytes() -> None:
     window = InFlightWindow(0, size_bytes_max=10)
     window.put_rows([row(0, body=b"x" * 8)])
     assert window.room_bytes() == 2
@@ -196,7 +196,7 @@ def test_take_is_bounded_by_bytes_but_gives_at_least_one() -> None:
     assert len(window.take_rows(QueueFetch(5, 20, wanted=mine), Visibility(token=3, deadline=1))) == 2
 
 
-def test_headers_weigh_too() -> None:
+def test_headers_count_as_bytes() -> None:
     window = InFlightWindow(0, size_bytes_max=20)
     heavy = row(0, body=b"x" * 10)._replace(headers=b"h" * 10)
     window.put_rows([heavy, heavy._replace(offset=Offset(1))])
@@ -206,7 +206,7 @@ def test_headers_weigh_too() -> None:
     assert window.room_bytes() == 20
 
 
-def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
+def test_a_message_too_large_for_the_rest_of_a_reply_stays() -> None:
     window = InFlightWindow(0)
     window.put_rows([row(0, tag="a", body=b"x" * 10)])
     for mine in (ALL_TAGS, parse_tags("a")):
@@ -218,7 +218,7 @@ def test_what_is_too_large_for_the_rest_of_a_reply_stays() -> None:
     ] == [0]
 
 
-def test_what_nobody_wants_is_acked_at_once() -> None:
+def test_messages_without_a_subscriber_are_acked_at_once() -> None:
     window = InFlightWindow(0)
     window.put_rows([row(0, tag="b"), row(1, tag="a"), row(2), row(3, tag="a")])
     a = parse_tags("a")
@@ -230,7 +230,7 @@ def test_what_nobody_wants_is_acked_at_once() -> None:
     assert window.room_bytes() == InFlightWindow(0).room_bytes()
 
 
-def test_what_another_member_wants_stays_for_it_in_order() -> None:
+def test_messages_for_another_member_stay_in_order() -> None:
     window = InFlightWindow(0)
     window.put_rows([row(0, tag="b"), row(1, tag="a"), row(2, tag="b"), row(3, tag="c")])
     a, b, both = parse_tags("a"), parse_tags("b"), parse_tags("a || b")
@@ -261,7 +261,7 @@ def test_skipped_offsets_count_as_done() -> None:
     assert window.progress()[:2] == (100, ())
 
 
-def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
+def test_a_window_is_dirty_until_its_latest_progress_is_written() -> None:
     window = InFlightWindow(0)
     window.put_rows(rows(0, 2))
     taken(window, 2)
@@ -276,7 +276,7 @@ def test_window_is_dirty_until_its_latest_progress_is_written() -> None:
     assert not window.is_dirty
 
 
-def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
+def test_any_interleaving_acks_each_offset_once_and_not_too_early() -> None:
     rng = random.Random(5)
     for _ in range(60):
         window, end, token, now = InFlightWindow(0, count_max=25), 120, 0, 0.0
@@ -310,7 +310,7 @@ def test_any_interleaving_acks_each_offset_once_and_never_too_early() -> None:
             assert len(progress.acked) <= window.outstanding_count + 1
 
 
-def test_star_is_the_default_of_a_window() -> None:
+def test_a_window_accepts_all_tags_by_default() -> None:
     window = InFlightWindow(0)
     window.put_rows([row(0), row(1, tag="x")])
     assert len(window.take_rows(QueueFetch(2, LARGE, wanted=ALL_TAGS), Visibility(token=1, deadline=1))) == 2

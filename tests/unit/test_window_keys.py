@@ -24,7 +24,7 @@ def keyed(start: int, *keys: str | None, tag: str | None = None) -> list[StoredR
     ]
 
 
-def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:
+def test_only_one_message_of_a_key_is_delivered_and_other_keys_continue() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "a", None, "b", "a"))
     assert taken(window, 10) == [0, 2, 3]
@@ -35,7 +35,7 @@ def test_one_message_of_a_key_is_out_and_the_others_are_not_held_back() -> None:
     assert taken(window, 10, token=4) == [4]
 
 
-def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
+def test_a_failing_message_turns_the_rest_of_its_key_into_retries() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "b", "a"))
     taken(window, 10)
@@ -51,7 +51,7 @@ def test_a_failing_message_takes_the_rest_of_its_key_along_as_retries() -> None:
     assert window.progress()[:2] == (4, ())
 
 
-def test_a_key_is_free_again_when_its_retries_are_gone() -> None:
+def test_a_key_is_unblocked_when_its_retries_are_done() -> None:
     window = InFlightWindow(0, blocked_keys=["a"])
     window.put_rows(keyed(0, "a", "b"))
     assert taken(window, 10) == [1]
@@ -64,7 +64,7 @@ def test_a_key_is_free_again_when_its_retries_are_gone() -> None:
     assert taken(window, 10, token=2) == [2]
 
 
-def test_a_retry_asked_for_by_a_person_waits_for_the_message_of_its_key_that_is_out() -> None:
+def test_a_requested_retry_waits_for_the_delivered_message_of_its_key() -> None:
     window = InFlightWindow(5)
     window.put_rows(keyed(5, "a", "a"))
     taken(window, 10)
@@ -90,7 +90,7 @@ def run(window: InFlightWindow, count: int, *, token: int = 1, wanted: str = "*"
     return [row.offset for row in rows]
 
 
-def test_one_consumer_gets_several_messages_of_a_key_in_order_and_nobody_more_of_it_until_all_are_settled() -> None:
+def test_a_run_of_a_key_goes_to_one_consumer_until_all_its_messages_are_settled() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "b", "a", None, "a", "b", "a"))
     assert run(window, 6) == [0, 1, 2, 3, 4, 6]
@@ -104,7 +104,7 @@ def test_one_consumer_gets_several_messages_of_a_key_in_order_and_nobody_more_of
     assert run(window, 6, token=5) == [7, 8]
 
 
-def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> None:
+def test_a_run_ends_at_the_limit_and_before_messages_for_another_member() -> None:
     window = InFlightWindow(0)
     window.put_rows([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y"), *keyed(3, "a", tag="x")])
     assert run(window, 9, wanted="x") == [0, 1]
@@ -121,7 +121,7 @@ def test_a_run_ends_where_room_ends_and_before_what_another_member_wants() -> No
     ]
 
 
-def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
+def test_messages_without_a_subscriber_are_acked_within_a_run() -> None:
     window = InFlightWindow(0)
     window.put_rows([*keyed(0, "a", tag="x"), *keyed(1, "a", tag="y"), *keyed(2, "a", tag="x")])
     mine = parse_tags("x")
@@ -133,7 +133,7 @@ def test_what_nobody_wants_is_acknowledged_within_a_run() -> None:
     assert window.progress().next_offset == 2
 
 
-def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_settled() -> None:
+def test_a_failure_in_a_run_is_written_after_earlier_messages_are_settled() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "a", "a", "a"))
     assert run(window, 3) == [0, 1, 2]
@@ -150,7 +150,7 @@ def test_a_failure_in_a_run_is_not_written_before_what_is_out_ahead_of_it_is_set
     assert window.block("a")
 
 
-def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run() -> None:
+def test_an_uncounted_return_is_not_overtaken_by_later_failures_of_its_run() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "a", "a", "a"))
     assert run(window, 3) == [0, 1, 2]
@@ -164,7 +164,7 @@ def test_what_comes_back_uncounted_is_not_overtaken_by_later_failures_of_its_run
     assert run(window, 9, token=2) == [0, 1, 2, 3]
 
 
-def test_tags_nobody_wants_do_not_stop_their_key() -> None:
+def test_messages_with_unsubscribed_tags_do_not_block_their_key() -> None:
     window = InFlightWindow(0)
     window.put_rows([*keyed(0, "a", "a", tag="x"), *keyed(2, "a", tag="y")])
     mine = parse_tags("y")
@@ -177,7 +177,7 @@ def test_tags_nobody_wants_do_not_stop_their_key() -> None:
     assert window.progress().next_offset == 2
 
 
-def test_what_waits_behind_a_key_counts_as_room_and_as_memory() -> None:
+def test_messages_waiting_behind_a_key_count_as_room_and_memory() -> None:
     memory = WindowMemory(10 * (ROW_SIZE_BYTES + 4))
     window = InFlightWindow(0, count_max=10, size_bytes_max=40, memory=memory)
     window.put_rows(keyed(0, *["a"] * 10))
@@ -190,7 +190,7 @@ def test_what_waits_behind_a_key_counts_as_room_and_as_memory() -> None:
     assert window.room_bytes() == 40
 
 
-def test_a_closed_window_weighs_nothing() -> None:
+def test_a_closed_window_uses_no_memory() -> None:
     memory = WindowMemory()
     window = InFlightWindow(0, memory=memory)
     window.put_rows(keyed(0, "a", "a", None))
@@ -200,7 +200,7 @@ def test_a_closed_window_weighs_nothing() -> None:
     assert memory.size_bytes == 0
 
 
-def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_it() -> None:
+def test_messages_failed_during_a_pause_are_read_again_before_others_of_their_key() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", None, "a", None, None))
     assert taken(window, 4) == [0, 1, 3, 4]
@@ -219,7 +219,7 @@ def test_what_failed_during_a_pause_is_read_again_and_nothing_of_its_key_before_
     assert window.progress()[:2] == (5, ())
 
 
-def test_what_waited_here_before_the_first_unread_message_is_read_again_too() -> None:
+def test_messages_waiting_before_the_first_unread_one_are_read_again() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "a", "b", None))
     assert taken(window, 2) == [0, 2]
@@ -242,7 +242,7 @@ def test_what_waited_here_before_the_first_unread_message_is_read_again_too() ->
     assert window.position == 0, "ready for another member"
 
 
-def test_what_comes_back_while_it_is_read_again_is_not_lost() -> None:
+def test_a_message_returned_during_a_reread_is_not_lost() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, "a", "b", "b"))
     taken(window, 9)
@@ -254,7 +254,7 @@ def test_what_comes_back_while_it_is_read_again_is_not_lost() -> None:
     assert taken(window, 9, token=2) == [0, 1]
 
 
-def test_rows_acknowledged_while_they_were_read_are_left_out() -> None:
+def test_rows_acknowledged_during_their_read_are_left_out() -> None:
     window = InFlightWindow(0)
     window.put_rows(keyed(0, None, None, None))
     taken(window, 9)

@@ -229,7 +229,7 @@ def _play(world: World, step: str, n: int) -> None:
 
 @settings(max_examples=100)
 @given(keys=st.lists(KEYS, min_size=1, max_size=12))
-def test_messages_of_other_keys_are_never_held_back(keys: list[str | None]) -> None:
+def test_messages_of_other_keys_are_never_delayed(keys: list[str | None]) -> None:
     """While one key fails, everything else that fits the window can be taken, without any answer for that key."""
     world = World(["x", *keys])
     world.window = InFlightWindow(0)

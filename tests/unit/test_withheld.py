@@ -40,7 +40,9 @@ _REPLIES: dict[str, Any] = {
         (("dead-letter", "show", str(ID)), "dead_letters"),
     ],
 )
-def test_what_is_withheld_is_said_to_be(words: tuple[str, ...], field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_withheld_fields_are_reported_with_the_missing_right(
+    words: tuple[str, ...], field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ask(_: object, method: Method[Any, Any], __: Any) -> Any:
         return _REPLIES[method.name]
 

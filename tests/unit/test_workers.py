@@ -132,7 +132,7 @@ KINDS = pytest.mark.parametrize("kind", ["loop", "threads"])
 
 
 @KINDS
-async def test_what_a_handler_sets_in_its_context_is_not_seen_by_the_next_run(kind: str) -> None:
+async def test_context_variables_of_a_handler_do_not_leak_into_the_next_run(kind: str) -> None:
     """A run is a queue's: another queue's must not act for the user, or in the trace, of the former."""
     seen: list[str] = []
 
@@ -160,7 +160,7 @@ async def _seen() -> str:
 
 
 @KINDS
-async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
+async def test_every_message_is_acked_refused_or_dropped_once(kind: str) -> None:
     def call(message: ReceivedMessage) -> None:
         assert in_handler.get()
         if message.offset == 3:
@@ -177,7 +177,7 @@ async def test_each_message_is_acked_refused_or_dropped_once(kind: str) -> None:
         assert told.dropped == 2
 
 
-def test_the_error_told_of_a_handler_can_be_stored_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_any_handler_error_text_can_be_stored(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.CRITICAL, logger="txmsg.consumer.subscriptions"):
         handler = Handler("g", "t", UserFunction("the handler", print, "message"))
         failure = handler.failure_of(ReceivedMessage("t", b""), ValueError("a \0 b \ud800 c"))
@@ -237,7 +237,7 @@ async def test_a_handler_that_cancels_its_own_task_costs_no_worker() -> None:
         assert (sorted(told.acked), told.dropped) == ([1, 2], 1)
 
 
-async def test_what_too_few_threads_can_be_started_for_is_handled_by_those_that_are_there(
+async def test_messages_are_handled_by_fewer_threads_if_no_more_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start = threading.Thread.start
@@ -263,7 +263,7 @@ async def test_what_too_few_threads_can_be_started_for_is_handled_by_those_that_
         assert told.dropped == 10, "they are redelivered, to a process that can handle them"
 
 
-async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
+async def test_a_handler_that_swallows_its_cancellation_does_not_delay_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("txmsg.consumer.workers._CANCEL_S_MAX", 0.01)
@@ -285,7 +285,7 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end
     assert told.acked == [0], "the one that went on to its end, and none after it"
 
 
-async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
+async def test_concurrent_handlers_never_exceed_the_number_of_workers() -> None:
     running = most = 0
 
     async with working(3) as (workers, told):
@@ -311,7 +311,7 @@ async def test_no_more_handlers_run_at_once_than_there_are_workers() -> None:
 
 
 @KINDS
-async def test_messages_of_a_run_are_handled_in_order_and_runs_side_by_side(kind: str) -> None:
+async def test_messages_of_a_run_are_handled_in_order_and_runs_in_parallel(kind: str) -> None:
     handled: list[int | None] = []
 
     def note(message: ReceivedMessage) -> None:
@@ -343,7 +343,7 @@ async def test_messages_of_a_run_are_handled_in_order_and_runs_side_by_side(kind
 
 
 @KINDS
-async def test_a_run_that_is_told_to_stop_ends_after_the_message_it_is_at(kind: str) -> None:
+async def test_a_stopped_run_ends_after_its_current_message(kind: str) -> None:
     is_stopped = False
 
     def stop(message: ReceivedMessage) -> None:
@@ -357,7 +357,7 @@ async def test_a_run_that_is_told_to_stop_ends_after_the_message_it_is_at(kind: 
         assert run.noted == [None, None]
 
 
-async def test_a_cancelled_handler_ends_its_run_and_nothing_is_noted_of_its_message() -> None:
+async def test_a_cancelled_handler_ends_its_run_without_settling_its_message() -> None:
     async def call(message: ReceivedMessage) -> None:
         if message.offset == 1:
             task = asyncio.current_task()
@@ -373,7 +373,7 @@ async def test_a_cancelled_handler_ends_its_run_and_nothing_is_noted_of_its_mess
 
 
 @KINDS
-async def test_what_is_called_before_a_handler_refuses_its_message_by_raising(kind: str) -> None:
+async def test_an_exception_in_the_before_hook_refuses_the_message(kind: str) -> None:
     called: list[int | None] = []
 
     def before(message: ReceivedMessage) -> None:
@@ -390,7 +390,7 @@ async def test_what_is_called_before_a_handler_refuses_its_message_by_raising(ki
     assert (called, told.acked, list(told.refused)) == ([1], [1], [0])
 
 
-async def test_threads_run_at_once() -> None:
+async def test_def_handlers_run_in_parallel_threads() -> None:
     meeting = threading.Barrier(3, timeout=DEADLINE_S)
 
     async with working(3) as (workers, told):
@@ -400,7 +400,7 @@ async def test_threads_run_at_once() -> None:
 
 
 @pytest.mark.parametrize("run_count", [1, 1000])
-async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns(run_count: int) -> None:
+async def test_handlers_that_never_wait_do_not_block_the_event_loop(run_count: int) -> None:
     async with working_on_series(16) as workers:
 
         async def call(message: ReceivedMessage) -> None:
@@ -415,7 +415,7 @@ async def test_handlers_that_wait_for_nothing_leave_the_loop_its_turns(run_count
         assert turns >= 1000 // 50
 
 
-async def test_of_many_workers_one_goes_on_in_each_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_worker_continues_in_each_iteration_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep, count, loop = asyncio.sleep, 0, asyncio.get_running_loop()
 
     def counted(delay: float) -> Any:
@@ -434,7 +434,7 @@ async def test_of_many_workers_one_goes_on_in_each_turn_of_the_loop(monkeypatch:
         assert count <= 5000 // 50
 
 
-async def test_all_workers_begin_though_a_turn_of_the_loop_is_for_fewer() -> None:
+async def test_all_workers_start_even_if_an_iteration_has_room_for_fewer() -> None:
     async with working(200) as (workers, told):
         meeting = asyncio.Barrier(200)
         workers.put_runs(deliveries(told, 200, lambda message: meeting.wait()))
@@ -442,7 +442,7 @@ async def test_all_workers_begin_though_a_turn_of_the_loop_is_for_fewer() -> Non
         assert len(told.acked) == 200
 
 
-async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
+async def test_a_slow_handler_does_not_delay_others() -> None:
     async with working(2) as (workers, told):
         go = asyncio.Event()
 
@@ -457,7 +457,7 @@ async def test_a_slow_handler_does_not_hold_up_those_behind_it() -> None:
         await told.until(5)
 
 
-async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
+async def test_messages_being_handled_when_workers_stop_are_dropped() -> None:
     workers, told, began = Workers[MessageDelivery](2, name="test"), Told(), asyncio.Event()
 
     async def call(message: ReceivedMessage) -> None:
@@ -470,7 +470,7 @@ async def test_what_is_being_handled_when_workers_end_is_dropped() -> None:
     assert (told.acked, told.refused, told.dropped) == ([], {}, 1)
 
 
-def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
+def test_a_thread_that_outlives_its_event_loop_ends_silently() -> None:
     go, done = threading.Event(), threading.Event()
 
     async def begin() -> None:
@@ -496,7 +496,7 @@ def test_a_thread_that_outlives_its_loop_ends_without_a_word() -> None:
 
 
 @KINDS
-async def test_workers_become_more_and_fewer_while_they_work(kind: str) -> None:
+async def test_the_number_of_workers_changes_while_they_work(kind: str) -> None:
     gate, running = threading.Event(), set[int]()
 
     def on_thread(message: ReceivedMessage) -> None:
@@ -537,7 +537,7 @@ async def test_workers_become_more_and_fewer_while_they_work(kind: str) -> None:
         await told.until(9)
 
 
-async def test_threads_never_exceed_the_limit_however_often_it_changes_while_they_are_busy() -> None:
+async def test_threads_never_exceed_the_limit_while_it_changes() -> None:
     gate = threading.Event()
 
     def handler(message: ReceivedMessage) -> None:
@@ -590,9 +590,7 @@ class MutedError(Unspeakable, TxmsgError): ...
 
 @KINDS
 @pytest.mark.parametrize("error", [MutedReject, MutedRetry, MutedSkip, MutedError])
-async def test_an_exception_of_the_users_whose_own_code_fails_costs_no_worker(
-    kind: str, error: type[Exception]
-) -> None:
+async def test_a_user_exception_whose_own_methods_fail_costs_no_worker(kind: str, error: type[Exception]) -> None:
     def call(message: ReceivedMessage) -> None:
         if message.offset != 2:
             raise error(message)
@@ -608,7 +606,7 @@ async def test_an_exception_of_the_users_whose_own_code_fails_costs_no_worker(
 
 
 @KINDS
-async def test_a_filter_of_the_log_that_raises_costs_no_worker_and_no_message(
+async def test_a_raising_log_filter_costs_no_worker_and_no_message(
     kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_: logging.LogRecord) -> bool:
@@ -632,9 +630,7 @@ async def test_a_filter_of_the_log_that_raises_costs_no_worker_and_no_message(
 
 
 @KINDS
-async def test_a_worker_goes_on_when_what_is_around_a_handler_fails(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_worker_continues_when_code_around_a_handler_fails(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Series):
         def note(self, failure: HandlerFailure | None) -> None:
             raise ZeroDivisionError
