@@ -80,7 +80,7 @@ def take(got: queue.Queue[bytes], count: int) -> list[bytes]:
     return [got.get(timeout=WAIT_S) for _ in range(count)]
 
 
-def test_brokers_share_the_queues_and_clients_that_know_one_reach_all(
+def test_brokers_share_the_queues_and_clients_of_one_reach_all(
     start_broker: StartBroker, brokers: list[BrokerProcess], database: Database
 ) -> None:
     first, second = brokers
@@ -135,7 +135,7 @@ def test_a_planned_stop_hands_queues_over_without_a_redelivery(
         assert got.empty(), "nothing came twice"
 
 
-def test_queues_of_a_killed_broker_go_to_the_other_and_nothing_is_lost(
+def test_queues_of_a_killed_broker_move_to_the_other_and_nothing_is_lost(
     brokers: list[BrokerProcess], database: Database
 ) -> None:
     first, second = brokers
@@ -151,7 +151,7 @@ def test_queues_of_a_killed_broker_go_to_the_other_and_nothing_is_lost(
     assert good.errors == []
 
 
-def test_a_broker_paused_beyond_its_lease_delivers_and_writes_nothing_of_before(
+def test_a_broker_paused_beyond_its_lease_discards_its_former_deliveries(
     brokers: list[BrokerProcess], database: Database, notify_url: str
 ) -> None:
     first, second = brokers
@@ -178,7 +178,7 @@ def test_a_broker_paused_beyond_its_lease_delivers_and_writes_nothing_of_before(
     assert "delivery stops until this broker has joined again" in log, log
 
 
-def test_a_broker_cut_off_from_the_database_gives_way_and_comes_back(
+def test_a_broker_cut_off_from_the_database_loses_its_queues_and_regains_them(
     start_broker: StartBroker, notify_url: str, database: Database
 ) -> None:
     with PostgresProxy(notify_url) as proxy:
@@ -196,7 +196,7 @@ def test_a_broker_cut_off_from_the_database_gives_way_and_comes_back(
             good.goes_on()
 
 
-def test_a_drained_broker_gives_everything_away_and_works_again_when_resumed(
+def test_a_drained_broker_hands_over_all_queues_and_works_again_when_resumed(
     brokers: list[BrokerProcess], database: Database
 ) -> None:
     first, second = brokers

@@ -13,7 +13,7 @@ COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "data-centres"]
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_data_centres_write_on_while_the_line_is_cut_and_are_equal_at_the_end() -> None:
+def test_data_centres_keep_writing_during_a_network_cut_and_converge() -> None:
     options = ("--orders", "2000", "--seconds", "5", "--cuts", "2", "--json")
     run = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=280, check=False)
     assert run.returncode == 0, run.stderr[-5000:]

@@ -260,7 +260,7 @@ class Running:
 
 
 @pytest.mark.parametrize("parts_of", [of_units, of_manifests, of_compose])
-def test_each_part_runs_as_its_user_and_is_probed_healthy(
+def test_each_process_runs_as_its_user_and_is_healthy(
     place: Place, parts_of: Callable[[Place], Iterator[Part]]
 ) -> None:
     parts = sorted(parts_of(place), key=lambda part: _ORDER.index(part.role))

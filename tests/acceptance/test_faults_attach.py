@@ -44,7 +44,7 @@ def attached(broker: BrokerProcess, count: int, *, group: str, connections: int 
             assert not any(answer.is_whole for answer in client.answers.values())
 
 
-def test_a_client_that_never_reads_its_checks_holds_up_no_other_of_its_group(
+def test_a_client_that_never_reads_its_checks_does_not_delay_others_of_its_group(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "0", "--check-interval-s", "1")
@@ -62,7 +62,7 @@ def test_a_client_that_never_reads_its_checks_holds_up_no_other_of_its_group(
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_thousand_attach_streams_that_say_nothing_cost_little_and_harm_nobody(broker: BrokerProcess) -> None:
+def test_a_thousand_silent_attach_streams_cost_little_and_affect_no_other_client(broker: BrokerProcess) -> None:
     process = psutil.Process(broker.pid)
     with neighbour(broker.address) as good:
         good.goes_on()

@@ -165,7 +165,7 @@ def received(got: queue.Queue[ReceivedMessage]) -> set[str]:
     return {each.body.decode() for each in list(got.queue)}
 
 
-def test_the_message_shares_the_fate_of_the_transaction_wherever_the_database_goes_away(
+def test_message_and_transaction_agree_wherever_the_database_fails(
     *,
     register: Register,
     broker: BrokerProcess,
@@ -204,7 +204,7 @@ def test_the_message_shares_the_fate_of_the_transaction_wherever_the_database_go
 
 
 @pytest.mark.parametrize("first_check_s", [1.0])
-def test_a_commit_that_nobody_answers_leaves_the_message_undecided_until_it_is_over(
+def test_an_unanswered_commit_leaves_the_message_undecided_until_it_ends(
     register: Register, broker: BrokerProcess, proxy: PostgresProxy, database_url: str, notify_url: str
 ) -> None:
     writes: list[int] = []

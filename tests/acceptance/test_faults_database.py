@@ -45,7 +45,7 @@ def stored(notify_url: str) -> tuple[int, int, list[tuple[int]]]:
     return counts[0], counts[1], gaps
 
 
-def test_a_reply_that_is_cut_at_the_commit_of_a_batch_loses_and_doubles_nothing(
+def test_a_cut_reply_to_a_batch_commit_loses_and_duplicates_nothing(
     start_broker: StartBroker, proxy: PostgresProxy, notify_url: str
 ) -> None:
     chance = random.Random(7)
@@ -71,7 +71,7 @@ def test_a_reply_that_is_cut_at_the_commit_of_a_batch_loses_and_doubles_nothing(
     assert stored(notify_url) == (len(good.committed), len(good.committed), [])
 
 
-def test_calls_name_the_database_that_is_away_and_go_on_when_it_is_back(
+def test_calls_name_the_unavailable_database_and_succeed_when_it_is_back(
     start_broker: StartBroker, proxy: PostgresProxy
 ) -> None:
     broker = start_broker(storage=proxy.url)
@@ -90,7 +90,7 @@ def test_calls_name_the_database_that_is_away_and_go_on_when_it_is_back(
     assert max(said.values()) <= 2, f"a line or two for each part, not one for each attempt: {said}"
 
 
-def test_a_database_that_says_nothing_more_is_named_and_given_up_for_a_new_connection(proxy: PostgresProxy) -> None:
+def test_a_silent_database_is_named_and_replaced_by_a_new_connection(proxy: PostgresProxy) -> None:
     config = BrokerConfig(storage=proxy.url, listen="127.0.0.1:0", request_timeout_s=1.5, lock_timeout_s=0.5)
     with served(config) as address, neighbour(address, timeout_s=3) as good:
         good.goes_on()
@@ -104,7 +104,7 @@ def test_a_database_that_says_nothing_more_is_named_and_given_up_for_a_new_conne
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
-def test_the_broker_ends_in_order_while_the_database_is_away(
+def test_the_broker_stops_cleanly_while_the_database_is_unavailable(
     start_broker: StartBroker, proxy: PostgresProxy, silent: bool
 ) -> None:
     broker = start_broker(storage=proxy.url)

@@ -67,7 +67,7 @@ def stored(url: str) -> int:
     return int(row[0])
 
 
-def test_a_full_disk_for_tables_is_named_and_left_behind_when_there_is_room(disk: Path, tmp_path: Path) -> None:
+def test_a_full_table_disk_is_named_and_writes_resume_when_there_is_room(disk: Path, tmp_path: Path) -> None:
     """The log of PostgreSQL lies elsewhere: the server stays, and refuses to write."""
     with EmbeddedPostgres(tmp_path / "data") as server:
         tables = disk / "tables"
@@ -88,7 +88,7 @@ def test_a_full_disk_for_tables_is_named_and_left_behind_when_there_is_room(disk
 
 
 @pytest.mark.long  # that nothing is lost by a crash of PostgreSQL, test_postgres_restart.py shows
-def test_a_full_disk_that_ends_postgres_loses_nothing_that_was_accepted(disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_that_stops_postgres_loses_no_accepted_message(disk: Path, tmp_path: Path) -> None:
     """All of PostgreSQL lies on the disk: without room for its log it panics, as it must."""
     with EmbeddedPostgres(disk / "data") as server:
         url = server.create_database("notify")

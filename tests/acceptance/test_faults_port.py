@@ -119,7 +119,7 @@ def file_limit_raised() -> Iterator[int]:
 # ---- bytes
 
 
-def test_what_is_not_our_protocol_is_closed_and_harms_no_neighbour(broker: BrokerProcess) -> None:
+def test_a_connection_with_a_foreign_protocol_is_closed_and_affects_no_other_client(broker: BrokerProcess) -> None:
     strange = [*STRANGE.items()]
     for n in range(50):
         data = RANDOM.randbytes(RANDOM.randint(1, 5000))
@@ -137,7 +137,7 @@ def test_what_is_not_our_protocol_is_closed_and_harms_no_neighbour(broker: Broke
     assert "Traceback" not in broker.log.read_text()
 
 
-async def test_a_call_of_a_newer_client_says_that_the_broker_is_older(broker: BrokerProcess) -> None:
+async def test_a_call_of_a_newer_client_is_refused_because_the_broker_is_older(broker: BrokerProcess) -> None:
     newer = Method("Notify/SendAndDream", pb.SendRequest, pb.SendReply)
     async with Channel(broker.address) as channel:
         with pytest.raises(ProtocolError, match=r"Notify/SendAndDream is not known here: .* older release than the cl"):
@@ -145,7 +145,7 @@ async def test_a_call_of_a_newer_client_says_that_the_broker_is_older(broker: Br
         assert (await channel.call(Notify.route, pb.RouteRequest(), timeout_s=10)).this, "the connection is good"
 
 
-def test_a_request_that_swells_past_the_limit_is_refused_without_taking_the_memory(broker: BrokerProcess) -> None:
+def test_a_request_that_decompresses_past_the_limit_is_refused_without_using_the_memory(broker: BrokerProcess) -> None:
     size_bytes = 320 * 1024**2
     process = psutil.Process(broker.pid)
     before = process.memory_info().rss
@@ -159,7 +159,7 @@ def test_a_request_that_swells_past_the_limit_is_refused_without_taking_the_memo
 
 
 @pytest.mark.long  # one that swells is refused above
-def test_requests_that_swell_side_by_side_are_cut_off_before_they_take_the_memory(broker: BrokerProcess) -> None:
+def test_concurrent_decompressing_requests_are_cut_off_before_they_use_the_memory(broker: BrokerProcess) -> None:
     count, size_bytes = 16, 48 * 1024**2
     process = psutil.Process(broker.pid)
     before = process.memory_info().rss
@@ -183,7 +183,7 @@ def test_requests_that_swell_side_by_side_are_cut_off_before_they_take_the_memor
 
 
 @pytest.mark.takes_long
-def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_cut_off(broker: BrokerProcess) -> None:
+def test_a_client_that_does_not_read_its_replies_is_blocked_and_cut_off(broker: BrokerProcess) -> None:
     items = 600
     ids = b"".join(number.to_bytes(16) for number in range(items))
     refused = pb.MessageColumns(topic="no name", transaction_id=ids, body=[b""] * items, born_at_us=[0] * items)
@@ -218,7 +218,7 @@ def test_a_client_that_reads_none_of_its_replies_waits_with_its_requests_and_is_
 
 
 @pytest.mark.long  # connections past a lower limit are closed below
-def test_thousands_of_half_open_connections_are_closed_and_harm_nobody(
+def test_thousands_of_half_open_connections_are_closed_and_affect_no_other_client(
     broker: BrokerProcess, request: pytest.FixtureRequest
 ) -> None:
     with file_limit_raised() as files:
@@ -245,7 +245,7 @@ def test_thousands_of_half_open_connections_are_closed_and_harm_nobody(
     assert broker.stop() == 0
 
 
-def test_clients_go_on_while_the_broker_can_open_no_more_files(broker: BrokerProcess) -> None:
+def test_clients_continue_while_the_broker_cannot_open_more_files(broker: BrokerProcess) -> None:
     process = psutil.Process(broker.pid)
     with neighbour(broker.address) as good:
         good.goes_on()
@@ -275,7 +275,7 @@ def test_connections_past_the_limit_are_closed_at_once(notify_url: str) -> None:
         assert sum(is_closed(each, within_s=0.1) for each in made) == 7, "the first five stay"
 
 
-async def test_a_client_past_the_limit_is_told_so_at_once_and_served_when_there_is_room(notify_url: str) -> None:
+async def test_a_client_past_the_limit_is_refused_at_once_and_served_when_there_is_room(notify_url: str) -> None:
     config = BrokerConfig(storage=notify_url, listen="127.0.0.1:0", connections_max=1)
     request = pb.RouteRequest()
     with served(config) as address:
@@ -299,7 +299,7 @@ async def test_a_client_past_the_limit_is_told_so_at_once_and_served_when_there_
                     pass
 
 
-def test_the_broker_takes_the_files_it_may_have_and_says_when_they_are_too_few() -> None:
+def test_the_broker_raises_its_file_limit_and_logs_when_it_is_too_low() -> None:
     program = (
         "import resource, logging; logging.basicConfig(); "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard})); "

@@ -118,7 +118,7 @@ def fails(producer: Producer, body: bytes, kind: type[TxmsgError], words: str) -
     return isinstance(caught.value, kind) and words in str(caught.value)
 
 
-async def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_path: Path) -> None:
+async def test_acknowledged_messages_survive_the_loss_of_the_primary(servers: Pair, tmp_path: Path) -> None:
     ledger = Ledger()
     load = Load(ledger)
 
@@ -151,7 +151,7 @@ async def test_what_was_acknowledged_outlives_the_primary(servers: Pair, tmp_pat
         assert wanted <= set(await received(broker.address, TOPIC, wanted))
 
 
-def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_nobody_else(
+def test_without_the_standby_only_replicated_sends_are_unknown_or_refused(
     servers: Pair,
 ) -> None:
     """The producer repeats what is unknown under the same id: also then nobody may say that it is safe."""
@@ -181,7 +181,7 @@ def test_a_standby_that_is_away_makes_replicated_unknown_or_refused_and_stops_no
     assert good.errors == []
 
 
-def test_a_commit_is_said_to_be_replicated_only_if_it_is_whatever_the_server_says_of_it(servers: Pair) -> None:
+def test_a_commit_is_reported_as_replicated_only_if_the_standby_confirmed_it(servers: Pair) -> None:
     """PostgreSQL reports success when it ends a wait for a standby: with a warning, or, when the setting that named the
     standby is emptied, as Patroni does when a standby is gone, without one."""
     servers.query("alter database notify set client_min_messages = error")  # the warning is not heard
@@ -229,7 +229,7 @@ def checked(url: str) -> tuple[bool, dict[str, dict[str, str]]]:
     return told["ok"], {finding["name"]: finding for finding in told["findings"]}
 
 
-def test_db_check_says_what_holds_on_a_primary_on_its_standby_and_when_one_of_them_is_gone(servers: Pair) -> None:
+def test_db_check_reports_primary_standby_and_the_loss_of_either(servers: Pair) -> None:
     primary, standby = servers.primary.url("notify"), servers.standby.url("notify")
     is_well, found = checked(primary)
     assert is_well, found
@@ -271,7 +271,7 @@ def test_db_check_says_what_holds_on_a_primary_on_its_standby_and_when_one_of_th
     assert "promote it if the primary is lost" in checked(standby)[1]["follows"]["fix"]
 
 
-def test_a_role_that_cannot_see_standbys_is_told_what_to_grant(servers: Pair) -> None:
+def test_a_role_that_cannot_see_standbys_is_refused_with_the_grant_to_make(servers: Pair) -> None:
     as_notify = make_url(servers.primary.url("notify")).set(username="notify").render_as_string(hide_password=False)
     with psycopg.connect(servers.primary.url("notify"), autocommit=True) as connection:
         connection.execute("set synchronous_commit = local")

@@ -55,7 +55,7 @@ def started(log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 # ---- the database at the start
 
 
-def test_a_database_that_does_not_come_is_an_error_after_the_wait(tmp_path: Path) -> None:
+def test_a_database_that_stays_unavailable_is_an_error_after_the_wait(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with started(log, "--storage", NOWHERE, "--storage-wait-s", "1.5") as process:
         assert process.wait(TIMEOUT_S) == 1
@@ -87,7 +87,7 @@ def test_a_broker_started_before_its_database_waits_for_it(notify_url: str, tmp_
             assert process.wait(TIMEOUT_S) == 0
 
 
-def test_a_broker_whose_database_goes_away_while_it_starts_waits_for_it(notify_url: str, tmp_path: Path) -> None:
+def test_a_broker_whose_database_fails_during_start_waits_for_it(notify_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with PostgresProxy(notify_url) as proxy:
         cuts = iter(("txmsg.revision", "begin_incarnation", "from txmsg.segment"))
@@ -110,7 +110,7 @@ def test_a_broker_whose_database_goes_away_while_it_starts_waits_for_it(notify_u
             assert process.wait(TIMEOUT_S) == 0
 
 
-def test_a_broker_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> None:
+def test_a_broker_waiting_for_its_database_can_be_stopped(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with started(log, "--storage", NOWHERE, "--storage-wait-s", "600") as process:
         until(lambda: "trying for" in log.read_text())
@@ -149,7 +149,7 @@ def test_db_check_of_a_downgraded_package_names_the_remedy(newer_url: str) -> No
 # ---- two brokers
 
 
-def test_a_second_broker_on_the_port_is_told_who_may_have_it(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_second_broker_on_a_port_is_refused_with_the_likely_owner(broker: BrokerProcess, notify_url: str) -> None:
     error = error_of("broker", "--storage", notify_url, "--listen", broker.address)
     assert f"cannot listen on {broker.address}: another program, perhaps another server" in error
     assert is_promised("MisuseError", error), error

@@ -77,7 +77,7 @@ def assert_whole(url: str) -> None:
 
 
 @pytest.mark.long
-def test_an_earlier_state_is_put_back_in_the_place_of_the_data_directory(memory_dir: Path, tmp_path: Path) -> None:
+def test_an_earlier_state_can_be_restored_as_the_data_directory(memory_dir: Path, tmp_path: Path) -> None:
     with TemporaryDirectory(dir=memory_dir) as directory, EmbeddedPostgres(Path(directory) / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
@@ -104,7 +104,7 @@ def servers(tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", ["all", "the last"])
-def test_a_standby_that_lacks_a_tail_is_promoted(servers: Pair, tmp_path: Path, lost: str) -> None:
+def test_a_standby_that_lacks_the_last_writes_can_be_promoted(servers: Pair, tmp_path: Path, lost: str) -> None:
     with service(servers.url, tmp_path / "broker.log") as shop:
         if lost == "the last":
             shop.sends_and_gets()

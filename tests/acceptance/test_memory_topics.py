@@ -79,7 +79,7 @@ def cursors_beyond_their_queues(url: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.takes_long
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
-async def test_only_messages_in_memory_are_lost_and_only_by_a_crash(tmp_path: Path, crash: bool) -> None:
+async def test_only_memory_messages_are_lost_and_only_by_a_crash(tmp_path: Path, crash: bool) -> None:
     with EmbeddedPostgres(tmp_path / "data") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)

@@ -130,7 +130,7 @@ def assert_all_is_there_once(url: str, loads: Sequence[Load]) -> None:
     assert halves == (0,)
 
 
-async def test_a_broker_that_is_paused_at_any_moment_holds_no_lock_and_the_others_go_on(
+async def test_a_broker_paused_at_any_moment_holds_no_lock_and_others_continue(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     brokers = [start_broker() for _ in range(3)]
@@ -150,7 +150,7 @@ async def test_a_broker_that_is_paused_at_any_moment_holds_no_lock_and_the_other
     assert_all_is_there_once(notify_url, loads)
 
 
-async def test_a_broker_that_is_cut_off_from_the_database_holds_no_lock_and_the_others_go_on(
+async def test_a_broker_cut_off_from_the_database_holds_no_lock_and_others_continue(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     with PostgresProxy(notify_url) as proxy:

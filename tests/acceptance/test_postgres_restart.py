@@ -61,7 +61,7 @@ async def test_the_broker_survives_a_restart_of_postgres_and_loses_nothing(tmp_p
             assert gaps == []
 
 
-def test_the_broker_starts_its_embedded_postgres_again_that_was_killed(tmp_path: Path) -> None:
+def test_the_broker_restarts_its_killed_embedded_postgres(tmp_path: Path) -> None:
     http = f"127.0.0.1:{own_port()}"
     log = tmp_path / "broker.log"
     options = ("--data-dir", str(tmp_path / "data"), "--http-listen", http)

@@ -60,13 +60,15 @@ def running(program: Path) -> Iterator[str]:
             made.kill()
 
 
-def test_the_first_program_prints_what_the_readme_says_until_it_is_ended(program: Path) -> None:
+def test_the_first_program_prints_the_output_of_the_readme(program: Path) -> None:
     with running(program) as line:
         assert line == code(r"It prints `([^`]+)`", README) + "\n"
 
 
 @pytest.mark.long
-def test_the_next_run_of_the_first_program_resolves_what_a_dead_one_left(broker: BrokerProcess, program: Path) -> None:
+def test_the_next_run_of_the_first_program_resolves_the_pending_transaction(
+    broker: BrokerProcess, program: Path
+) -> None:
     text = program.read_text(encoding="utf-8")
     dying = program.with_name("dying.py")
     shown = code(r"```python\n(@app.transactional_message.*?)```", QUICKSTART)

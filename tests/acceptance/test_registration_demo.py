@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "registration"]
 
 @pytest.mark.takes_long
 @pytest.mark.timeout(400)
-def test_every_committed_user_reaches_every_subscriber_once_though_processes_are_killed(tmp_path: Path) -> None:
+def test_every_committed_user_reaches_every_subscriber_once_although_processes_are_killed(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     arguments = ["--users", "60", "--crash", "6", "--console", "--keep", str(keep), "--json"]
     run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
@@ -51,7 +51,7 @@ def test_every_committed_user_reaches_every_subscriber_once_though_processes_are
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_secured_it_holds_too_while_certificates_and_tokens_change(tmp_path: Path) -> None:
+def test_the_secured_demo_is_correct_while_certificates_and_tokens_change(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     arguments = ["--secure", "--users", "40", "--crash", "3", "--slow-ms", "50", "--keep", str(keep), "--json"]
     run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
@@ -91,7 +91,7 @@ def test_an_interrupted_demo_ends_all_its_processes(tmp_path: Path, signum: sign
     assert alive == []
 
 
-def test_too_few_users_for_the_crashes_is_said_before_anything_starts() -> None:
+def test_too_few_users_for_the_crashes_are_refused_before_anything_starts() -> None:
     run = subprocess.run(
         [*COMMAND, "--users", "30", "--crash", "29"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -99,7 +99,7 @@ def test_too_few_users_for_the_crashes_is_said_before_anything_starts() -> None:
     assert "at most 7" in run.stderr
 
 
-def test_few_users_get_as_many_crashes_as_they_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_crashes_is_reduced_for_few_users(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Mock()
     monkeypatch.setattr("txmsg.ops.cli.demo.play", played)
     registration.main(["--users", "30"], standalone_mode=False)

@@ -55,7 +55,7 @@ def take_effect(server: EmbeddedPostgres, group: str, user_id: UUID) -> None:
     run(server, group, f"insert into {EFFECT_TABLES[group]} values (%s)", user_id)
 
 
-def test_a_good_demo_is_clean(finished: EmbeddedPostgres) -> None:
+def test_a_consistent_demo_is_clean(finished: EmbeddedPostgres) -> None:
     verdict = verify(finished.url("postgres"))
     assert verdict.clean
     assert (verdict.users, verdict.committed, verdict.rolled_back) == (3, 2, 1)
@@ -72,7 +72,7 @@ def test_a_missing_effect_is_found(finished: EmbeddedPostgres, group: str) -> No
 
 
 @pytest.mark.parametrize("group", EFFECT_TABLES)
-def test_a_duplicated_effect_is_found(finished: EmbeddedPostgres, group: str) -> None:
+def test_a_duplicate_effect_is_found(finished: EmbeddedPostgres, group: str) -> None:
     take_effect(finished, group, ANNE)
     take_effect(finished, group, ANNE)
     verdict = verify(finished.url("postgres"))
@@ -81,19 +81,19 @@ def test_a_duplicated_effect_is_found(finished: EmbeddedPostgres, group: str) ->
 
 
 @pytest.mark.parametrize("group", EFFECT_TABLES)
-def test_an_effect_of_somebody_who_was_rolled_back_is_found(finished: EmbeddedPostgres, group: str) -> None:
+def test_an_effect_of_a_rolled_back_user_is_found(finished: EmbeddedPostgres, group: str) -> None:
     take_effect(finished, group, CARL)
     verdict = verify(finished.url("postgres"))
     assert (verdict.missing, verdict.duplicated, verdict.phantom) == (0, 0, 1)
     assert not verdict.clean
 
 
-def test_an_effect_of_somebody_who_never_asked_is_found(finished: EmbeddedPostgres) -> None:
+def test_an_effect_of_an_unknown_user_is_found(finished: EmbeddedPostgres) -> None:
     take_effect(finished, "red_packet", uuid4())
     assert verify(finished.url("postgres")).phantom == 1
 
 
-def test_one_missing_and_one_duplicated_do_not_cancel_out(finished: EmbeddedPostgres) -> None:
+def test_a_missing_and_a_duplicate_effect_do_not_cancel_out(finished: EmbeddedPostgres) -> None:
     run(finished, "red_packet", "delete from red_packets where user_id = %s", ANNE)
     take_effect(finished, "red_packet", BERT)
     verdict = verify(finished.url("postgres"))
@@ -101,19 +101,19 @@ def test_one_missing_and_one_duplicated_do_not_cancel_out(finished: EmbeddedPost
     assert (verdict.missing, verdict.duplicated) == (1, 1)
 
 
-def test_a_user_who_was_told_of_success_and_is_not_there_is_found(finished: EmbeddedPostgres) -> None:
+def test_a_missing_user_with_a_reported_success_is_found(finished: EmbeddedPostgres) -> None:
     run(finished, "attempts", "insert into attempt values (%s, 'registered')", uuid4())
     assert verify(finished.url("postgres")).missing == 1
 
 
-def test_a_user_who_was_refused_and_is_there_is_found(finished: EmbeddedPostgres) -> None:
+def test_an_existing_user_with_a_reported_refusal_is_found(finished: EmbeddedPostgres) -> None:
     run(finished, "users", "insert into users values (%s)", CARL)
     for group in EFFECT_TABLES:
         take_effect(finished, group, CARL)
     assert verify(finished.url("postgres")).phantom == 1
 
 
-def test_a_half_message_that_is_left_is_found(finished: EmbeddedPostgres) -> None:
+def test_a_remaining_half_message_is_found(finished: EmbeddedPostgres) -> None:
     transaction_id = uuid4()
     for n in (0, 1):
         run(finished, "notify", "insert into txmsg.half_message values (%s, %s)", transaction_id, n)

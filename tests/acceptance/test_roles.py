@@ -66,11 +66,11 @@ def rules_of_page() -> dict[str, Sequence[str]]:
 RULES = rules_of_page()
 
 
-def test_every_component_of_the_page_has_a_day() -> None:
+def test_every_component_of_the_page_has_a_scenario() -> None:
     assert RULES.keys() == {*BY_PART, _OF_GATEWAY}
 
 
-def test_the_gateway_of_other_tests_has_the_rules_of_its_page() -> None:
+def test_gateway_tests_use_the_rules_of_the_page() -> None:
     page = (_PAGE.parent / "how-to" / "rocketmq.md").read_text()
     rules = re.findall(r"acl allow gateway (\w+) '?([\w:*]+)'?\n", page)
     assert set(rules) == set(GATEWAY)
@@ -165,7 +165,7 @@ class Committed:
         until(lambda: self.checked)
 
 
-def test_of_brokers_producers_and_consumers(place: Place) -> None:
+def test_brokers_producers_and_consumers_work_with_the_rules_of_the_page(place: Place) -> None:
     address = place.broker.address
     said("topic", "create", "t", "--queues", "1", "--broker", address)
     got: list[ReceivedMessage] = []
@@ -201,7 +201,7 @@ def await_rights(log: LogAccess) -> None:
     until(are_known)
 
 
-def test_of_logs_producers_readers_and_consumers(place: Place) -> None:
+def test_log_producers_readers_and_consumers_work_with_the_rules_of_the_page(place: Place) -> None:
     address = place.log.address
     place.become("producer, also of a log")
     with open_log(address) as log:
@@ -232,7 +232,7 @@ def test_of_logs_producers_readers_and_consumers(place: Place) -> None:
     assert letter["group"] == "g"
 
 
-def test_of_a_log_an_agent_and_a_copy(place: Place) -> None:
+def test_a_log_an_agent_and_a_copy_work_with_the_rules_of_the_page(place: Place) -> None:
     place.become("agent")
     agent = AgentProcess(place.directory, place.log.address, "t")
     place.stack.callback(agent.kill)
@@ -267,7 +267,7 @@ def test_of_a_log_an_agent_and_a_copy(place: Place) -> None:
         until_copied(place.log.data_dir, copy_dir)
 
 
-def test_of_a_tailer(place: Place) -> None:
+def test_a_tailer_works_with_the_rules_of_the_page(place: Place) -> None:
     url = place.storage
     make_queues(url, "t", 2)
     load = Load(url, "t", 2, seed=7)
@@ -309,7 +309,7 @@ def test_of_a_tailer(place: Place) -> None:
     said("tailer", "drop", "--storage", url, "--yes")
 
 
-def test_of_a_reader_of_erasable_bodies_in_a_log(place: Place) -> None:
+def test_a_reader_of_erasable_bodies_in_a_log_works_with_the_rules_of_the_page(place: Place) -> None:
     said("topic", "create", "t", "--queues", "1", "--erasable", "30d", "--broker", place.broker.address)
     with Producer(place.broker.address, group="g") as producer:
         producer.send(Message("t", b"secret"))
@@ -330,7 +330,7 @@ def test_of_a_reader_of_erasable_bodies_in_a_log(place: Place) -> None:
     said("tailer", "drop", "--storage", place.storage, "--yes")
 
 
-def test_of_a_console_and_of_a_purge(place: Place) -> None:
+def test_a_console_and_a_purge_work_with_the_rules_of_the_page(place: Place) -> None:
     address = place.broker.address
     place.become("transactional producer", group="shop")
     with Producer(address, group="shop") as producer:

@@ -131,7 +131,7 @@ def business_url(postgres: PostgresServer, database_url: str) -> Iterator[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
-def test_brokers_are_upgraded_one_after_the_other_and_nothing_is_lost_or_doubled(
+def test_a_rolling_upgrade_of_brokers_loses_and_duplicates_nothing(
     following: Release, database_url: str, business_url: str, tmp_path: Path, how: signal.Signals
 ) -> None:
     assert following.run("--version") == f"txmsg {NEXT_VERSION}\n"

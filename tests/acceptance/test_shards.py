@@ -73,7 +73,7 @@ def send_ordered(producer: Producer, name: str) -> list[str]:
     return bodies
 
 
-def test_messages_are_spread_over_two_databases_and_all_come_once(
+def test_messages_are_spread_over_two_databases_and_delivered_once(
     start_broker: StartBroker, notify_url: str, other_notify_url: str
 ) -> None:
     first, other = start_broker(), start_broker(storage=other_notify_url)
@@ -108,7 +108,7 @@ def test_messages_are_spread_over_two_databases_and_all_come_once(
     assert min(plain) > 10
 
 
-def test_while_a_database_is_away_the_other_takes_its_share_and_its_messages_come_when_it_is_back(
+def test_while_one_database_is_unavailable_the_other_takes_its_share(
     start_broker: StartBroker, notify_url: str, other_notify_url: str
 ) -> None:
     with PostgresProxy(notify_url) as proxy:
@@ -213,7 +213,7 @@ def shop_engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_brokers_of_a_database_killed_under_load_lose_and_double_nothing(
+def test_killing_the_brokers_of_a_database_under_load_loses_and_duplicates_nothing(
     start_broker: StartBroker, notify_url: str, other_notify_url: str, shop_engine: Engine
 ) -> None:
     options = ("--first-check-s", "1", "--check-interval-s", "1")

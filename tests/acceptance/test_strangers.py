@@ -56,7 +56,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("first", FIRST)
-def test_those_who_say_nothing_or_half_a_greeting_shut_nobody_out(place: Place, first: str) -> None:
+def test_silent_and_half_greeted_connections_do_not_block_other_clients(place: Place, first: str) -> None:
     address, _, ask = place
     with ExitStack() as stack:
         lasting = stack.enter_context(BlockingChannel(address))
@@ -70,7 +70,7 @@ def test_those_who_say_nothing_or_half_a_greeting_shut_nobody_out(place: Place, 
         assert ask(lasting)
 
 
-def test_probes_and_metrics_are_answered_beside_idle_connections(place: Place) -> None:
+def test_probes_and_metrics_are_answered_despite_idle_connections(place: Place) -> None:
     _, http, _ = place
 
     def is_ready() -> bool:

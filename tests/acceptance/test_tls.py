@@ -53,7 +53,7 @@ def as_client(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("as_client")
-async def test_messages_go_and_come_over_tls_that_the_environment_names(broker: BrokerProcess) -> None:
+async def test_messages_are_sent_and_received_over_tls_of_the_environment(broker: BrokerProcess) -> None:
     seen = queue.Queue[bytes]()
     consumer = Consumer(broker.address, group="threads")
 
@@ -80,7 +80,7 @@ async def test_messages_go_and_come_over_tls_that_the_environment_names(broker: 
     assert "t" in result.output
 
 
-def test_who_has_no_certificate_or_no_tls_is_refused(broker: BrokerProcess, certificates: Path) -> None:
+def test_a_client_without_a_certificate_or_without_tls_is_refused(broker: BrokerProcess, certificates: Path) -> None:
     refusals = ((certificates / "ca.pem", "certificate required"), (False, "it speaks TLS only: set TXMSG_TLS_CA"))
     for tls, reason in refusals:
         with Producer(broker.address, group="p", timeout_s=1.0, tls=tls) as producer:
@@ -101,13 +101,13 @@ def test_a_log_is_read_and_written_over_tls(options: Sequence[str], tmp_path: Pa
 
 
 @pytest.mark.parametrize("given", [["--tls-key", "x.pem"], ["--tls-cert", "x.pem"], ["--tls-client-ca", "x.pem"]])
-def test_half_of_a_pair_is_refused(given: Sequence[str]) -> None:
+def test_a_certificate_without_its_key_is_refused(given: Sequence[str]) -> None:
     result = CliRunner().invoke(main, ["broker", *given])
     assert result.exit_code == 1
     assert "give --tls-cert and --tls-key, or neither" in result.output
 
 
-def test_files_that_are_missing_are_refused_before_the_database_is_asked(tmp_path: Path) -> None:
+def test_missing_files_are_refused_before_the_database_is_queried(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
     options = ["--storage", "postgresql://nobody@127.0.0.1:1/x", "--tls-cert", missing, "--tls-key", missing]
     result = CliRunner().invoke(main, ["broker", *options])
@@ -116,7 +116,7 @@ def test_files_that_are_missing_are_refused_before_the_database_is_asked(tmp_pat
     assert "cannot be used as certificate and key" in result.output
 
 
-def test_the_authority_of_a_directory_is_used_again_and_keys_are_private(certificates: Path) -> None:
+def test_the_authority_of_a_directory_is_reused_and_keys_are_private(certificates: Path) -> None:
     before = {file.name: file.read_bytes() for file in certificates.iterdir()}
     made(certificates)
     after = {file.name: file.read_bytes() for file in certificates.iterdir()}
@@ -126,7 +126,7 @@ def test_the_authority_of_a_directory_is_used_again_and_keys_are_private(certifi
 
 
 @pytest.mark.parametrize("name", ["ca", "server", "../x", ""])
-def test_a_client_whose_files_would_be_others_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_client_name_that_cannot_be_a_file_name_is_refused(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(tmp_path / "new"), "--client", name])
     assert result.exit_code == 1
     assert f"--client {name!r} cannot be the name of its files" in result.output
@@ -134,13 +134,13 @@ def test_a_client_whose_files_would_be_others_is_refused(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["a..b", "host name", "", "a_b.c", "a@b.c", "10.0.0.0/8"])
-def test_a_server_that_no_client_could_name_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+def test_an_invalid_server_name_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(tmp_path / "made"), "--server", name])
     assert (result.exit_code, f"--server {name!r} is not a host name" in result.output) == (1, True), result.output
     assert not (tmp_path / "made").exists()
 
 
-def test_what_is_to_be_copied_is_quoted(tmp_path: Path) -> None:
+def test_printed_shell_commands_are_quoted(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["cert", "dev", "--dir", str(tmp_path / "my files")])
     assert f"export TXMSG_TLS_CA='{tmp_path}/my files/ca.pem'\n" in result.output
     assert f"--tls-key '{tmp_path}/my files/server.key'\n" in result.output
@@ -148,7 +148,7 @@ def test_what_is_to_be_copied_is_quoted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "broker-1.internal:7700"])
 @pytest.mark.parametrize("command", [["broker"], ["metaq", "serve", "--data-dir", "log"]])
-def test_a_server_that_strangers_reach_needs_certificates_of_clients(
+def test_a_publicly_reachable_server_needs_client_certificates(
     listen: str, command: Sequence[str], certificates: Path
 ) -> None:
     own = ["--tls-cert", str(certificates / "server.pem"), "--tls-key", str(certificates / "server.key")]
@@ -160,7 +160,7 @@ def test_a_server_that_strangers_reach_needs_certificates_of_clients(
         assert "--insecure" in result.output
 
 
-def test_a_server_that_strangers_reach_starts_with_certificates_or_when_it_is_told_to(
+def test_a_publicly_reachable_server_starts_with_certificates_or_an_explicit_option(
     options: Sequence[str], tmp_path: Path
 ) -> None:
     address = f"0.0.0.0:{own_port()}"

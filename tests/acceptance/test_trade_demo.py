@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "trades"]
 @pytest.mark.long
 @pytest.mark.takes_long
 @pytest.mark.timeout(600)
-def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_path: Path) -> None:
+def test_all_totals_agree_although_service_broker_tailer_and_spark_are_killed(tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     arguments = ["--rate", "100", "--seconds", "6", "--seed", "5", "--kill", "--json", "--keep", str(keep)]
     run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=550, check=False)
@@ -48,7 +48,7 @@ def test_all_totals_agree_though_service_broker_tailer_and_spark_are_killed(tmp_
 @pytest.mark.long
 @pytest.mark.takes_long
 @pytest.mark.timeout(900)
-def test_all_totals_agree_on_a_kafka_of_three_nodes_of_which_one_is_killed(
+def test_all_totals_agree_on_a_three_node_kafka_with_one_node_killed(
     kafka_cluster: PrivateKafka, kafka_prefix: str, tmp_path: Path
 ) -> None:
     """The node is killed when it has some of the trades, and stays away; processes of the demo are killed as well."""
@@ -82,7 +82,7 @@ def test_all_totals_agree_on_a_kafka_of_three_nodes_of_which_one_is_killed(
     assert result["kills"] == {"trade_service": 1, "broker": 1, "tailer": 1, "spark": 1}
 
 
-def test_a_kafka_that_cannot_be_used_is_refused_before_anything_starts() -> None:
+def test_an_unusable_kafka_is_refused_before_anything_starts() -> None:
     for where, why in (("localhost:9092", "not the address of a Kafka"), ("kafka://127.0.0.1:1", "127.0.0.1:1")):
         command = [*COMMAND, "--log", where]
         run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -118,7 +118,7 @@ def _open_to_others(directory: Path) -> Iterator[Path]:
                 yield from _open_to_others(path)
 
 
-def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def test_a_message_is_delivered_and_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     alerts = tmp_path / "alerts.toml"
     alerts.write_text('[receivers.nobody]\ncommand = ["/bin/true"]\n')
     with up_in(tmp_path, "--alerts", str(alerts), "--console", "--console-listen", "127.0.0.1:0") as up:
@@ -145,7 +145,7 @@ def test_a_message_goes_through_and_ctrl_c_leaves_nothing(tmp_path: Path) -> Non
         up.require_nothing_left(parts)
 
 
-def test_the_database_that_is_killed_is_started_again_and_all_parts_go_on(tmp_path: Path) -> None:
+def test_a_killed_database_is_restarted_and_all_processes_continue(tmp_path: Path) -> None:
     with up_in(tmp_path) as up:
         pid_file = tmp_path / "pg" / "cluster" / "postmaster.pid"
         postmaster = psutil.Process(int(pid_file.read_text().split("\n", 1)[0]))
@@ -161,7 +161,7 @@ def test_the_database_that_is_killed_is_started_again_and_all_parts_go_on(tmp_pa
         assert b"runs again" in said
 
 
-def test_a_part_that_dies_is_named_and_takes_the_others_with_it_in_order(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_named_and_the_others_stop_cleanly(tmp_path: Path) -> None:
     with up_in(tmp_path) as up:
         parts = up.parts()
         parts["tailer"].kill()
@@ -178,7 +178,7 @@ def test_a_part_that_dies_is_named_and_takes_the_others_with_it_in_order(tmp_pat
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "127.0.0.1:65534", "0.0.0.0:9700"])
-def test_an_address_at_which_not_all_parts_can_be_asked_is_refused_at_once(address: str, tmp_path: Path) -> None:
+def test_an_address_that_some_processes_cannot_use_is_refused_at_once(address: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["up", "--data-dir", str(tmp_path / "data"), "--http-listen", address])
     assert (result.exit_code, f"--http-listen {address}" in result.output) == (1, True), result.output
     assert not (tmp_path / "data").exists()
@@ -186,7 +186,7 @@ def test_an_address_at_which_not_all_parts_can_be_asked_is_refused_at_once(addre
 
 @pytest.mark.takes_long
 @pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
-def test_a_machine_that_has_only_ipv6_runs_all_parts_at_its_loopback(tmp_path: Path) -> None:
+def test_a_machine_with_only_ipv6_runs_all_processes_on_its_loopback(tmp_path: Path) -> None:
     command = ("-m", "txmsg.ops.cli.main", "up", "--console", "--data-dir", str(tmp_path), "--json")
     with subprocess.Popen(namespaces.only_ipv6(sys.executable, *command), stdout=subprocess.PIPE) as process:
         try:

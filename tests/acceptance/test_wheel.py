@@ -70,7 +70,7 @@ class Environment:
 @pytest.mark.long
 @pytest.mark.takes_long
 @pytest.mark.timeout(900)
-def test_a_wheel_that_holds_txmsg_alone_runs_in_an_empty_environment(tmp_path: Path) -> None:
+def test_the_wheel_contains_only_txmsg_and_runs_in_an_empty_environment(tmp_path: Path) -> None:
     built = build("wheel", tmp_path / "dist")
     with ZipFile(built) as wheel:
         names = wheel.namelist()
@@ -94,7 +94,7 @@ def test_a_wheel_that_holds_txmsg_alone_runs_in_an_empty_environment(tmp_path: P
     assert [path.name for path in installed.directory.iterdir()] == ["data"]
 
 
-def test_a_source_distribution_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
+def test_the_source_distribution_contains_the_sources_of_the_wheel(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {EXAMPLE, f"txmsg/ops/demo/{EXAMPLE}", "pyproject.toml", "README.md", "LICENSE", "txmsg/py.typed"} <= names

@@ -30,7 +30,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("make", [lambda engine: engine, sessionmaker])
-def test_calls_before_and_while_it_runs_send_if_they_commit(broker: BrokerProcess, engine: Engine, make: Any) -> None:
+def test_calls_before_and_during_the_run_send_if_they_commit(broker: BrokerProcess, engine: Engine, make: Any) -> None:
     app = Txmsg(broker.address, group="shop", database=make(engine))
     mailed: queue.Queue[int] = queue.Queue()
 
@@ -80,12 +80,12 @@ async def test_coroutines_use_an_async_engine(broker: BrokerProcess, engine: Eng
     await async_engine.dispose()
 
 
-def test_start_creates_the_tables_that_are_missing(broker: BrokerProcess, engine: Engine) -> None:
+def test_start_creates_missing_tables(broker: BrokerProcess, engine: Engine) -> None:
     with Txmsg(broker.address, database=engine):
         assert {"txmsg_fence", "txmsg_inbox", "txmsg_outbox"} <= set(inspect(engine).get_table_names())
 
 
-def test_what_an_application_lacks_for_decorated_functions_is_named(engine: Engine) -> None:
+def test_missing_settings_for_decorated_functions_are_named(engine: Engine) -> None:
     async def coroutine(session: AsyncSession) -> None: ...
 
     with pytest.raises(MisuseError, match=r"Txmsg\(\.\.\., group=\.\.\., database=engine\)"):

@@ -57,7 +57,7 @@ def test_messages_and_values_are_sent(app: Txmsg, txmsg_memory: Memory) -> None:
     ]
 
 
-def test_coroutines_send(txmsg_memory: Memory) -> None:
+def test_coroutines_send_messages(txmsg_memory: Memory) -> None:
     async def send() -> str:
         app = Txmsg("memory:", group="shop")
         async with app:
@@ -81,7 +81,7 @@ def test_coroutines_send(txmsg_memory: Memory) -> None:
         (("t", 1), {"key": object()}, InvalidMessage("the key for topic 't' is an object")),
     ],
 )
-def test_what_cannot_be_sent_is_named(
+def test_an_invalid_send_is_refused_with_the_reason(
     app: Txmsg, txmsg_memory: Memory, args: Any, options: Any, error: Exception
 ) -> None:
     with pytest.raises(type(error), match=str(error)):
@@ -89,12 +89,12 @@ def test_what_cannot_be_sent_is_named(
     assert txmsg_memory.sent() == []
 
 
-def test_application_without_a_group_cannot_send(txmsg_memory: Memory) -> None:
+def test_an_application_without_a_group_cannot_send(txmsg_memory: Memory) -> None:
     with pytest.raises(MisuseError, match=r"app\.send needs the group of the application"):
         Txmsg("memory:").send("t", 1)
 
 
-def test_first_message_of_a_handler_is_sent_and_its_producer_closed(broker: BrokerProcess) -> None:
+def test_a_first_send_in_a_handler_creates_a_producer_that_is_closed_at_the_end(broker: BrokerProcess) -> None:
     app = Txmsg(broker.address, group="shop")
     got: queue.Queue[int] = queue.Queue()
 
@@ -140,7 +140,7 @@ def test_threads_share_one_producer(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("has_database", [False, True])
-def test_application_sends_before_its_start_at_its_end_and_after_it(
+def test_an_application_sends_before_start_during_shutdown_and_after_it(
     txmsg_memory: Memory, tmp_path: Path, has_database: bool
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path}/shop.db") if has_database else None

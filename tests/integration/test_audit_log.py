@@ -76,7 +76,7 @@ def call(address: str, method: str, request: Any) -> Any:
         return channel.call(METHODS[method], request, timeout_s=TIMEOUT_S)
 
 
-def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa: PLR0915 - one broker for all
+def test_every_changing_method_of_a_broker_adds_an_audit_entry(  # noqa: PLR0915 - one broker for all
     broker: BrokerProcess, notify_url: str
 ) -> None:
     called: set[str] = set()
@@ -205,9 +205,7 @@ def test_every_method_of_a_broker_that_changes_something_adds_an_entry(  # noqa:
     assert f"half.commit {half}" in broker.log.read_text()
 
 
-def test_every_method_of_a_log_that_changes_something_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_changing_method_of_a_log_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
         with open_log(address) as log:
@@ -245,7 +243,7 @@ def test_every_method_of_a_log_that_changes_something_is_logged(
 @pytest.mark.parametrize(
     "statement", ["update txmsg.audit set who = 'eve'", "delete from txmsg.audit", "truncate txmsg.audit"]
 )
-def test_entries_cannot_be_changed(notify_url: str, statement: str) -> None:
+def test_audit_entries_cannot_be_changed(notify_url: str, statement: str) -> None:
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
         connection.execute("insert into txmsg.audit (who, address, action, target) values ('ada', '', 'x.y', 'z')")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
@@ -273,7 +271,7 @@ async def test_retention_removes_old_entries_and_never_those_of_the_last_day(not
         assert await left() == ["1 hour"]
 
 
-async def test_an_attacker_adds_few_entries(notify_url: str) -> None:
+async def test_repeated_denials_add_few_audit_entries(notify_url: str) -> None:
     pool = open_pool(notify_url)
     await pool.open()
     async with pool:
@@ -293,7 +291,7 @@ async def test_an_attacker_adds_few_entries(notify_url: str) -> None:
         assert len((await log.list(AuditQuery(action="login", limit=1000))).entries) == REFUSALS_MAX
 
 
-async def test_calls_that_would_have_changed_something_are_noted_when_they_are_denied(notify_url: str) -> None:
+async def test_denied_changing_calls_are_recorded(notify_url: str) -> None:
     pool = open_pool(notify_url)
     await pool.open()
     async with pool:
@@ -321,7 +319,7 @@ async def undone(pool: Pool) -> None:
         raise ZeroDivisionError
 
 
-async def test_a_change_is_logged_when_it_is_committed_and_not_if_it_is_undone(
+async def test_a_change_is_logged_after_its_commit_and_not_after_a_rollback(
     notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -118,13 +118,13 @@ def is_refused(address: str, token: str) -> bool:
     return False
 
 
-def test_the_first_user_is_made_in_the_database_and_its_file_is_private(secured: Secured) -> None:
+def test_the_first_user_is_created_in_the_database_and_its_file_is_private(secured: Secured) -> None:
     assert secured.admin.stat().st_mode & 0o777 == 0o600
     for broker in (secured.first, secured.second):
         assert who(broker.address, secured.admin.read_text().strip()) == "ops"
 
 
-def test_only_valid_tokens_are_let_in(secured: Secured) -> None:
+def test_only_valid_tokens_are_accepted(secured: Secured) -> None:
     name, right = secured.new()
     for broker in (secured.first, secured.second):
         assert who(broker.address, right) == name
@@ -138,9 +138,7 @@ def test_a_token_of_another_database_is_refused(secured: Secured, notify_url: st
     assert is_refused(secured.first.address, made["token"])
 
 
-def test_commands_on_users_work_on_the_database_that_the_environment_names(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_commands_use_the_database_of_the_environment(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_STORAGE", secured.storage)
     said("user", "create", "by-environment", "--role", "admin")
     assert "by-environment" in {each["name"] for each in json_of("user", "list")["users"]}
@@ -177,7 +175,7 @@ def test_a_token_revoked_at_one_broker_ends_connections_of_another(secured: Secu
     assert secured.user("show", name)["tokens"] == []
 
 
-def test_two_tokens_are_valid_at_a_time_and_a_third_takes_the_place_of_the_oldest(secured: Secured) -> None:
+def test_two_tokens_are_valid_at_a_time_and_a_third_replaces_the_oldest(secured: Secured) -> None:
     name, first = secured.new()
     second = secured.user("rotate", name)["token"]
     address = secured.first.address
@@ -192,14 +190,14 @@ def test_two_tokens_are_valid_at_a_time_and_a_third_takes_the_place_of_the_oldes
     assert [is_refused(address, token) for token in (second, third)] == [True, False]
 
 
-def test_a_deleted_user_is_gone(secured: Secured) -> None:
+def test_a_deleted_user_is_refused(secured: Secured) -> None:
     name, token = secured.new()
     secured.user("delete", name, "--yes")
     assert is_refused(secured.first.address, token)
     assert name not in [user["name"] for user in secured.user("list")["users"]]
 
 
-def test_clients_of_both_kinds_send_and_receive_with_tokens(secured: Secured, tmp_path: Path) -> None:
+def test_sync_and_async_clients_send_and_receive_with_tokens(secured: Secured, tmp_path: Path) -> None:
     _, token = secured.new()
     file = tmp_path / "token"
     file.write_text(token)
@@ -222,12 +220,12 @@ def test_clients_of_both_kinds_send_and_receive_with_tokens(secured: Secured, tm
         assert settings.get("app.x") is None
 
 
-def test_a_producer_that_is_not_let_in_fails_at_its_start(secured: Secured) -> None:
+def test_an_unauthenticated_producer_fails_at_start(secured: Secured) -> None:
     with pytest.raises(Unauthenticated), Producer(secured.second.address, group="p", token=new_token().text):
         pass
 
 
-def test_a_consumer_that_is_not_let_in_fails_at_its_start_and_starts_with_another_token(secured: Secured) -> None:
+def test_an_unauthenticated_consumer_fails_at_start_and_starts_with_a_valid_token(secured: Secured) -> None:
     tokens = [new_token().text]
     received: queue.Queue[ReceivedMessage] = queue.Queue()
     consumer = Consumer(secured.second.address, group="late", token=lambda: tokens[-1])
@@ -240,7 +238,7 @@ def test_a_consumer_that_is_not_let_in_fails_at_its_start_and_starts_with_anothe
         assert received.get(timeout=WAIT_S).body == b"x"
 
 
-def test_a_token_is_rotated_in_the_middle_of_a_run_without_an_error(secured: Secured, tmp_path: Path) -> None:
+def test_a_token_is_rotated_during_a_run_without_errors(secured: Secured, tmp_path: Path) -> None:
     name, token = secured.new()
     file = tmp_path / "token"
     file.write_text(token)
@@ -271,7 +269,7 @@ def test_a_token_is_rotated_in_the_middle_of_a_run_without_an_error(secured: Sec
     assert not failed
 
 
-def test_a_user_without_rules_may_only_ask_who_it_is(secured: Secured) -> None:
+def test_a_user_without_rules_may_only_call_who_am_i(secured: Secured) -> None:
     made = secured.user("create", "nobody-yet")
     assert who(secured.first.address, made["token"]) == "nobody-yet"
     with (
@@ -281,7 +279,7 @@ def test_a_user_without_rules_may_only_ask_who_it_is(secured: Secured) -> None:
         producer.send(Message("t", b""))
 
 
-def test_commands_take_a_token_by_file_and_say_what_is_missing(secured: Secured) -> None:
+def test_commands_read_a_token_file_and_report_a_missing_token(secured: Secured) -> None:
     where = ("--broker", secured.first.address)
     assert json_of("topic", "list", *where, "--token-file", str(secured.admin))
     os.environ["TXMSG_TOKEN_FILE"] = ""
@@ -305,7 +303,7 @@ def test_commands_take_a_token_by_file_and_say_what_is_missing(secured: Secured)
         (("delete", "missing", "--yes"), "there is no user missing"),
     ],
 )
-def test_what_cannot_be_done_is_said(secured: Secured, args: tuple[str, ...], told: str) -> None:
+def test_an_invalid_user_command_is_refused_with_the_reason(secured: Secured, args: tuple[str, ...], told: str) -> None:
     where = ("--broker", secured.first.address, "--token-file", str(secured.admin))
     assert told in said("user", *args, *where, status=1)
 
@@ -332,7 +330,7 @@ def test_a_forked_child_connects_with_the_token_of_its_parent(secured: Secured) 
     subprocess.run(command, env=environment, check=True, timeout=WAIT_S * 4)
 
 
-def test_the_first_user_of_the_embedded_database_is_made_once(notify_url: str, tmp_path: Path) -> None:
+def test_the_first_user_of_the_embedded_database_is_created_once(notify_url: str, tmp_path: Path) -> None:
     file = tmp_path / "admin.token"
     make_first_user(notify_url, file)
     token = file.read_text()
@@ -346,7 +344,9 @@ def test_the_first_user_of_the_embedded_database_is_made_once(notify_url: str, t
     assert (user["name"], user["roles"]) == ("admin", ["admin"])
 
 
-def test_secrets_are_nowhere_to_be_found(secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_do_not_appear_in_database_logs_or_output(
+    secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, logger="txmsg")
     _, token = secured.new()
     wrong, file = new_token().text, tmp_path / "token"
@@ -458,9 +458,7 @@ def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured)
         free.send(Message("limited", b"x"))
 
 
-def test_an_access_key_that_clients_have_is_kept_with_its_secret_and_nobody_else_gets_it(
-    secured: Secured, tmp_path: Path
-) -> None:
+def test_an_imported_access_key_is_stored_with_its_secret_for_its_user_only(secured: Secured, tmp_path: Path) -> None:
     (name, _), (other, _) = secured.new(), secured.new()
     file, secret = tmp_path / "access-keys.key", f"s3cret-{name}"
     KeyFile.make(file)
@@ -485,9 +483,7 @@ def test_an_access_key_that_clients_have_is_kept_with_its_secret_and_nobody_else
     assert "of 5 characters, cannot be kept" in imported(other, "--secret-file", str(too_short), status=1)
 
 
-def test_access_keys_are_kept_encrypted_two_at_a_time_and_are_told_to_who_asks_for_them(
-    secured: Secured, tmp_path: Path
-) -> None:
+def test_two_access_keys_per_user_are_stored_encrypted_and_sent_to_watchers(secured: Secured, tmp_path: Path) -> None:
     name, _ = secured.new()
     file = tmp_path / "access-keys.key"
     said("user", "access-key", "file", str(file))

@@ -62,7 +62,7 @@ def poor_role(postgres: PostgresServer, database_url: str) -> Iterator[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_an_option_that_no_broker_can_keep_is_refused_before_anything_starts(options: list[str], words: str) -> None:
+def test_an_impossible_option_is_refused_before_anything_starts(options: list[str], words: str) -> None:
     assert words in failing("broker", *options)
 
 
@@ -80,7 +80,7 @@ def test_an_option_that_no_broker_can_keep_is_refused_before_anything_starts(opt
         ("--body-size-max", "33554433", f"the value '33554433' is not a size from 1 to 32MiB{BYTES}"),
     ],
 )
-def test_a_number_out_of_range_is_refused_by_the_name_of_its_option(option: str, value: str, words: str) -> None:
+def test_a_number_out_of_range_is_refused_with_its_option(option: str, value: str, words: str) -> None:
     assert failing("broker", option, value, status=2) == f"Invalid value for '{option}': {words}."
 
 
@@ -103,20 +103,20 @@ def test_a_number_out_of_range_is_refused_by_the_name_of_its_option(option: str,
     ],
     ids=str,
 )
-def test_settings_that_contradict_each_other_are_refused_by_name(settings: dict[str, float]) -> None:
+def test_contradicting_settings_are_refused_by_name(settings: dict[str, float]) -> None:
     with pytest.raises(MisuseError) as caught:
         BrokerConfig(storage="", **settings)  # type: ignore[arg-type]
     assert next(iter(settings)) in str(caught.value)
     assert is_documented(caught.value), str(caught.value)
 
 
-def test_a_check_interval_beyond_the_patience_with_absent_clients_is_refused() -> None:
+def test_a_check_interval_longer_than_the_no_client_timeout_is_refused() -> None:
     with pytest.raises(MisuseError, match="make no_client_park_s the longer one") as caught:
         BrokerConfig(storage="", check_interval_s=86_400.0)
     assert is_documented(caught.value), str(caught.value)
 
 
-def test_an_option_of_the_wrong_kind_is_answered_with_the_usage() -> None:
+def test_an_option_of_the_wrong_type_prints_the_usage() -> None:
     assert "the value 'few' is not a whole number from 1 to 1024" in failing(
         "broker", "--topic-queues", "few", status=2
     )
@@ -126,7 +126,7 @@ def test_an_option_of_the_wrong_kind_is_answered_with_the_usage() -> None:
     assert "is not in the range 1<=x<=1024" in failing("topic", "create", "t", "--queues", "0", status=2)
 
 
-def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_one() -> None:
+def test_an_invalid_broker_address_is_refused_by_every_command() -> None:
     for command in (["half", "list"], ["topic", "list"], ["topic", "create", "t"]):
         assert failing(*command, "--broker", "nowhere") == (
             "broker address 'nowhere' is not of the form HOST:PORT, such as localhost:7700"
@@ -147,7 +147,7 @@ def test_a_broker_address_that_is_none_is_refused_by_every_command_that_takes_on
     ],
     ids=["nonsense", "secret in nonsense", "mysql"],
 )
-def test_what_is_no_database_url_is_refused_at_once(command: list[str], url: str, words: str) -> None:
+def test_an_invalid_database_url_is_refused_at_once(command: list[str], url: str, words: str) -> None:
     said = failing(*command, "--storage", url)
     assert words in said
     assert is_documented(StorageError(said)), said
@@ -155,7 +155,7 @@ def test_what_is_no_database_url_is_refused_at_once(command: list[str], url: str
 
 @pytest.mark.parametrize("command", ["upgrade", "check"])  # a broker waits for its database
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0.0.1:1"])
-def test_a_database_that_cannot_be_reached_is_named_without_its_password(command: str, host: str) -> None:
+def test_an_unreachable_database_is_named_without_its_password(command: str, host: str) -> None:
     said = failing("db", command, "--storage", f"postgresql://u:{SECRET}@{host}/d")
     assert f"postgresql://u:***@{host}/d cannot be used: " in said
     assert is_documented(StorageError(said)), said
@@ -168,7 +168,7 @@ def test_a_database_that_does_not_exist_is_named(database_url: str) -> None:
     assert is_documented(StorageError(said)), said
 
 
-def test_a_role_without_rights_is_told_which_ones_it_lacks(poor_role: str) -> None:
+def test_a_role_without_rights_is_refused_with_the_missing_rights(poor_role: str) -> None:
     said = failing("db", "upgrade", "--storage", poor_role)
     assert "permission denied for database" in said
     assert "`grant create on database ... to ...` lets the role make the schema txmsg" in said
@@ -176,9 +176,7 @@ def test_a_role_without_rights_is_told_which_ones_it_lacks(poor_role: str) -> No
 
 
 @pytest.mark.usefixtures("fsync")
-def test_a_role_that_may_create_is_enough_and_what_only_the_tailer_wants_is_a_note(
-    database_url: str, poor_role: str
-) -> None:
+def test_a_role_with_create_is_enough_and_replication_is_only_a_note(database_url: str, poor_role: str) -> None:
     name, database = make_url(poor_role).username or "", make_url(database_url).database or ""
     with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
         grant = sql.SQL("grant create on database {} to {}")
@@ -194,7 +192,7 @@ def test_a_role_that_may_create_is_enough_and_what_only_the_tailer_wants_is_a_no
     assert "txmsg tailer" in CliRunner().invoke(main, ["db", "check", "--storage", poor_role]).output
 
 
-def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_role: str) -> None:
+def test_a_role_without_table_privileges_is_refused_with_the_reason(database_url: str, poor_role: str) -> None:
     migrate.upgrade(database_url)
     said = failing("broker", "--storage", poor_role, "--listen", "127.0.0.1:0")
     assert "permission denied for schema txmsg" in said
@@ -213,7 +211,7 @@ def test_a_role_that_may_not_use_the_tables_is_told_so(database_url: str, poor_r
     assert is_documented(StorageError(said)), said
 
 
-def test_a_server_that_is_too_old_is_refused_but_can_be_looked_at(
+def test_a_server_that_is_too_old_is_refused_but_can_be_checked(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "VERSION_MIN", 990_000)  # no server is new enough for that
@@ -237,13 +235,13 @@ def test_a_server_that_is_too_old_is_refused_but_can_be_looked_at(
         ("oracle+oracledb://u@h/d", "is not installed (No module named 'oracledb'): run `pip install oracledb`, or"),
     ],
 )
-def test_what_is_no_database_is_told_from_one_without_its_driver(url: str, words: str) -> None:
+def test_an_invalid_database_url_is_distinguished_from_a_missing_driver(url: str, words: str) -> None:
     said = failing("fence", "id", "--database", url)
     assert words in said
     assert is_documented(StorageError(said)), said
 
 
-def test_a_misspelt_sqlite_file_is_not_made(tmp_path: Path) -> None:
+def test_a_misspelt_sqlite_file_is_not_created(tmp_path: Path) -> None:
     path = tmp_path / "nothere.db"
     said = failing("fence", "id", "--database", f"sqlite:///{path}")
     assert f"there is no SQLite database {path}: check the path" in said
@@ -251,7 +249,7 @@ def test_a_misspelt_sqlite_file_is_not_made(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_data_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_data_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is a file" in failing("broker", "--data-dir", str(tmp_path / "file"), status=2)
     assert "cannot" in failing("broker", "--data-dir", str(tmp_path / "file" / "below"))

@@ -90,7 +90,7 @@ MISBEHAVING: dict[bytes, tuple[Callable[[], None], str]] = {
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
-def test_whatever_a_handler_raises_its_message_comes_again_and_the_consumer_goes_on(
+def test_after_any_exception_of_a_handler_its_message_is_redelivered_and_the_consumer_continues(
     broker: BrokerProcess, producer: Producer, notify_url: str, is_async: bool
 ) -> None:
     topic = f"raise.{is_async}"
@@ -136,7 +136,7 @@ def last_errors(notify_url: str, group: str, *, count: int) -> dict[bytes, str]:
         return until(look, why=f"fewer than {count} errors")
 
 
-def test_a_coroutine_that_a_plain_handler_returns_is_awaited_before_the_message_counts_as_done(
+def test_a_coroutine_returned_by_a_def_handler_is_awaited_before_the_acknowledgement(
     broker: BrokerProcess, producer: Producer
 ) -> None:
     handled: queue.Queue[int] = queue.Queue()
@@ -178,7 +178,7 @@ def test_a_handler_whose_decorator_hides_a_generator_acknowledges_nothing(
         assert "returned a generator, whose body has not run" in last_errors(notify_url, "hidden", count=1)[b"x"]
 
 
-def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_given_its_message(
+def test_a_hanging_handler_is_named_and_its_message_is_not_redelivered(
     broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="txmsg.client")
@@ -216,7 +216,7 @@ def test_a_handler_that_hangs_is_named_while_others_work_and_nobody_else_is_give
         assert nothing_comes(again)
 
 
-def test_an_inbox_without_its_table_says_so_and_nothing_counts_as_handled(
+def test_a_missing_inbox_table_is_reported_and_no_message_counts_as_handled(
     broker: BrokerProcess, producer: Producer, notify_url: str, tmp_path: Path
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'consumer.db'}")
@@ -245,7 +245,7 @@ def like(receipt: pb.Receipt, **changes: int | list[int]) -> pb.Receipt:
     return pb.Receipt(**{field.name: value for field, value in receipt.ListFields()} | changes)
 
 
-def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(broker: BrokerProcess) -> None:
+def test_invalid_receipts_acknowledge_nothing_and_are_reported_one_by_one(broker: BrokerProcess) -> None:
     with BlockingChannel(broker.address) as channel, Producer(broker.address, group="p") as producer:
 
         def receive(group: str, *, count: int = 10, **more: Any) -> pb.ReceiveReply:
@@ -289,7 +289,7 @@ def test_a_receipt_that_is_not_good_acknowledges_nothing_and_is_told_one_by_one(
         assert [str(each) for each in receive("nobody", count=0, acks=mine).expired] == [str(each) for each in mine]
 
 
-def test_a_receipt_whose_time_is_over_refuses_nothing(broker: BrokerProcess, producer: Producer) -> None:
+def test_an_expired_receipt_cannot_refuse_its_message(broker: BrokerProcess, producer: Producer) -> None:
     with BlockingChannel(broker.address) as channel:
 
         def receive(**more: Any) -> pb.ReceiveReply:
@@ -315,7 +315,7 @@ def test_a_receipt_whose_time_is_over_refuses_nothing(broker: BrokerProcess, pro
         assert list(receive(acks=[second.receipt]).expired) == []
 
 
-def test_a_message_held_with_an_exact_timeout_comes_again_when_that_is_over(
+def test_a_message_with_an_exact_visibility_timeout_is_redelivered_when_it_expires(
     broker: BrokerProcess, producer: Producer
 ) -> None:
     with BlockingChannel(broker.address) as channel:
@@ -346,7 +346,7 @@ def test_a_message_held_with_an_exact_timeout_comes_again_when_that_is_over(
 # ---- check listeners
 
 
-def test_a_listener_that_raises_talks_nonsense_and_hangs_is_asked_until_it_answers(
+def test_a_listener_that_raises_or_hangs_is_checked_until_it_answers(
     broker: BrokerProcess, notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()

@@ -136,7 +136,7 @@ def test_topics_are_listed_by_name_up_to_a_limit(broker: BrokerProcess) -> None:
 # ---- neighbours
 
 
-async def test_a_bad_message_harms_none_of_those_that_travel_with_it(broker: BrokerProcess) -> None:
+async def test_an_invalid_message_does_not_affect_others_of_its_batch(broker: BrokerProcess) -> None:
     large = b"x" * (BODY_SIZE_BYTES_MAX + 1)
 
     async with AsyncProducer(broker.address, group="crowd", timeout_s=WAIT_S) as producer:
@@ -152,7 +152,7 @@ async def test_a_bad_message_harms_none_of_those_that_travel_with_it(broker: Bro
     assert all(is_documented(result) for result in results if isinstance(result, Exception))
 
 
-def test_one_bad_message_of_a_transaction_refuses_all_of_it(producer: Producer, notify_url: str) -> None:
+def test_one_invalid_message_refuses_its_whole_transaction(producer: Producer, notify_url: str) -> None:
     before = message_count(notify_url), half_count(notify_url)
     mixed = [Message("known", b"1"), Message("nowhere", b"2")]
     refused(UnknownTopic, "topic 'nowhere' is unknown", producer.send_many, mixed)
@@ -161,7 +161,7 @@ def test_one_bad_message_of_a_transaction_refuses_all_of_it(producer: Producer, 
     assert (message_count(notify_url), half_count(notify_url)) == before
 
 
-def test_an_id_used_again_with_another_content_changes_nothing(producer: Producer) -> None:
+def test_an_id_reused_with_different_content_changes_nothing(producer: Producer) -> None:
     half = producer.half([Message("known", b"first")])
     refused(
         DuplicateId,
@@ -199,7 +199,7 @@ BAD_CALLS: dict[str, tuple[Any, type[TxmsgError], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD_CALLS.values(), ids=BAD_CALLS)
-def test_a_call_that_cannot_be_told_does_not_run(
+def test_a_call_whose_message_is_invalid_does_not_run(
     producer: Producer, engine: Engine, notify_url: str, bad: tuple[Any, type[TxmsgError], str]
 ) -> None:
     content, kind, words = bad
@@ -246,7 +246,7 @@ def test_a_key_that_has_no_text_or_too_much_refuses_the_call(producer: Producer,
     ],
     ids=repr,
 )
-def test_a_builder_that_builds_no_message_refuses_the_call(
+def test_a_builder_that_returns_no_message_refuses_the_call(
     producer: Producer, engine: Engine, built: Any, kind: type[TxmsgError], words: str
 ) -> None:
     @transactional_message(producer, topic="known", session=sessionmaker(engine), message=lambda order: built)
@@ -256,7 +256,7 @@ def test_a_builder_that_builds_no_message_refuses_the_call(
     refused(kind, words, place, 1)
 
 
-def test_a_late_transaction_that_cannot_be_told_is_rolled_back(
+def test_a_late_transaction_with_an_invalid_message_is_rolled_back(
     producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     before = counts(notify_url)
@@ -277,7 +277,7 @@ def place_late(producer: Producer, session: Session, message: Any) -> None:
 # ---- outcomes
 
 
-def test_an_outcome_is_refused_where_another_stands_or_none_is_known(producer: Producer) -> None:
+def test_a_conflicting_or_unknown_outcome_is_refused(producer: Producer) -> None:
     committed, rolled_back = producer.half([Message("known", b"")]), producer.half([Message("known", b"")])
     producer.end(committed, COMMIT)
     producer.end(rolled_back, ROLLBACK)
@@ -317,7 +317,7 @@ def decide_meanwhile(notify_url: str, transaction_id: UUID, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["rolled back", "expired"])
-def test_a_commit_that_the_broker_refuses_is_logged_aloud_and_the_call_succeeds(
+def test_a_refused_commit_is_logged_as_an_error_and_the_call_succeeds(
     producer: Producer, engine: Engine, notify_url: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def halves() -> set[UUID]:
@@ -342,7 +342,7 @@ def test_a_commit_that_the_broker_refuses_is_logged_aloud_and_the_call_succeeds(
     assert ("LOST" if how == "rolled back" else "does not know it") in record.getMessage()
 
 
-def test_a_contradiction_that_is_told_after_the_caller_has_gone_is_logged_too(
+def test_a_conflict_reported_after_the_caller_left_is_logged(
     broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     halves = [producer.half([Message("known", b"")]) for _ in range(3)]
@@ -364,7 +364,7 @@ def test_a_contradiction_that_is_told_after_the_caller_has_gone_is_logged_too(
 # ---- receiving
 
 
-def test_a_consumer_of_an_unknown_topic_says_so_aloud_and_receives_when_it_exists(
+def test_a_consumer_of_an_unknown_topic_logs_an_error_and_receives_when_it_exists(
     broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"t-{uuid4()}"

@@ -111,7 +111,7 @@ def test_a_text_about_many_items_does_not_repeat_a_huge_value(client: RawClient)
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_frame_that_cannot_be_read_ends_the_stream_in_words(client: RawClient, first: bool) -> None:
+def test_an_unreadable_frame_ends_the_stream_with_an_error_text(client: RawClient, first: bool) -> None:
     hello = pb.ClientFrame(hello=pb.Hello(client_id="c", producer_group="g")).SerializeToString()
     half_an_id = pb.ClientFrame(check_answer=pb.CheckAnswer(transaction_id=b"half an id")).SerializeToString()
     for bad in (_GARBAGE, half_an_id) if not first else (_GARBAGE, b"", half_an_id):
@@ -124,9 +124,7 @@ def test_a_frame_that_cannot_be_read_ends_the_stream_in_words(client: RawClient,
         assert told.text
 
 
-def test_halves_that_no_check_would_ever_reach_are_refused_and_their_neighbours_stored(
-    client: RawClient, notify_url: str
-) -> None:
+def test_halves_that_could_never_be_checked_are_refused_and_others_stored(client: RawClient, notify_url: str) -> None:
     headless, torn, whole = sorted(new_transaction_id().bytes for _ in range(3))
     rows = [(headless, 1, b""), (torn, 0, b""), (torn, 2, b""), (whole, 1, b""), (whole, 0, b"")]
     reply = send_halves(client, rows)
@@ -140,7 +138,7 @@ def test_halves_that_no_check_would_ever_reach_are_refused_and_their_neighbours_
 
 
 @pytest.mark.parametrize("bad_tag", ["", "a|b"], ids=["tags are valid", "a tag is not"])
-def test_headers_and_tags_that_are_invalid_are_refused_and_their_neighbours_stored(
+def test_invalid_headers_and_tags_are_refused_and_others_stored(
     client: RawClient, notify_url: str, bad_tag: str
 ) -> None:
     """The headers of few messages are checked alone; a tag that is wrong has all messages checked."""
@@ -164,7 +162,7 @@ def test_headers_and_tags_that_are_invalid_are_refused_and_their_neighbours_stor
     assert stored == {each: value for each, value in expected.items() if each not in refused}
 
 
-def test_a_list_of_halves_is_cut_at_a_size_that_a_reply_can_carry_and_says_so(client: RawClient) -> None:
+def test_a_list_of_halves_is_truncated_to_the_size_of_a_reply_and_marked(client: RawClient) -> None:
     for _ in range(6):
         send_halves(client, [(new_transaction_id().bytes, 0, b"x" * BODY_SIZE_BYTES_MAX)])
 

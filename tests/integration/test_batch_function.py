@@ -16,7 +16,7 @@ from txmsg.broker.store.connect import connect_writer
 from txmsg.message import new_transaction_id
 
 
-async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
+async def test_a_half_becomes_a_message_only_when_committed(db: Notify) -> None:
     half = db.columns(3)
     assert (await db.apply(WriteBatch(half=half))).ends == {}
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
@@ -29,7 +29,7 @@ async def test_a_half_is_no_message_until_it_is_committed(db: Notify) -> None:
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: Notify) -> None:
+async def test_a_repeated_outcome_is_accepted_and_the_opposite_one_refused(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(WriteBatch(half=half))
     committed, rolled_back = half.transaction_id
@@ -40,12 +40,12 @@ async def test_the_same_outcome_again_is_fine_and_the_other_one_is_refused(db: N
     assert await db.rows("select count(*) from txmsg.message") == [(1,)]
 
 
-async def test_an_unknown_transaction_is_expired_never_guessed(db: Notify) -> None:
+async def test_an_outcome_of_an_unknown_transaction_is_answered_as_expired(db: Notify) -> None:
     ids = [new_transaction_id().bytes for _ in range(2)]
     assert (await db.apply(WriteBatch(commit=ids[:1], rollback=ids[1:]))).problems == dict.fromkeys(ids, "expired")
 
 
-async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) -> None:
+async def test_a_transaction_of_another_producer_group_is_unknown(db: Notify) -> None:
     half = db.columns(3)
     await db.apply(WriteBatch(half=half))
     committed, rolled_back, asked = half.transaction_id
@@ -72,7 +72,7 @@ async def test_a_transaction_of_another_producer_group_is_not_known(db: Notify) 
     assert await db.rows("select transaction_id from txmsg.message") == [(UUID(bytes=committed),)]
 
 
-async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> None:
+async def test_a_late_copy_of_a_decided_half_is_not_stored(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(WriteBatch(half=half))
     await db.apply(WriteBatch(commit=half.transaction_id[:1], rollback=half.transaction_id[1:]))
@@ -80,7 +80,7 @@ async def test_a_late_copy_of_a_half_does_not_come_back_to_life(db: Notify) -> N
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(db: Notify) -> None:
+async def test_a_late_copy_waiting_for_the_commit_is_not_stored(db: Notify) -> None:
     half = db.columns(1)
     await db.apply(WriteBatch(half=half))
     async with await AsyncConnection.connect(db.url) as other:  # a commit that is not visible yet
@@ -103,7 +103,7 @@ async def test_a_late_copy_that_waits_for_the_commit_does_not_come_back_to_life(
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-async def test_the_same_half_again_is_one_half_and_another_content_is_refused(db: Notify) -> None:
+async def test_a_repeated_half_is_one_half_and_different_content_is_refused(db: Notify) -> None:
     half = db.columns(2)
     await db.apply(WriteBatch(half=half))
     assert (await db.apply(WriteBatch(half=half))).problems == {}
@@ -134,7 +134,7 @@ async def test_a_plain_message_under_the_id_of_a_transaction_is_refused(db: Noti
     ]
 
 
-async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify) -> None:
+async def test_two_contents_with_one_id_in_one_batch_are_distinguished(db: Notify) -> None:
     plain, half = db.columns(2), db.columns(2)
     for columns in (plain, half):
         columns.extend(columns.only({columns.transaction_id[0]}))
@@ -145,7 +145,7 @@ async def test_two_contents_under_one_id_in_one_batch_are_told_apart(db: Notify)
     assert await db.rows("select body from txmsg.half_message") == [(b"body",)] * 2
 
 
-async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> None:
+async def test_messages_of_one_plain_send_are_deduplicated_one_by_one(db: Notify) -> None:
     first = db.columns(1)
     await db.apply(WriteBatch(plain=first))
     more = db.columns(2, ids=first.transaction_id * 2)
@@ -155,7 +155,7 @@ async def test_messages_of_one_plain_send_are_known_one_by_one(db: Notify) -> No
 
 
 @pytest.mark.parametrize("column", ["key", "tag", "headers", "queue"])
-async def test_a_repeat_that_differs_in_anything_is_another_content(db: Notify, column: str) -> None:
+async def test_a_repeat_with_any_difference_is_different_content(db: Notify, column: str) -> None:
     (elsewhere,) = await db.rows(
         "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
         "values ('elsewhere', 1, 1) returning id) "
@@ -178,7 +178,7 @@ async def test_a_repeat_in_another_queue_of_its_topic_is_a_repeat(db: Notify) ->
     assert await db.rows("select count(*) from txmsg.message") == [(4,)]
 
 
-async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
+async def test_a_repeat_returns_the_ends_of_queues(db: Notify) -> None:
     half, plain = db.columns(9), db.columns(9)
     await db.apply(WriteBatch(half=half))
     batch = WriteBatch(plain=plain, commit=half.transaction_id)
@@ -187,7 +187,7 @@ async def test_a_repeat_says_where_the_queues_end(db: Notify) -> None:
     assert (await db.apply(batch)).ends == ends, "a broker whose answer was lost would not deliver them at once"
 
 
-async def test_unknown_makes_the_check_due_now(db: Notify) -> None:
+async def test_an_unknown_outcome_makes_the_check_due_at_once(db: Notify) -> None:
     half = db.columns(2)
     half.queue = [db.queues[0]] * 2
     await db.apply(WriteBatch(half=half))
@@ -204,7 +204,7 @@ async def test_a_segment_that_is_not_open_is_refused_and_nothing_is_stored(db: N
     assert await db.rows("select count(*) from txmsg.message") == [(0,)]
 
 
-async def test_offsets_and_memory_go_on_across_a_rotation(db: Notify) -> None:
+async def test_offsets_and_deduplication_continue_across_a_rotation(db: Notify) -> None:
     half = db.columns(8)
     await db.apply(WriteBatch(half=half))
     await db.apply(WriteBatch(commit=half.transaction_id[:4], rollback=half.transaction_id[4:6]))
@@ -224,7 +224,7 @@ async def test_a_rotation_without_a_segment_ahead_changes_nothing(db: Notify) ->
     assert await db.rows("select id, state from txmsg.segment order by id") == [(1, "closed"), (2, "open")]
 
 
-async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leave_gaps(db: Notify) -> None:
+async def test_writers_with_repeats_in_opposite_orders_do_not_deadlock_or_leave_gaps(db: Notify) -> None:
     half = db.columns(200)
     rng = random.Random(7)
 
@@ -253,7 +253,7 @@ async def test_writers_with_repeats_in_opposite_orders_neither_deadlock_nor_leav
     assert again == []
 
 
-async def test_half_rows_are_found_by_index_whatever_statistics_say(db: Notify) -> None:
+async def test_half_rows_are_found_by_index_with_any_statistics(db: Notify) -> None:
     await db.connection.execute("analyze txmsg.half_message")
     plan = await db.rows(
         "explain (costs off) delete from txmsg.half_message h "

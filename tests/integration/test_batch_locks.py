@@ -142,7 +142,7 @@ async def test_a_batch_into_thousands_of_queues_takes_a_bounded_number_of_locks(
     assert sorted(ends) == [(queue, 0) for queue in sorted(queues)]
 
 
-async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(db: Notify) -> None:
+async def test_brokers_with_thousands_of_queues_in_flight_do_not_exhaust_the_lock_table(db: Notify) -> None:
     """Four batches of 4,096 queues each: more than twice as many queues as the server has locks by default."""
     queues = await _topics(db, 17)
     shares = [queues[start : start + 4096] for start in range(0, 4 * 4096, 4096)]
@@ -161,7 +161,7 @@ async def test_brokers_with_thousands_of_queues_in_flight_at_once_all_find_room(
 # ---- segments come and go
 
 
-async def test_senders_do_not_wait_while_a_reader_is_open_and_segments_come_and_go(db: Notify) -> None:
+async def test_senders_do_not_wait_for_open_readers_when_segments_are_added_and_dropped(db: Notify) -> None:
     for segment in (1, 2):
         await write(db.connection, WriteBatch(plain=db.columns(8)), segment=segment)
         await db.connection.execute(f"select txmsg.rotate({segment})")

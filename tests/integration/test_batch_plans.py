@@ -106,7 +106,7 @@ async def _measured(db: Notify) -> dict[str, int]:
         return counted
 
 
-async def test_batches_read_no_more_beside_a_held_snapshot_dead_rows_and_statistics_of_an_empty_table(
+async def test_batches_read_no_more_pages_with_dead_rows_and_stale_statistics(
     db: Notify,
 ) -> None:
     await db.connection.execute("alter table txmsg.half_message set (autovacuum_enabled = off)")

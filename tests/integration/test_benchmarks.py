@@ -31,7 +31,7 @@ SMALLEST = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SMALLEST)
-def test_benchmark_works_and_prints_its_figures(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_runs_and_prints_its_figures(name: str, tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     more = ["--curve", str(tmp_path / "curve.png")] if name == "backlog" else []
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *SMALLEST[name], *more]

@@ -15,7 +15,7 @@ from txmsg.client import AsyncConsumer, AsyncProducer
 from txmsg.message import Message, ReceivedMessage
 
 
-async def test_its_result_counts_and_the_log_says_what_to_do(
+async def test_a_handler_that_blocks_the_event_loop_is_acknowledged_and_logged_with_advice(
     broker: BrokerProcess, notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:

@@ -42,9 +42,7 @@ async def obtained(keys: BodyKeyStore, topic_id: int, kept_s: float = HOUR_S) ->
     return (await keys.obtain(topic_id, [ID.bytes], [0], new_keys(1), [kept_s]))[ID.bytes, 0]
 
 
-async def test_one_id_has_a_key_in_each_topic_and_they_are_read_and_erased_apart(
-    keys: BodyKeyStore, topics: tuple[int, int]
-) -> None:
+async def test_an_id_has_separate_keys_in_each_topic(keys: BodyKeyStore, topics: tuple[int, int]) -> None:
     in_a, in_b = [await obtained(keys, topic_id) for topic_id in topics]
     assert in_a != in_b
     both = {"a": [ID.bytes], "b": [ID.bytes]}
@@ -54,7 +52,7 @@ async def test_one_id_has_a_key_in_each_topic_and_they_are_read_and_erased_apart
     assert await keys.of({"a": []}) == {"a": {}}
 
 
-async def test_a_repeat_has_the_stored_key_which_is_kept_for_as_long_as_the_repeat(
+async def test_a_repeat_uses_the_stored_key_and_extends_its_retention(
     keys: BodyKeyStore, topics: tuple[int, int], notify_url: str
 ) -> None:
     def left_s() -> float:
@@ -71,13 +69,13 @@ async def test_a_repeat_has_the_stored_key_which_is_kept_for_as_long_as_the_repe
     assert await obtained(keys, topics[0]) is None
 
 
-async def test_one_request_may_name_a_message_twice(keys: BodyKeyStore, topics: tuple[int, int]) -> None:
+async def test_a_request_may_name_a_message_twice(keys: BodyKeyStore, topics: tuple[int, int]) -> None:
     twice = await keys.obtain(topics[0], [ID.bytes] * 2, [0, 0], new_keys(2), [HOUR_S] * 2)
     assert twice == (await keys.of({"a": [ID.bytes]}))["a"]
     assert len(twice) == 1
 
 
-async def test_keys_of_a_deleted_topic_go_and_those_of_others_stay(
+async def test_deleting_a_topic_deletes_only_its_keys(
     keys: BodyKeyStore, topics: tuple[int, int], notify_url: str
 ) -> None:
     await obtained(keys, topics[0])
@@ -97,7 +95,7 @@ class _Row(NamedTuple):
     body: bytes
 
 
-async def test_a_damaged_body_is_shown_as_such_among_the_others(
+async def test_a_damaged_body_is_shown_as_damaged_among_others(
     keys: BodyKeyStore, topics: tuple[int, int], notify_url: str
 ) -> None:
     key = await obtained(keys, topics[0])

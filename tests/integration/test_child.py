@@ -67,7 +67,7 @@ def test_only_an_application_finds_modules_in_the_working_directory(
 
 
 @pytest.mark.parametrize("how", [Child.kill, Child.stop])
-def test_a_child_takes_what_it_has_started_with_it(programs: Path, how: object) -> None:
+def test_a_child_ends_with_all_its_descendants(programs: Path, how: object) -> None:
     assert callable(how)
     child, processes = family(programs)
     how(child)
@@ -78,7 +78,7 @@ def test_a_child_takes_what_it_has_started_with_it(programs: Path, how: object) 
     child.stop()
 
 
-def test_a_child_that_was_killed_from_outside_leaves_nothing_either(programs: Path) -> None:
+def test_a_child_killed_from_outside_leaves_no_descendants(programs: Path) -> None:
     child, processes = family(programs)
     processes[0].kill()
     child.wait(ENDS_S_MAX)
@@ -86,7 +86,7 @@ def test_a_child_that_was_killed_from_outside_leaves_nothing_either(programs: Pa
     require_ended(processes)
 
 
-def test_a_program_that_knows_nothing_of_its_parent_ends_with_it(programs: Path) -> None:
+def test_an_arbitrary_program_ends_with_its_parent(programs: Path) -> None:
     code = (
         "import os; from pathlib import Path; from txmsg.runtime.child import Child\n"
         "child = Child('quiet', ['txmsg.runtime.child', 'quiet'], log=Path('quiet.log'))\n"
@@ -101,7 +101,7 @@ def test_a_program_that_knows_nothing_of_its_parent_ends_with_it(programs: Path)
         require_ended([psutil.Process(int(parent.stdout))])
 
 
-def test_what_a_child_starts_does_not_read_from_the_pipe_of_its_parent(programs: Path) -> None:
+def test_descendants_of_a_child_do_not_read_its_parent_pipe(programs: Path) -> None:
     (programs / "reader.py").write_text(
         "import subprocess\n"
         "said = subprocess.run(['cat'], stdout=subprocess.PIPE).stdout\n"
@@ -114,7 +114,7 @@ def test_what_a_child_starts_does_not_read_from_the_pipe_of_its_parent(programs:
         child.stop()
 
 
-def test_a_child_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log(programs: Path) -> None:
+def test_a_child_that_ends_before_it_is_ready_is_reported_with_its_last_log_lines(programs: Path) -> None:
     (programs / "broken.py").write_text("raise SystemExit('no more')\n")
     child = Child("broken", ["broken"], log=programs / "broken.log")
     with pytest.raises(ChildFailed, match=r"broken ended with exit status 1 while it started.*\n.*no more"):
@@ -124,7 +124,7 @@ def test_a_child_that_ends_before_it_is_ready_is_named_with_the_end_of_its_log(p
     child.stop()
 
 
-def test_a_child_that_is_never_ready_is_named_after_the_time_limit(programs: Path) -> None:
+def test_a_child_that_is_never_ready_is_reported_after_the_time_limit(programs: Path) -> None:
     child, _ = family(programs)
     silent = Child("silent", ["family"], log=programs / "silent.log", ready="never")
     with pytest.raises(ChildFailed, match="silent was not ready after"):
@@ -133,7 +133,7 @@ def test_a_child_that_is_never_ready_is_named_after_the_time_limit(programs: Pat
     child.stop()
 
 
-def test_a_child_that_does_not_end_in_time_is_killed_and_stop_says_so(programs: Path) -> None:
+def test_a_child_that_does_not_end_in_time_is_killed_and_reported_by_stop(programs: Path) -> None:
     (programs / "stubborn.py").write_text(
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('listening on nothing', flush=True)\ntime.sleep(600)\n"
@@ -144,7 +144,7 @@ def test_a_child_that_does_not_end_in_time_is_killed_and_stop_says_so(programs: 
     assert child.ending == "by SIGKILL"
 
 
-def test_lines_go_to_functions_in_order_and_all_have_come_when_it_is_stopped(programs: Path) -> None:
+def test_lines_are_passed_to_functions_in_order_and_completely_before_stop_returns(programs: Path) -> None:
     (programs / "talks.py").write_text(
         "import sys\nfor number in range(100): print(number); print(-number, file=sys.stderr)\n"
         "print('told:', sys.stdin.readline().strip())\n"

@@ -40,7 +40,7 @@ def test_a_broker_loads_neither_sqlalchemy_nor_http2() -> None:
 
 
 @pytest.mark.parametrize("group", ["", "db", "dead-letter", "demo", "fence", "group", "half", "message", "topic"])
-def test_help_says_of_each_command_what_it_does_uncut(group: str) -> None:
+def test_help_shows_the_whole_summary_of_each_command(group: str) -> None:
     result = CliRunner().invoke(main, [*group.split(), "--help"])
     assert result.exit_code == 0
     commands = result.output.partition("Commands:\n")[2]
@@ -58,17 +58,17 @@ def test_help_says_of_each_command_what_it_does_uncut(group: str) -> None:
         ("topic list", "TXMSG_BROKERS"),
     ],
 )
-def test_help_names_the_variable_that_stands_for_an_option(command: str, variable: str) -> None:
+def test_help_names_the_variable_of_an_option(command: str, variable: str) -> None:
     assert f"env var: {variable}" in " ".join(CliRunner().invoke(main, [*command.split(), "--help"]).output.split())
 
 
-def test_unknown_command_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_command_lists_the_known_ones() -> None:
     assert "no command 'brokr': choose one of acl, agent, alert, audit, broker, cert, cluster, " in txmsg(
         "brokr", status=2
     )
 
 
-def test_version_is_printed() -> None:
+def test_the_version_is_printed() -> None:
     assert txmsg("--version").startswith("txmsg ")
 
 
@@ -81,7 +81,7 @@ def test_version_is_printed() -> None:
         (["broker", "--listen", "nowhere"], "not of the form HOST:PORT"),
     ],
 )
-def test_error_is_one_line_on_stderr_and_exit_status_1(args: list[str], text: str) -> None:
+def test_an_error_is_one_line_on_stderr_with_exit_status_1(args: list[str], text: str) -> None:
     [line] = txmsg(*args, status=1).splitlines()
     assert line.startswith("Error: ")
     assert text in line
@@ -91,7 +91,7 @@ def test_error_is_one_line_on_stderr_and_exit_status_1(args: list[str], text: st
 
 
 @pytest.mark.usefixtures("fsync")
-def test_db_upgrade_makes_a_database_that_check_approves(database_url: str) -> None:
+def test_db_upgrade_creates_a_database_that_db_check_accepts(database_url: str) -> None:
     revision = json.loads(txmsg("db", "upgrade", "--storage", database_url, "--json"))["revision"]
     assert json_of("db", "upgrade", "--storage", database_url)["revision"] == revision
     checked = json.loads(txmsg("db", "check", "--storage", database_url, "--json"))
@@ -99,7 +99,7 @@ def test_db_upgrade_makes_a_database_that_check_approves(database_url: str) -> N
     assert {each["name"]: each["value"] for each in checked["findings"]}["revision"] == revision
 
 
-def test_db_check_says_what_to_do_and_fails(database_url: str) -> None:
+def test_db_check_fails_with_the_remedy(database_url: str) -> None:
     command = [sys.executable, "-m", "txmsg.ops.cli.main", "db", "check", "--storage", database_url]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 1
@@ -110,12 +110,12 @@ def test_db_check_says_what_to_do_and_fails(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
-def test_broker_ends_in_order_by(how: signal.Signals, broker: BrokerProcess) -> None:
+def test_a_broker_stops_cleanly_on_signal(how: signal.Signals, broker: BrokerProcess) -> None:
     assert broker.end(how) == 0
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_broker_that_was_killed_starts_again_on_the_same_port(broker: BrokerProcess) -> None:
+def test_a_killed_broker_restarts_on_the_same_port(broker: BrokerProcess) -> None:
     address = broker.address
     half = store_half(broker)
     broker.restart(kill=True)
@@ -123,14 +123,14 @@ def test_broker_that_was_killed_starts_again_on_the_same_port(broker: BrokerProc
     assert listed(broker) == [half]
 
 
-def test_broker_refuses_a_database_without_tables_and_names_the_remedy(database_url: str) -> None:
+def test_a_broker_refuses_a_database_without_tables_with_the_remedy(database_url: str) -> None:
     [line] = txmsg("broker", "--storage", database_url, "--listen", "127.0.0.1:0", status=1).splitlines()
     assert "run `txmsg db upgrade --storage postgresql://" in line
 
 
 @pytest.mark.usefixtures("fsync")
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql+asyncpg", "postgres"])
-def test_broker_takes_a_database_url_as_other_programs_write_it(
+def test_a_broker_accepts_common_forms_of_database_urls(
     scheme: str, start_broker: StartBroker, notify_url: str
 ) -> None:
     url = f"{scheme}://{notify_url.partition('://')[2]}"
@@ -140,13 +140,13 @@ def test_broker_takes_a_database_url_as_other_programs_write_it(
     assert listed(broker) == [half]
 
 
-def test_broker_refuses_a_port_in_use(broker: BrokerProcess) -> None:
+def test_a_broker_refuses_a_port_in_use(broker: BrokerProcess) -> None:
     assert broker.storage is not None
     error = txmsg("broker", "--storage", broker.storage, "--listen", broker.address, status=1)
     assert f"Error: cannot listen on {broker.address}" in error
 
 
-def test_broker_without_storage_brings_its_own_database_and_ends_it(tmp_path: Path) -> None:
+def test_a_broker_without_storage_starts_and_stops_an_embedded_database(tmp_path: Path) -> None:
     with BrokerProcess(None, "--data-dir", str(tmp_path / "data"), log=tmp_path / "broker.log") as broker:
         half = store_half(broker)
         broker.restart(kill=True)  # the next one shares or recovers the database of the killed one

@@ -49,7 +49,7 @@ def consuming(broker: BrokerProcess, group: str, *, concurrency: int) -> Iterato
             handlers.end(1000)
 
 
-def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(
+def test_concurrency_changes_while_a_consumer_runs_and_can_be_unset(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="txmsg")
@@ -80,7 +80,7 @@ def test_concurrency_changes_while_a_consumer_runs_and_returns_to_its_own(
         until(lambda: (handlers.ended, handlers.running) == (4, 2))
 
 
-def test_a_setting_of_clients_that_cannot_be_is_refused(broker: BrokerProcess) -> None:
+def test_an_invalid_client_setting_is_refused(broker: BrokerProcess) -> None:
     def refused(*words: str) -> str:
         return said("config", "set", *words, "--broker", broker.address, status=1)
 
@@ -92,7 +92,7 @@ def test_a_setting_of_clients_that_cannot_be_is_refused(broker: BrokerProcess) -
     assert "did you mean client.concurrency?" in refused("client.concurency@mailer", "5")
 
 
-def test_what_is_set_for_a_group_wins_and_what_cannot_be_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_group_settings_take_precedence_and_invalid_ones_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     stored = {"client.concurrency": "3", "client.concurrency@a": "5", "client.of_later": "x"}
     assert config_for("a", stored) == ClientConfig(concurrency=5)
     assert config_for("b", stored) == ClientConfig(concurrency=3)

@@ -121,7 +121,7 @@ async def fail_one(url: str) -> None:
 
 
 @steps
-async def test_a_broker_notices_the_step_and_lets_halves_and_retries_wait_as_long_as_others(
+async def test_a_clock_step_does_not_change_the_waits_of_halves_and_retries(
     server: SteppedServer, db: Database, step: tuple[float, float], tmp_path: Path
 ) -> None:
     before, after = step
@@ -146,7 +146,7 @@ async def test_a_broker_notices_the_step_and_lets_halves_and_retries_wait_as_lon
 
 
 @steps
-async def test_waits_are_renewed_once_and_for_as_long_as_they_were(
+async def test_waits_are_renewed_once_with_their_former_length(
     server: SteppedServer, db: Database, step: tuple[float, float]
 ) -> None:
     server.set_by(step[0])
@@ -172,7 +172,7 @@ async def test_waits_are_renewed_once_and_for_as_long_as_they_were(
 
 
 @steps
-async def test_what_waited_before_the_clock_was_touched_is_left_alone(
+async def test_waits_from_before_two_cancelling_steps_are_not_changed(
     server: SteppedServer, db: Database, step: tuple[float, float]
 ) -> None:
     server.set_by(-2 * HOUR_S)
@@ -187,7 +187,7 @@ async def test_what_waited_before_the_clock_was_touched_is_left_alone(
 
 @steps
 @pytest.mark.parametrize("broker_id", ["b1", "b2"], ids=["the same id", "another id"])
-async def test_queues_of_a_broker_that_died_before_the_clock_went_back_stand_no_longer_than_others(
+async def test_queues_of_a_broker_that_died_before_a_backward_step_are_reassigned_in_time(
     server: SteppedServer, url: str, step: tuple[float, float], broker_id: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.set_by(step[0])
@@ -205,7 +205,7 @@ async def test_queues_of_a_broker_that_died_before_the_clock_went_back_stand_no_
     assert "the clock of the database was set back" in caplog.text
 
 
-async def test_a_clock_that_was_set_back_while_no_broker_ran_is_noticed_by_the_next_one(
+async def test_a_backward_step_while_no_broker_ran_is_noticed_by_the_next_broker(
     server: SteppedServer, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.set_by(HOUR_S)
@@ -220,9 +220,7 @@ async def test_a_clock_that_was_set_back_while_no_broker_ran_is_noticed_by_the_n
         assert "the clock of the database" not in caplog.text, "it is told once"
 
 
-async def test_living_brokers_are_not_taken_for_dead_when_the_clock_is_set_forward(
-    server: SteppedServer, url: str
-) -> None:
+async def test_live_brokers_are_not_marked_dead_by_a_forward_step(server: SteppedServer, url: str) -> None:
     async with notify_at(url) as seen, delivering(seen, "b1", background=False) as one:
         async with delivering(seen, "b2", background=False, graceful=False) as other:
             for delivery in (one, other):
@@ -237,9 +235,7 @@ async def test_living_brokers_are_not_taken_for_dead_when_the_clock_is_set_forwa
             assert (one._state.leases.losses, other._state.leases.losses) == (0, 0)
 
 
-async def test_ordered_messages_are_waited_for_though_the_clock_says_that_their_time_is_over(
-    server: SteppedServer, url: str
-) -> None:
+async def test_held_ordered_messages_are_waited_for_after_a_forward_step(server: SteppedServer, url: str) -> None:
     async with notify_at(url) as seen, delivering(seen, "b2", background=False) as heir:
         await seen.queue_ids()
         seen.query("update txmsg.broker set state = 'draining'")  # the queues are the other one's
@@ -266,9 +262,7 @@ async def test_ordered_messages_are_waited_for_though_the_clock_says_that_their_
         assert again == held_until, "it does not wait from the beginning"
 
 
-async def test_groups_in_use_at_other_brokers_are_kept_when_the_clock_is_set_forward(
-    server: SteppedServer, url: str
-) -> None:
+async def test_groups_in_use_at_other_brokers_are_kept_after_a_forward_step(server: SteppedServer, url: str) -> None:
     async with notify_at(url) as seen, delivering(seen, background=False) as delivery:
         async with open_pool(url) as pool, session(pool) as conn:
             await groups_store.create_group(conn, "g%1", HOUR_S / 2)
@@ -280,7 +274,7 @@ async def test_groups_in_use_at_other_brokers_are_kept_when_the_clock_is_set_for
 
 
 @steps
-async def test_the_turn_to_relay_an_outbox_is_taken_from_a_process_that_died_before_the_clock_went_back(
+async def test_the_outbox_lease_of_a_dead_process_expires_after_a_backward_step(
     server: SteppedServer, step: tuple[float, float]
 ) -> None:
     dead, other = uuid4(), uuid4()
@@ -299,7 +293,7 @@ async def test_the_turn_to_relay_an_outbox_is_taken_from_a_process_that_died_bef
 
 
 @steps
-async def test_receivers_are_told_of_alerts_and_topics_settle_as_soon_as_ever(
+async def test_a_clock_step_does_not_delay_alert_notifications_and_topic_changes(
     server: SteppedServer, db: Database, step: tuple[float, float]
 ) -> None:
     server.set_by(step[0])

@@ -42,7 +42,7 @@ def producer(broker: BrokerProcess) -> Iterator[Producer]:
         yield producer
 
 
-def test_every_group_gets_every_message_and_each_member_a_part(broker: BrokerProcess, producer: Producer) -> None:
+def test_every_group_gets_every_message_and_members_share_them(broker: BrokerProcess, producer: Producer) -> None:
     with (
         collecting(broker.address, "t", group="a") as first,
         collecting(broker.address, "t", group="a") as second,
@@ -60,14 +60,14 @@ def test_every_group_gets_every_message_and_each_member_a_part(broker: BrokerPro
             assert got <= set(ids)
 
 
-def test_only_wanted_tags_come(broker: BrokerProcess, producer: Producer) -> None:
+def test_only_subscribed_tags_are_delivered(broker: BrokerProcess, producer: Producer) -> None:
     with collecting(broker.address, "t", tag="a || b") as got:
         producer.send_many([Message("t", tag.encode(), tag=tag) for tag in "abc"])
         assert {got.get(timeout=WAIT_S).body, got.get(timeout=WAIT_S).body} == {b"a", b"b"}
         assert nothing_comes(got)
 
 
-async def test_no_more_is_fetched_than_the_bytes_it_may_have(broker: BrokerProcess) -> None:
+async def test_no_more_bytes_are_prefetched_than_allowed(broker: BrokerProcess) -> None:
     """One message always; here the next one is asked for when it is settled."""
     running = most = 0
     left = 20
@@ -92,7 +92,7 @@ async def test_no_more_is_fetched_than_the_bytes_it_may_have(broker: BrokerProce
     assert most == 1
 
 
-def test_a_handler_that_outlasts_the_close_gets_its_message_again(broker: BrokerProcess, producer: Producer) -> None:
+def test_the_message_of_a_handler_that_outlasts_close_is_redelivered(broker: BrokerProcess, producer: Producer) -> None:
     began, go_on = threading.Event(), threading.Event()
     consumer = Consumer(broker.address, group="c", close_timeout_s=0.2, visibility_timeout_s=2)
 
@@ -110,7 +110,7 @@ def test_a_handler_that_outlasts_the_close_gets_its_message_again(broker: Broker
     go_on.set()
 
 
-async def test_a_consumer_closed_while_its_broker_says_nothing_sends_nothing_more(broker: BrokerProcess) -> None:
+async def test_a_consumer_closed_while_its_broker_is_silent_sends_nothing_more(broker: BrokerProcess) -> None:
     calls: list[int] = []
 
     try:
@@ -138,7 +138,7 @@ async def test_a_consumer_closed_while_its_broker_says_nothing_sends_nothing_mor
     assert calls == []
 
 
-def test_a_consumer_outlives_its_broker(broker: BrokerProcess, producer: Producer) -> None:
+def test_a_consumer_survives_a_restart_of_its_broker(broker: BrokerProcess, producer: Producer) -> None:
     with collecting(broker.address, "t") as got:
         producer.send(Message("t", b"1"))
         assert got.get(timeout=WAIT_S).body == b"1"
@@ -148,7 +148,7 @@ def test_a_consumer_outlives_its_broker(broker: BrokerProcess, producer: Produce
             assert body == b"1", "whose acknowledgement died with the broker"
 
 
-def test_run_ends_in_good_order_at_sigterm(broker: BrokerProcess, producer: Producer) -> None:
+def test_run_stops_cleanly_on_sigterm(broker: BrokerProcess, producer: Producer) -> None:
     consumer = Consumer(broker.address, group="c")
     before = signal.getsignal(signal.SIGTERM)
 
@@ -161,9 +161,7 @@ def test_run_ends_in_good_order_at_sigterm(broker: BrokerProcess, producer: Prod
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_signal_while_run_starts_ends_it_in_good_order(
-    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_during_start_stops_run_cleanly(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first messages may be handled by then."""
     consumer = Consumer(broker.address, group="c")
     consumer.subscribe("t")(print)
@@ -179,7 +177,7 @@ def test_a_signal_while_run_starts_ends_it_in_good_order(
     assert consumer._is_closed
 
 
-def test_a_consumer_tells_what_it_reads_and_while_it_is_paused(
+def test_a_consumer_logs_its_subscriptions_and_its_pause(
     broker: BrokerProcess, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "txmsg")
@@ -251,9 +249,7 @@ def test_two_groups_in_one_database_have_their_own_effects(
     assert effects(engine) == {sent: 2}
 
 
-def test_a_handler_that_fails_leaves_no_trace_in_the_inbox(
-    broker: BrokerProcess, producer: Producer, engine: Engine
-) -> None:
+def test_a_failed_handler_leaves_no_inbox_row(broker: BrokerProcess, producer: Producer, engine: Engine) -> None:
     done = threading.Event()
     consumer = Consumer(broker.address, group="c")
 
@@ -272,7 +268,7 @@ def test_a_handler_that_fails_leaves_no_trace_in_the_inbox(
     assert effects(engine) == {sent: 1}
 
 
-async def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: Engine) -> None:
+async def test_async_handlers_have_an_inbox(broker: BrokerProcess, engine: Engine) -> None:
     async_engine = create_async_engine(engine.url)
     sessions = async_sessionmaker(async_engine)
     consumer = AsyncConsumer(broker.address, group="c")
@@ -298,7 +294,7 @@ async def test_async_handlers_have_an_inbox_too(broker: BrokerProcess, engine: E
 
 
 @pytest.mark.parametrize("dialect_name", ["postgresql", "mariadb"])
-def test_groups_whose_names_differ_in_case_have_inboxes_of_their_own(
+def test_groups_whose_names_differ_in_case_have_separate_inboxes(
     request: pytest.FixtureRequest, dialect_name: str
 ) -> None:
     url: str = request.getfixturevalue("mariadb_url" if dialect_name == "mariadb" else "database_url")
@@ -329,7 +325,7 @@ def rows_left(engine: Engine) -> list[str]:
         return list(connection.scalars(select(inbox_table.c.message_id).order_by(inbox_table.c.message_id)))
 
 
-def test_purging_removes_only_what_is_old(engine: Engine) -> None:
+def test_purging_removes_only_old_rows(engine: Engine) -> None:
     write_old_and_new_row(engine)
     assert purge_inbox(engine) == 1
     assert rows_left(engine) == ["0"]
@@ -343,7 +339,7 @@ def test_purging_on_a_connection_belongs_to_its_transaction(engine: Engine) -> N
     assert rows_left(engine) == ["0", "1"]
 
 
-async def test_purging_takes_an_async_engine_or_a_connection_of_it(engine: Engine) -> None:
+async def test_purging_accepts_an_async_engine_or_its_connection(engine: Engine) -> None:
     write_old_and_new_row(engine)
     async_engine = create_async_engine(engine.url)
     async with async_engine.connect() as connection:
@@ -354,12 +350,12 @@ async def test_purging_takes_an_async_engine_or_a_connection_of_it(engine: Engin
     assert rows_left(engine) == ["0"]
 
 
-def test_purging_refuses_anything_else(engine: Engine) -> None:
+def test_purging_refuses_other_objects(engine: Engine) -> None:
     with pytest.raises(MisuseError, match=r"of type sessionmaker: give the Engine"):
         purge_inbox(sessionmaker(engine))  # type: ignore[arg-type]
 
 
-def test_an_inbox_without_a_group_says_so(engine: Engine) -> None:
+def test_an_inbox_without_a_group_is_refused(engine: Engine) -> None:
     @idempotent(sessionmaker(engine))
     def handle(session: Session, message: ReceivedMessage) -> None: ...
 
@@ -367,7 +363,7 @@ def test_an_inbox_without_a_group_says_so(engine: Engine) -> None:
         handle(None)  # type: ignore[arg-type]
 
 
-def test_redelivered_message_of_another_generation_is_handled_anew(engine: Engine) -> None:
+def test_a_redelivered_message_of_another_generation_is_handled_again(engine: Engine) -> None:
     @idempotent(sessionmaker(engine), group="c")
     def handle(session: Session, message: ReceivedMessage) -> None:
         session.add(Effect(message_id=message.id))
@@ -406,7 +402,7 @@ def test_ordering_key_and_generation_reach_the_handler(
     assert (second.ordering_key, second.generation, second.attempt) == ("k", 2, 2)
 
 
-def test_a_consumer_goes_on_when_a_promoted_standby_had_not_got_the_last_epochs(
+def test_a_consumer_continues_after_promotion_of_a_standby_without_the_last_epochs(
     broker: BrokerProcess, notify_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(epochs, "OUSTED_S_MAX", 0.0)

@@ -84,7 +84,7 @@ async def test_settings_do_not_keep_the_context_in_which_they_were_opened(broker
         assert await is_forgotten(settings.start)
 
 
-async def test_the_loop_of_the_process_does_not_keep_the_context_of_its_first_use() -> None:
+async def test_the_event_loop_of_the_process_does_not_keep_the_context_of_its_first_use() -> None:
     threads: list[LoopThread] = []
 
     async def first_use() -> None:

@@ -128,7 +128,7 @@ def test_dead_letters_are_found_by_group_topic_time_error_id_and_key(broker: Bro
     assert "is not a page of" in said("dead-letter", "list", *where, "--page", "1.2.-3.4", status=1)
 
 
-def test_pages_hold_every_dead_letter_once(broker: BrokerProcess, notify_url: str) -> None:
+def test_pages_contain_every_dead_letter_once(broker: BrokerProcess, notify_url: str) -> None:
     ids = processed(broker, *(Message("t", b"x") for _ in range(7)))
     bury(notify_url, ids)  # all in the same microsecond
     where = ("dead-letter", "list", "--broker", broker.address, "--limit", "3")
@@ -141,7 +141,7 @@ def test_pages_hold_every_dead_letter_once(broker: BrokerProcess, notify_url: st
     assert len(page["dead_letters"]) == 1
 
 
-def test_show_has_the_whole_message_and_the_reason_of_each_attempt(broker: BrokerProcess, notify_url: str) -> None:
+def test_show_prints_the_whole_message_and_the_error_of_each_attempt(broker: BrokerProcess, notify_url: str) -> None:
     (id_,) = processed(broker, Message("t", b"caf\xc3\xa9 \xff [red]", key="k1", headers={"h": "1"}))
     bury(notify_url, [id_])
     where = ("dead-letter", "show", id_, "--broker", broker.address)
@@ -157,9 +157,7 @@ def test_show_has_the_whole_message_and_the_reason_of_each_attempt(broker: Broke
     assert "there is no dead letter" in said(*where, "--group", "nobody", status=1)
 
 
-def test_what_is_redriven_comes_again_under_a_new_generation_and_is_no_dead_letter_any_more(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_a_redriven_message_is_redelivered_with_a_new_generation(broker: BrokerProcess, notify_url: str) -> None:
     dead, other = processed(broker, Message("t", b"1"), Message("t", b"2"))
     bury(notify_url, [dead])
     bury(notify_url, [other], error="no route")
@@ -174,14 +172,14 @@ def test_what_is_redriven_comes_again_under_a_new_generation_and_is_no_dead_lett
     assert retries(notify_url) == []
 
 
-def test_what_dies_again_while_others_are_redriven_is_left_alone(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_message_that_dies_during_a_redrive_is_not_redriven(broker: BrokerProcess, notify_url: str) -> None:
     (id_,) = processed(broker, Message("t", b"1"))
     bury(notify_url, [id_], died_at="2099-01-01T00:00:00Z")  # after the command began
     assert json_of("dead-letter", "redrive", "--group", "collector", "--broker", broker.address) == {"redriven": 0}
     assert listed(broker) == [id_]
 
 
-def test_messages_of_one_ordering_key_are_redriven_in_their_order(broker: BrokerProcess, notify_url: str) -> None:
+def test_messages_of_one_ordering_key_are_redriven_in_order(broker: BrokerProcess, notify_url: str) -> None:
     ids = processed(broker, *(Message("t", b"%d" % n) for n in range(12)))
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         in_one_queue = [
@@ -200,7 +198,7 @@ def test_messages_of_one_ordering_key_are_redriven_in_their_order(broker: Broker
     assert retries(notify_url) == [(in_one_queue[0], 0, True)] + [(id_, 0, False) for id_ in in_one_queue[1:]]
 
 
-def test_purge_asks_and_lets_the_next_of_a_parked_key_go_on(broker: BrokerProcess, notify_url: str) -> None:
+def test_purge_asks_for_confirmation_and_unblocks_a_parked_key(broker: BrokerProcess, notify_url: str) -> None:
     ids = processed(broker, *(Message("t", b"%d" % n) for n in range(3)))
     bury(notify_url, ids, ordering_key="order-7", blocks_key=True)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
@@ -216,7 +214,7 @@ def test_purge_asks_and_lets_the_next_of_a_parked_key_go_on(broker: BrokerProces
 
 
 @pytest.mark.parametrize("what", ["redrive", "purge"])
-def test_which_ones_must_be_said(what: str) -> None:
+def test_a_command_without_a_selection_is_refused(what: str) -> None:
     assert f"name which dead letters to {what}" in said("dead-letter", what, status=2)
 
 
@@ -241,7 +239,7 @@ def slow_redrive(broker: BrokerProcess) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_redrive_that_is_interrupted_says_how_far_it_is_and_is_finished_by_the_next(
+def test_an_interrupted_redrive_reports_its_progress_and_is_completed_by_the_next(
     broker: BrokerProcess, notify_url: str
 ) -> None:
     count = 120  # at one a second: it cannot be done before it is interrupted
@@ -261,9 +259,7 @@ def test_a_redrive_that_is_interrupted_says_how_far_it_is_and_is_finished_by_the
         assert nothing_comes(got)
 
 
-def test_a_redrive_that_is_interrupted_in_its_first_step_is_sure_of_none(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_a_redrive_interrupted_in_its_first_step_reports_none_redriven(broker: BrokerProcess, notify_url: str) -> None:
     ids = processed(broker, *(Message("t", b"x") for _ in range(3)))
     bury(notify_url, ids)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:

@@ -102,14 +102,14 @@ async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Noti
     assert (await db.apply(WriteBatch(half=other))).problems == {other.transaction_id[0]: "other"}
 
 
-async def test_what_is_due_when_its_transaction_commits_is_delivered_then(db: Notify) -> None:
+async def test_a_message_already_due_at_commit_is_delivered_at_once(db: Notify) -> None:
     half, plain = _delayed(db, 3, in_s=-1), _delayed(db, 3, in_s=-_HOUR_S)
     await db.apply(WriteBatch(half=half))
     applied = await db.apply(WriteBatch(commit=half.transaction_id, plain=plain))
     assert (sum(applied.ends.values()), applied.deliver_at_us) == (6, None)
 
 
-async def test_messages_enter_in_the_order_of_their_due_times_as_many_as_fit(db: Notify) -> None:
+async def test_due_messages_are_released_in_order_of_due_time_up_to_the_limit(db: Notify) -> None:
     plain = _delayed(db, 6)
     plain.queue = [db.queues[0]] * 6
     plain.deliver_at_us.reverse()
@@ -143,7 +143,7 @@ async def test_a_scheduled_message_counts_as_stored_and_its_transaction_as_commi
     assert await db.rows("select count(*) from txmsg.scheduled") == [(4,)]
 
 
-async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: Notify) -> None:
+async def test_a_repeat_during_the_release_is_deduplicated(db: Notify) -> None:
     plain = _delayed(db, 4)
     await db.apply(WriteBatch(plain=plain))
     await _pass(db)
@@ -155,7 +155,7 @@ async def test_a_repeat_that_comes_when_its_message_is_due_is_one_message(db: No
     assert await db.rows("select count(*) from txmsg.message") == [(4,)]
 
 
-async def test_brokers_that_release_at_once_move_each_message_once(db: Notify) -> None:
+async def test_concurrent_releases_move_each_message_once(db: Notify) -> None:
     plain = _delayed(db, 400)
     await db.apply(WriteBatch(plain=plain))
     await _pass(db)
@@ -183,7 +183,7 @@ async def test_a_release_after_a_rotation_finds_the_open_segment(db: Notify) -> 
     assert await db.rows("select distinct segment from txmsg.message") == [(2,)]
 
 
-async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) -> None:
+async def test_a_recalled_message_is_remembered_and_never_delivered(db: Notify) -> None:
     half, plain, due, undecided = _delayed(db, 1), _delayed(db, 1), _delayed(db, 1, in_s=-1), _delayed(db, 1)
     pair = _delayed(db, 2)
     pair.transaction_id[1], pair.n[1], pair.queue[1] = pair.transaction_id[0], 1, pair.queue[0]
@@ -226,7 +226,7 @@ async def test_a_recalled_message_is_never_delivered_and_remembered(db: Notify) 
     assert await db.rows("select transaction_id from txmsg.message join txmsg.rolled_back using (transaction_id)") == []
 
 
-async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
+async def test_a_recall_and_a_concurrent_release_agree(db: Notify) -> None:
     plain = _delayed(db, 200)
     await db.apply(WriteBatch(plain=plain))
     await _pass(db)
@@ -254,7 +254,7 @@ async def test_a_recall_and_a_release_at_once_agree(db: Notify) -> None:
 # ---- the loop
 
 
-async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(db: Notify) -> None:
+async def test_the_window_moves_forward_and_returns_for_messages_stored_late(db: Notify) -> None:
     ends: dict[int, int] = {}
 
     def note(grown: Mapping[int, int]) -> None:
@@ -278,7 +278,7 @@ async def test_the_window_moves_forward_and_goes_back_for_what_was_stored_late(d
     assert sum(ends.values()) == 5
 
 
-async def test_looking_for_what_is_due_reads_no_more_after_many_were_released_beside_a_held_snapshot(
+async def test_a_scan_for_due_messages_reads_no_dead_rows_of_released_ones(
     db: Notify,
 ) -> None:
     async def pages(since: datetime) -> int:
@@ -323,6 +323,6 @@ async def _pages_read(connection: AsyncConnection[object]) -> int:
     return int(row[0])
 
 
-def test_a_pace_that_is_none_is_refused() -> None:
+def test_an_invalid_interval_is_refused() -> None:
     with pytest.raises(MisuseError, match="interval_s=0"):
         SchedulerConfig(interval_s=0)

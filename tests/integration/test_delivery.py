@@ -30,7 +30,7 @@ from txmsg.broker.store import delivery as store
 from txmsg.errors import StorageError, UnknownTopic
 
 
-async def test_every_message_comes_once_in_order_of_its_queue(notify_url: str) -> None:
+async def test_every_message_is_delivered_once_in_the_order_of_its_queue(notify_url: str) -> None:
     async with notify_at(notify_url, queues=4) as notify, delivering(notify, read_count_max=100) as delivery:
         await notify.add(777)
         got: list[Delivered] = []
@@ -43,7 +43,7 @@ async def test_every_message_comes_once_in_order_of_its_queue(notify_url: str) -
         assert await delivery.receive(poll("g", "c", T, 64, 0, 60)) == []
 
 
-async def test_message_comes_as_it_was_stored(notify_url: str) -> None:
+async def test_a_message_is_delivered_as_it_was_stored(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(1, tag="x", body=b"\x00\xff")
         notify.query("update txmsg.message set ordering_key = 'k'")
@@ -59,7 +59,7 @@ async def test_message_comes_as_it_was_stored(notify_url: str) -> None:
         assert (message.ordering_key, message.generation) == ("k", 0)
 
 
-async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str) -> None:
+async def test_a_waiting_member_gets_a_new_message_without_polling(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         assert await receive(delivery, 1, wait_s=0) == []
         waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, 30, 60)))
@@ -69,7 +69,7 @@ async def test_waiting_member_gets_a_new_message_without_polling(notify_url: str
         assert len(await waiting) == 1
 
 
-async def test_message_written_by_another_broker_is_found_by_polling(notify_url: str) -> None:
+async def test_a_message_written_by_another_broker_is_found_by_polling(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, 30, 60)))
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
@@ -77,13 +77,13 @@ async def test_message_written_by_another_broker_is_found_by_polling(notify_url:
         assert len(await waiting) == 1
 
 
-async def test_receive_that_finds_nothing_returns_nothing_in_time(notify_url: str) -> None:
+async def test_a_receive_without_messages_returns_empty_in_time(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         assert await delivery.receive(poll("g", "c", T, 10, 0.05, 60)) == []
         assert not delivery._state.groups["g"].has_waiting
 
 
-async def test_a_later_receive_on_a_line_ends_the_one_that_waits_and_no_other(notify_url: str) -> None:
+async def test_a_later_receive_on_a_line_ends_only_the_waiting_one(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         delivery.follow("g", "c", PollSequenceStep(7, 0))  # nobody waits
         mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, NEVER_S, 60, line=PollSequenceStep(7, 0))))
@@ -101,7 +101,7 @@ async def test_a_later_receive_on_a_line_ends_the_one_that_waits_and_no_other(no
         assert delivery._parked == {}
 
 
-async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounted(notify_url: str) -> None:
+async def test_messages_lost_on_a_line_are_redelivered_at_once_and_uncounted(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
         await notify.add(4)
 
@@ -124,7 +124,7 @@ async def test_what_did_not_come_over_a_line_is_redelivered_at_once_and_uncounte
         assert [(message.offset, message.attempt) for message in retried + await receive(delivery, 1)] == [(2, 2)] * 2
 
 
-async def test_a_late_call_of_a_line_takes_nothing_and_puts_nothing_back(notify_url: str) -> None:
+async def test_a_late_call_of_a_line_takes_and_returns_nothing(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
         await notify.add(3)
 
@@ -149,7 +149,7 @@ async def test_a_late_call_of_a_line_takes_nothing_and_puts_nothing_back(notify_
         assert offsets(await waiting) == [3]
 
 
-async def test_a_call_that_comes_while_the_one_before_loads_the_group_gets_what_that_one_took(notify_url: str) -> None:
+async def test_a_later_call_gets_the_messages_of_one_that_was_loading_the_group(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, backoff=AT_ONCE) as delivery:
         await notify.add(1)
         async with delivery._loader._loading("g"):
@@ -170,7 +170,7 @@ async def test_a_call_that_comes_while_the_one_before_loads_the_group_gets_what_
         assert await delivery.settle("g", "c", receipts([message]), []) == []
 
 
-async def test_a_call_that_is_woken_when_the_next_one_has_come_leaves_the_message_to_others(notify_url: str) -> None:
+async def test_a_call_woken_after_its_successor_arrived_leaves_the_message_to_others(notify_url: str) -> None:
     class Outlet:
         """Is looked at between the moment when a call is woken and that when it takes messages."""
 
@@ -199,7 +199,7 @@ async def test_a_call_that_is_woken_when_the_next_one_has_come_leaves_the_messag
         assert await mine == []
 
 
-async def test_what_did_not_come_does_not_use_up_the_rate_of_a_group(notify_url: str) -> None:
+async def test_lost_deliveries_do_not_count_against_the_rate_of_a_group(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         assert await receive(delivery, 1, wait_s=0) == []
         await notify.add(1)
@@ -211,7 +211,7 @@ async def test_what_did_not_come_does_not_use_up_the_rate_of_a_group(notify_url:
         assert offsets(await receive(delivery, 1, client="other")) == [0]
 
 
-async def test_a_member_that_reads_nothing_gets_nothing_and_holds_up_no_other(notify_url: str) -> None:
+async def test_a_member_that_does_not_read_gets_nothing_and_delays_no_other(notify_url: str) -> None:
     class Slow:
         is_full = True
 
@@ -241,14 +241,14 @@ async def test_a_member_that_reads_nothing_gets_nothing_and_holds_up_no_other(no
         assert await waiting[1] == []
 
 
-async def test_members_that_come_together_load_the_group_once(notify_url: str) -> None:
+async def test_concurrent_members_load_the_group_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(50)
         batches = await asyncio.gather(*(delivery.receive(poll("g", f"c{n}", T, 10, 30, 60)) for n in range(5)))
         assert sorted(offset for batch in batches for offset in offsets(each_of(batch))) == list(range(50))
 
 
-async def test_unknown_topic_is_said_when_none_is_created(notify_url: str) -> None:
+async def test_an_unknown_topic_is_refused_without_auto_create(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         notify.topics._auto_create = False
         with pytest.raises(UnknownTopic):
@@ -257,7 +257,7 @@ async def test_unknown_topic_is_said_when_none_is_created(notify_url: str) -> No
         assert await delivery.receive(poll("g", "c", T, 1, 0, 60)) == []
 
 
-async def test_each_group_gets_all_messages_and_a_new_one_starts_at_the_earliest_kept(notify_url: str) -> None:
+async def test_each_group_gets_all_messages_and_a_new_one_starts_at_the_earliest(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(3)
         assert offsets(await receive(delivery, 3, group="one")) == [0, 1, 2]
@@ -269,7 +269,7 @@ async def test_each_group_gets_all_messages_and_a_new_one_starts_at_the_earliest
         assert offsets(await receive(delivery, 2, group="three")) == [3, 4]
 
 
-async def test_messages_flow_across_segments(notify_url: str) -> None:
+async def test_messages_are_delivered_across_segments(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, read_count_max=4) as delivery:
         for count in (3, 5, 4):
             await notify.add(count)
@@ -280,7 +280,7 @@ async def test_messages_flow_across_segments(notify_url: str) -> None:
         assert offsets(await receive(delivery, 2)) == [12, 13]
 
 
-async def test_dropped_segment_is_skipped_and_said(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_dropped_segment_is_skipped_and_logged(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, read_count_max=2) as delivery:
         await notify.add(10)
         assert offsets(await receive(delivery, 1)) == [0]
@@ -293,7 +293,9 @@ async def test_dropped_segment_is_skipped_and_said(notify_url: str, caplog: pyte
         assert "has lost offsets" in caplog.text
 
 
-async def test_missing_offset_stops_the_queue_loudly(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_offset_stops_the_queue_with_an_error(
+    notify_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         await notify.add(3)
         notify.query("delete from txmsg.message where queue_offset = 1")
@@ -304,7 +306,7 @@ async def test_missing_offset_stops_the_queue_loudly(notify_url: str, caplog: py
         await asyncio.wait({waiting})
 
 
-async def test_large_bodies_are_read_and_given_piece_by_piece(notify_url: str) -> None:
+async def test_large_bodies_are_read_and_delivered_in_parts(notify_url: str) -> None:
     limits: dict[str, Any] = {"window_size_bytes_max": 3000, "reply_size_bytes_max": 2500}
     async with notify_at(notify_url) as notify, delivering(notify, **limits) as delivery:
         await notify.add(9, body=b"x" * 1000)
@@ -315,7 +317,7 @@ async def test_large_bodies_are_read_and_given_piece_by_piece(notify_url: str) -
         assert await receive(delivery, 1, wait_s=0) == []
 
 
-async def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None:
+async def test_messages_with_other_tags_are_skipped(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, read_count_max=10) as delivery:
         await notify.add(100, tag="noise")
         await notify.add(2, tag="signup")
@@ -330,7 +332,7 @@ async def test_messages_with_other_tags_are_passed_over(notify_url: str) -> None
         assert notify.query("select next_offset from txmsg.cursor") == [(104,)]
 
 
-async def test_members_with_different_tags_get_each_their_own(notify_url: str) -> None:
+async def test_members_with_different_tags_each_get_their_own(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         waiting = [
             asyncio.create_task(delivery.receive(poll("g", tag, [("t", tag)], 10, 30, 60))) for tag in ("a", "b")
@@ -357,7 +359,7 @@ async def test_reading_uses_the_primary_key_of_the_partition(notify_url: str) ->
             assert "Index Only Scan Backward using message_1_pkey" in plan
 
 
-async def test_lag_counts_what_is_not_acknowledged(notify_url: str) -> None:
+async def test_lag_counts_unacknowledged_messages(notify_url: str) -> None:
     async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
         await notify.add(10)
         got = await receive(delivery, 6)

@@ -36,7 +36,7 @@ from txmsg.message import QueueId
 from txmsg.runtime.backoff import Backoff
 
 
-async def test_refused_message_comes_again_and_its_acknowledgement_removes_it(notify_url: str) -> None:
+async def test_a_refused_message_is_redelivered_and_removed_when_acknowledged(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
         await notify.add(3)
         first = await receive(delivery, 3)
@@ -54,7 +54,7 @@ async def test_refused_message_comes_again_and_its_acknowledgement_removes_it(no
         assert await receive(delivery, 1, wait_s=0.2) == []
 
 
-async def test_a_visibility_timeout_that_is_exact_is_set_to_less_and_leads_to_no_back_off(notify_url: str) -> None:
+async def test_an_exact_visibility_timeout_can_be_shortened_and_has_no_backoff(notify_url: str) -> None:
     now = 1000.0
     settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "lease_ttl_s": 1e9}
     async with (
@@ -74,7 +74,7 @@ async def test_a_visibility_timeout_that_is_exact_is_set_to_less_and_leads_to_no
         assert await delivery.settle("g", "c", [third.receipt], []) == []
 
 
-async def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> None:
+async def test_a_message_not_acknowledged_in_time_is_redelivered(notify_url: str) -> None:
     now = 1000.0
     settings: dict[str, Any] = {"expire_s": 0.02, "retry_poll_s": 0.02, "backoff": AT_ONCE, "lease_ttl_s": 1e9}
     async with (
@@ -93,7 +93,7 @@ async def test_message_not_acknowledged_in_time_comes_again(notify_url: str) -> 
         assert "visibility timeout" in error
 
 
-async def test_default_back_off_delays_the_first_retry_by_a_second(notify_url: str) -> None:
+async def test_the_default_backoff_delays_the_first_retry_by_a_second(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(1)
         for attempt, delay_s in ((1, 1), (2, 5)):
@@ -108,7 +108,7 @@ async def test_default_back_off_delays_the_first_retry_by_a_second(notify_url: s
 
 
 @pytest.mark.parametrize("retries_max", [0, 1, 3])
-async def test_message_that_always_fails_ends_as_a_dead_letter(notify_url: str, retries_max: int) -> None:
+async def test_a_message_that_always_fails_becomes_a_dead_letter(notify_url: str, retries_max: int) -> None:
     backoff = Backoff(delays_s=(0.0,), retries_max=retries_max)
     async with (
         notify_at(notify_url) as notify,
@@ -127,7 +127,7 @@ async def test_message_that_always_fails_ends_as_a_dead_letter(notify_url: str, 
         assert await notify.lag(delivery) == [GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=1)]
 
 
-async def test_refused_message_comes_once_after_a_crash_before_the_cursor_is_written(notify_url: str) -> None:
+async def test_a_refused_message_is_redelivered_once_after_a_crash_before_the_cursor_write(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(2)
         async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
@@ -140,7 +140,7 @@ async def test_refused_message_comes_once_after_a_crash_before_the_cursor_is_wri
             assert sorted((m.offset, m.attempt) for m in again) == [(0, 2), (1, 1)]
 
 
-async def test_retry_done_after_a_crash_before_the_cursor_is_written_does_not_come_again(notify_url: str) -> None:
+async def test_a_completed_retry_is_not_redelivered_after_a_crash_before_the_cursor_write(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(2)
         async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
@@ -157,7 +157,7 @@ async def test_retry_done_after_a_crash_before_the_cursor_is_written_does_not_co
 
 
 @pytest.mark.parametrize("is_loaded", [True, False])
-async def test_dead_letter_purged_after_a_crash_before_the_cursor_is_written_does_not_come_again(
+async def test_a_purged_dead_letter_is_not_redelivered_after_a_crash_before_the_cursor_write(
     notify_url: str, is_loaded: bool
 ) -> None:
     async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
@@ -174,7 +174,7 @@ async def test_dead_letter_purged_after_a_crash_before_the_cursor_is_written_doe
             assert [message.offset for message in await receive_only(delivery, 1)] == [2]
 
 
-async def test_retry_skipped_after_a_crash_before_the_cursor_is_written_does_not_come_again(notify_url: str) -> None:
+async def test_a_skipped_retry_is_not_redelivered_after_a_crash_before_the_cursor_write(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
         await notify.add(2)
         async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
@@ -187,7 +187,7 @@ async def test_retry_skipped_after_a_crash_before_the_cursor_is_written_does_not
             assert [message.offset for message in await receive_only(delivery, 1)] == [0]
 
 
-async def test_retry_in_flight_at_a_crash_comes_again(notify_url: str) -> None:
+async def test_a_retry_in_flight_at_a_crash_is_redelivered(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(1)
         async with delivering(notify, graceful=False, retry_poll_s=0.02) as delivery:
@@ -201,7 +201,7 @@ async def test_retry_in_flight_at_a_crash_comes_again(notify_url: str) -> None:
             assert message.attempt == 2
 
 
-async def test_interrupted_refusal_is_finished_in_the_background(notify_url: str) -> None:
+async def test_an_interrupted_refusal_is_completed_in_the_background(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, expire_s=0.02) as delivery:
         await notify.add(1)
         (message,) = await receive(delivery, 1)
@@ -215,7 +215,7 @@ async def test_interrupted_refusal_is_finished_in_the_background(notify_url: str
         )
 
 
-async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_another_waiting(notify_url: str) -> None:
+async def test_retries_of_an_unsubscribed_topic_do_not_block_those_of_another(notify_url: str) -> None:
     now = 1000.0
     settings: dict[str, Any] = {"backoff": AT_ONCE, "retry_count_max": 2, "lease_ttl_s": 1e9, "background": False}
     async with (
@@ -247,7 +247,7 @@ async def test_retries_of_a_topic_that_nobody_asks_for_any_more_keep_none_of_ano
         assert {each.topic for each in await ask("left", "t")} == {"t"}, "what was put back is in its table"
 
 
-async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_holds_up_no_other_group(
+async def test_failures_of_a_deleted_topic_or_group_are_dropped_and_delay_no_other_group(
     notify_url: str,
 ) -> None:
     settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": AT_ONCE, "settings_s": NEVER_S}
@@ -264,7 +264,7 @@ async def test_what_fails_of_a_topic_or_group_that_was_deleted_is_forgotten_and_
         await until_async(lambda: not delivery._state.groups["reads-gone"].feeds)
 
 
-async def test_deleting_a_topic_waits_for_a_broker_that_writes_failures_of_it(notify_url: str) -> None:
+async def test_deleting_a_topic_waits_for_a_broker_that_writes_its_failures(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
         await notify.add(1)
         await receive(delivery, 1, wait_s=0)

@@ -34,7 +34,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError
 LEASE_S = 5.0
 
 
-async def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(notify_url: str) -> None:
+async def test_acknowledged_messages_are_not_redelivered_after_a_graceful_stop(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(10)
         async with delivering(notify, flush_s=NEVER_S) as delivery:
@@ -46,7 +46,7 @@ async def test_acknowledged_messages_do_not_come_again_after_a_graceful_stop(not
             assert offsets(await receive_only(delivery, 5)) == [3, 4, 6, 8, 9]
 
 
-async def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_url: str) -> None:
+async def test_after_a_crash_only_messages_with_unflushed_acknowledgements_are_redelivered(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(10)
         async with delivering(notify, graceful=False, flush_s=NEVER_S) as delivery:
@@ -59,7 +59,7 @@ async def test_after_a_crash_only_unflushed_acknowledgements_come_again(notify_u
             assert offsets(await receive_only(delivery, 6)) == [4, 5, 6, 7, 8, 9]
 
 
-async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url: str) -> None:
+async def test_a_stale_epoch_cannot_write_cursors_and_stops_delivery(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(4)
         async with delivering(notify, "old", graceful=False, background=False) as old:
@@ -77,7 +77,7 @@ async def test_stale_epoch_cannot_write_cursors_and_stops_delivering(notify_url:
                 assert not old._state.leases.is_member, "it was taken for dead, and drops everything"
 
 
-async def test_stale_epoch_cannot_make_retries(notify_url: str) -> None:
+async def test_a_stale_epoch_cannot_create_retries(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(1)
         async with delivering(notify, "old", graceful=False, background=False) as old:
@@ -104,7 +104,7 @@ async def test_a_queue_is_delivered_by_one_broker_and_after_its_stop_by_the_othe
             assert list(second._state.groups["g"].feeds) == await notify.queue_ids()
 
 
-async def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: str) -> None:
+async def test_a_stop_accepts_acknowledgements_until_nothing_is_in_flight(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(2)
         async with delivering(notify, flush_s=NEVER_S, hand_over_s=NEVER_S) as delivery:
@@ -119,7 +119,7 @@ async def test_a_stop_takes_acknowledgements_until_nothing_is_out(notify_url: st
         assert notify.query("select next_offset from txmsg.cursor") == [(2,)]
 
 
-async def test_a_newcomer_gets_its_queue_when_what_is_out_of_it_is_acknowledged(notify_url: str) -> None:
+async def test_a_new_broker_gets_its_queue_when_messages_in_flight_are_acknowledged(notify_url: str) -> None:
     async with (
         notify_at(notify_url, queues=2) as notify,
         delivering(notify, "old", flush_s=NEVER_S, hand_over_s=NEVER_S) as old,
@@ -157,7 +157,7 @@ async def test_nothing_is_delivered_past_the_deadline_of_the_lease(notify_url: s
         assert message.receipt.epoch > first_epoch
 
 
-async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(notify_url: str) -> None:
+async def test_waiting_members_are_told_of_a_lost_database_and_delivery_resumes(notify_url: str) -> None:
     database = str(psycopg.conninfo.conninfo_to_dict(notify_url)["dbname"])
     elsewhere = psycopg.conninfo.make_conninfo(notify_url, dbname="postgres")
     async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
@@ -181,7 +181,7 @@ async def test_waiting_members_hear_of_a_lost_database_and_delivery_comes_back(n
         assert await delivery.settle("g", "c", receipts(again), []) == []
 
 
-async def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_loses_that_queue_later(
+async def test_a_broker_paused_while_writing_failures_blocks_no_other_and_loses_that_queue(
     notify_url: str,
 ) -> None:
     """Writing failures locks the leases concerned for some statements: a broker may be paused between two."""
@@ -237,7 +237,7 @@ async def test_a_broker_stopped_while_it_writes_failures_holds_up_nobody_and_los
             await writing
 
 
-async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(notify_url: str) -> None:
+async def test_of_two_brokers_drained_at_once_one_stays_active(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
         notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
                      "select id, '', '', '', now() + interval '1 h' from unnest(array['a', 'b']) id")  # fmt: skip
@@ -252,7 +252,7 @@ async def test_of_two_brokers_that_are_drained_at_the_same_moment_one_goes_on(no
         assert notify.query("select state from txmsg.broker order by state") == [("active",), ("draining",)]
 
 
-async def test_a_dead_broker_is_forgotten_by_command_and_a_live_one_is_not(notify_url: str) -> None:
+async def test_a_dead_broker_can_be_removed_and_a_live_one_cannot(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
         notify.query("insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
                      "select id, '', '', '', now() + left_for::interval "
@@ -273,7 +273,7 @@ async def test_a_dead_broker_is_forgotten_by_command_and_a_live_one_is_not(notif
         ("elsewhere:1", "WARNING", "another broker with the id b1 is alive at elsewhere:1: give each its own --id"),
     ],
 )
-async def test_a_broker_whose_id_is_taken_says_by_whom(
+async def test_a_broker_with_an_id_in_use_names_the_other_broker(
     notify_url: str, caplog: pytest.LogCaptureFixture, address: str, level: str, words: str
 ) -> None:
     caplog.set_level("INFO", "txmsg")
@@ -288,7 +288,7 @@ async def test_a_broker_whose_id_is_taken_says_by_whom(
     assert words in told.getMessage()
 
 
-async def test_draining_answers_those_who_wait(notify_url: str) -> None:
+async def test_draining_answers_waiting_receives(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         waiting = asyncio.create_task(delivery.receive(poll("g", "c", T, 1, 30, 60)))
         await until_async(lambda: "g" in delivery._state.groups and delivery._state.groups["g"].has_waiting)
@@ -298,7 +298,7 @@ async def test_draining_answers_those_who_wait(notify_url: str) -> None:
             await delivery.receive(poll("g", "c", T, 1, 0, 60))
 
 
-async def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None:
+async def test_closing_twice_or_before_running_is_allowed(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         pool = open_pool(notify.url)
         await pool.open()
@@ -313,7 +313,7 @@ async def test_closing_twice_and_before_running_is_fine(notify_url: str) -> None
         await pool.close()
 
 
-async def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothing_of_it_any_more(
+async def test_a_group_loaded_during_a_queue_handover_gets_nothing_of_that_queue(
     notify_url: str,
 ) -> None:
     # Nothing but the group that is loaded is to wait for its retries.
@@ -332,7 +332,7 @@ async def test_a_group_that_is_loaded_while_its_queue_is_handed_over_gets_nothin
         assert feed.window.ready_count + feed.window.unsettled_count == 0
 
 
-async def test_a_group_that_is_deleted_while_its_queues_are_looked_at_does_not_come_back(notify_url: str) -> None:
+async def test_a_group_deleted_during_a_queue_scan_is_not_recreated(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
         await receive(delivery, 1, wait_s=0)
         looked, going_on = asyncio.Event(), asyncio.Event()

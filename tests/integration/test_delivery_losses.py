@@ -64,7 +64,7 @@ async def world(url: str, count: int, *, retries_max: int = 4) -> AsyncIterator[
         yield it
 
 
-async def test_a_loss_does_not_count_and_the_second_one_brings_messages_alone(notify_url: str) -> None:
+async def test_a_loss_is_not_counted_and_after_the_second_messages_are_delivered_alone(notify_url: str) -> None:
     async with world(notify_url, 3) as it:
         assert len(await it.lose(3)) == 3
         second = await it.lose(3)
@@ -79,7 +79,7 @@ async def test_a_loss_does_not_count_and_the_second_one_brings_messages_alone(no
         assert await it.lag() == GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=0)
 
 
-async def test_only_what_is_lost_while_it_is_alone_counts(notify_url: str) -> None:
+async def test_only_losses_of_messages_handled_alone_count(notify_url: str) -> None:
     async with world(notify_url, 1) as it:
         await it.lose(1)
         await it.lose(1)
@@ -98,7 +98,7 @@ async def test_only_what_is_lost_while_it_is_alone_counts(notify_url: str) -> No
         assert await it.settle(again) == []
 
 
-async def test_what_is_lost_alone_each_time_is_a_dead_letter(notify_url: str) -> None:
+async def test_a_message_lost_alone_each_time_becomes_a_dead_letter(notify_url: str) -> None:
     async with world(notify_url, 1, retries_max=2) as it:
         await it.lose(1)
         await it.lose(1)
@@ -123,7 +123,7 @@ async def test_a_refusal_ends_the_suspicion(notify_url: str) -> None:
         assert [message.attempt for message in await it.take(2)] == [2, 2]
 
 
-async def test_members_that_do_not_isolate_get_what_was_lost_as_ever_and_it_counts(notify_url: str) -> None:
+async def test_losses_count_for_members_that_do_not_isolate(notify_url: str) -> None:
     async with world(notify_url, 2) as it:
         await it.lose(2)
         await it.lose(2)

@@ -69,7 +69,7 @@ def retry_rows(notify: Notify) -> list[tuple[Any, ...]]:
     return notify.query("select queue_offset, attempt, due_at = 'infinity' from txmsg.retry order by 1")
 
 
-async def test_messages_of_a_key_come_one_after_the_other(notify_url: str) -> None:
+async def test_messages_of_a_key_are_delivered_one_after_the_other(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await add_keyed(notify, "a", "a", "b", None, "a")
         first = await receive_only(delivery, 3)
@@ -82,7 +82,7 @@ async def test_messages_of_a_key_come_one_after_the_other(notify_url: str) -> No
         assert [second.offset, *offsets(await receive_only(delivery, 1))] == [1, 4]
 
 
-async def test_one_receive_brings_a_run_of_a_key_and_nobody_gets_more_of_it_until_all_is_settled(
+async def test_a_receive_returns_a_run_of_a_key_that_blocks_the_key_until_settled(
     notify_url: str,
 ) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
@@ -99,7 +99,7 @@ async def test_one_receive_brings_a_run_of_a_key_and_nobody_gets_more_of_it_unti
         assert offsets(await receive(delivery, 1)) == [4]
 
 
-async def test_a_run_that_was_failed_in_part_stays_in_order_over_a_crash(notify_url: str) -> None:
+async def test_a_partly_failed_run_stays_in_order_across_a_crash(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, "a", "a", "a", "a")
         async with delivering(notify, graceful=False) as delivery:
@@ -119,7 +119,7 @@ async def test_a_run_that_was_failed_in_part_stays_in_order_over_a_crash(notify_
             assert got == [(0, 2), (1, 1), (2, 1), (3, 1)]
 
 
-async def test_a_queue_opens_when_all_that_may_hold_messages_of_a_dead_broker_say_that_they_hold_none(
+async def test_a_queue_opens_when_all_members_report_that_they_hold_none_of_its_messages(
     notify_url: str,
 ) -> None:
     async with notify_at(notify_url) as notify:
@@ -146,7 +146,7 @@ async def test_a_queue_opens_when_all_that_may_hold_messages_of_a_dead_broker_sa
             assert offsets(await polling) == [1]
 
 
-async def test_a_poll_that_waits_ends_to_ask_what_its_member_holds_of_a_dead_broker(notify_url: str) -> None:
+async def test_a_waiting_poll_ends_to_ask_for_messages_held_of_a_dead_broker(notify_url: str) -> None:
     """And while the member holds something, its polls end soon, since a reply that asks may be lost."""
     async with notify_at(notify_url) as notify, AsyncExitStack() as stack:
         await add_keyed(notify, "a", "a")
@@ -165,7 +165,7 @@ async def test_a_poll_that_waits_ends_to_ask_what_its_member_holds_of_a_dead_bro
         assert offsets(await receive(heir, 1)) == [message.offset]
 
 
-async def test_consumers_that_got_messages_at_once_are_all_named(notify_url: str) -> None:
+async def test_concurrent_holders_of_messages_are_all_recorded(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         clients = [f"c{number}" for number in range(8)]
         await add_keyed(notify, *clients)
@@ -173,7 +173,7 @@ async def test_consumers_that_got_messages_at_once_are_all_named(notify_url: str
         assert notify.query("select held_by from txmsg.cursor") == [(clients,)]
 
 
-async def test_a_failure_in_a_run_is_retried_when_what_is_out_of_it_is_settled(notify_url: str) -> None:
+async def test_a_failure_in_a_run_is_retried_when_the_rest_is_settled(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
         await add_keyed(notify, "a", "a", "a", "a")
         first, second, third = await receive(delivery, 3, in_runs=True)
@@ -190,7 +190,7 @@ async def test_a_failure_in_a_run_is_retried_when_what_is_out_of_it_is_settled(n
         assert done == [(1, 2), (3, 1)]
 
 
-async def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_the_key(notify_url: str) -> None:
+async def test_an_acknowledgement_wakes_the_member_waiting_for_the_next_of_the_key(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await add_keyed(notify, "a", "a")
         (first,) = await receive(delivery, 1)
@@ -200,7 +200,7 @@ async def test_an_acknowledgement_wakes_the_member_that_waits_for_the_next_of_th
         assert offsets(await asyncio.wait_for(waiting, 60)) == [1]
 
 
-async def test_one_reply_brings_a_retry_and_a_new_message_of_an_ordered_queue(notify_url: str) -> None:
+async def test_a_reply_contains_a_retry_and_a_new_message_of_an_ordered_queue(notify_url: str) -> None:
     async with (
         notify_at(notify_url) as notify,
         delivering(notify, background=False, monotonic=(clock := Clock())) as delivery,
@@ -219,7 +219,7 @@ async def test_one_reply_brings_a_retry_and_a_new_message_of_an_ordered_queue(no
         assert [(message.offset, message.attempt) for message in got] == [(0, 2), (1, 1)]
 
 
-async def test_a_queue_that_the_database_refuses_is_read_again_and_holds_up_no_other(
+async def test_a_queue_with_a_stale_epoch_is_reread_and_delays_no_other(
     notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with notify_at(notify_url, queues=2) as notify, delivering(notify, background=False) as delivery:
@@ -246,7 +246,7 @@ async def test_a_queue_that_the_database_refuses_is_read_again_and_holds_up_no_o
         assert (message.queue, message.attempt) == (refused.number, 1)
 
 
-async def test_a_failing_message_holds_back_its_own_key_in_order_and_no_other(notify_url: str) -> None:
+async def test_a_failing_message_blocks_only_its_own_key(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, **QUICK) as delivery:
         await add_keyed(notify, "a", "a", "b", "a")
         head, other = await receive(delivery, 2)
@@ -266,7 +266,7 @@ async def test_a_failing_message_holds_back_its_own_key_in_order_and_no_other(no
         assert (message.offset, message.attempt, retry_rows(notify)) == (6, 1, []), "the key has left the table"
 
 
-async def test_later_messages_of_a_failing_key_are_due_only_when_those_before_are_done(notify_url: str) -> None:
+async def test_later_messages_of_a_failing_key_wait_for_earlier_ones(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, retry_poll_s=0.02) as delivery:
         await add_keyed(notify, "a", "a", "a")
         (head,) = await receive(delivery, 1)
@@ -278,7 +278,7 @@ async def test_later_messages_of_a_failing_key_are_due_only_when_those_before_ar
         assert [row[2] for row in retry_rows(notify)] == [False, True]
 
 
-async def test_what_waits_behind_a_failure_comes_without_a_poll_for_each_message(notify_url: str) -> None:
+async def test_messages_behind_a_failure_need_no_poll_each(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
         await add_keyed(notify, *"aaaaa")
         await receive(delivery, 1, wait_s=0)
@@ -297,7 +297,7 @@ async def test_what_waits_behind_a_failure_comes_without_a_poll_for_each_message
         assert feed.window.blocked_keys() == [], "the key has left the table"
 
 
-async def test_acknowledged_retries_that_a_crash_takes_back_come_again_in_order(notify_url: str) -> None:
+async def test_acknowledged_retries_lost_in_a_crash_are_redelivered_in_order(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, *"aaaa")
         async with delivering(notify, retry_poll_s=0.02, expire_s=NEVER_S, graceful=False) as delivery:
@@ -319,7 +319,7 @@ async def test_acknowledged_retries_that_a_crash_takes_back_come_again_in_order(
             assert retry_rows(notify) == [], "the last one is written at once"
 
 
-async def test_retries_that_become_due_are_read_at_once(notify_url: str) -> None:
+async def test_unblocked_retries_are_read_at_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False, retry_count_max=1) as delivery:
         await add_keyed(notify, "a", "a")
         await receive(delivery, 1, wait_s=0)
@@ -334,7 +334,7 @@ async def test_retries_that_become_due_are_read_at_once(notify_url: str) -> None
         assert delivery._state.retries_due.is_set()
 
 
-async def test_nothing_waits_in_memory_behind_what_has_a_time_of_its_own_or_is_blocked(notify_url: str) -> None:
+async def test_no_message_waits_in_memory_behind_a_scheduled_or_blocked_retry(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, *"aaaabbbb")
         async with delivering(notify, **QUICK, graceful=False) as delivery:
@@ -365,7 +365,7 @@ async def test_nothing_waits_in_memory_behind_what_has_a_time_of_its_own_or_is_b
             assert [row.message.offset for row in rows] == [0, 4]
 
 
-async def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) -> None:
+async def test_a_failed_key_stays_in_order_across_a_crash(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, "a", "a", "b")
         async with delivering(notify, graceful=False) as delivery:
@@ -383,7 +383,7 @@ async def test_a_key_that_failed_stays_in_order_over_a_crash(notify_url: str) ->
             assert [offset for offset in got if offset != 2] == [0, 1, 3]
 
 
-async def test_a_key_goes_on_when_its_message_is_dead(notify_url: str) -> None:
+async def test_a_key_continues_after_a_dead_letter(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
         await add_keyed(notify, "a", "a")
         (head,) = await receive(delivery, 1)
@@ -392,7 +392,7 @@ async def test_a_key_goes_on_when_its_message_is_dead(notify_url: str) -> None:
         assert offsets(await receive(delivery, 1)) == [1]
 
 
-async def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -> None:
+async def test_a_parked_key_waits_for_an_operator_across_a_restart(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, "a", "a", "b")
         async with delivering(notify, **DEAD_AT_ONCE) as delivery:
@@ -419,7 +419,7 @@ async def test_a_parked_key_waits_for_a_person_over_a_restart(notify_url: str) -
             assert offsets(await receive(delivery, 1)) == [4]
 
 
-async def test_a_dead_letter_redriven_waits_while_a_message_of_its_key_is_out(notify_url: str) -> None:
+async def test_a_redriven_dead_letter_waits_for_a_message_of_its_key_in_flight(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, **DEAD_AT_ONCE) as delivery:
         await add_keyed(notify, "a", "a", "a")
         (head,) = await receive(delivery, 1)
@@ -442,7 +442,9 @@ async def test_a_dead_letter_redriven_waits_while_a_message_of_its_key_is_out(no
         assert offsets(await receive(delivery, 1)) == [2]
 
 
-async def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at_once(notify_url: str) -> None:
+async def test_a_message_redriven_while_the_last_retry_of_its_key_completes_is_delivered_at_once(
+    notify_url: str,
+) -> None:
     async with (
         notify_at(notify_url) as notify,
         delivering(notify, retry_poll_s=0.02, backoff=Backoff(retries_max=0)) as delivery,
@@ -465,7 +467,7 @@ async def test_what_is_redriven_while_the_last_retry_of_its_key_is_done_comes_at
         assert retry_rows(notify) == [(1, 0, False)]
 
 
-async def test_what_is_dead_and_tried_again_at_once_is_redriven_all_the_same(notify_url: str) -> None:
+async def test_a_dead_letter_with_a_pending_retry_can_be_redriven(notify_url: str) -> None:
     async with (
         notify_at(notify_url) as notify,
         delivering(notify, retry_poll_s=NEVER_S, backoff=Backoff(retries_max=0)) as delivery,
@@ -484,7 +486,7 @@ async def test_what_is_dead_and_tried_again_at_once_is_redriven_all_the_same(not
         assert (await dead_letters.redrive(_of_group(10))).count == 0
 
 
-async def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: str) -> None:
+async def test_a_dead_letter_keeps_the_error_of_every_attempt(notify_url: str) -> None:
     settings: dict[str, Any] = {"retry_poll_s": 0.02, "backoff": Backoff(delays_s=(0.0,), retries_max=2)}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
         await add_keyed(notify, "a", "a")
@@ -503,7 +505,7 @@ async def test_every_attempt_leaves_its_error_with_the_dead_letter(notify_url: s
         assert all(failure["at"] for failure in failures)
 
 
-async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_out_of_it_is_settled(
+async def test_a_seek_in_an_ordered_queue_applies_when_messages_in_flight_are_settled(
     notify_url: str,
 ) -> None:
     async with (
@@ -524,7 +526,7 @@ async def test_a_group_goes_on_elsewhere_in_an_ordered_queue_as_soon_as_what_is_
         await settle(delivery, again)
 
 
-async def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_messages(notify_url: str) -> None:
+async def test_after_a_crash_an_ordered_queue_waits_until_its_messages_cannot_be_held(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, "a", "a")
         async with delivering(notify, "b1", graceful=False) as crashed:
@@ -546,7 +548,7 @@ async def test_after_a_crash_an_ordered_queue_waits_until_nobody_can_hold_its_me
             assert offsets(await receive(delivery, 5, wait_s=0)) == [0]
 
 
-async def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_given_of_it(notify_url: str) -> None:
+async def test_a_broker_that_regains_its_queue_waits_only_for_its_own_deliveries(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         clock = Clock()
         await add_keyed(notify, "a", "a", "a", "a")
@@ -583,7 +585,7 @@ async def test_a_broker_that_gets_its_own_queue_back_waits_only_for_what_it_had_
             assert 60 < await opens_in_s() <= 70
 
 
-async def test_an_ordered_queue_that_is_handed_over_waits_for_nothing(notify_url: str) -> None:
+async def test_a_handed_over_ordered_queue_is_delivered_at_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, "a", "a")
         async with delivering(notify, "b1") as delivery:
@@ -592,7 +594,7 @@ async def test_an_ordered_queue_that_is_handed_over_waits_for_nothing(notify_url
             assert offsets(await receive(delivery, 1)) == [1]
 
 
-async def test_after_a_crash_a_queue_without_ordering_keys_waits_for_nothing(notify_url: str) -> None:
+async def test_after_a_crash_a_queue_without_ordering_keys_is_delivered_at_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await add_keyed(notify, None)
         async with delivering(notify, "b1", graceful=False) as crashed:
@@ -602,7 +604,7 @@ async def test_after_a_crash_a_queue_without_ordering_keys_waits_for_nothing(not
             assert offsets(await receive(delivery, 1)) == [0]
 
 
-async def test_what_is_to_be_held_for_longer_is_noted_before_the_member_is_told(notify_url: str) -> None:
+async def test_a_renewal_is_stored_before_the_member_is_answered(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
         await add_keyed(notify, "a")
         await receive(delivery, 1, wait_s=0)
@@ -615,7 +617,7 @@ async def test_what_is_to_be_held_for_longer_is_noted_before_the_member_is_told(
         assert notify.query(is_noted) == [(True,)]
 
 
-async def test_what_is_held_is_noted_as_long_as_it_is_held_and_no_longer(notify_url: str) -> None:
+async def test_the_hold_of_a_message_is_stored_until_it_is_settled(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         clock = Clock()
         await add_keyed(notify, "a")
@@ -646,7 +648,7 @@ class Clock:
         return self.now
 
 
-async def test_what_was_taken_for_a_member_that_went_away_is_given_to_the_next_one_at_once(notify_url: str) -> None:
+async def test_messages_taken_for_a_departed_member_are_delivered_to_the_next_at_once(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, flush_s=NEVER_S, poll_s=0.05) as delivery:
         assert await receive(delivery, 1, wait_s=0) == []
         (feed,) = delivery._state.groups["g"].feeds.values()

@@ -54,7 +54,7 @@ async def test_a_waiting_member_gets_a_topic_that_is_created_later(notify_url: s
         assert await waiting == [("order.paid", 0), ("order.placed", 0)]
 
 
-async def test_a_poll_that_waits_ends_when_its_topics_have_changed(notify_url: str) -> None:
+async def test_a_waiting_poll_ends_when_its_topics_change(notify_url: str) -> None:
     # The member waits for longer than silent members are remembered.
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S, member_ttl_s=0.001) as delivery:
         asking = replace(poll("g", "c", ORDERS, 10, 3000, 60), line=PollSequenceStep(1, 0, 1))
@@ -66,7 +66,7 @@ async def test_a_poll_that_waits_ends_when_its_topics_have_changed(notify_url: s
         assert await get(delivery, 1) == [("order.placed", 0)]
 
 
-async def test_two_brokers_deliver_a_later_topic_between_them(notify_url: str) -> None:
+async def test_two_brokers_share_a_topic_created_later(notify_url: str) -> None:
     async with (
         notify_at(notify_url, queues=4) as notify,
         delivering(notify, poll_s=0.05) as one,
@@ -89,7 +89,7 @@ async def test_two_brokers_deliver_a_later_topic_between_them(notify_url: str) -
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_later_topic_begins_at_its_first_message_and_an_earlier_one_at_the_start(
+async def test_a_later_topic_begins_at_its_first_message_and_an_earlier_one_at_the_start_position(
     notify_url: str, is_restarted: bool
 ) -> None:
     async with notify_at(notify_url) as notify:
@@ -111,14 +111,14 @@ async def test_a_later_topic_begins_at_its_first_message_and_an_earlier_one_at_t
             ]
 
 
-async def test_a_pattern_that_is_new_to_an_old_group_begins_at_the_start(notify_url: str) -> None:
+async def test_a_new_pattern_of_an_existing_group_begins_at_the_start_position(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await get(delivery, 0, topics=[("invoice", "*")], start=Start.latest())
         await notify.add(2, topic="order.placed")  # younger than the group
         assert await get(delivery, 0, start=Start.latest()) == []
 
 
-async def test_a_pattern_without_any_topic_is_begun_too(notify_url: str) -> None:
+async def test_a_pattern_without_any_topic_is_recorded(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         assert await get(delivery, 0, start=Start.latest()) == []
         assert notify.query("select prefix from txmsg.group_prefix") == [("order.",)]
@@ -127,7 +127,7 @@ async def test_a_pattern_without_any_topic_is_begun_too(notify_url: str) -> None
         assert await get(delivery, 1, start=Start.latest()) == [("order.placed", 0)]
 
 
-async def test_a_topic_that_is_named_begins_at_the_start_whatever_patterns_say(notify_url: str) -> None:
+async def test_a_named_topic_begins_at_the_start_position_regardless_of_patterns(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await get(delivery, 0, start=Start.latest())
         await notify.add(2, topic="order.placed")
@@ -138,7 +138,7 @@ async def test_a_topic_that_is_named_begins_at_the_start_whatever_patterns_say(n
 # ---- tags, and what is gone
 
 
-async def test_tags_are_those_of_the_name_or_of_the_longest_pattern(notify_url: str) -> None:
+async def test_tags_come_from_the_name_or_the_longest_pattern(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         for topic in ("order.paid", "order.placed", "order.moved"):
             for tag in ("a", "b", "c"):
@@ -147,7 +147,7 @@ async def test_tags_are_those_of_the_name_or_of_the_longest_pattern(notify_url: 
         assert await get(delivery, 3, topics=wanted) == [("order.moved", 0), ("order.paid", 2), ("order.placed", 1)]
 
 
-async def test_a_topic_that_was_deleted_is_not_created_again(notify_url: str) -> None:
+async def test_a_deleted_topic_is_not_created_again(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         await notify.queue_ids("order.placed")
         await delivery._patterns.wanted({"order.*": ALL_TAGS})
@@ -175,7 +175,9 @@ async def test_too_many_patterns_are_refused(notify_url: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("other", ["*", "order.p*"])
-async def test_another_pattern_of_the_group_does_not_skip_what_came_meanwhile(notify_url: str, other: str) -> None:
+async def test_another_pattern_of_the_group_does_not_skip_messages_stored_meanwhile(
+    notify_url: str, other: str
+) -> None:
     """A new release names a wider or narrower one, and its member comes first."""
     async with notify_at(notify_url) as notify:
         async with delivering(notify) as delivery:
@@ -188,7 +190,7 @@ async def test_another_pattern_of_the_group_does_not_skip_what_came_meanwhile(no
             ]
 
 
-async def test_topics_are_looked_up_anew_when_nobody_has_asked_for_long(notify_url: str) -> None:
+async def test_topics_are_looked_up_again_after_a_time_without_polls(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S, member_ttl_s=0.001) as delivery:
         assert await get(delivery, 0) == []
         await delivery.maintenance.patterns_once()  # nobody is there any more
@@ -197,7 +199,7 @@ async def test_topics_are_looked_up_anew_when_nobody_has_asked_for_long(notify_u
         assert notify.query("select next_offset from txmsg.cursor order by group_id") == [(5,)]
 
 
-async def test_a_poll_whose_topics_have_grown_while_the_group_was_loaded_is_asked_again(notify_url: str) -> None:
+async def test_a_poll_whose_topics_changed_while_the_group_was_loading_ends_for_a_new_poll(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         lock = delivery._loader._locks.setdefault("g", asyncio.Lock())
         async with lock:  # loading takes its time

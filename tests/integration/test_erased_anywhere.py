@@ -41,7 +41,7 @@ def bodies(storage: str) -> list[bytes]:
         return [body for (body,) in connection.execute(_STORED)]
 
 
-def test_a_delayed_message_is_recalled_as_others_are_and_passed_when_it_was_erased(
+def test_an_erasable_delayed_message_can_be_recalled_and_is_skipped_once_erased(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     create(txmsg_broker.address)
@@ -58,7 +58,7 @@ def test_a_delayed_message_is_recalled_as_others_are_and_passed_when_it_was_eras
     assert [(message.id, message.body) for message in got] == [(kept, SECRET)]
 
 
-def test_a_dead_letter_that_was_erased_is_passed_when_it_is_redriven(
+def test_an_erased_dead_letter_is_skipped_when_redriven(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     create(txmsg_broker.address)
@@ -88,7 +88,7 @@ def test_a_dead_letter_that_was_erased_is_passed_when_it_is_redriven(
     assert [(message.id, message.body) for message in got] == [(kept, SECRET)]
 
 
-def test_a_handler_under_way_has_the_body_and_the_next_attempt_does_not_come(
+def test_an_erasure_during_a_handler_prevents_the_next_attempt(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     create(txmsg_broker.address)
@@ -108,7 +108,7 @@ def test_a_handler_under_way_has_the_body_and_the_next_attempt_does_not_come(
     assert got == [SECRET]
 
 
-def test_a_half_that_was_erased_is_checked_without_its_body_and_passed_when_it_is_committed(
+def test_an_erased_half_is_checked_without_body_and_skipped_after_commit(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     create(txmsg_broker.address)
@@ -131,7 +131,7 @@ def test_a_half_that_was_erased_is_checked_without_its_body_and_passed_when_it_i
     assert got == []
 
 
-def test_messages_in_memory_are_ciphertext_too(
+def test_erasable_messages_in_memory_are_ciphertext(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     create(txmsg_broker.address, "--durability", "memory")
@@ -149,7 +149,7 @@ def test_messages_in_memory_are_ciphertext_too(
 
 
 @pytest.mark.long
-def test_a_broker_killed_between_key_and_message_leaves_a_key_that_the_repeated_send_uses(
+def test_a_repeated_send_uses_the_key_of_a_broker_killed_before_storing(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
 ) -> None:
     create(broker.address)

@@ -51,7 +51,7 @@ def found(broker: BrokerProcess, id_: str) -> tuple[str, dict[str, str]]:
     return message["body"], message["headers"]
 
 
-def test_consumers_and_operators_read_what_tables_do_not_until_it_is_erased(
+def test_consumers_and_operators_read_decrypted_bodies_until_they_are_erased(
     broker: BrokerProcess, notify_url: str
 ) -> None:
     create(broker)
@@ -82,7 +82,7 @@ def lag(broker: BrokerProcess) -> int:
     return sum(group["waiting"] + group["retrying"] + group["dead"] for group in groups) if groups else -1
 
 
-def test_an_erased_message_is_not_stored_again_and_what_has_no_key_is_said(broker: BrokerProcess) -> None:
+def test_an_erased_message_is_not_stored_again(broker: BrokerProcess) -> None:
     create(broker)
     transaction_id = new_transaction_id()
     with Producer(broker.address, group="clinic") as producer:
@@ -105,7 +105,7 @@ def test_an_erased_message_is_not_stored_again_and_what_has_no_key_is_said(broke
     assert "--erasable 1d" in said("topic", "create", "t", "--erasable", "1d", *where, status=1)
 
 
-def test_retries_stay_ciphertext_and_are_skipped_once_erased(broker: BrokerProcess, notify_url: str) -> None:
+def test_retries_are_stored_as_ciphertext_and_skipped_once_erased(broker: BrokerProcess, notify_url: str) -> None:
     create(broker)
     seen: queue.Queue[ReceivedMessage] = queue.Queue()
     consumer = Consumer(broker.address, group="ward")
@@ -127,7 +127,7 @@ def test_retries_stay_ciphertext_and_are_skipped_once_erased(broker: BrokerProce
         assert seen.empty()
 
 
-def test_no_table_keeps_words_of_an_error(broker: BrokerProcess, notify_url: str) -> None:
+def test_error_messages_of_erasable_topics_are_not_stored(broker: BrokerProcess, notify_url: str) -> None:
     create(broker)
     where = ("--broker", broker.address)
     said("topic", "alter", "t", "--journal", "on", *where)
@@ -159,7 +159,7 @@ def test_no_table_keeps_words_of_an_error(broker: BrokerProcess, notify_url: str
     assert frame.startswith("  at fail, ")
 
 
-def test_a_check_listener_sees_the_body(broker: BrokerProcess) -> None:
+def test_a_check_listener_gets_the_decrypted_body(broker: BrokerProcess) -> None:
     create(broker)
     asked: queue.Queue[ReceivedMessage] = queue.Queue()
 
@@ -195,9 +195,7 @@ def test_readers_of_a_log_decrypt_with_keys_from_a_broker(broker: BrokerProcess,
     assert keys.decrypt(stored[0]).body == SECRET
 
 
-async def test_a_topic_becomes_erasable_while_it_is_used_and_keys_expire(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+async def test_a_topic_in_use_can_become_erasable_and_its_keys_expire(broker: BrokerProcess, notify_url: str) -> None:
     where = ("--broker", broker.address)
     said("topic", "create", "t", "--queues", "1", *where)
     with Producer(broker.address, group="clinic") as producer:

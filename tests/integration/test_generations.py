@@ -199,7 +199,7 @@ class History:
             assert self.handled == Counter(self.asked)
 
 
-async def test_each_message_takes_effect_as_often_as_it_was_asked_to(notify_url: str, seed: int) -> None:
+async def test_each_message_takes_effect_once_per_requested_delivery(notify_url: str, seed: int) -> None:
     async with notify_at(notify_url, queues=QUEUES) as notify, AsyncExitStack() as stack:
         history = History(notify, stack, seed)
         await history.play()
@@ -211,7 +211,7 @@ def again_at(offset: int) -> Seek:
     return Seek(group="g", topic="t", queue=0, to=Start.offset(offset), again=True)
 
 
-async def test_places_of_again_are_bounded_and_forgotten_where_they_are_of_no_use(notify_url: str) -> None:
+async def test_generation_ranges_are_bounded_and_removed_when_unused(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, AsyncExitStack() as stack:
         history = History(notify, stack, 0)
         await history.open()

@@ -30,7 +30,7 @@ class Asked:
         return TransactionState.UNKNOWN
 
 
-def test_a_producer_group_is_checked_as_was_set_for_it_at_all_brokers_and_others_as_before(
+def test_check_settings_of_a_producer_group_apply_at_all_brokers_and_to_no_other_group(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     here = start_broker("--first-check-s", "600", "--check-interval-s", "600", "--checks-max", "7")
@@ -75,9 +75,7 @@ def test_a_producer_group_is_checked_as_was_set_for_it_at_all_brokers_and_others
         assert listed == changed
 
 
-def test_a_half_that_asks_for_it_is_first_checked_later_or_sooner_than_its_group_says(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+def test_a_half_can_request_an_earlier_or_later_first_check(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--first-check-s", "7200", "--check-interval-s", "600")
     with Producer(broker.address, group="shop", check_listener=Asked()) as shop:
         shop.half([Message("t", b"default")])
@@ -98,7 +96,7 @@ def test_a_half_that_asks_for_it_is_first_checked_later_or_sooner_than_its_group
     assert stored == [("default", 7200), ("group", 3600), ("first", 60), ("second", None), ("beyond", 86400)]
 
 
-def test_a_half_of_a_client_that_asks_for_more_than_is_allowed_is_refused(broker: BrokerProcess) -> None:
+def test_a_half_with_a_first_check_delay_above_the_limit_is_refused(broker: BrokerProcess) -> None:
     columns = MessageColumns(
         topic="t", transaction_id=bytes(16), body=[b"x"], born_at_us=[0], first_check_ms=[86_400_001]
     )
@@ -118,7 +116,7 @@ def test_a_half_of_a_client_that_asks_for_more_than_is_allowed_is_refused(broker
         (("--first-check-s", "1e12"), "give 0 to"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(start_broker: StartBroker, options: tuple[str, ...], told: str) -> None:
+def test_invalid_check_settings_are_refused(start_broker: StartBroker, options: tuple[str, ...], told: str) -> None:
     broker = start_broker()
     command = ("group", "alter", "shop", *options, "--broker", broker.address)
     assert "producer group 'shop' is unknown" in said(*command, status=1)

@@ -54,7 +54,7 @@ def refused(broker: BrokerProcess, *args: str) -> str:
     return text
 
 
-def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: BrokerProcess) -> None:
+def test_groups_are_listed_and_shown_with_their_lag(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     assert said("group", "list", *where) == "no consumer groups\n"
     processed(broker, Message("t", b"1"), Message("t", b"2"))
@@ -82,7 +82,7 @@ def test_groups_are_listed_and_shown_with_how_far_they_are_behind(broker: Broker
     assert "consumer group 'nobody' is unknown" in refused(broker, "show", "nobody")
 
 
-def test_groups_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerProcess, notify_url: str) -> None:
+def test_groups_are_listed_in_pages_and_by_part_of_their_name(broker: BrokerProcess, notify_url: str) -> None:
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("insert into txmsg.consumer_group (name) select 'g' || n from generate_series(1, 9) n")
         connection.execute("insert into txmsg.producer (group_name) select 'p' || n from generate_series(1, 3) n")
@@ -113,7 +113,7 @@ def test_a_group_is_created_with_settings_before_its_first_consumer(broker: Brok
         assert got.get(timeout=WAIT_S).body == b"sent before"
 
 
-def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
+def test_group_settings_are_changed_and_stored(broker: BrokerProcess) -> None:
     processed(broker, Message("t", b"1"))
     alter = ("group", "alter", "collector", "--broker", broker.address)
     assert json_of(*alter, "--retry-delays", "1s 90s", "--retries", "3")["retry_delays"] == ["1s", "1m30s"]
@@ -137,7 +137,7 @@ def test_settings_are_changed_and_kept(broker: BrokerProcess) -> None:
     assert "must be a whole number from 0 to 10000" in refused(broker, "alter", "collector", "--retries", "10001")
 
 
-def test_a_message_that_fails_dies_after_the_retries_that_were_set_and_is_handled_when_redriven(
+def test_a_failing_message_dies_after_the_configured_retries_and_can_be_redriven(
     broker: BrokerProcess,
 ) -> None:
     processed(broker, Message("t", b"1"))
@@ -195,7 +195,7 @@ def failing_once(broker: BrokerProcess, body: bytes) -> Iterator[queue.Queue[Rec
 
 
 @pytest.mark.parametrize("way", ["redrive", "purge"])
-def test_a_parked_key_goes_on_in_order_when_its_dead_letter_is(way: str, broker: BrokerProcess) -> None:
+def test_a_parked_key_continues_in_order_when_its_dead_letter_is(way: str, broker: BrokerProcess) -> None:
     parked_key(broker)
     where = ("--group", "collector", "--broker", broker.address)
     with failing_once(broker, b"1") as handled:
@@ -216,7 +216,7 @@ def test_a_parked_key_goes_on_in_order_when_its_dead_letter_is(way: str, broker:
     assert listed(broker) == []
 
 
-def test_a_group_goes_back_to_the_earliest_while_its_consumer_runs_and_no_other_does(broker: BrokerProcess) -> None:
+def test_a_seek_to_the_earliest_affects_only_its_group_while_consumers_run(broker: BrokerProcess) -> None:
     sent = set(processed(broker, *(Message("t", b"%d" % n) for n in range(10))))
     with collecting(broker.address, "t", group="other") as others, collecting(broker.address, "t") as got:
         assert ids_of(others, 10) == sent
@@ -236,7 +236,7 @@ def test_a_group_goes_back_to_the_earliest_while_its_consumer_runs_and_no_other_
         assert nothing_comes(others)
 
 
-def test_what_a_consumer_holds_or_did_beyond_it_comes_again_when_its_group_goes_back(broker: BrokerProcess) -> None:
+def test_held_and_acknowledged_messages_are_redelivered_after_a_seek_back(broker: BrokerProcess) -> None:
     said("topic", "create", "t", "--queues", "1", "--broker", broker.address)
     held, done = processed(broker, Message("t", b"held"), Message("t", b"done"))
     until(lambda: waiting(broker) == 0)
@@ -262,7 +262,7 @@ def test_what_a_consumer_holds_or_did_beyond_it_comes_again_when_its_group_goes_
         until(lambda: waiting(broker) == 0)
 
 
-def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_group_seeks_to_a_time_an_offset_or_the_end(broker: BrokerProcess, notify_url: str) -> None:
     processed(broker, Message("t", b"0"))
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("delete from txmsg.message")
@@ -317,9 +317,7 @@ def test_a_group_goes_to_a_time_an_offset_or_the_end(broker: BrokerProcess, noti
     assert "'soon' is not a valid start position" in said(*command, status=2)
 
 
-def test_a_group_is_deleted_only_when_nobody_is_there_and_nothing_is_left_but_by_force(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_a_group_with_members_or_messages_is_deleted_only_by_force(broker: BrokerProcess, notify_url: str) -> None:
     processed(broker, Message("t", b"1"))
     where = ("--broker", broker.address)
     with collecting(broker.address, "t"):
@@ -342,5 +340,5 @@ def test_a_group_is_deleted_only_when_nobody_is_there_and_nothing_is_left_but_by
 
 
 @pytest.mark.parametrize("command", [["group", "list"], ["group", "lag", "g"], ["topic", "show", "t"]])
-def test_a_broker_that_is_not_there_is_named(command: list[str]) -> None:
+def test_an_unreachable_broker_is_named(command: list[str]) -> None:
     assert "no answer from a broker at localhost:1" in said(*command, "--broker", "localhost:1", status=1)

@@ -14,7 +14,7 @@ from txmsg.errors import UnknownGroup
 from txmsg.message import Message, MessageId, ReceivedMessage
 
 
-def test_retries_are_listed_delivered_now_and_skipped(broker: BrokerProcess) -> None:
+def test_retries_can_be_listed_delivered_at_once_and_skipped(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     processed(broker, Message("t", b"0"))
     said("group", "alter", "collector", "--retry-delays", "1h", *where)

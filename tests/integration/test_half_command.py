@@ -23,7 +23,7 @@ from txmsg.message import Message, ReceivedMessage, TransactionState, new_transa
 from txmsg.ops.cli.main import main
 
 
-def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) -> None:
+def test_half_list_shows_undecided_halves_and_filters_by_group(broker: BrokerProcess) -> None:
     assert "no half messages" in said("half", "list", "--broker", broker.address)
     first, second = store_half(broker), store_half(broker, group="other")
     assert listed(broker) == [first, second]
@@ -36,7 +36,7 @@ def test_half_list_shows_what_waits_and_filters_by_group(broker: BrokerProcess) 
     assert "order.placed" in table
 
 
-def test_half_list_shows_what_is_held_back_and_behind_which_transaction(broker: BrokerProcess) -> None:
+def test_half_list_shows_held_back_messages_and_the_blocking_transaction(broker: BrokerProcess) -> None:
     with Producer(broker.address, group="shop") as producer:
         first, second = (producer.half([Message("orders", b"", ordering_key="k")]) for _ in range(2))
         producer.end(second, TransactionState.COMMIT)
@@ -53,7 +53,7 @@ def test_half_list_shows_what_is_held_back_and_behind_which_transaction(broker: 
         assert listed(broker) == []
 
 
-def test_half_show_has_headers_and_body(broker: BrokerProcess) -> None:
+def test_half_show_prints_headers_and_body(broker: BrokerProcess) -> None:
     transaction_id = store_half(broker, body=b"caf\xc3\xa9 \xff [red]")
     [half] = json.loads(said("half", "show", transaction_id, "--broker", broker.address, "--json"))["halves"]
     assert half["transaction_id"] == transaction_id
@@ -70,7 +70,7 @@ def test_half_show_of_an_unknown_transaction_fails(broker: BrokerProcess) -> Non
     assert "there is no half message of transaction" in error
 
 
-def test_decision_of_a_person_is_final(broker: BrokerProcess) -> None:
+def test_a_decision_of_an_operator_is_final(broker: BrokerProcess) -> None:
     committed, dropped = store_half(broker), store_half(broker)
     where = ("--broker", broker.address)
     assert f"{committed} committed" in said("half", "commit", committed, *where, "--yes")
@@ -80,7 +80,7 @@ def test_decision_of_a_person_is_final(broker: BrokerProcess) -> None:
     said("half", "commit", dropped, *where, "--yes", status=1)
 
 
-def test_decision_is_asked_for_and_can_be_declined(start_broker: StartBroker) -> None:
+def test_a_decision_is_confirmed_and_can_be_declined(start_broker: StartBroker) -> None:
     broker = start_broker("--first-check-s", "600")
     half = store_half(broker)
     said("half", "commit", half, "--broker", broker.address, answer="n\n", status=1)
@@ -88,7 +88,7 @@ def test_decision_is_asked_for_and_can_be_declined(start_broker: StartBroker) ->
     assert "committed" in said("half", "commit", half, "--broker", broker.address, answer="y\n")
 
 
-def test_a_transaction_of_many_messages_is_shown_and_asked_about_whole(start_broker: StartBroker) -> None:
+def test_a_transaction_of_many_messages_is_shown_and_confirmed_as_a_whole(start_broker: StartBroker) -> None:
     broker = start_broker("--first-check-s", "600")
     transaction_id = store_half(broker, count=250)
     where = ("--broker", broker.address)
@@ -99,7 +99,7 @@ def test_a_transaction_of_many_messages_is_shown_and_asked_about_whole(start_bro
     assert "deliver 250 message(s) of shop to order.placed, for good?" in asked
 
 
-def test_what_does_not_fit_one_reply_is_said_to_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_reply_is_marked_as_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime.now(UTC)
     half = made(HalfMessage, transaction_id=new_transaction_id(), topic="t", group="g", born_at=at, stored_at=at)
     requests: list[object] = []
@@ -140,7 +140,7 @@ def checks_of(broker: BrokerProcess) -> dict[str, tuple[int, bool]]:
     return {half["transaction_id"]: (half["checks"], half["next_check_at"] is not None) for half in halves}
 
 
-def test_a_parked_half_whose_listener_answers_now_is_committed_after_resume(
+def test_a_resumed_half_is_committed_when_its_listener_answers_again(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "600")
@@ -164,7 +164,7 @@ def test_a_parked_half_whose_listener_answers_now_is_committed_after_resume(
     assert listed(broker, "--parked") == [parked]
 
 
-def test_a_group_is_resumed_whole_and_no_other(start_broker: StartBroker, notify_url: str) -> None:
+def test_resuming_a_group_resumes_all_its_halves_and_no_others(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--first-check-s", "600")
     mine, other = [store_half(broker), store_half(broker)], store_half(broker, group="other")
     park(notify_url, *mine, other)
@@ -174,7 +174,7 @@ def test_a_group_is_resumed_whole_and_no_other(start_broker: StartBroker, notify
     assert json.loads(said(*again, "--json")) == {"resumed": 0}
 
 
-def test_a_group_with_more_than_one_statement_resumes_is_resumed_whole(
+def test_a_group_larger_than_one_statement_is_resumed_completely(
     start_broker: StartBroker, notify_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = start_broker("--first-check-s", "600")
@@ -190,7 +190,7 @@ def test_a_group_with_more_than_one_statement_resumes_is_resumed_whole(
     assert listed(broker, "--parked") == []
 
 
-def test_resuming_what_is_unknown_or_not_parked_is_said(start_broker: StartBroker) -> None:
+def test_resuming_an_unknown_or_unparked_half_is_refused(start_broker: StartBroker) -> None:
     broker = start_broker("--first-check-s", "600")
     where = ("--broker", broker.address)
     transaction_id = store_half(broker)
@@ -208,7 +208,7 @@ def test_resuming_what_is_unknown_or_not_parked_is_said(start_broker: StartBroke
 # ---- JSON
 
 
-def test_decisions_and_lists_can_be_had_as_json(start_broker: StartBroker) -> None:
+def test_decisions_and_lists_can_be_printed_as_json(start_broker: StartBroker) -> None:
     broker = start_broker("--first-check-s", "600")
     first, second = store_half(broker), store_half(broker)
     where = ("--broker", broker.address, "--json")

@@ -150,7 +150,9 @@ def lives(postgres: PostgresServer, notify_template: str, tmp_path_factory: pyte
 @pytest.mark.parametrize(
     ("state", "event"), [pytest.param(*pair, id=" meets ".join(each.value for each in pair)) for pair in product(S, E)]
 )
-def test_a_pair_does_in_the_database_what_the_table_says(lives: Lives, state: HalfState, event: HalfEvent) -> None:
+def test_every_state_and_event_changes_the_database_as_the_table_says(
+    lives: Lives, state: HalfState, event: HalfEvent
+) -> None:
     half = lives.in_state(state)
     becomes = TRANSITIONS[state].get(event)
     assert lives.meets(half, event) is (becomes is not None)

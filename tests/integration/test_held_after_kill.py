@@ -32,7 +32,7 @@ def consuming(address: str, handle: Callable[[ReceivedMessage], None]) -> Consum
     return consumer
 
 
-def test_queues_of_a_killed_broker_go_on_when_its_consumers_hold_nothing(broker: BrokerProcess) -> None:
+def test_queues_of_a_killed_broker_continue_when_its_consumers_hold_nothing(broker: BrokerProcess) -> None:
     got: defaultdict[str, list[int]] = defaultdict(list)
     count = queue.Queue[int]()
 
@@ -55,7 +55,7 @@ def test_queues_of_a_killed_broker_go_on_when_its_consumers_hold_nothing(broker:
         assert firsts == list(range(6)), "in order, but for what came again"
 
 
-def test_a_message_in_the_hands_of_a_consumer_holds_its_queue_until_it_is_settled(broker: BrokerProcess) -> None:
+def test_a_message_held_by_a_consumer_blocks_its_queue_until_settled(broker: BrokerProcess) -> None:
     begun, may_end, ended = queue.Queue[str](), threading.Event(), threading.Event()
     later = queue.Queue[bytes]()
 

@@ -25,8 +25,8 @@ from tests.errors_page import is_documented
 from tests.integration.cli_harness import json_of, said
 from tests.integration.client_harness import WAIT_S
 from tests.integration.test_half_command import (  # on the database of this module's `notify_url`
-    test_half_list_shows_what_is_held_back_and_behind_which_transaction,
-    test_half_show_has_headers_and_body,
+    test_half_list_shows_held_back_messages_and_the_blocking_transaction,
+    test_half_show_prints_headers_and_body,
 )
 from tests.waiting import until
 from txmsg.binlog import database as tailer_database
@@ -44,8 +44,8 @@ from txmsg.runtime.child import ChildFailed
 from txmsg.runtime.postgres import FORM, PINNED, connect
 
 __all__ = [
-    "test_half_list_shows_what_is_held_back_and_behind_which_transaction",
-    "test_half_show_has_headers_and_body",
+    "test_half_list_shows_held_back_messages_and_the_blocking_transaction",
+    "test_half_show_prints_headers_and_body",
 ]
 
 _TEXT = "Müller, 错误 🎈"
@@ -69,7 +69,7 @@ def notify_url(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return notify_url
 
 
-async def test_each_kind_of_session_sets_what_it_relies_on(notify_url: str) -> None:
+async def test_each_kind_of_session_sets_the_parameters_it_relies_on(notify_url: str) -> None:
     async def show(connection: AsyncConnection[Any]) -> dict[str, str]:
         names = hostile.settings_of(connection)
         return {name: (await (await connection.execute(f"show {name}")).fetchall())[0][0] for name in names}
@@ -134,7 +134,7 @@ class Commits(CheckMessageListener):
         return TransactionState.COMMIT
 
 
-def test_all_goes_on_as_ever_from_upgrade_to_mirror(
+def test_everything_works_under_hostile_settings_from_upgrade_to_mirror(
     database_url: str, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     be_hostile(database_url, monkeypatch)
@@ -183,7 +183,7 @@ def test_all_goes_on_as_ever_from_upgrade_to_mirror(
         connection.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots where not active")
 
 
-def test_fence_and_inbox_are_used_through_an_engine_of_the_users_that_shows_values_in_other_forms(
+def test_fence_and_inbox_work_with_hostile_settings_of_the_user_engine(
     database_url: str,
 ) -> None:
     forms = " ".join(f"-c {name}={hostile.SETTINGS[name].replace(' ', '')}" for name in FORM)
@@ -207,7 +207,7 @@ def test_fence_and_inbox_are_used_through_an_engine_of_the_users_that_shows_valu
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_a_database_of_another_encoding_is_refused_with_the_way_out(
+def test_a_database_with_another_encoding_is_refused_with_a_remedy(
     encoding: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     name = f"encoding_{encoding.lower()}_{os.getpid()}"

@@ -78,13 +78,13 @@ async def work_of_steps(notify_url: str, groups: int) -> dict[str, int]:
         return {step.__name__: await lines_run(step) for step in steps}
 
 
-async def test_the_work_of_a_step_does_not_grow_with_the_number_of_idle_groups(notify_url: str) -> None:
+async def test_the_work_of_a_step_does_not_grow_with_idle_groups(notify_url: str) -> None:
     few, many = await work_of_steps(notify_url, 4), await work_of_steps(notify_url, 44)
     assert len(few) == 9
     assert many == few
 
 
-async def test_idle_groups_get_what_comes_from_this_broker_and_from_others(notify_url: str) -> None:
+async def test_idle_groups_get_messages_from_this_and_other_brokers(notify_url: str) -> None:
     async with (
         notify_at(notify_url) as notify,
         delivering(notify, poll_s=0.05, expire_s=0.05, flush_s=0.05) as delivery,
@@ -98,7 +98,7 @@ async def test_idle_groups_get_what_comes_from_this_broker_and_from_others(notif
         assert [offsets(messages) for messages in got] == [[1], [0, 1]] * 3
 
 
-async def test_settings_are_read_when_any_group_has_changed_and_not_otherwise(notify_url: str) -> None:
+async def test_settings_are_read_only_when_a_group_has_changed(notify_url: str) -> None:
     async with (
         notify_at(notify_url) as notify,
         delivering(notify, background=False) as delivery,
@@ -149,7 +149,7 @@ def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(no
     assert root["Shared Hit Blocks"] + root["Shared Read Blocks"] <= 40, "6,000 retries take more than 100 pages"
 
 
-async def test_a_queue_that_was_lost_is_not_read_any_more(notify_url: str) -> None:
+async def test_a_lost_queue_is_not_read(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, background=False) as delivery:
         await delivery.receive(poll("g", "c", T, 1, 0, _NEVER_S))
         (feed,) = delivery._state.groups["g"].feeds.values()

@@ -72,7 +72,7 @@ async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:
     await delivery.writer.flush_once()
 
 
-async def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(
+async def test_messages_at_reused_offsets_are_delivered_after_a_restore(
     proxy: PostgresProxy, past: GoingBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "_FRESH_S", 0.0)  # a connection that was cut would tell of the restart
@@ -100,7 +100,7 @@ async def test_messages_in_offsets_that_a_window_counts_as_done_are_delivered(
         assert notify.query("select next_offset from txmsg.cursor") == [(25,)]
 
 
-def test_brokers_that_run_on_send_to_the_queues_that_there_are_and_deliver_all_of_it(
+def test_running_brokers_use_the_restored_queues_and_deliver_all_messages(
     start_broker: StartBroker, notify_url: str, proxy: PostgresProxy, past: GoingBack
 ) -> None:
     def send(topics: Sequence[str]) -> set[MessageId]:
@@ -138,7 +138,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_an_incarnation_is_over_when_its_row_is(db: Notify, change: str) -> None:
+async def test_an_incarnation_ends_when_its_row_is_gone(db: Notify, change: str) -> None:
     (((first,),), (((same,)),)) = [await db.rows("select txmsg.begin_incarnation()") for _ in range(2)]
     assert first == same
     await db.connection.execute("update txmsg.lease_epoch set epoch = 7")
@@ -174,7 +174,7 @@ async def test_the_journal_of_an_earlier_incarnation_is_not_written(db: Notify) 
     assert rows == [("delivered", 1, None), ("delivered", 3, None), ("lost", None, 1)]
 
 
-async def test_a_batch_that_names_a_queue_or_a_producer_that_is_not_there_is_refused(db: Notify) -> None:
+async def test_a_batch_with_an_unknown_queue_or_producer_is_refused(db: Notify) -> None:
     unknown_queue = columns_of([db.queues[0], 4711], producer=db.producer)
     unknown_producer = columns_of([db.queues[0]], producer=4711)
     for batch in (WriteBatch(plain=unknown_queue), WriteBatch(half=unknown_queue), WriteBatch(half=unknown_producer)):

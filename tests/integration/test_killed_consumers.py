@@ -92,7 +92,7 @@ def world(broker: BrokerProcess, notify_url: str, directory: Path, *, kind: str,
 
 
 @pytest.mark.parametrize("kind", ["def", "async"])
-def test_a_message_that_kills_its_process_is_a_dead_letter_and_no_other_is(
+def test_only_a_message_that_kills_its_process_becomes_a_dead_letter(
     broker: BrokerProcess, notify_url: str, tmp_path: Path, kind: str
 ) -> None:
     with world(broker, notify_url, tmp_path, kind=kind, takes_s=0.05) as it:
@@ -103,7 +103,7 @@ def test_a_message_that_kills_its_process_is_a_dead_letter_and_no_other_is(
         assert it.query("select attempts from txmsg.dead_letter") == [(RETRIES + 1,)]
 
 
-def test_several_messages_that_kill_their_process_are_dead_letters_and_no_other_is(
+def test_only_messages_that_kill_their_process_become_dead_letters(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
 ) -> None:
     deadly = ["10", "20", "30"]
@@ -117,7 +117,7 @@ def test_several_messages_that_kill_their_process_are_dead_letters_and_no_other_
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # many processes, one after the other
-def test_a_consumer_that_is_killed_again_and_again_makes_no_dead_letters(
+def test_repeated_kills_of_a_consumer_create_no_dead_letters(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
 ) -> None:
     with world(broker, notify_url, tmp_path, kind="def", takes_s=0.4) as it:

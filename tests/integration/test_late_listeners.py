@@ -69,7 +69,7 @@ def ordered(producer: Producer, session: Session, listen: Callable[[Any], None])
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_a_listener_may_send_at_the_end_of_the_block(
+def test_a_session_listener_may_send_at_the_end_of_the_block(
     name: str, producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     with Session(engine) as session:
@@ -78,7 +78,9 @@ def test_a_listener_may_send_at_the_end_of_the_block(
 
 
 @pytest.mark.parametrize("name", EVENTS)
-async def test_so_it_may_in_coroutines(name: str, broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+async def test_a_session_listener_of_a_coroutine_may_send_at_the_end_of_the_block(
+    name: str, broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
     url = engine.url.set(drivername="sqlite+aiosqlite") if engine.dialect.name == "sqlite" else engine.url
     async_engine = create_async_engine(url, **POOL_OF_ONE)
     listener = FenceCheckListener(async_engine)
@@ -90,7 +92,7 @@ async def test_so_it_may_in_coroutines(name: str, broker: BrokerProcess, engine:
     assert counts(engine, notify_url) == (1, 0, 1)
 
 
-def test_a_listener_of_the_sessionmaker_sends_what_the_flush_of_its_own_changes_tells(
+def test_a_listener_sends_messages_for_changes_flushed_by_another_listener(
     producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     sessions = sessionmaker(engine)
@@ -111,7 +113,7 @@ def test_a_listener_of_the_sessionmaker_sends_what_the_flush_of_its_own_changes_
     assert counts(engine, notify_url) == (3, 0, 3)
 
 
-def test_a_change_behind_the_flush_is_flushed_and_told(producer: Producer, engine: Engine, notify_url: str) -> None:
+def test_a_change_after_the_flush_is_flushed_and_sent(producer: Producer, engine: Engine, notify_url: str) -> None:
     with Session(engine) as session:
 
         def add_another(*_: object) -> None:
@@ -125,7 +127,7 @@ def test_a_change_behind_the_flush_is_flushed_and_told(producer: Producer, engin
     assert counts(engine, notify_url) == (2, 0, 2)
 
 
-def test_changes_without_end_are_refused(producer: Producer, engine: Engine, notify_url: str) -> None:
+def test_endless_changes_of_listeners_are_refused(producer: Producer, engine: Engine, notify_url: str) -> None:
     with Session(engine) as session:
         event.listen(session, "after_flush_postexec", lambda *_: session.add(Order(item="cup")))
         with pytest.raises(MisuseError, match="a listener to after_flush makes new ones each time"):
@@ -147,9 +149,7 @@ def test_a_listener_that_commits_the_connection_is_refused(producer: Producer, e
     assert counts(engine, notify_url) == (0, 0, 0)
 
 
-def test_what_fails_in_a_listener_is_rolled_back_and_told_to_nobody(
-    producer: Producer, engine: Engine, notify_url: str
-) -> None:
+def test_a_failing_listener_rolls_back_and_sends_nothing(producer: Producer, engine: Engine, notify_url: str) -> None:
     def fail(_: Session) -> None:
         raise ZeroDivisionError
 
@@ -175,7 +175,7 @@ def test_sending_after_the_commit_is_refused(producer: Producer, engine: Engine,
     assert counts(engine, notify_url) == (1, 0, 0)
 
 
-def test_without_a_broker_nothing_commits_and_the_session_goes_on(engine: Engine) -> None:
+def test_without_a_broker_nothing_commits_and_the_session_stays_usable(engine: Engine) -> None:
     listener = FenceCheckListener(engine)
     with Producer("127.0.0.1:1", group="g", check_listener=listener, timeout_s=0.5) as producer:
         with Session(engine) as session:

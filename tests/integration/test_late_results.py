@@ -63,7 +63,7 @@ async def world(url: str, *, retries_max: int = 4) -> AsyncIterator[World]:
 
 
 @pytest.mark.parametrize("losses", [1, 2])
-async def test_an_acknowledgement_counts_when_nobody_has_the_message(notify_url: str, losses: int) -> None:
+async def test_a_late_acknowledgement_counts_when_no_consumer_holds_the_message(notify_url: str, losses: int) -> None:
     async with world(notify_url) as it:
         first, *_ = [await it.lose() for _ in range(losses)]
         assert await it.settle(first) == []
@@ -72,7 +72,7 @@ async def test_an_acknowledgement_counts_when_nobody_has_the_message(notify_url:
 
 
 @pytest.mark.parametrize("end", ["refused", "lost", "acknowledged"])
-async def test_an_acknowledgement_counts_when_the_consumer_that_has_the_message_ends(notify_url: str, end: str) -> None:
+async def test_a_late_acknowledgement_counts_when_the_holding_consumer_leaves(notify_url: str, end: str) -> None:
     async with world(notify_url) as it:
         first = await it.lose()
         second = await it.take()
@@ -86,7 +86,7 @@ async def test_an_acknowledgement_counts_when_the_consumer_that_has_the_message_
         await it.assert_done()
 
 
-async def test_no_acknowledgement_counts_when_the_consumer_chose_the_time(notify_url: str) -> None:
+async def test_a_late_acknowledgement_does_not_count_with_an_exact_timeout(notify_url: str) -> None:
     async with world(notify_url) as it:
         first = await it.lose(expiry=Expiry.EXACT)
         second = await it.take()
@@ -94,7 +94,7 @@ async def test_no_acknowledgement_counts_when_the_consumer_chose_the_time(notify
         assert await it.settle(second) == []
 
 
-async def test_no_acknowledgement_of_a_dead_letter_counts(notify_url: str) -> None:
+async def test_a_late_acknowledgement_of_a_dead_letter_does_not_count(notify_url: str) -> None:
     async with world(notify_url, retries_max=1) as it:
         first, _ = await it.lose(), await it.lose()
         assert await receive(it.delivery, 1, wait_s=0.3) == []

@@ -54,7 +54,7 @@ def orders(engine: Engine) -> int:
         return connection.execute(select(func.count()).select_from(Order)).scalar_one()
 
 
-def test_messages_may_depend_on_what_the_transaction_computed(
+def test_messages_may_depend_on_results_of_the_transaction(
     broker: BrokerProcess, producer: Producer, engine: Engine
 ) -> None:
     with collecting(broker.address, "order") as got, Session(engine) as session:
@@ -85,7 +85,7 @@ def test_a_value_is_sent_to_a_topic(broker: BrokerProcess, producer: Producer, e
     assert b"as it is" in found
 
 
-def test_what_makes_no_message_is_refused(producer: Producer, engine: Engine) -> None:
+def test_invalid_arguments_of_send_are_refused(producer: Producer, engine: Engine) -> None:
     with Session(engine) as session, producer.transaction(session) as tx:
         with pytest.raises(MisuseError, match="has no value to send"):
             tx.send("order")  # type: ignore[call-overload]
@@ -99,7 +99,7 @@ def test_what_makes_no_message_is_refused(producer: Producer, engine: Engine) ->
             tx.send("order", 1, key=[])
 
 
-def test_an_exception_rolls_back_and_nothing_has_left(producer: Producer, engine: Engine, notify_url: str) -> None:
+def test_an_exception_rolls_back_and_sends_nothing(producer: Producer, engine: Engine, notify_url: str) -> None:
     def work(session: Session) -> None:
         with producer.transaction(session) as tx:
             session.add(Order(item="tea"))
@@ -111,7 +111,7 @@ def test_an_exception_rolls_back_and_nothing_has_left(producer: Producer, engine
     assert (orders(engine), *counts(notify_url)) == (0, 0, 0)
 
 
-def test_without_messages_it_merely_commits(producer: Producer, engine: Engine, notify_url: str) -> None:
+def test_a_transaction_without_messages_commits(producer: Producer, engine: Engine, notify_url: str) -> None:
     with Session(engine) as session, producer.transaction(session):
         session.add(Order(item="tea"))
     assert (orders(engine), message_count(notify_url)) == (1, 0)
@@ -131,7 +131,7 @@ def test_without_a_broker_nothing_commits(engine: Engine) -> None:
     assert orders(engine) == 0
 
 
-def test_savepoints_inside_do_not_send_or_commit(producer: Producer, engine: Engine, notify_url: str) -> None:
+def test_savepoints_inside_neither_send_nor_commit(producer: Producer, engine: Engine, notify_url: str) -> None:
     with Session(engine) as session, producer.transaction(session) as tx:
         session.add(Order(item="tea"))
         with session.begin_nested():
@@ -186,7 +186,7 @@ def sent_in_savepoint_as_sql(session: Session, send: Callable[[bytes], object]) 
 
 
 @pytest.mark.filterwarnings("ignore:New instance .* conflicts with persistent instance")
-def test_what_was_sent_in_a_savepoint_goes_with_it(
+def test_messages_sent_in_a_savepoint_are_dropped_with_it(
     broker: BrokerProcess, producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     """Before a statement or after it, released within another, by a failed flush, of the connection, as text."""
@@ -249,7 +249,7 @@ def sent_before_the_statement_in_such_a_savepoint(session: Session, send: Callab
         session.execute(insert(Order).values(item="kept"))
 
 
-def test_what_was_sent_stays_with_the_rows_of_a_savepoint_that_failed_otherwise(
+def test_messages_of_a_savepoint_whose_rows_remain_are_sent(
     broker: BrokerProcess, producer: Producer, engine: Engine
 ) -> None:
     ways = [
@@ -266,14 +266,16 @@ def test_what_was_sent_stays_with_the_rows_of_a_savepoint_that_failed_otherwise(
             assert {got.get(timeout=WAIT_S).body, got.get(timeout=WAIT_S).body} == {b"kept", b"last"}, way.__name__
 
 
-def test_with_all_messages_rolled_back_it_merely_commits(producer: Producer, engine: Engine, notify_url: str) -> None:
+def test_a_transaction_with_all_messages_rolled_back_commits(
+    producer: Producer, engine: Engine, notify_url: str
+) -> None:
     with Session(engine) as session, producer.transaction(session) as tx:
         session.add(Order(item="tea"))
         sent_in_session_savepoint(session, lambda body: tx.send(Message("order", body)))
     assert (orders(engine), message_count(notify_url)) == (1, 0)
 
 
-def test_it_serves_one_block(producer: Producer, engine: Engine) -> None:
+def test_a_transaction_object_serves_one_block(producer: Producer, engine: Engine) -> None:
     with Session(engine) as session:
         transaction = producer.transaction(session)
         with transaction:
@@ -285,7 +287,7 @@ def test_it_serves_one_block(producer: Producer, engine: Engine) -> None:
     assert orders(engine) == 2
 
 
-def test_a_transaction_that_began_before_the_block_is_watched_in_it(
+def test_a_transaction_begun_before_the_block_is_guarded_in_it(
     producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     def work(session: Session) -> None:
@@ -312,9 +314,7 @@ def test_a_session_in_autocommit_is_refused_before_it_writes(producer: Producer,
     assert orders(engine) == 0
 
 
-def test_a_savepoint_that_comes_first_on_sqlite_does_not_commit_by_itself(
-    tmp_path: Path, broker: BrokerProcess
-) -> None:
+def test_a_first_savepoint_on_sqlite_does_not_commit_by_itself(tmp_path: Path, broker: BrokerProcess) -> None:
     """Its driver begins no transaction before SAVEPOINT, whose RELEASE would commit then."""
     engine = create_engine(f"sqlite:///{tmp_path}/orders.db")
     Base.metadata.create_all(engine)
@@ -334,7 +334,7 @@ def test_a_savepoint_that_comes_first_on_sqlite_does_not_commit_by_itself(
     engine.dispose()
 
 
-def test_a_savepoint_around_it_is_refused(producer: Producer, engine: Engine) -> None:
+def test_a_surrounding_savepoint_is_refused(producer: Producer, engine: Engine) -> None:
     with Session(engine) as session:
         session.begin_nested()
         with pytest.raises(MisuseError, match="inside a savepoint"):
@@ -371,7 +371,7 @@ def test_sending_after_the_end_is_refused(producer: Producer, engine: Engine) ->
         tx.send(Message("order", b"x"))
 
 
-def test_a_session_on_somebody_elses_transaction_is_refused(producer: Producer, engine: Engine) -> None:
+def test_a_session_in_a_foreign_transaction_is_refused(producer: Producer, engine: Engine) -> None:
     with engine.connect() as connection, Session(connection) as session:
         with pytest.raises(MisuseError, match="bind it to an engine"):
             producer.transaction(session)
@@ -382,7 +382,7 @@ def test_a_producer_without_a_listener_is_refused(engine: Engine) -> None:
         Producer("127.0.0.1:1", group="g").transaction(session)
 
 
-async def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+async def test_the_late_flow_works_in_coroutines(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
     async def work(producer: AsyncProducer, session: AsyncSession, item: str) -> None:
         async with producer.transaction(session) as tx:
             order = Order(item=item)
@@ -405,7 +405,7 @@ async def test_coroutines_have_the_late_flow_too(broker: BrokerProcess, engine: 
     assert (orders(engine), *counts(notify_url)) == (2, 0, 1)
 
 
-def test_a_producer_that_was_not_started_needs_no_second_connection(
+def test_an_unstarted_producer_needs_no_second_connection(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     producer = Producer(broker.address, group="orders", timeout_s=WAIT_S, check_listener=FenceCheckListener(engine))

@@ -44,7 +44,7 @@ async def level_of(db: Notify, *, commit: list[bytes], rollback: list[bytes] | N
     return str(row[0])
 
 
-async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -> None:
+async def test_outcomes_have_the_highest_durability_of_their_topics(db: Notify) -> None:
     fast = await topic_of(db, "async")
     half = columns_of([fast, fast, db.queues[0]])
     await db.apply(WriteBatch(half=half))
@@ -55,7 +55,7 @@ async def test_outcomes_are_as_safe_as_the_safest_topic_among_them(db: Notify) -
     assert await level_of(db, commit=half.transaction_id[2:]) == "local"
 
 
-async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db: Notify) -> None:
+async def test_a_replicated_batch_is_refused_completely_without_a_standby(db: Notify) -> None:
     half = columns_of([db.queues[0]])
     await db.apply(WriteBatch(half=half))
     safe = await topic_of(db, "replicated")
@@ -70,7 +70,7 @@ async def test_what_should_be_replicated_is_refused_whole_where_no_standby_is(db
     assert len(await db.rows("select from txmsg.half_message")) == 1
 
 
-async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify) -> None:
+async def test_a_repeated_outcome_has_its_original_durability(db: Notify) -> None:
     """Of its transaction there is no half any more; its first answer may have been that nobody knows."""
     half = columns_of([db.queues[0], db.queues[1]])
     await db.apply(WriteBatch(half=half))
@@ -85,7 +85,7 @@ async def test_an_outcome_that_is_repeated_is_as_safe_as_it_was_to_be(db: Notify
         await db.apply(WriteBatch(plain=plain))
 
 
-async def test_senders_do_not_wait_for_long_behind_a_rotation_that_waits_for_a_standby(db: Notify) -> None:
+async def test_senders_wait_only_briefly_behind_a_rotation_waiting_for_a_standby(db: Notify) -> None:
     """A batch that its standby does not confirm keeps its locks, that of rotation among them."""
     config = BrokerConfig(storage=db.url, segment_age_s=1, outcome_memory_s=0)
     await db.connection.execute("update txmsg.segment set opened_at = now() - interval '1 h' where state = 'open'")

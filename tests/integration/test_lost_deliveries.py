@@ -71,7 +71,7 @@ def members_of(channel: BlockingChannel) -> list[str]:
     return [member.id for member in shown.members]
 
 
-def test_a_reply_that_the_connection_lost_comes_again_when_the_client_says_so(broker: BrokerProcess) -> None:
+def test_a_reply_lost_by_the_connection_is_redelivered_on_report(broker: BrokerProcess) -> None:
     with Producer(broker.address, group="p") as producer, BlockingChannel(broker.address) as channel:
         producer.send_many([Message("small", b"%d" % n) for n in range(COUNT)])
         with RawClient(broker.address) as client:
@@ -83,7 +83,7 @@ def test_a_reply_that_the_connection_lost_comes_again_when_the_client_says_so(br
         assert [attempt for _, attempt in again] == [1] * count
 
 
-def test_what_a_slow_reader_leaves_in_the_broker_goes_to_others_when_it_is_gone(broker: BrokerProcess) -> None:
+def test_unread_replies_of_a_slow_reader_go_to_others_when_it_disconnects(broker: BrokerProcess) -> None:
     bodies = [bytes(SIZE_BYTES) + b"%d" % n for n in range(COUNT)]
     with Producer(broker.address, group="p") as producer, BlockingChannel(broker.address) as channel:
         channel.call(TopicsService.create, CreateTopic(topic="large", queues=1), timeout_s=WAIT_S)

@@ -92,7 +92,7 @@ async def rotate(db: Notify) -> None:
     await db.rows("select txmsg.add_segment()")
 
 
-async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as_others(db: Notify) -> None:
+async def test_memory_messages_are_stored_separately_with_offsets_and_deduplication(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     both = columns_of([queue, db.queues[0]])
     both.transaction_id[1], both.n[1] = both.transaction_id[0], 1
@@ -123,7 +123,7 @@ async def test_messages_in_memory_stand_apart_and_are_numbered_and_remembered_as
     assert await db.rows("select from pg_class where relname ~ '^memory_[0-9]+$' and relpersistence <> 'u'") == []
 
 
-async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_they_are_due(db: Notify) -> None:
+async def test_delayed_messages_wait_in_logged_tables_until_they_enter_a_memory_queue(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     later = columns_of([queue])
     later.deliver_at_us = [time.time_ns() // 1000 + 3_600_000_000]
@@ -139,7 +139,7 @@ async def test_delayed_messages_wait_logged_and_enter_a_queue_in_memory_when_the
     assert len(await offsets_of(db, queue)) == 1
 
 
-async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(db: Notify) -> None:
+async def test_after_a_crash_a_memory_queue_continues_above_all_used_offsets(db: Notify) -> None:
     queue, idle = await memory_topic(db.url, queues=2)
     for life in range(1, 3):
         await db.apply(WriteBatch(plain=columns_of([queue] * 5)))
@@ -156,7 +156,7 @@ async def test_after_a_crash_a_queue_goes_on_above_all_offsets_it_has_given_out(
     assert [each for _, each in await offsets_of(db, db.queues[0])] == [0, 1]
 
 
-async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_remembered(db: Notify) -> None:
+async def test_an_outcome_lost_in_a_crash_is_expired_and_others_are_remembered(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     memory_only, gone, both = columns_of([queue]), columns_of([queue]), columns_of([queue, db.queues[0]])
     both.transaction_id[1], both.n[1] = both.transaction_id[0], 1
@@ -181,7 +181,7 @@ async def test_an_outcome_that_a_crash_took_is_expired_and_one_that_it_left_is_r
     assert await offsets_of(db, queue) == [(-1, LIFE)], "what was undecided is delivered"
 
 
-async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -> None:
+async def test_groups_continue_after_a_crash_from_any_position(notify_url: str) -> None:
     async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen, retry_poll_s=0.02) as here:
         (queue,) = await memory_topic(notify_url, "t")
         here.wake((await db.apply(WriteBatch(plain=columns_of([queue] * 8)))).ends)
@@ -209,7 +209,7 @@ async def test_groups_go_on_after_a_crash_wherever_they_stood(notify_url: str) -
         assert await receive(there, 9, wait_s=0.2) == []
 
 
-async def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it_goes_on(notify_url: str) -> None:
+async def test_a_queue_never_read_by_a_group_begins_after_the_lost_range(notify_url: str) -> None:
     async with notify(notify_url) as db, notify_at(notify_url, queues=2) as seen:
         old, new = await memory_topic(notify_url, "t", queues=2)
         await db.apply(WriteBatch(plain=columns_of([old, new])))
@@ -223,9 +223,7 @@ async def test_a_queue_that_a_group_has_never_read_begins_after_a_crash_where_it
             assert offsets(await receive_only(delivery, 3)) == [LIFE, LIFE + 1, LIFE + 2]
 
 
-async def test_what_is_gone_is_given_up_although_nothing_new_comes(
-    notify_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_lost_messages_are_given_up_without_new_ones(notify_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
         (queue,) = await memory_topic(notify_url, "t")
         await db.apply(WriteBatch(plain=columns_of([queue] * 8)))
@@ -253,7 +251,7 @@ async def db_apply(url: str, queue: int, *, segment: int, previous: int) -> dict
         return (await db.apply(WriteBatch(plain=columns_of([queue])), segment=segment, previous=previous)).ends
 
 
-async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(notify_url: str) -> None:
+async def test_memory_messages_are_read_searched_and_seekable_across_segments(notify_url: str) -> None:
     async with notify(notify_url) as db, notify_at(notify_url) as seen, delivering(seen) as here:
         (queue,) = await memory_topic(notify_url, "t")
         old, new = columns_of([queue] * 3), columns_of([queue] * 2)
@@ -275,7 +273,7 @@ async def test_messages_in_memory_are_read_found_and_begun_at_across_segments(no
             assert await messages.of_id(found[0].message.transaction_id, 0, **how) == ([found[0]], False)
 
 
-async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> None:
+async def test_a_segment_is_dropped_with_its_memory_messages(db: Notify) -> None:
     (queue,) = await memory_topic(db.url)
     await db.apply(WriteBatch(plain=columns_of([queue] * 3)))
     for segment in (2, 3):
@@ -293,7 +291,7 @@ async def test_a_segment_is_dropped_with_what_it_has_in_memory(db: Notify) -> No
     assert await db.rows("select from pg_class where relname in ('memory_1', 'message_1')") == []
 
 
-async def test_memory_is_taken_and_given_up_while_a_topic_is_new(db: Notify) -> None:
+async def test_durability_memory_can_be_changed_only_while_a_topic_is_new(db: Notify) -> None:
     async with open_pool(db.url) as pool:
         settings = TopicAdministration(pool)
         await settings.alter("orders", TopicChange(durability="memory"))

@@ -62,7 +62,7 @@ def test_messages_are_found_by_key_in_all_segments_and_by_id(broker: BrokerProce
     assert said("message", "find", "--key", "nobody", *where) == "no such message\n"
 
 
-def test_looking_for_a_key_takes_one_index_descent_per_segment(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_search_by_key_takes_one_index_descent_per_segment(broker: BrokerProcess, notify_url: str) -> None:
     from txmsg.broker.store import messages
 
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
@@ -84,7 +84,7 @@ def test_looking_for_a_key_takes_one_index_descent_per_segment(broker: BrokerPro
         assert "Seq Scan on half_message" not in plan, plan
 
 
-def test_messages_that_are_not_in_their_queues_are_found_by_key_too(start_broker: StartBroker, notify_url: str) -> None:
+def test_messages_outside_their_queues_are_found_by_key(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--first-check-s", "600")
     with Producer(broker.address, group="shop") as producer:
         half = producer.half([Message("t", b"1", key="42")])
@@ -119,9 +119,7 @@ def test_messages_that_are_not_in_their_queues_are_found_by_key_too(start_broker
     assert [each["offset"] for each in found(broker, "--id", message_id(dropped, 0))] == [4]
 
 
-def test_messages_are_found_from_an_offset_or_a_time_on_as_they_were_stored(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_messages_are_found_from_an_offset_or_a_time_in_stored_order(broker: BrokerProcess, notify_url: str) -> None:
     said("topic", "create", "placed", "--queues", "2", "--broker", broker.address)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute(
@@ -153,7 +151,7 @@ def test_messages_are_found_from_an_offset_or_a_time_on_as_they_were_stored(
     assert "behind the latest" in said("message", "find", "--topic", "placed", "--from", "latest", *where, status=1)
 
 
-def test_find_wants_a_key_an_id_or_a_place() -> None:
+def test_find_needs_a_key_an_id_or_a_position() -> None:
     for options, refused in (
         ((), "a --key, for an --id, or --from"),
         (("--key", "k", "--id", "7"), "a --key, for an --id, or --from"),
@@ -164,9 +162,7 @@ def test_find_wants_a_key_an_id_or_a_place() -> None:
         assert refused in said("message", "find", *options, status=2)
 
 
-def test_a_half_is_traced_from_its_storing_to_its_queue_and_its_mirrors(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+def test_a_half_is_traced_from_storage_to_its_queue_and_mirrors(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--first-check-s", "600")
     transaction_id = store_half(broker, count=2)
     first, second = traced(broker, transaction_id)
@@ -199,9 +195,7 @@ def test_a_half_is_traced_from_its_storing_to_its_queue_and_its_mirrors(
         assert each in shown
 
 
-def test_a_trace_says_who_decided_what_waits_for_its_time_and_what_was_rolled_back(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+def test_a_trace_shows_decisions_delays_and_rollbacks(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--first-check-s", "600")
     where = ("--broker", broker.address)
     dropped = store_half(broker)
@@ -226,9 +220,7 @@ def test_a_trace_says_who_decided_what_waits_for_its_time_and_what_was_rolled_ba
     assert "'7' is unknown: it was never stored" in said("message", "trace", "7", *where, status=1)
 
 
-def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_a_trace_shows_the_progress_of_each_group(broker: BrokerProcess, notify_url: str) -> None:
     (id_,) = processed(broker, Message("t", b"1"), group="dead")
     for group in ("done", "failing"):
         with collecting(broker.address, "t", group=group) as got:
@@ -272,7 +264,9 @@ def test_a_trace_tells_of_each_group_whether_it_is_done_with_the_message(
     assert " 2026-05-01T10:00:00.000+00:00  refused, attempt 1, group failing: no route\n" in shown
 
 
-def test_a_delayed_message_is_recalled_once_confirmed_and_others_are_told_why_not(start_broker: StartBroker) -> None:
+def test_a_delayed_message_is_recalled_after_confirmation_and_others_are_refused_with_the_reason(
+    start_broker: StartBroker,
+) -> None:
     broker = start_broker("--first-check-s", "600")
     where = ("--broker", broker.address)
     with Producer(broker.address, group="shop") as producer:
@@ -299,5 +293,5 @@ def test_a_delayed_message_is_recalled_once_confirmed_and_others_are_told_why_no
 
 
 @pytest.mark.parametrize("command", [["message", "trace", "7"], ["message", "find", "--id", "7"]])
-def test_a_broker_that_is_not_there_is_named(command: list[str]) -> None:
+def test_an_unreachable_broker_is_named(command: list[str]) -> None:
     assert "no answer from a broker at localhost:1" in said(*command, "--broker", "localhost:1", status=1)

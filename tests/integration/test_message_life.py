@@ -88,9 +88,7 @@ def switch_on(broker: BrokerProcess, notify_url: str) -> None:
         connection.execute("delete from txmsg.consumer_group")
 
 
-async def test_a_check_that_is_out_when_its_transaction_is_decided_ends_without_an_answer(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+async def test_a_pending_check_ends_when_its_transaction_is_decided(start_broker: StartBroker, notify_url: str) -> None:
     hours = ("--check-timeout-s", "3600", "--check-interval-s", "7200")
     broker = start_broker("--first-check-s", "0", *hours)
     await asyncio.to_thread(switch_on, broker, notify_url)
@@ -113,7 +111,7 @@ async def test_a_check_that_is_out_when_its_transaction_is_decided_ends_without_
     await brokers.close()
 
 
-def test_the_life_of_messages_is_told_from_the_half_message_to_the_last_acknowledgement(
+def test_the_life_of_a_message_is_shown_from_half_message_to_last_acknowledgement(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "0.2", "--check-interval-s", "0.2")
@@ -178,7 +176,7 @@ def assert_told_of_others(broker: BrokerProcess, delayed: str, undone: str) -> N
         life(broker, never)
 
 
-def test_a_dead_letter_and_its_redrive_are_journaled_and_a_journal_that_is_off_is_told(
+def test_a_dead_letter_and_its_redrive_are_journaled_and_a_disabled_journal_is_reported(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker()

@@ -73,7 +73,7 @@ async def say(url: str, text: str) -> None:
         await notify(connection, text)
 
 
-async def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_url: str) -> None:
+async def test_ends_of_queues_are_notified_together_and_the_last_one_counts(notify_url: str) -> None:
     async with listening(notify_url) as (teller, _), listening(notify_url) as (_, heard):
         for n in range(3000):
             teller.hint({n % 1500: n, 77: n})
@@ -83,7 +83,7 @@ async def test_ends_of_queues_are_told_together_and_the_last_one_counts(notify_u
         assert len(heard.ends) < 20, "a few notices for 6,000 ends"
 
 
-async def test_a_notice_reaches_every_listener_and_nonsense_harms_none(notify_url: str) -> None:
+async def test_a_notice_reaches_every_listener_and_invalid_ones_are_ignored(notify_url: str) -> None:
     async with listening(notify_url) as (_, first), listening(notify_url) as (_, second):
         with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
             for nonsense in ("", "ends", "ends x:y 1 :", "unheard-of 1"):
@@ -94,7 +94,7 @@ async def test_a_notice_reaches_every_listener_and_nonsense_harms_none(notify_ur
             assert heard.all_ends() == {}
 
 
-async def test_a_cut_listener_listens_again_and_is_told_that_it_may_have_missed_something(notify_url: str) -> None:
+async def test_a_cut_listener_reconnects_and_is_told_that_notices_may_be_missing(notify_url: str) -> None:
     async with listening(notify_url) as (_, heard):
         with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
             connection.execute(

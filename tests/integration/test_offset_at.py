@@ -22,7 +22,7 @@ async def clock_that_can_be_set(db: Notify) -> None:
     Plant("a clock", Defect.LOST, tuple((function, _CLOCK, _SET_CLOCK) for function in functions)).install(db.url)
 
 
-async def test_a_time_is_found_by_halves_as_if_each_message_was_looked_at(db: Notify, seed: int) -> None:
+async def test_a_binary_search_by_time_equals_a_full_scan(db: Notify, seed: int) -> None:
     at = random.Random(seed)
     await clock_that_can_be_set(db)
     queues = [*db.queues[:2], *await memory_topic(db.url)]

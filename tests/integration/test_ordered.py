@@ -56,7 +56,7 @@ async def test_a_commit_waits_for_an_earlier_undecided_half_of_its_key(db: Notif
     await db.assert_dense()
 
 
-async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
+async def test_a_rollback_releases_held_back_messages(db: Notify) -> None:
     half = ordered(db, "a", "a", "a", "a")
     await db.apply(WriteBatch(half=half))
     await db.apply(WriteBatch(commit=half.transaction_id[1:2]))
@@ -69,7 +69,7 @@ async def test_a_rollback_frees_what_it_held_back(db: Notify) -> None:
     assert await in_queues(db) == [half.transaction_id[1], half.transaction_id[3]]
 
 
-async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(db: Notify) -> None:
+async def test_outcomes_of_one_batch_are_released_in_the_order_of_halves(db: Notify) -> None:
     half = ordered(db, *["a"] * 6)
     half.transaction_id.sort(reverse=True)  # the order of ids is not theirs
     await db.apply(WriteBatch(half=half))
@@ -89,7 +89,7 @@ async def test_outcomes_of_one_batch_free_each_other_in_the_order_of_the_halves(
     ]
 
 
-async def test_halves_of_several_batches_keep_the_order_in_which_they_were_stored(db: Notify) -> None:
+async def test_halves_of_several_batches_keep_their_storage_order(db: Notify) -> None:
     halves = [ordered(db, "a") for _ in range(5)]
     for half in reversed(halves):
         await db.apply(WriteBatch(half=half))
@@ -97,7 +97,7 @@ async def test_halves_of_several_batches_keep_the_order_in_which_they_were_store
     assert await in_queues(db) == [half.transaction_id[0] for half in reversed(halves)]
 
 
-async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(db: Notify) -> None:
+async def test_a_half_repeated_in_a_batch_keeps_the_order_of_its_messages(db: Notify) -> None:
     """A request and its copy: its messages are numbered by one of them, not partly by each."""
     for copies in range(2, 8):
         half = ordered(db, *["a"] * 5)
@@ -111,7 +111,7 @@ async def test_a_half_that_is_twice_in_a_batch_keeps_the_order_of_its_messages(d
     assert [n for (n,) in rows] == [*range(5)] * 6
 
 
-async def test_a_commit_that_waits_is_final(db: Notify) -> None:
+async def test_a_held_back_commit_is_final(db: Notify) -> None:
     half = ordered(db, "a", "a")
     await db.apply(WriteBatch(half=half))
     waits = half.transaction_id[1]
@@ -125,7 +125,7 @@ async def test_a_commit_that_waits_is_final(db: Notify) -> None:
     assert [row[0].bytes for row in checked] == half.transaction_id[:1], "what is decided is not asked about any more"
 
 
-async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify) -> None:
+async def test_a_plain_message_is_held_back_like_a_commit_and_stored_once(db: Notify) -> None:
     half, plain, other = ordered(db, "a", "a"), ordered(db, "a", "a"), ordered(db, "b")
     await db.apply(WriteBatch(half=half))
     await db.apply(WriteBatch(plain=plain))
@@ -150,7 +150,7 @@ async def test_a_plain_message_waits_like_a_commit_and_is_stored_once(db: Notify
     }
 
 
-async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify) -> None:
+async def test_each_message_of_a_transaction_waits_for_its_own_key(db: Notify) -> None:
     first, both = ordered(db, "a"), ordered(db, "b", "a", "")
     both.transaction_id, both.n = [both.transaction_id[0]] * 3, [0, 1, 2]
     await db.apply(WriteBatch(half=first))
@@ -168,7 +168,7 @@ async def test_messages_of_one_transaction_wait_each_for_its_own_key(db: Notify)
     assert await db.rows("select count(*) from txmsg.half_message") == [(0,)]
 
 
-async def test_who_decided_is_kept_with_the_message(db: Notify) -> None:
+async def test_the_decider_is_stored_with_the_message(db: Notify) -> None:
     half = ordered(db, "a", "a", "", "")
     await db.apply(WriteBatch(half=half))
     by_check, by_person, by_client = half.transaction_id[1], half.transaction_id[2], half.transaction_id[3]
@@ -203,7 +203,7 @@ async def _waiting(db: Notify, count: int) -> tuple[bytes, list[bytes]]:
     return head.transaction_id[0], waiting
 
 
-async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> None:
+async def test_held_back_messages_are_released_in_bounded_batches(db: Notify) -> None:
     head, waiting = await _waiting(db, 12_000)
     applied = await db.apply(WriteBatch(commit=[head]))
     moved = len(await in_queues(db))
@@ -217,7 +217,7 @@ async def test_what_waited_goes_on_in_batches_that_are_bounded(db: Notify) -> No
     )
 
 
-async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> None:
+async def test_a_writer_continues_until_all_released_messages_have_moved(db: Notify) -> None:
     head, waiting = await _waiting(db, 20_000)
     async with running_writer(BrokerConfig(storage=db.url)) as (writer, _, _):
         assert await writer.write(WriteBatch(commit=[head]), 40) == {}
@@ -227,7 +227,7 @@ async def test_a_writer_goes_on_until_all_that_is_free_has_moved(db: Notify) -> 
     assert await in_queues(db) == [head, *waiting]
 
 
-async def test_what_a_broker_left_behind_between_two_batches_is_found(db: Notify) -> None:
+async def test_messages_left_behind_between_two_batches_are_found(db: Notify) -> None:
     head, _ = await _waiting(db, 12_000)
     held = ordered(db, "b", "b", "c")
     await db.apply(WriteBatch(half=held))
@@ -260,7 +260,7 @@ _NOTE_ORDER = (
 """Keeps the order in which halves were stored, which goes with their rows."""
 
 
-async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_stored(db: Notify) -> None:
+async def test_many_writers_with_few_keys_keep_the_storage_order_of_halves(db: Notify) -> None:
     """Half of the transactions end late, some in another session, some twice, some by rollback."""
     rng = random.Random(5)
     keys = ["a", "b", "c", "", ""]
@@ -322,7 +322,7 @@ async def test_many_writers_and_few_keys_keep_the_order_in_which_halves_were_sto
     assert lost == [(0,)]
 
 
-async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queue(db: Notify) -> None:
+async def test_an_uncommitted_half_delays_the_numbering_of_its_queue(db: Notify) -> None:
     """Else a later number could be visible, and committed, while an earlier one is not."""
     first, second = ordered(db, "a"), ordered(db, "a")
     async with await AsyncConnection.connect(db.url) as other:  # a batch of the queue that is not visible yet
@@ -341,7 +341,7 @@ async def test_a_half_that_is_not_visible_yet_holds_up_the_numbering_of_its_queu
     assert (await storing).problems == {}
 
 
-def test_every_message_of_a_key_names_the_same_queue_of_its_topic() -> None:
+def test_all_messages_of_a_key_go_to_one_queue_of_their_topic() -> None:
     """The number is on disk in all databases: it must never change."""
     topic = StoredTopic(
         "orders",

@@ -33,7 +33,7 @@ def _due(notify_url: str) -> dict[str, datetime]:
     return {f"{transaction_id}.{n}": deliver_at for transaction_id, n, deliver_at in rows}
 
 
-def test_delayed_messages_come_when_they_are_due(broker: BrokerProcess, notify_url: str) -> None:
+def test_delayed_messages_are_delivered_when_due(broker: BrokerProcess, notify_url: str) -> None:
     at = datetime.now(UTC) + 2 * _HOUR
     with Producer(broker.address, group="p") as producer, collecting(broker.address, "t") as got:
         plain = producer.send(Message("t", b"plain", deliver_at=at))
@@ -53,7 +53,7 @@ def test_delayed_messages_come_when_they_are_due(broker: BrokerProcess, notify_u
         assert got.get(timeout=WAIT_S).id == past
 
 
-def test_a_broker_that_starts_finds_what_has_become_due(start_broker: StartBroker, notify_url: str) -> None:
+def test_a_starting_broker_delivers_messages_that_became_due(start_broker: StartBroker, notify_url: str) -> None:
     first = start_broker()
     with Producer(first.address, group="p") as producer:
         sent = producer.send(Message("t", b"x", deliver_after=_HOUR))
@@ -63,7 +63,7 @@ def test_a_broker_that_starts_finds_what_has_become_due(start_broker: StartBroke
         assert got.get(timeout=WAIT_S).id == sent
 
 
-async def test_a_recalled_message_does_not_come(broker: BrokerProcess, notify_url: str) -> None:
+async def test_a_recalled_message_is_not_delivered(broker: BrokerProcess, notify_url: str) -> None:
     with Producer(broker.address, group="p") as producer:
         sent = producer.send(Message("t", b"x", deliver_after=_HOUR))
         entered = producer.send(Message("t", b"x"))
@@ -88,9 +88,7 @@ async def test_a_recalled_message_does_not_come(broker: BrokerProcess, notify_ur
     assert is_documented(unknown.value)
 
 
-def test_a_delay_of_more_than_a_year_is_refused_and_its_neighbours_are_sent(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_a_delay_of_more_than_a_year_is_refused_and_others_are_sent(broker: BrokerProcess, notify_url: str) -> None:
     far = datetime.now(UTC) + timedelta(days=367)
     with Producer(broker.address, group="p") as producer:
         for message in (Message("t", b"", deliver_at=far), Message("t", b"", deliver_after=timedelta(days=400))):
@@ -101,7 +99,7 @@ def test_a_delay_of_more_than_a_year_is_refused_and_its_neighbours_are_sent(
     assert _due(notify_url).keys() == {sent}
 
 
-def test_messages_of_a_key_come_in_the_order_of_their_halves_through_two_brokers(
+def test_messages_of_a_key_are_delivered_in_the_order_of_halves_through_two_brokers(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     """Created, then paid, and the client of the first one is slow to say what became of it."""

@@ -65,9 +65,7 @@ def _rotate(url: str) -> None:
         connection.execute("select txmsg.add_segment()")
 
 
-def test_outcomes_are_answered_one_by_one_while_remembered_and_expired_afterwards(
-    client: Client, notify_url: str
-) -> None:
+def test_outcomes_are_answered_while_remembered_and_expired_afterwards(client: Client, notify_url: str) -> None:
     committed, rolled_back, undecided, never = ids = [new_transaction_id_bytes() for _ in range(4)]
     assert client.halves(ids[:3]) == {}
     assert client.end(commit=[committed], rollback=[rolled_back]) == {}
@@ -93,7 +91,7 @@ def test_outcomes_are_answered_one_by_one_while_remembered_and_expired_afterward
     assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
 
 
-async def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_end(
+async def test_a_repeated_batch_whose_answer_was_lost_has_the_same_result(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     """The database does what the broker asks, and its answer is lost: once for each kind of batch."""
@@ -133,7 +131,7 @@ async def test_what_was_done_though_its_answer_was_lost_is_repeated_to_the_same_
     assert (message_count(notify_url), half_count(notify_url)) == (2, 0)
 
 
-async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db: Notify) -> None:
+async def test_transactions_of_a_deleted_topic_keep_their_outcome(db: Notify) -> None:
     """Committed and held back by an undecided half of its ordering key; committed and not due; undecided."""
     undecided, held_back, scheduled = (columns_of(db.queues[:1]) for _ in range(3))
     undecided.ordering_key = held_back.ordering_key = ["k"]
@@ -160,7 +158,7 @@ async def test_what_a_deleted_topic_takes_along_keeps_the_outcome_that_it_had(db
 # ---- how long the memory is
 
 
-async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcomes_are_remembered(db: Notify) -> None:
+async def test_quickly_filled_segments_stay_open_while_outcomes_must_be_remembered(db: Notify) -> None:
     config = BrokerConfig(storage=db.url, segment_size_bytes=1, outcome_memory_s=600)
     half = db.columns(2)
     await db.apply(WriteBatch(half=half))
@@ -202,7 +200,7 @@ async def test_segments_that_fill_in_no_time_are_kept_open_for_as_long_as_outcom
         assert await look() == 3
 
 
-async def test_a_segment_is_as_young_as_the_last_batch_it_waited_for(db: Notify) -> None:
+async def test_the_age_of_a_segment_counts_from_its_last_batch(db: Notify) -> None:
     """A rotation may wait; what is written meanwhile is to be remembered as long as everything else."""
     half = columns_of(db.queues)
     await db.apply(WriteBatch(half=half))

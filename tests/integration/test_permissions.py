@@ -238,7 +238,7 @@ def test_nothing_is_answered_without_a_valid_credential(codes: Codes) -> None:
         assert codes[user] == dict.fromkeys(METHODS, "unauthenticated"), user
 
 
-def test_what_each_kind_of_stranger_is_told_by_each_method(codes: Codes) -> None:
+def test_every_method_has_an_answer_for_every_kind_of_user(codes: Codes) -> None:
     """Printed with `pytest -s`, for reviews."""
     shown = {**dict.fromkeys(STRANGERS), "bare": "no rights", OTHER: "rights on others", FOREIGN: None, "ops": "admin"}
     table = Table(*["method", *(title or user for user, title in shown.items())])
@@ -248,7 +248,7 @@ def test_what_each_kind_of_stranger_is_told_by_each_method(codes: Codes) -> None
     assert table.row_count == len(PERMISSIONS)
 
 
-def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, half: bytes) -> None:
+def test_a_denied_decision_adds_no_audit_entry(place: Place, half: bytes) -> None:
     decide = HalfDecision(transaction_id=UUID(bytes=half), commit=True)
     with pytest.raises(PermissionDenied):
         place.call(OTHER, "Admin/ResolveHalf", decide)
@@ -256,13 +256,13 @@ def test_a_decision_that_is_denied_is_no_entry_of_the_audit_log(place: Place, ha
     assert not listed.entries
 
 
-def test_a_user_without_a_rule_may_call_only_what_needs_none(codes: Codes) -> None:
+def test_a_user_without_a_rule_may_call_only_methods_that_need_none(codes: Codes) -> None:
     refused = {method for method, code in codes["bare"].items() if code == "permission_denied"}
     assert refused == {method for method, needs in PERMISSIONS.items() if any(not need.optional for need in needs)}
     assert "unauthenticated" not in codes["bare"].values()
 
 
-def test_a_right_on_another_name_is_none_on_this_one(codes: Codes) -> None:
+def test_a_right_on_another_name_does_not_apply(codes: Codes) -> None:
     def is_named(method: str) -> bool:
         needs = PERMISSIONS[method]
         return any(not need.optional and (bool(need.path) or need.right.kind is ResourceKind.CLUSTER) for need in needs)
@@ -304,7 +304,7 @@ def half(place: Place) -> bytes:
     return half_of(place, "shop", "shop", MINE)
 
 
-def test_a_stranger_ends_no_transaction_whose_id_it_knows(place: Place, half: bytes) -> None:
+def test_an_unauthorized_user_cannot_end_a_transaction_by_id(place: Place, half: bytes) -> None:
     for request in (
         txmsg_pb2.EndTransactionsRequest(commit=half),
         txmsg_pb2.EndTransactionsRequest(rollback=half),
@@ -333,7 +333,7 @@ def test_a_stranger_ends_no_transaction_whose_id_it_knows(place: Place, half: by
     assert not ended.errors
 
 
-def test_a_stranger_finds_neither_a_half_message_nor_its_topic(place: Place, half: bytes) -> None:
+def test_an_unauthorized_user_cannot_find_a_half_message_or_its_topic(place: Place, half: bytes) -> None:
     id_ = str(UUID(bytes=half))
     listed = HalfQuery(transaction_id=UUID(bytes=half), with_bodies=True)
     find = MessageQuery(id=id_, with_bodies=True)
@@ -347,7 +347,7 @@ def test_a_stranger_finds_neither_a_half_message_nor_its_topic(place: Place, hal
     assert place.call("ops", "Messages/Trace", trace).messages
 
 
-def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> None:
+def test_pages_hide_names_and_ids_of_others(place: Place, half: bytes) -> None:
     place.new("pager", "describe topic:pages*", "describe group:pages*", "send topic:pages*", "send group:pages*")
     for _ in range(2):
         half_of(place, "shop", "shop", MINE)
@@ -368,7 +368,7 @@ def test_pages_tell_no_names_and_no_ids_of_others(place: Place, half: bytes) -> 
     assert (list(letters.letters), letters.next) == ([], None)
 
 
-def test_bodies_need_the_right_to_read_and_are_marked_where_they_are_withheld(place: Place, half: bytes) -> None:
+def test_bodies_need_the_right_to_read_and_are_marked_as_withheld(place: Place, half: bytes) -> None:
     place.new("clerk", "describe topic:mine", "describe group:shop")
     listed = HalfQuery(transaction_id=UUID(bytes=half), with_bodies=True)
     find = MessageQuery(id=str(UUID(bytes=half)), with_bodies=True)
@@ -386,7 +386,7 @@ def test_bodies_need_the_right_to_read_and_are_marked_where_they_are_withheld(pl
     assert row.headers == found.headers != {}
 
 
-def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(place: Place) -> None:
+def test_recalling_a_delayed_message_needs_the_right_to_send(place: Place) -> None:
     place.new("delayer", "send topic:mine")
     transaction_id = new_transaction_id().bytes
     batch = txmsg_pb2.MessageColumns(
@@ -405,7 +405,7 @@ def test_a_delayed_message_is_taken_back_by_who_may_send_to_its_topic(place: Pla
         assert results == [txmsg_pb2.RecallReply.RECALLED, txmsg_pb2.RecallReply.UNKNOWN]
 
 
-async def test_sends_to_a_topic_without_a_right_fail_and_no_others_of_the_same_producer(place: Place) -> None:
+async def test_only_sends_to_forbidden_topics_of_a_producer_fail(place: Place) -> None:
     place.new("joined", "send topic:mine")
     async with AsyncProducer(place.broker, group="joined", token=place.tokens["joined"], tls=False) as producer:
         topics = [MINE, MINE, "theirs", MINE, "others"] * 20
@@ -420,7 +420,7 @@ async def test_sends_to_a_topic_without_a_right_fail_and_no_others_of_the_same_p
     assert not names & {"theirs", "others"}, "a topic is not created by who may not send to it"
 
 
-async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Place) -> None:
+async def test_clients_are_shown_only_under_groups_they_may_use(place: Place) -> None:
     place.new("worker", "receive topic:mine", "receive group:crew", "send group:crew")
     receive = txmsg_pb2.ReceiveRequest(
         group="crew", client_id="w1", max_messages=1, subscriptions=[txmsg_pb2.Subscription(topic=MINE)]
@@ -449,7 +449,7 @@ async def test_nobody_is_shown_under_a_group_or_as_a_member_of_others(place: Pla
     assert (own.producer_group, others, hosts) == ("crew", [own], ["worker"])
 
 
-async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(place: Place) -> None:
+async def test_a_user_watch_ends_when_its_rule_is_revoked(place: Place) -> None:
     place.new("follower", "read cluster")
     async with Channel(place.broker, token=place.tokens["follower"], tls=False) as channel:
         known = await channel.call(AccessWatch.watch, WatchAccess(), timeout_s=TIMEOUT_S)
@@ -462,14 +462,14 @@ async def test_who_watches_users_learns_no_more_when_its_rule_is_taken_away(plac
             await watching
 
 
-def test_a_client_watches_settings_of_clients_only(place: Place) -> None:
+def test_a_client_can_watch_only_client_settings(place: Place) -> None:
     place.call("bare", "Settings/Watch", WatchSettings(prefixes=["client.", "app.x"]))
     for prefixes in ([""], ["broker."], ["client.", "b"]):
         with pytest.raises(PermissionDenied, match="describe cluster"):
             place.call("bare", "Settings/Watch", WatchSettings(prefixes=prefixes))
 
 
-def test_dead_letters_of_all_groups_are_counted_and_purged_with_a_right_on_all_only(place: Place) -> None:
+def test_counting_and_purging_dead_letters_of_all_groups_needs_a_right_on_all(place: Place) -> None:
     everything = DeadLetterFilter()
     with pytest.raises(PermissionDenied, match=r"describe 'group:\*'"):
         place.call(OTHER, "DeadLetters/Count", everything)
@@ -486,7 +486,7 @@ def receive(group: str) -> txmsg_pb2.ReceiveRequest:
     return txmsg_pb2.ReceiveRequest(group=group, client_id="c", subscriptions=[wanted], max_messages=1)
 
 
-def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(place: Place) -> None:
+def test_limits_on_topics_and_groups_of_a_user_apply_and_are_audited(place: Place) -> None:
     place.new("maker", "administer topic:made*", "send topic:made*", "receive topic:*", "receive group:made*")
     place.call("ops", "Topics/Create", CreateTopic(topic=MINE))
     limits = LimitUser(name="maker", limits={"topics": 2, "groups": 1})
@@ -519,7 +519,7 @@ def test_topics_and_groups_of_a_user_are_limited_and_named_in_the_audit_log(plac
     assert set(made) == {("made1", "maker"), ("made2", "maker")}
 
 
-def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Place) -> None:
+def test_limits_of_users_are_live_and_those_of_one_user_take_precedence(place: Place) -> None:
     place.new("maker2", "administer topic:live*")
 
     def create(name: str) -> None:
@@ -538,7 +538,7 @@ def test_the_limits_of_all_users_are_live_and_those_of_one_go_before(place: Plac
     create("live3")
 
 
-def test_who_has_changed_something_is_the_user_of_the_call_and_not_who_it_says_to_be(place: Place) -> None:
+def test_changes_are_attributed_to_the_authenticated_user(place: Place) -> None:
     place.new("liar", "administer cluster", "describe cluster")
     changed = ChangeSetting(name="app.lie", value="1", changed_by="ops")
     assert place.call("liar", "Settings/Change", changed).changed_by == "liar"
@@ -559,7 +559,7 @@ _TAKEN_FROM_REQUESTS = {"changed_by", "created_by"}
 """Fields by which a request says who it is from; what is kept is `signature` of them."""
 
 
-def test_no_other_field_of_a_request_says_who_it_is_from() -> None:
+def test_no_other_request_field_names_the_caller() -> None:
     found = {
         name
         for method in METHODS.values()
@@ -626,7 +626,7 @@ def letters_of(place: Place, user: str, limit: int) -> tuple[list[Any], int]:
 
 
 @pytest.mark.usefixtures("buried")
-def test_pages_of_dead_letters_go_on_behind_those_of_groups_of_others(place: Place) -> None:
+def test_pages_of_dead_letters_continue_past_those_of_forbidden_groups(place: Place) -> None:
     everything, pages = letters_of(place, "ops", 1)
     assert ([letter.group for letter in everything].count("mine.dead"), pages >= 6) == (4, True)
     assert {(letter.body, letter.is_withheld) for letter in everything} == {(b"secret", False)}
@@ -637,7 +637,7 @@ def test_pages_of_dead_letters_go_on_behind_those_of_groups_of_others(place: Pla
 
 
 @pytest.mark.usefixtures("buried")
-def test_error_texts_are_shown_to_those_who_may_read_the_topic(place: Place) -> None:
+def test_error_texts_need_the_right_to_read_the_topic(place: Place) -> None:
     def told(user: str) -> tuple[set[str], set[str]]:
         letters, _ = letters_of(place, user, 10_000)
         return {each.last_error for each in letters}, {failure.error for each in letters for failure in each.failures}
@@ -675,7 +675,7 @@ def test_error_texts_are_shown_to_those_who_may_read_the_topic(place: Place) -> 
 
 
 @pytest.mark.usefixtures("buried")
-def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) -> None:
+def test_forbidden_groups_are_left_out_of_topics_traces_and_lists(place: Place) -> None:
     sent = plain_to("other.found")
     place.call("ops", "Notify/Send", sent)
     trace = TraceQuery(id=str(UUID(bytes=sent.batches[0].transaction_id)))
@@ -691,7 +691,7 @@ def test_groups_of_others_are_left_out_of_topics_traces_and_lists(place: Place) 
         assert {each.group for each in rest.groups} == {"other.dead"}
 
 
-def test_clients_of_others_are_left_out(place: Place) -> None:
+def test_clients_of_forbidden_groups_are_left_out(place: Place) -> None:
     def groups_seen(user: str) -> set[str]:
         clients = place.call(user, "Cluster/Clients", ClientQuery(contains=".here")).clients
         return {client.consumer_group for client in clients}
@@ -715,7 +715,7 @@ def acl(place: Place, *words: str, status: int = 0) -> str:
     return result.output
 
 
-def test_check_names_the_rule_that_decides_and_deny_what_allows_the_same_still(place: Place) -> None:
+def test_check_names_the_deciding_rule_and_deny_the_rules_that_still_allow(place: Place) -> None:
     place.new("anna")
     name = ("anna", "send", "topic:orders")
     assert acl(place, "check", *name, status=1) == "not allowed: no rule lets anna send topic:orders\n"
@@ -732,7 +732,7 @@ def test_check_names_the_rule_that_decides_and_deny_what_allows_the_same_still(p
     assert "no such rule" in acl(place, "deny", "anna", "send", "topic:ord*")
 
 
-def test_roles_give_rules_to_users_and_admin_is_built_in(place: Place) -> None:
+def test_roles_grant_rules_to_users_and_admin_is_built_in(place: Place) -> None:
     place.new("bert")
     place.call("ops", "Access/AlterUser", AlterUser(name="bert", add_roles=["sales"]))
     acl(place, "allow", "role:sales", "send", "topic:leads")
@@ -754,7 +754,7 @@ def test_roles_give_rules_to_users_and_admin_is_built_in(place: Place) -> None:
         (("allow", "role:r", "fly", "topic:x"), "'fly' is not an action"),
     ],
 )
-def test_a_rule_that_means_nothing_is_refused(place: Place, words: tuple[str, ...], told: str) -> None:
+def test_an_invalid_rule_is_refused(place: Place, words: tuple[str, ...], told: str) -> None:
     assert told in acl(place, *words, status=1)
 
 

@@ -17,9 +17,7 @@ from txmsg.errors import BrokerUnavailable
 DEADLINE_S = 60.0
 
 
-async def test_a_session_that_the_server_has_ended_is_not_used_again_at_once(
-    notify_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_ended_by_the_server_is_not_reused(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "_FRESH_S", 600.0)
     pool = open_pool(notify_url, size_max=1)
     await pool.open()
@@ -36,7 +34,7 @@ async def test_a_session_that_the_server_has_ended_is_not_used_again_at_once(
         await pool.close()
 
 
-async def test_who_gets_no_connection_is_told_why(notify_url: str) -> None:
+async def test_a_caller_without_a_connection_gets_the_reason(notify_url: str) -> None:
     absent = open_pool("postgresql://nobody@127.0.0.1:1/none")
     await absent.open()
     absent.timeout = 0.0
@@ -56,7 +54,7 @@ async def test_who_gets_no_connection_is_told_why(notify_url: str) -> None:
     await small.close()
 
 
-def test_a_loop_ends_while_its_pool_connects() -> None:
+def test_an_event_loop_can_end_while_its_pool_connects() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(DEADLINE_S)
         url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none"

@@ -22,7 +22,7 @@ _POOLS: tuple[dict[str, str], ...] = ({}, {"server_round_robin": "1", "min_pool_
 
 
 @pytest.mark.parametrize("settings", _POOLS)
-def test_a_pooler_in_transaction_mode_is_found_each_time(notify_url: str, settings: dict[str, str]) -> None:
+def test_a_pooler_in_transaction_mode_is_detected_each_time(notify_url: str, settings: dict[str, str]) -> None:
     with pgbouncer.pgbouncer(notify_url, "transaction", **settings) as url:
         for _ in range(5):
             [found] = [each for each in migrate.check(url) if each.name == "transaction pooler"]
@@ -34,19 +34,19 @@ def test_a_pooler_in_transaction_mode_is_found_each_time(notify_url: str, settin
                 migrate.upgrade(url)
 
 
-def test_a_pooler_in_statement_mode_is_found(notify_url: str) -> None:
+def test_a_pooler_in_statement_mode_is_detected(notify_url: str) -> None:
     with pgbouncer.pgbouncer(notify_url, "statement") as url, pytest.raises(StorageError, match="a pooler in"):
         migrate.require(url)
 
 
-def test_a_pooler_in_session_mode_is_used(notify_url: str) -> None:
+def test_a_pooler_in_session_mode_is_accepted(notify_url: str) -> None:
     with pgbouncer.pgbouncer(notify_url, "session") as url:
         [found] = [each for each in migrate.check(url) if each.name == "transaction pooler"]
         assert (found.value, found.ok) == ("none seen", True)
         migrate.require(url)
 
 
-def test_a_tailer_says_so_and_ends(notify_url: str, tmp_path: Path) -> None:
+def test_a_tailer_behind_a_transaction_pooler_reports_it_and_ends(notify_url: str, tmp_path: Path) -> None:
     with pgbouncer.pgbouncer(notify_url, "transaction") as url:
         with TailerProcess(url, tmp_path / "log", said=tmp_path / "said") as tailer:
             tailer.launch()
@@ -56,7 +56,7 @@ def test_a_tailer_says_so_and_ends(notify_url: str, tmp_path: Path) -> None:
             assert tailer.states == []
 
 
-def test_a_broker_says_so_and_ends(notify_url: str, start_broker: StartBroker) -> None:
+def test_a_broker_behind_a_transaction_pooler_reports_it_and_ends(notify_url: str, start_broker: StartBroker) -> None:
     with pgbouncer.pgbouncer(notify_url, "transaction") as url:
         with pytest.raises(ChildFailed, match="a pooler in transaction mode") as failed:
             start_broker(storage=url)

@@ -39,7 +39,7 @@ def on_commit(verdict: Verdict) -> Callable[[Request], Verdict]:
     return lambda request: verdict if request.sql == "COMMIT" else FORWARD
 
 
-def test_pipelines_binary_results_copy_and_cancellation_pass(proxy: PostgresProxy) -> None:
+def test_pipelines_binary_results_copy_and_cancellation_are_forwarded(proxy: PostgresProxy) -> None:
     with psycopg.connect(proxy.url, prepare_threshold=0) as connection:
         with connection.pipeline():
             cursors = [connection.execute("select %s::int, %b::bytea", [n, b"x" * 100_000]) for n in range(50)]
@@ -80,7 +80,7 @@ def test_the_text_of_a_prepared_statement_is_known_at_each_execution(proxy: Post
     assert len(inserts) == 5
 
 
-def test_a_request_that_is_cut_before_is_not_done(proxy: PostgresProxy, count: Callable[[], int]) -> None:
+def test_a_request_cut_before_is_not_executed(proxy: PostgresProxy, count: Callable[[], int]) -> None:
     proxy.on_request = on_commit(CUT_BEFORE)
     with pytest.raises(psycopg.OperationalError), psycopg.connect(proxy.url) as connection:
         connection.execute("insert into t values (1)")
@@ -88,7 +88,7 @@ def test_a_request_that_is_cut_before_is_not_done(proxy: PostgresProxy, count: C
     assert count() == 0
 
 
-def test_a_request_that_is_cut_after_is_done_though_its_caller_sees_an_error(
+def test_a_request_cut_after_is_executed_although_its_caller_gets_an_error(
     proxy: PostgresProxy, count: Callable[[], int]
 ) -> None:
     proxy.on_request = on_commit(CUT_AFTER)
@@ -97,9 +97,7 @@ def test_a_request_that_is_cut_after_is_done_though_its_caller_sees_an_error(
     assert count() == 1
 
 
-def test_cut_after_inside_a_pipeline_lets_the_replies_before_it_through(
-    proxy: PostgresProxy, count: Callable[[], int]
-) -> None:
+def test_a_cut_after_inside_a_pipeline_forwards_earlier_replies(proxy: PostgresProxy, count: Callable[[], int]) -> None:
     proxy.on_request = lambda request: CUT_AFTER if "(2)" in request.sql else FORWARD
     owner = psycopg.connect(proxy.url)
     connection = owner.pgconn  # psycopg itself drops replies that came before the end of a connection
@@ -124,7 +122,7 @@ def _reply(connection: psycopg.pq.abc.PGconn) -> psycopg.pq.abc.PGresult | None:
     return connection.get_result()
 
 
-def test_a_held_request_waits_for_release_while_other_connections_go_on(
+def test_a_held_request_waits_for_release_while_other_connections_continue(
     proxy: PostgresProxy, count: Callable[[], int]
 ) -> None:
     proxy.on_request = lambda request: HOLD if "(1)" in request.sql else FORWARD
@@ -157,7 +155,7 @@ async def test_an_asyncio_test_can_wait_hold_and_cut(proxy: PostgresProxy, count
     assert count() == 0
 
 
-def test_all_connections_are_cut_and_new_ones_refused_until_accept(proxy: PostgresProxy) -> None:
+def test_all_connections_can_be_cut_and_new_ones_refused_until_accept(proxy: PostgresProxy) -> None:
     connections = [psycopg.connect(proxy.url) for _ in range(3)]
     proxy.refuse()
     proxy.cut_all()
@@ -172,7 +170,7 @@ def test_all_connections_are_cut_and_new_ones_refused_until_accept(proxy: Postgr
         assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_an_error_in_the_rule_of_a_test_is_not_lost(database_url: str) -> None:
+def test_an_error_in_the_rule_of_a_test_is_raised(database_url: str) -> None:
     def wrong(request: Request) -> Verdict:
         raise ZeroDivisionError(request.sql)
 

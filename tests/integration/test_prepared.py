@@ -36,13 +36,15 @@ async def test_parameters_larger_than_all_buffers_arrive(connection: PreparedCon
     assert await connection.run(_LENGTH, [None]) == (None, True)
 
 
-async def test_an_error_of_the_server_is_the_drivers_and_the_session_goes_on(connection: PreparedConnection) -> None:
+async def test_an_error_of_the_server_is_raised_by_the_driver_and_the_session_continues(
+    connection: PreparedConnection,
+) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         await connection.run(_DIVIDE, [_int(0)])
     assert await connection.run(_DIVIDE, [_int(2)]) == (3,)
 
 
-async def test_statements_of_the_driver_between_do_not_deallocate_it(connection: PreparedConnection) -> None:
+async def test_other_statements_of_the_driver_do_not_deallocate_a_prepared_one(connection: PreparedConnection) -> None:
     for _ in range(20):
         assert await connection.run(_DIVIDE, [_int(3)]) == (2,)
         await connection.execute("select 1 where %s = 1", (1,))
@@ -50,12 +52,12 @@ async def test_statements_of_the_driver_between_do_not_deallocate_it(connection:
         await connection.execute("drop table passing")
 
 
-async def test_statements_at_once_wait_for_each_other(connection: PreparedConnection) -> None:
+async def test_concurrent_statements_wait_for_each_other(connection: PreparedConnection) -> None:
     divided = [connection.run(_DIVIDE, [_int(number)]) for number in (1, 2, 3, 6)]
     assert await asyncio.gather(*divided) == [(6,), (3,), (2,), (1,)]
 
 
-async def test_a_statement_that_is_cancelled_closes_its_session(connection: PreparedConnection) -> None:
+async def test_a_cancelled_statement_closes_its_session(connection: PreparedConnection) -> None:
     """Its answer, which comes later, must not be taken for that of the next one."""
     sleeping = asyncio.create_task(connection.run(_SLEEP, [_int(60)]))
     await until_async(lambda: connection.pgconn.transaction_status == TransactionStatus.ACTIVE)
@@ -67,7 +69,7 @@ async def test_a_statement_that_is_cancelled_closes_its_session(connection: Prep
         await connection.run(_DIVIDE, [_int(1)])
 
 
-async def test_the_end_of_the_session_by_the_server_is_told_with_its_reason(
+async def test_a_session_ended_by_the_server_is_reported_with_the_reason(
     connection: PreparedConnection, notify_url: str
 ) -> None:
     sleeping = asyncio.create_task(connection.run(_SLEEP, [_int(60)]))
@@ -83,7 +85,7 @@ async def test_the_end_of_the_session_by_the_server_is_told_with_its_reason(
     assert connection.closed
 
 
-async def test_the_loop_does_not_watch_the_number_of_a_socket_that_sending_finds_closed(
+async def test_the_event_loop_stops_watching_a_socket_found_closed(
     connection: PreparedConnection,
 ) -> None:
     """The next file that is opened gets the number."""
@@ -95,9 +97,7 @@ async def test_the_loop_does_not_watch_the_number_of_a_socket_that_sending_finds
     assert not asyncio.get_running_loop().remove_reader(number)
 
 
-async def test_a_session_of_the_pool_that_was_closed_is_not_given_away(
-    notify_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_closed_session_is_not_given_out_by_the_pool(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it was used a moment ago, and so is not checked."""
     monkeypatch.setattr("txmsg.broker.store.connect._FRESH_S", math.inf)
     async with open_pool(notify_url, size_max=1) as pool:
@@ -111,7 +111,7 @@ async def test_a_session_of_the_pool_that_was_closed_is_not_given_away(
             assert (await another.fetch(b"select 1", (), ())).ntuples == 1
 
 
-async def test_a_session_that_its_server_ends_between_two_statements_is_known_to_be_closed(
+async def test_a_session_ended_by_the_server_between_statements_is_known_as_closed(
     connection: PreparedConnection, notify_url: str
 ) -> None:
     assert await connection.run(_DIVIDE, [_int(2)]) == (3,)
@@ -122,7 +122,7 @@ async def test_a_session_that_its_server_ends_between_two_statements_is_known_to
         await connection.run(_DIVIDE, [_int(2)])
 
 
-async def test_an_answer_is_found_also_when_the_loop_tells_nothing(connection: PreparedConnection) -> None:
+async def test_an_answer_is_found_without_a_readiness_event(connection: PreparedConnection) -> None:
     """As uvloop when a socket had an error, of which it tells once: a broker waited for ever after a crash."""
     assert await connection.run(_DIVIDE, [_int(3)]) == (2,)
     asyncio.get_running_loop().remove_reader(connection.pgconn.socket)

@@ -22,7 +22,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import Message, TransactionState, message_id
 
 
-def test_a_message_arrives_with_all_it_was_given(broker: BrokerProcess) -> None:
+def test_a_message_arrives_with_all_its_fields(broker: BrokerProcess) -> None:
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer, collecting(broker.address, "user") as got:
         sent = producer.send(Message("user", b"body", key="k", tag="signup", headers={"trace": "ü"}))
         message = got.get(timeout=WAIT_S)
@@ -31,9 +31,7 @@ def test_a_message_arrives_with_all_it_was_given(broker: BrokerProcess) -> None:
     assert message.attempt == 1
 
 
-def test_a_half_that_nobody_answers_is_an_unavailable_broker(
-    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unanswered_half_is_an_unavailable_broker(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the decorator promises, also when it is the caller's own wait that ends first."""
     monkeypatch.setattr("txmsg.client.producer._GRACE_S", 0.0)
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
@@ -93,7 +91,7 @@ def test_without_a_broker_the_call_fails_within_its_deadline() -> None:
             producer.half([Message("user", b"x")])
 
 
-def test_a_producer_finds_a_restarted_broker_again(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_producer_reconnects_to_a_restarted_broker(broker: BrokerProcess, notify_url: str) -> None:
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         producer.send(Message("user", b"1"))
         broker.kill()
@@ -114,9 +112,7 @@ def test_when_one_broker_is_killed_the_next_takes_over(start_broker: StartBroker
     assert message_count(notify_url) == 2
 
 
-def test_a_send_that_a_paused_broker_carries_out_late_is_stored_once(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+def test_a_send_executed_late_by_a_paused_broker_is_stored_once(start_broker: StartBroker, notify_url: str) -> None:
     first, second = start_broker(), start_broker()
     with Producer([first.address, second.address], group="p", timeout_s=6.0) as producer:
         producer.send(Message("user", b"1"))
@@ -155,7 +151,7 @@ async def test_threads_and_coroutines_lose_nothing_under_load(broker: BrokerProc
     assert half_count(notify_url) == 0
 
 
-async def test_a_cancelled_caller_harms_no_other(broker: BrokerProcess, notify_url: str) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(broker: BrokerProcess, notify_url: str) -> None:
     async with AsyncProducer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         calls = [asyncio.create_task(producer.send(Message("user", b"x"))) for _ in range(20)]
         await asyncio.sleep(0)  # all are queued, none has left
@@ -181,7 +177,7 @@ async def test_an_async_producer_belongs_to_one_loop(broker: BrokerProcess) -> N
     await producer.close()
 
 
-def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
+def test_a_closed_producer_refuses_calls(broker: BrokerProcess) -> None:
     producer = Producer(broker.address, group="p", timeout_s=WAIT_S).start()
     producer.close()
     producer.close()
@@ -189,7 +185,7 @@ def test_a_closed_producer_says_so(broker: BrokerProcess) -> None:
         producer.send(Message("user", b"x"))
 
 
-def test_a_producer_that_is_dropped_warns_and_is_closed(
+def test_a_garbage_collected_producer_warns_and_is_closed(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
@@ -201,7 +197,7 @@ def test_a_producer_that_is_dropped_warns_and_is_closed(
     assert "unclosed producer of group 'dropped'" in caplog.text
 
 
-def test_one_that_does_not_start_in_a_with_statement_is_closed_and_any_other_may_start_again(
+def test_a_producer_that_fails_to_start_in_with_is_closed_and_otherwise_can_start_again(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'absent' / 'shop.db'}")

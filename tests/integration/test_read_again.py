@@ -31,7 +31,7 @@ def said_after(process: Restartable, file: Path, text: str, *expected: str) -> N
     until(lambda: all(each in process.log.read_text()[before:] for each in expected), why=process.log.read_text())
 
 
-def test_a_broker_reads_its_file_again_but_what_is_set_at_run_time_wins(start_broker: StartBroker, file: Path) -> None:
+def test_a_broker_rereads_its_file_and_run_time_settings_take_precedence(start_broker: StartBroker, file: Path) -> None:
     file.write_text("[broker]\ntopic_queues = 3\nretention_s = '1d'\n")
     broker = start_broker("--config", str(file))
     json_of("config", "set", "broker.retention_s", "2d", "--yes", "--broker", broker.address)
@@ -56,7 +56,7 @@ def test_a_broker_reads_its_file_again_but_what_is_set_at_run_time_wins(start_br
     said_after(broker, file, "", "broker.topic_queues is given as 4 now")
 
 
-def test_a_metaq_server_takes_another_retention(tmp_path: Path, file: Path) -> None:
+def test_a_metaq_server_rereads_its_retention(tmp_path: Path, file: Path) -> None:
     small = "[metaq.log]\nfile_size_bytes_max = '4KiB'\ncheckpoint_s = '50ms'\nflush_s = '50ms'\n"
     file.write_text(small)
     with MetaQProcess(tmp_path / "log", "--config", str(file), log=tmp_path / "metaq.log") as server:
@@ -77,7 +77,7 @@ def test_a_metaq_server_takes_another_retention(tmp_path: Path, file: Path) -> N
 
 
 @pytest.mark.long
-def test_a_tailer_takes_another_pace(notify_url: str, tmp_path: Path, file: Path) -> None:
+def test_a_tailer_rereads_its_pace(notify_url: str, tmp_path: Path, file: Path) -> None:
     def seen_at() -> str:
         seen: str = json_of("tailer", "status", "--storage", notify_url)["seen_at"]
         return seen

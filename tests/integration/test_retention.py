@@ -93,7 +93,7 @@ def cursor_at(notify: Notify, next_offset: int, acked: str = "{}", *, group: str
 # ---- what is dropped
 
 
-async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: Notify, retention: Retention) -> None:
+async def test_old_segments_read_by_every_group_are_dropped(notify: Notify, retention: Retention) -> None:
     async with delivering(notify) as delivery:
         got = await receive(delivery, 20)
         await delivery.settle("g", "c", receipts(got), [])
@@ -107,7 +107,7 @@ async def test_old_segments_that_every_group_has_read_are_dropped_whole(notify: 
     assert await retention.run_once() == 0
 
 
-async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention) -> None:
+async def test_segments_are_dropped_by_size(notify: Notify, retention: Retention) -> None:
     aged(notify, 1)
     assert await retention.run_once() == 0
     small = Retention(BrokerConfig(storage=notify.url, retention_size_bytes=1))
@@ -115,9 +115,7 @@ async def test_segments_go_by_size_as_well(notify: Notify, retention: Retention)
     assert kept(notify) == [3, 4]
 
 
-async def test_keys_of_bodies_go_when_their_time_is_over_whether_segments_are_kept_or_dropped(
-    notify: Notify, retention: Retention
-) -> None:
+async def test_keys_of_bodies_expire_independently_of_segments(notify: Notify, retention: Retention) -> None:
     add = (
         "insert into txmsg.body_key (transaction_id, n, topic_id, key, erased_at, expires_at) "
         "select gen_random_uuid(), 0, 1, {}, now() + interval '{} s' from generate_series(1, %s)"
@@ -136,7 +134,7 @@ async def test_keys_of_bodies_go_when_their_time_is_over_whether_segments_are_ke
     assert notify.query("select count(key), count(*) from txmsg.body_key") == [(0, 3)]
 
 
-async def test_what_is_not_mirrored_is_kept_and_a_mirror_of_other_topics_keeps_nothing(
+async def test_unmirrored_messages_are_kept_and_mirrors_of_other_topics_ignored(
     notify: Notify, retention: Retention
 ) -> None:
     notify.query("insert into txmsg.mirror (name, include, exclude) values ('other', '{o*,?}', '{t}')")
@@ -157,7 +155,7 @@ async def test_what_is_not_mirrored_is_kept_and_a_mirror_of_other_topics_keeps_n
         assert kept(notify) == left, next_offset
 
 
-async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Retention) -> None:
+async def test_messages_unread_by_a_group_are_kept(notify: Notify, retention: Retention) -> None:
     cursor_at(notify, 20, group="fast")
     for next_offset, acked, left in (
         (0, "{}", [1, 2, 3, 4]),
@@ -172,9 +170,7 @@ async def test_what_a_group_has_not_read_is_kept(notify: Notify, retention: Rete
     assert retention.counts.unread_messages == 0
 
 
-async def test_what_a_group_was_sent_back_to_is_kept_until_it_has_read_it_and_what_it_skips_is_not(
-    notify: Notify, retention: Retention
-) -> None:
+async def test_a_pending_seek_keeps_messages_after_its_target_only(notify: Notify, retention: Retention) -> None:
     cursor_at(notify, 20)
     notify.query("update txmsg.cursor set seek_to = 7, acked = '{[0,20)}'")  # and none of its consumers runs
     await retention.run_once()
@@ -185,7 +181,7 @@ async def test_what_a_group_was_sent_back_to_is_kept_until_it_has_read_it_and_wh
     assert kept(notify) == [3, 4]
 
 
-async def test_ranges_acknowledged_beyond_the_cursor_are_read(notify: Notify, retention: Retention) -> None:
+async def test_ranges_acknowledged_beyond_the_cursor_count_as_read(notify: Notify, retention: Retention) -> None:
     notify.query("delete from txmsg.segment where id = 1")  # as after a loss: the cursor stands before what is kept
     notify.query("drop table txmsg.message_1, txmsg.rolled_back_1")
     cursor_at(notify, 0, "{[5,20)}")
@@ -193,7 +189,7 @@ async def test_ranges_acknowledged_beyond_the_cursor_are_read(notify: Notify, re
     assert kept(notify) == [3, 4]
 
 
-async def test_retries_and_dead_letters_pin_nothing(notify: Notify, retention: Retention) -> None:
+async def test_retries_and_dead_letters_do_not_keep_segments(notify: Notify, retention: Retention) -> None:
     cursor_at(notify, 20)
     notify.query(
         "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, body, born_at, "
@@ -206,7 +202,7 @@ async def test_retries_and_dead_letters_pin_nothing(notify: Notify, retention: R
         assert (retried.offset, retried.attempt, retried.body) == (3, 2, b"body")
 
 
-async def test_past_retention_max_the_unread_is_dropped_with_an_alert_where_the_topic_says_so(
+async def test_past_retention_max_unread_messages_are_dropped_with_an_alert_if_configured(
     notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture
 ) -> None:
     await receive_nothing(notify)
@@ -227,7 +223,7 @@ async def test_past_retention_max_the_unread_is_dropped_with_an_alert_where_the_
     assert "group slow has lost offsets 3 to 9 of topic t queue 0" in caplog.text
 
 
-async def test_past_retention_max_a_topic_that_keeps_keeps_everything_after_it_and_says_so_once(
+async def test_past_retention_max_a_keeping_topic_keeps_all_later_segments_and_logs_once(
     notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture
 ) -> None:
     await receive_nothing(notify)
@@ -245,9 +241,7 @@ async def receive_nothing(notify: Notify) -> None:
     await notify.add(1, topic="other")
 
 
-async def test_a_new_group_does_not_begin_in_a_segment_that_is_being_dropped(
-    notify: Notify, retention: Retention
-) -> None:
+async def test_a_new_group_does_not_begin_in_a_segment_being_dropped(notify: Notify, retention: Retention) -> None:
     notify.query("update txmsg.segment set dropping = true where id = 1")
     async with delivering(notify) as delivery:
         assert offsets(await receive(delivery, 15)) == list(range(5, 20))
@@ -293,7 +287,7 @@ _STEPS: dict[str, list[tuple[Callable[[Notify, str], None], str]]] = {
 
 
 @pytest.mark.parametrize("interrupted", _STEPS)
-async def test_dropping_is_finished_wherever_it_was_interrupted(
+async def test_an_interrupted_drop_is_completed_from_any_step(
     notify: Notify, retention: Retention, interrupted: str
 ) -> None:
     notify.query("update txmsg.segment set dropping = true where id = 1")
@@ -311,7 +305,7 @@ async def test_dropping_is_finished_wherever_it_was_interrupted(
 # ---- side by side
 
 
-async def test_senders_and_readers_go_on_while_a_segment_cannot_be_dropped_for_an_open_reader(
+async def test_senders_and_readers_continue_while_an_open_reader_prevents_a_drop(
     notify: Notify, retention: Retention, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_DETACH_WAIT_S", 1.0)
@@ -369,7 +363,7 @@ async def test_one_broker_at_a_time_drops_segments(notify: Notify, retention: Re
 # ---- queues that a topic gets while a group is away
 
 
-async def test_what_enters_a_queue_that_is_newer_than_the_last_visit_of_a_group_waits_for_it(notify_url: str) -> None:
+async def test_messages_in_queues_newer_than_the_last_visit_of_a_group_count_as_waiting(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, open_pool(notify_url) as pool:
         admin = GroupAdministration(pool)
 

@@ -36,7 +36,7 @@ def decide(message: ReceivedMessage) -> None:
 RETRY = Retry(delays_s=[3600], by_type={LookupError: Reject})
 
 
-def test_a_broker_does_what_handlers_say(broker: BrokerProcess) -> None:
+def test_a_broker_follows_the_retry_policy_of_handlers(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     handled: queue.Queue[ReceivedMessage] = queue.Queue()
     consumer = Consumer(broker.address, group="g", concurrency=1)
@@ -68,7 +68,7 @@ def test_a_broker_does_what_handlers_say(broker: BrokerProcess) -> None:
         assert retry["id"] == ids[b"late"]
 
 
-def test_messages_that_are_rejected_pause_nobody(broker: BrokerProcess) -> None:
+def test_rejected_messages_do_not_pause_a_group(broker: BrokerProcess) -> None:
     consumer = Consumer(broker.address, group="g")
     rejected: queue.Queue[bytes] = queue.Queue()
 
@@ -86,7 +86,7 @@ def test_messages_that_are_rejected_pause_nobody(broker: BrokerProcess) -> None:
         until(lambda: json_of("group", "lag", "g", *where)["dead"] == count)
 
 
-def test_a_log_does_what_handlers_say(tmp_path: Path) -> None:
+def test_a_log_consumer_follows_the_retry_policy_of_handlers(tmp_path: Path) -> None:
     bodies = [b"reject", b"skip", b"soon", b"late", b"typed", b"good"]
     with Log(tmp_path) as log:
         fill(log, "t", 0, [len(bodies)])

@@ -68,7 +68,7 @@ def test_a_change_at_one_broker_takes_effect_at_another_without_a_restart(start_
         producer.send(Message("nine", b"x" * 1025))
 
 
-def test_what_is_set_at_run_time_wins_over_options_and_survives_a_restart(start_broker: StartBroker) -> None:
+def test_run_time_settings_take_precedence_over_options_and_survive_a_restart(start_broker: StartBroker) -> None:
     broker = start_broker("--topic-queues", "3")
     assert used(broker, "broker.topic_queues") == {"value": "3", "source": "--topic-queues"}
     config(broker, "set", "broker.topic_queues", "9")
@@ -79,7 +79,7 @@ def test_what_is_set_at_run_time_wins_over_options_and_survives_a_restart(start_
     until(lambda: used(broker, "broker.topic_queues") == {"value": "3", "source": "--topic-queues"})
 
 
-def test_a_broker_may_have_a_setting_of_its_own(start_broker: StartBroker) -> None:
+def test_a_setting_can_apply_to_a_single_broker(start_broker: StartBroker) -> None:
     here, there = start_broker("--id", "a"), start_broker("--id", "b")
     config(here, "set", "broker.topic_queues", "5")
     version = config(here, "set", "broker.topic_queues@b", "6")["version"]
@@ -185,14 +185,12 @@ def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-def test_a_change_that_cannot_be_is_refused_and_says_why(
-    broker: BrokerProcess, args: tuple[str, ...], words: str
-) -> None:
+def test_an_invalid_change_is_refused_with_the_reason(broker: BrokerProcess, args: tuple[str, ...], words: str) -> None:
     assert words in refused(broker, *args)
     assert config(broker, "show")["version"] == 0
 
 
-def test_a_change_that_may_delete_messages_is_asked_for_with_what_goes(broker: BrokerProcess) -> None:
+def test_a_change_that_may_delete_messages_asks_for_confirmation_with_its_effect(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     for args in (("set", "broker.retention_s", "1s"), ("unset", "broker.retention_s@one")):
         text = asked("config", *args, *where)
@@ -210,7 +208,7 @@ def test_two_operators_do_not_overwrite_each_other(broker: BrokerProcess) -> Non
     config(broker, "set", "app.a", "2", "--version", str(first["version"]))
 
 
-def test_history_tells_who_changed_what_and_a_rollback_is_a_change(broker: BrokerProcess) -> None:
+def test_history_shows_who_made_each_change_and_a_rollback_is_a_change(broker: BrokerProcess) -> None:
     first = config(broker, "set", "app.a", "1")
     config(broker, "set", "app.b", "x")
     config(broker, "set", "app.a", "2")
@@ -227,7 +225,7 @@ async def changing(settings: RunTimeSettings, name: str, value: str | None) -> S
     return await settings.change(name, value, expected=None, changed_by="ann")
 
 
-async def test_what_is_unset_or_rolled_back_must_not_leave_a_contradiction(notify_url: str) -> None:
+async def test_an_unset_or_rollback_that_leaves_a_contradiction_is_refused(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         settings = settings_in(pool, notify_url)
         unset = [await changing(settings, "broker.retention_max_s", value) for value in ("60d", None)][-1]
@@ -260,7 +258,7 @@ async def test_the_settings_of_one_broker_are_checked_with_those_of_all(notify_u
         await changing(settings, "broker.retention_s", "20d")
 
 
-async def test_a_contradiction_with_options_of_the_broker_that_is_asked_holds_up_no_other_change(
+async def test_a_contradiction_with_options_of_one_broker_does_not_block_other_changes(
     notify_url: str,
 ) -> None:
     async with open_pool(notify_url) as pool:
@@ -270,7 +268,7 @@ async def test_a_contradiction_with_options_of_the_broker_that_is_asked_holds_up
         await changing(strict, "broker.retention_s", None)
 
 
-async def test_what_is_no_setting_any_more_can_be_unset(notify_url: str) -> None:
+async def test_a_removed_setting_can_be_unset(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         settings = settings_in(pool, notify_url)
         await SettingStore(pool).change("broker.of_last_year", "1", expected=None, changed_by="ann")
@@ -306,7 +304,7 @@ class HeldStore(SettingStore):
         return found
 
 
-async def test_a_look_under_way_when_the_database_goes_back_unsets_nothing(notify_url: str) -> None:
+async def test_a_refresh_during_a_database_restore_unsets_nothing(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store, seen = HeldStore(pool), list[BrokerConfig]()
         settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
@@ -327,7 +325,7 @@ async def test_a_look_under_way_when_the_database_goes_back_unsets_nothing(notif
         assert [row.value for row in settings.stored()] == ["9"]
 
 
-async def test_a_broker_behind_what_a_client_was_told_reads_before_it_answers(notify_url: str) -> None:
+async def test_a_broker_with_an_older_version_than_its_client_refreshes_before_answering(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         here, there = settings_in(pool, notify_url), settings_in(pool, notify_url)
         await there.refresh_once()
@@ -336,7 +334,7 @@ async def test_a_broker_behind_what_a_client_was_told_reads_before_it_answers(no
         assert [row.value for row in there.stored()] == ["1"]
 
 
-async def test_the_history_of_a_setting_ends_some_time_after_it_was_unset(notify_url: str) -> None:
+async def test_the_history_of_a_setting_expires_after_it_was_unset(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
         for name, value in (("app.gone", "1"), ("app.gone", None), ("app.kept", "1"), ("app.late", "1")):
@@ -349,7 +347,7 @@ async def test_the_history_of_a_setting_ends_some_time_after_it_was_unset(notify
         assert [len(await store.history(name)) for name in ("app.kept", "app.late")] == [1, 2]
 
 
-async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_database_that_went_back(
+async def test_a_broker_finds_changes_without_notices_and_after_a_restore(
     notify_url: str,
 ) -> None:
     async with open_pool(notify_url) as pool:
@@ -370,7 +368,7 @@ async def test_a_broker_finds_changes_that_no_notice_told_and_settings_of_a_data
         assert [each.topic_queues for each in seen] == [9, given.topic_queues]
 
 
-async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_its_own(
+async def test_a_broker_keeps_its_settings_if_run_time_settings_contradict_them(
     notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_pool(notify_url) as pool:
@@ -385,7 +383,7 @@ async def test_a_broker_keeps_its_settings_where_those_at_run_time_contradict_it
         assert "the broker keeps those it has: retention_max_s=86400.0 is shorter" in caplog.text
 
 
-async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(notify_url: str) -> None:
+async def test_the_history_keeps_the_last_changes_of_every_setting(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
         await store.change("app.b", "kept", expected=None, changed_by="ann")
@@ -395,7 +393,7 @@ async def test_the_last_changes_of_a_setting_are_kept_and_those_of_others_too(no
         assert [row.value for row in await store.changed_since(0)] == ["kept", "104"]
 
 
-async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: str) -> None:
+async def test_a_watcher_is_woken_by_a_change_and_by_the_stop(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
         settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
@@ -412,7 +410,7 @@ async def test_one_who_watches_is_woken_by_a_change_and_by_the_end(notify_url: s
             await settings.changed_from(settings.version, 60)
 
 
-async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_back(notify_url: str) -> None:
+async def test_a_watcher_gets_no_empty_settings_during_a_database_restore(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
         settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)
@@ -424,7 +422,7 @@ async def test_one_who_watches_is_not_told_of_nothing_when_the_database_goes_bac
             await watching
 
 
-async def test_a_name_that_only_looks_like_one_is_refused_before_the_database_is_asked(notify_url: str) -> None:
+async def test_an_invalid_name_is_refused_before_the_database_is_queried(notify_url: str) -> None:
     async with open_pool(notify_url) as pool:
         store = SettingStore(pool)
         settings = RunTimeSettings(GivenSettings(BrokerConfig(storage=notify_url)), store, store)

@@ -67,7 +67,7 @@ def _schema_finding(url: str) -> str:
     return found.value
 
 
-def test_upgrades_of_two_databases_make_the_same(notify_url: str, other_url: str) -> None:
+def test_upgrades_of_two_databases_give_equal_schemas(notify_url: str, other_url: str) -> None:
     """The one of tests is copied from a template, and sessions of the other have settings of their own."""
     with psycopg.connect(other_url, autocommit=True, connect_timeout=10) as connection:
         for setting in ("search_path = elsewhere", "DateStyle = German", "default_toast_compression = pglz"):
@@ -80,7 +80,7 @@ def test_upgrades_of_two_databases_make_the_same(notify_url: str, other_url: str
     }
 
 
-def test_a_second_segment_changes_nothing_of_the_catalogue(notify_url: str) -> None:
+def test_segments_do_not_change_the_compared_catalogue(notify_url: str) -> None:
     before = _catalogue(notify_url)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("select txmsg.rotate(1)")
@@ -91,7 +91,7 @@ def test_a_second_segment_changes_nothing_of_the_catalogue(notify_url: str) -> N
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)
-def test_check_names_what_is_missing_or_changed(notify_url: str, damage: str) -> None:
+def test_check_names_missing_and_changed_objects(notify_url: str, damage: str) -> None:
     assert _schema_finding(notify_url) == "as its revision made it"
     statement, named = _DAMAGES[damage]
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
@@ -99,14 +99,14 @@ def test_check_names_what_is_missing_or_changed(notify_url: str, damage: str) ->
     assert named in _schema_finding(notify_url).removeprefix("missing or changed: ").split(", ")
 
 
-def test_what_an_operator_adds_is_no_finding(notify_url: str) -> None:
+def test_objects_added_by_an_operator_are_not_reported(notify_url: str) -> None:
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("create index by_tag on txmsg.message (tag)")
         connection.execute("create table txmsg.notes (note text)")
     assert _schema_finding(notify_url) == "as its revision made it"
 
 
-def test_text_is_compared_by_its_bytes_whatever_the_locale_of_the_database(notify_url: str) -> None:
+def test_text_is_compared_by_bytes_in_any_locale(notify_url: str) -> None:
     with psycopg.connect(notify_url) as connection:
         found = connection.execute(_COLLATIONS).fetchall()
     assert ("message", "key", "C") in found
@@ -114,17 +114,17 @@ def test_text_is_compared_by_its_bytes_whatever_the_locale_of_the_database(notif
     assert [row for row in found if row[2] != "C"] == []
 
 
-def test_upgrading_twice_is_fine(database_url: str) -> None:
+def test_upgrading_twice_is_allowed(database_url: str) -> None:
     assert migrate.current(database_url) is None
     assert migrate.upgrade(database_url) == migrate.upgrade(database_url) == migrate.current(database_url)
 
 
-def test_a_database_without_tables_is_refused_with_the_command_that_mends_it(database_url: str) -> None:
+def test_a_database_without_tables_is_refused_with_the_command_to_create_them(database_url: str) -> None:
     with pytest.raises(SchemaMismatch, match="txmsg db upgrade --storage"):
         migrate.require(database_url)
 
 
-def test_a_newer_database_is_neither_used_nor_upgraded(notify_url: str) -> None:
+def test_an_incompatible_newer_database_is_neither_used_nor_upgraded(notify_url: str) -> None:
     with psycopg.connect(notify_url) as connection:
         connection.execute("update txmsg.revision set version_num = '9999'")
         connection.execute("update txmsg.notify_db set works_from = '0002'")
@@ -134,7 +134,7 @@ def test_a_newer_database_is_neither_used_nor_upgraded(notify_url: str) -> None:
         migrate.upgrade(notify_url)
 
 
-def test_a_newer_database_that_says_so_is_used_and_not_upgraded(notify_url: str) -> None:
+def test_a_compatible_newer_database_is_used_and_not_upgraded(notify_url: str) -> None:
     with psycopg.connect(notify_url) as connection:
         connection.execute("update txmsg.revision set version_num = '9999'")
         connection.execute("update txmsg.notify_db set works_from = %s", (migrate.REVISIONS[-1],))
@@ -146,13 +146,13 @@ def test_a_newer_database_that_says_so_is_used_and_not_upgraded(notify_url: str)
         migrate.upgrade(notify_url)
 
 
-def test_a_database_that_is_away_is_named_without_its_password() -> None:
+def test_an_unavailable_database_is_named_without_its_password() -> None:
     with pytest.raises(StorageError, match=r"127\.0\.0\.1:1/") as caught:
         migrate.current("postgresql://somebody:secret@127.0.0.1:1/nothing")
     assert "secret" not in str(caught.value)
 
 
-def test_check_reports_what_is_right_and_wrong(database_url: str) -> None:
+def test_check_reports_good_and_bad_findings(database_url: str) -> None:
     found = {finding.name: finding for finding in migrate.check(database_url)}
     assert found["wal_level"].ok
     assert found["transaction pooler"].ok

@@ -134,7 +134,7 @@ def test_versions_are_registered_listed_shown_and_checked(broker: BrokerProcess,
     assert [each["topic"] for each in json_of("schema", "list", *where)["schemas"]] == ["note"]
 
 
-def test_a_version_is_deleted_and_the_latest_one_only_if_that_is_said(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_version_is_deleted_and_the_latest_one_only_with_an_option(broker: BrokerProcess, notify_url: str) -> None:
     where = ("--broker", broker.address)
     ask = asker(broker.address)
     versions = [topic(("id", str), *((f"f{n}", int, 0) for n in range(v)), version=v) for v in range(1, 4)]
@@ -183,7 +183,7 @@ def test_schemas_are_managed_without_a_broker(notify_url: str, named: Named) -> 
     assert said("schema", "list", *where) == "no schemas\n"
 
 
-def test_of_many_that_register_at_once_one_adds_each_version(broker: BrokerProcess) -> None:
+def test_concurrent_registrations_add_each_version_once(broker: BrokerProcess) -> None:
     versions = [topic(("id", str), *((f"f{n}", int, 0) for n in range(v)), version=v) for v in range(1, 4)]
     ask = asker(broker.address)
     with ThreadPoolExecutor(6) as threads:
@@ -215,7 +215,7 @@ def test_of_many_that_register_at_once_one_adds_each_version(broker: BrokerProce
         ({"schema": {"a": "x" * 65_536}}, "is 65544 bytes long: at most 65536 are kept"),
     ],
 )
-async def test_what_no_client_of_ours_registers_is_refused(changed: dict[str, Any], says: str) -> None:
+async def test_an_invalid_registration_is_refused(changed: dict[str, Any], says: str) -> None:
     values = {"topic": "t", "version": 1, "content_type": "application/json", "schema": {}}
     api = SchemasApi(None, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidMessage, match=says):
@@ -231,13 +231,13 @@ async def test_what_no_client_of_ours_registers_is_refused(changed: dict[str, An
         ({"content_type": "a\0b"}, "content_type=.* contains a NUL character"),
     ],
 )
-def test_a_field_that_cannot_be_is_refused_before_it_is_registered(changed: dict[str, Any], says: str) -> None:
+def test_an_incompatible_field_is_refused_before_registration(changed: dict[str, Any], says: str) -> None:
     values = {"topic": "t", "version": 1, "content_type": "application/json", "schema": {}}
     with pytest.raises((ProtocolError, InvalidName), match=says):
         unpacked(RegisterSchema, json.dumps({**values, **changed}).encode(), strict=True)
 
 
-def test_producers_and_applications_register_what_they_send(start_broker: StartBroker) -> None:
+def test_producers_and_applications_register_the_schemas_they_send(start_broker: StartBroker) -> None:
     broker = start_broker("--no-topic-auto-create")
     said("topic", "create", "t", "--broker", broker.address)
     first, second = topic(("id", str)), topic(("id", str), ("gift", bool, False), version=2)

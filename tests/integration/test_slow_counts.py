@@ -20,9 +20,7 @@ AT_ONCE = 12
 """More than the broker has connections."""
 
 
-def test_counts_that_take_too_long_are_given_up_and_stop_the_delivery_of_no_group(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_slow_counts_are_cancelled_and_do_not_delay_delivery(broker: BrokerProcess, notify_url: str) -> None:
     with collecting(broker.address, "t") as got, Producer(broker.address, group="shop") as producer:
         producer.send(Message("t", b"before"))
         assert got.get(timeout=WAIT_S).body == b"before"

@@ -12,7 +12,7 @@ from tests.integration.client_harness import WAIT_S
 from txmsg import Message, MisuseError, ReceivedMessage, Txmsg
 
 
-async def test_producers_may_be_used_in_hooks_and_later(broker: BrokerProcess) -> None:
+async def test_producers_can_be_used_in_start_hooks_and_later(broker: BrokerProcess) -> None:
     app, got = Txmsg(broker.address, group="g"), queue.Queue[bytes]()
     by_thread, by_loop = app.producer("shop"), app.async_producer("shop")
 
@@ -32,7 +32,7 @@ async def test_producers_may_be_used_in_hooks_and_later(broker: BrokerProcess) -
         assert seen == {b"hook, thread", b"hook, loop", b"later"}
 
 
-async def test_a_sync_producer_in_a_coroutine_of_the_own_loop_is_refused_with_the_way_out(
+async def test_a_sync_producer_in_a_coroutine_of_the_txmsg_loop_is_refused_with_a_remedy(
     broker: BrokerProcess,
 ) -> None:
     app = Txmsg(broker.address)
@@ -46,7 +46,7 @@ async def test_a_sync_producer_in_a_coroutine_of_the_own_loop_is_refused_with_th
         await asyncio.to_thread(app.__enter__)
 
 
-async def test_a_producer_that_a_hook_has_used_is_closed_when_another_hook_fails(broker: BrokerProcess) -> None:
+async def test_a_producer_used_by_a_hook_is_closed_when_another_hook_fails(broker: BrokerProcess) -> None:
     app = Txmsg(broker.address)
     by_thread, by_loop = app.producer("shop"), app.async_producer("shop")
 

@@ -119,7 +119,7 @@ def server(*says: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_client_of_something_that_is_no_broker_is_told_to_check_the_address(name: str) -> None:
+def test_connecting_to_a_foreign_server_names_the_address_to_check(name: str) -> None:
     with server(SAYS[name]) as address, Producer(address, group="shop", timeout_s=2) as producer:
         with pytest.raises(BrokerUnavailable) as caught:
             producer.send(Message("orders", b"1"))
@@ -128,7 +128,7 @@ def test_a_client_of_something_that_is_no_broker_is_told_to_check_the_address(na
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_client_without_a_loop_of_something_that_is_no_broker_is_told_the_same(name: str) -> None:
+def test_a_blocking_connection_to_a_foreign_server_names_the_address_to_check(name: str) -> None:
     with server(SAYS[name]) as address, BlockingChannel(address) as channel:
         with pytest.raises(BrokerUnavailable) as caught:
             channel.call(Notify.send, REQUEST, timeout_s=2)
@@ -157,7 +157,7 @@ def send_as_a_producer(address: str) -> None:
 
 @pytest.mark.parametrize("send", [send_with_a_loop, send_without_one, send_as_a_producer])
 @pytest.mark.parametrize("name", NASTY_SAYS)
-def test_what_a_strange_server_says_is_shown_without_its_control_characters(
+def test_text_of_a_foreign_server_is_shown_without_control_characters(
     name: str, send: Callable[[str], None], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="txmsg")
@@ -187,7 +187,7 @@ def call_of(method: bytes) -> bytes:
         nasty_greeting(1) + frame_of(WireFrameKind.PUSH, 0, 1, NASTY),
     ],
 )
-def test_what_a_strange_client_says_is_not_in_the_log_of_a_broker(broker: BrokerProcess, says: bytes) -> None:
+def test_text_of_a_foreign_client_is_not_logged_by_a_broker(broker: BrokerProcess, says: bytes) -> None:
     host, _, port = broker.address.partition(":")
     question = b"are you?"
     with socket.create_connection((host, int(port))) as connection:
@@ -223,7 +223,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("kind", [MisuseError, Nasty])
-async def test_what_a_strange_broker_says_is_shown_without_its_control_characters(kind: type[TxmsgError]) -> None:
+async def test_error_text_of_a_broker_is_shown_without_control_characters(kind: type[TxmsgError]) -> None:
     strange = WireServer(Handlers({TopicsService: Refusing(kind(NASTY.decode()))}), Shared(connections_max=10))
     address = await strange.bind("127.0.0.1:0")
     await strange.start()

@@ -21,7 +21,7 @@ class Event:
 
 
 @pytest.mark.parametrize("start", [None, Start.latest()])
-async def test_application_handles_topics_that_come_while_it_runs(
+async def test_an_application_handles_topics_created_while_it_runs(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_app: RunApp, start: Start | None
 ) -> None:
     app, producer, seen = Txmsg(group="g"), txmsg_producer("p"), []
@@ -47,7 +47,7 @@ async def test_application_handles_topics_that_come_while_it_runs(
     assert {labels[-1] for labels in counted} == {"order.placed", "order.paid", *(topic for topic, _ in old)}
 
 
-def test_consumer_takes_a_pattern_and_one_of_a_log_refuses_it(txmsg_broker: Broker, tmp_path: object) -> None:
+def test_a_consumer_accepts_a_pattern_and_a_log_consumer_refuses_it(txmsg_broker: Broker, tmp_path: object) -> None:
     consumer = Consumer(txmsg_broker.address, group="g")
     consumer.subscribe("order.*")(lambda message: None)
     assert consumer.topics == ("order.*",)

@@ -193,7 +193,7 @@ def handle(sessions: sessionmaker[Session], generation: int) -> None:
     mail(_MESSAGE._replace(generation=generation))
 
 
-def test_the_script_makes_what_create_tables_makes(place: Place) -> None:
+def test_the_script_creates_the_same_tables_as_create_tables(place: Place) -> None:
     place.run(place.sql())
     engine = place.engine()
     made = definitions(place, engine)
@@ -205,7 +205,7 @@ def test_the_script_makes_what_create_tables_makes(place: Place) -> None:
     engine.dispose()
 
 
-def test_the_change_files_one_after_the_other_make_what_create_tables_makes(place: Place) -> None:
+def test_the_change_files_in_order_create_the_same_tables_as_create_tables(place: Place) -> None:
     engine = place.engine()
     for before, revision in zip([None, *REVISIONS], REVISIONS, strict=False):
         for statement in changes_sql(place.dialect, since=before, to=revision):
@@ -272,7 +272,7 @@ def test_old_tables_are_refused_with_the_command_that_upgrades_them(old_tables: 
     engine.dispose()
 
 
-def test_newer_tables_are_taken_as_they_are(place: Place) -> None:
+def test_newer_tables_are_used_unchanged(place: Place) -> None:
     engine = place.engine()
     create_tables(engine)
     with engine.begin() as connection:
@@ -302,7 +302,7 @@ def test_unknown_revisions_and_dialects_are_refused() -> None:
         changes_sql("oracle")
 
 
-def test_a_database_without_the_tables_is_told_how_to_make_them(sqlite: Place) -> None:
+def test_a_database_without_tables_is_refused_with_the_command_to_create_them(sqlite: Place) -> None:
     result = CliRunner().invoke(main, ["tables", "check", "--database", str(sqlite.url)])
     assert result.exit_code == 1
     assert "has no tables of txmsg: have their owner run what `txmsg tables sql` prints" in result.stderr
@@ -415,7 +415,9 @@ def test_two_databases_get_two_fence_ids_from_one_script(sqlite: Place, tmp_path
     assert len(ids) == 2
 
 
-def test_a_role_with_these_rights_sends_is_asked_relays_handles_and_purges(place: Place, broker: BrokerProcess) -> None:
+def test_the_granted_rights_are_enough_to_send_check_relay_handle_and_purge(
+    place: Place, broker: BrokerProcess
+) -> None:
     place.run(place.sql())
     business_tables(place)
     use(place, broker)
@@ -429,7 +431,7 @@ def test_a_role_with_these_rights_sends_is_asked_relays_handles_and_purges(place
     purger.dispose()
 
 
-def test_a_role_that_lacks_one_of_them_is_refused(postgresql: Place) -> None:
+def test_every_granted_right_is_needed(postgresql: Place) -> None:
     script = postgresql.sql()
     postgresql.run(script)
     business_tables(postgresql)
@@ -453,7 +455,7 @@ def test_without_a_role_the_rights_are_comments() -> None:
     assert all(line.startswith("-- GRANT ") and line.endswith(" TO ROLE;") for line in rights)
 
 
-def test_a_program_gets_the_statements_one_by_one() -> None:
+def test_a_program_can_get_the_statements_one_by_one() -> None:
     found = json_of("tables", "sql", "--dialect", "postgresql", "--role", "shop", "--purge-role", "night")
     script = said("tables", "sql", "--dialect", "postgresql", "--role", "shop", "--purge-role", "night")
     assert [len(found[name]) for name in ("rights", "purge_rights")] == [6, 2]

@@ -54,9 +54,7 @@ def drained(broker: BrokerProcess) -> bool:
     return all(group["waiting"] == 0 for group in shown(broker)["groups"])
 
 
-def test_segments_are_shown_with_how_many_messages_of_the_topic_are_in_each(
-    broker: BrokerProcess, notify_url: str
-) -> None:
+def test_segments_are_shown_with_the_number_of_messages_of_the_topic(broker: BrokerProcess, notify_url: str) -> None:
     with Producer(broker.address, group="shop") as producer:
         for body in (b"1", b"2", b"3"):
             producer.send(Message("t", body))
@@ -125,7 +123,7 @@ def kinds(topic: str) -> dict[str, pb.SendRequest]:
     }
 
 
-def test_a_topic_of_one_type_takes_no_other_until_it_takes_any(broker: BrokerProcess) -> None:
+def test_a_topic_of_one_message_type_refuses_others_until_it_allows_any(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     types = ("normal", "fifo", "delay", "transaction")
 
@@ -159,7 +157,7 @@ def test_a_topic_of_one_type_takes_no_other_until_it_takes_any(broker: BrokerPro
         producer.send(Message("delay", b"1"))
 
 
-def test_topics_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerProcess) -> None:
+def test_topics_are_listed_in_pages_and_by_part_of_their_name(broker: BrokerProcess) -> None:
     where = ("--broker", broker.address)
     for name in ("Order.paid", "order.placed", "order.shipped", "user"):
         said("topic", "create", name, *where)
@@ -175,7 +173,7 @@ def test_topics_are_listed_in_pages_and_by_a_part_of_their_names(broker: BrokerP
     assert said("topic", "list", "--contains", "%", *where) == "no topics match\n"
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing(broker: BrokerProcess) -> None:
+def test_an_invalid_change_is_refused_and_changes_nothing(broker: BrokerProcess) -> None:
     said("topic", "create", "t", "--queues", "4", "--broker", broker.address)
     assert "which are never removed: lower --write-queues to 2" in refused(broker, "alter", "t", "--queues", "2")
     assert "write_queues 5 of topic 't': 1 to 4" in refused(broker, "alter", "t", "--write-queues", "5")
@@ -187,7 +185,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: BrokerProcess) ->
     )
 
 
-def test_a_topic_shrinks_without_losing_a_message(broker: BrokerProcess, notify_url: str) -> None:
+def test_the_queues_of_a_topic_can_be_reduced_without_losing_messages(broker: BrokerProcess, notify_url: str) -> None:
     said("topic", "create", "t", "--queues", "4", "--broker", broker.address)
     with collecting(broker.address, "t", group="slow"):
         until(lambda: len(shown(broker)["groups"]) == 1)
@@ -238,7 +236,9 @@ def test_read_queues_stay_while_halves_are_undecided_or_retries_wait_above(
     assert altered(broker, "--read-queues", "3")["read_queues"] == 3
 
 
-def test_a_topic_in_use_is_deleted_only_by_force_and_then_whole(start_broker: StartBroker, notify_url: str) -> None:
+def test_a_topic_in_use_is_deleted_only_by_force_and_then_completely(
+    start_broker: StartBroker, notify_url: str
+) -> None:
     broker = start_broker("--first-check-s", "600")
     where = ("--broker", broker.address)
     dead, _ = processed(broker, Message("order.placed", b"1"), Message("order.placed", b"2"))
@@ -267,7 +267,7 @@ def test_a_topic_in_use_is_deleted_only_by_force_and_then_whole(start_broker: St
     assert "is unknown" in said(*delete, "--yes", status=1)
 
 
-def test_a_topic_whose_undecided_transactions_reach_into_others_is_not_deleted_even_by_force(
+def test_a_topic_with_undecided_transactions_in_other_topics_cannot_be_deleted(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "600")
@@ -282,7 +282,7 @@ def test_a_topic_whose_undecided_transactions_reach_into_others_is_not_deleted_e
     assert "1 undecided transactions have messages for other topics, too" in text
 
 
-def test_a_topic_that_was_deleted_is_made_anew_by_who_sends_next_and_read_by_who_waited(
+def test_a_deleted_topic_is_recreated_by_the_next_send_and_read_by_waiting_consumers(
     broker: BrokerProcess, notify_url: str
 ) -> None:
     where = ("--broker", broker.address)
@@ -301,9 +301,7 @@ def test_a_topic_that_was_deleted_is_made_anew_by_who_sends_next_and_read_by_who
     assert (topic["permission"], sum(each["end"] for each in topic["queues_kept"])) == ("rw", 1)
 
 
-def test_a_producer_of_a_deleted_topic_is_told_where_brokers_create_none(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+def test_a_send_to_a_deleted_topic_is_refused_without_auto_create(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--no-topic-auto-create")
     said("topic", "create", "t", "--broker", broker.address)
     with Producer(broker.address, group="shop") as producer:
@@ -317,7 +315,7 @@ def test_a_producer_of_a_deleted_topic_is_told_where_brokers_create_none(
         sent_when_open(producer)
 
 
-def test_what_may_not_be_read_waits_until_it_may_again(broker: BrokerProcess) -> None:
+def test_messages_of_an_unreadable_topic_wait_until_it_is_readable_again(broker: BrokerProcess) -> None:
     with Producer(broker.address, group="shop") as producer, collecting(broker.address, "t") as got:
         first = producer.send(Message("t", b"1"))
         assert got.get(timeout=WAIT_S).id == first

@@ -28,7 +28,7 @@ from txmsg.ops.cli.main import main
 from txmsg.wire.method import checked
 
 
-async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher_one(notify_url: str) -> None:
+async def test_concurrent_raises_of_the_queue_count_leave_the_higher_one(notify_url: str) -> None:
     async with notify_at(notify_url, queues=2) as notify:
         await notify.ensure("t")
         first = await notify.queue_ids()
@@ -50,7 +50,7 @@ async def test_raising_the_number_of_queues_at_the_same_moment_leaves_the_higher
     assert rows == [(9, list(range(9)))]
 
 
-async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_url: str) -> None:
+async def test_a_queue_count_out_of_range_or_for_no_topic_is_refused(notify_url: str) -> None:
     async with notify_at(notify_url) as notify:
         await notify.ensure("t")
         for count in (0, QUEUES_MAX + 1):
@@ -62,7 +62,7 @@ async def test_a_number_of_queues_out_of_range_or_of_no_topic_is_refused(notify_
 
 @pytest.mark.parametrize("neighbours_count", [0, 50])
 @pytest.mark.parametrize("first_stands", [True, False])
-async def test_two_copies_at_one_moment_that_name_different_queues_are_one_message(
+async def test_concurrent_copies_with_different_queues_are_one_message(
     db: Notify, notify_url: str, *, first_stands: bool, neighbours_count: int
 ) -> None:
     """One broker knows the topic with four queues, the other with eight; the first copy is not visible yet."""
@@ -102,7 +102,7 @@ create trigger wait_here before insert on txmsg.message_1
 """
 
 
-async def test_copies_that_cross_each_other_into_other_queues_are_repeated_until_each_is_one_message(
+async def test_crossing_copies_with_different_queues_are_repeated_until_each_is_one_message(
     db: Notify, notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The one deadlock that is left: two messages come twice at one moment, and their copies' queues cross."""
@@ -130,7 +130,7 @@ async def test_copies_that_cross_each_other_into_other_queues_are_repeated_until
     assert await db.rows("select count(*), count(distinct transaction_id) from txmsg.message") == [(2, 2)]
 
 
-async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: str) -> None:
+async def test_a_waiting_group_gets_messages_from_new_queues(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=0.05) as delivery:
         waiting = asyncio.create_task(receive(delivery, 10))
         await until_async(lambda: "g" in delivery._state.groups)
@@ -142,9 +142,7 @@ async def test_a_group_that_waits_gets_messages_from_the_new_queues(notify_url: 
         ]
 
 
-async def test_brokers_under_load_take_to_the_new_queues_and_lose_nothing(
-    start_broker: StartBroker, notify_url: str
-) -> None:
+async def test_brokers_under_load_use_new_queues_and_lose_nothing(start_broker: StartBroker, notify_url: str) -> None:
     brokers = [start_broker(), start_broker()]
     sent: set[MessageId] = set()
 
@@ -192,7 +190,7 @@ def test_a_topic_without_permission_to_write_refuses_its_messages_and_no_others(
     assert rows == [("open",)]
 
 
-async def test_what_a_broker_knows_of_a_topic_is_looked_at_again_before_it_is_used_after_a_pause(
+async def test_cached_topics_are_read_again_after_a_pause_before_use(
     notify_url: str,
 ) -> None:
     now_s = 0.0

@@ -49,7 +49,7 @@ def send(channel: BlockingChannel, asked: Sequence[str]) -> dict[str, str]:
     return {ids[each.transaction_id]: each.code for each in reply.errors}
 
 
-def test_a_receive_that_names_many_unknown_topics_makes_none(channel: BlockingChannel, notify_url: str) -> None:
+def test_a_receive_with_too_many_unknown_topics_creates_none(channel: BlockingChannel, notify_url: str) -> None:
     with pytest.raises(UnknownTopic, match="one of 10000 in one request"):
         receive(channel, names(10_000))
     assert topics(notify_url) == set()
@@ -59,7 +59,7 @@ def test_a_receive_that_names_many_unknown_topics_makes_none(channel: BlockingCh
     assert topics(notify_url) == set(names(2 * TOPICS_MADE_MAX))
 
 
-def test_a_send_to_many_unknown_topics_makes_none_and_stores_its_other_messages(
+def test_a_send_to_too_many_unknown_topics_creates_none_and_stores_its_other_messages(
     channel: BlockingChannel, notify_url: str
 ) -> None:
     assert send(channel, ["known"]) == {}

@@ -104,7 +104,7 @@ def wrong(verdict: Verdict) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def test_a_good_day_is_clean_and_its_sums_are_those_of_both_sides(day: Day) -> None:
+def test_a_consistent_day_is_clean_and_both_sums_agree(day: Day) -> None:
     verdict = day.verdict()
     assert verdict.clean, verdict.findings
     sums = Sums(trades=7, orders=3, paid=2, shipped=1, refunded=1, turnover_cents=3_000)
@@ -112,7 +112,7 @@ def test_a_good_day_is_clean_and_its_sums_are_those_of_both_sides(day: Day) -> N
     assert (verdict.stock_short, verdict.findings) == (1, [])
 
 
-def test_a_trade_that_is_not_in_the_log_is_found(day: Day) -> None:
+def test_a_trade_missing_from_the_log_is_found(day: Day) -> None:
     del day.messages[1]
     verdict = day.verdict()
     assert wrong(verdict) == {"missing": 1}
@@ -120,35 +120,35 @@ def test_a_trade_that_is_not_in_the_log_is_found(day: Day) -> None:
     assert verdict.findings == ["log: order A paid is not there"]
 
 
-def test_a_trade_that_is_in_the_log_twice_is_found_and_summed_twice(day: Day) -> None:
+def test_a_duplicate_trade_in_the_log_is_found_and_summed_twice(day: Day) -> None:
     day.messages.append(day.messages[1])
     verdict = day.verdict()
     assert wrong(verdict) == {"duplicated": 1}
     assert verdict.log.turnover_cents == 6_000
 
 
-def test_a_missing_and_a_doubled_trade_do_not_cancel_out(day: Day) -> None:
+def test_a_missing_and_a_duplicate_trade_do_not_cancel_out(day: Day) -> None:
     day.messages[1] = day.messages[0]
     assert wrong(day.verdict()) == {"missing": 1, "duplicated": 1}
 
 
-def test_a_trade_that_was_not_made_is_found(day: Day) -> None:
+def test_a_trade_without_an_order_is_found(day: Day) -> None:
     day.run("trades", "update orders set shipped_at_us = null where order_id = 'A'")
     assert wrong(day.verdict()) == {"phantom": 1}
 
 
-def test_a_message_of_an_order_that_nobody_knows_is_found(day: Day) -> None:
+def test_a_message_of_an_unknown_order_is_found(day: Day) -> None:
     day.run("trades", "delete from orders where order_id = 'C'")
     assert wrong(day.verdict()) == {"phantom": 1}
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"[]", b"{}", b'{"order_id": "A", "event": "lost", "amount_cents": 1}'])
-def test_a_message_that_tells_of_no_trade_is_found(day: Day, body: bytes) -> None:
+def test_a_message_without_a_trade_is_found(day: Day, body: bytes) -> None:
     day.messages.append(Message("trade.order", body, key="A"))
     assert wrong(day.verdict()) == {"phantom": 1}
 
 
-def test_a_cent_of_difference_is_found_on_one_side_of_the_sum(day: Day) -> None:
+def test_a_difference_of_one_cent_in_a_sum_is_found(day: Day) -> None:
     day.run("trades", "update orders set amount_cents = amount_cents + 1 where order_id = 'A'")
     verdict = day.verdict()
     assert wrong(verdict) == {"differing": 3}
@@ -156,7 +156,7 @@ def test_a_cent_of_difference_is_found_on_one_side_of_the_sum(day: Day) -> None:
 
 
 @pytest.mark.parametrize("part", ["buyer = 'bert'", "province = 'tibet'", "quantity = 3", "paid_at_us = 1"])
-def test_any_part_of_a_message_that_differs_is_found(day: Day, part: str) -> None:
+def test_a_difference_in_any_field_of_a_message_is_found(day: Day, part: str) -> None:
     day.run("trades", f"update orders set {part} where order_id = 'A'")
     found = wrong(day.verdict())
     assert found.pop("differing") > 0
@@ -169,47 +169,47 @@ def test_a_message_without_its_ordering_key_is_found(day: Day) -> None:
     assert wrong(day.verdict()) == {"differing": 1}
 
 
-def test_a_payment_that_comes_before_its_order_is_found(day: Day) -> None:
+def test_a_payment_before_its_order_is_found(day: Day) -> None:
     day.messages[0], day.messages[1] = day.messages[1], day.messages[0]
     assert wrong(day.verdict()) == {"out_of_order": 1}
 
 
-def test_an_order_that_is_in_two_queues_is_found(day: Day) -> None:
+def test_an_order_in_two_queues_is_found(day: Day) -> None:
     day.queue_of = lambda message: int(message.tag == "shipped")
     assert wrong(day.verdict()) == {"out_of_order": 1}
 
 
-def test_a_half_message_that_is_left_is_found(day: Day) -> None:
+def test_a_remaining_half_message_is_found(day: Day) -> None:
     day.run("notify", "insert into txmsg.half_message select gen_random_uuid(), 0")
     assert wrong(day.verdict()) == {"in_doubt": 1}
 
 
-def test_a_paid_order_that_stock_has_not_heard_of_is_found(day: Day) -> None:
+def test_a_paid_order_unknown_to_stock_is_found(day: Day) -> None:
     day.run("stock", "delete from deductions where order_id = 'B'")
     assert wrong(day.verdict()) == {"missing": 1}
 
 
-def test_what_is_deducted_and_not_paid_is_found(day: Day) -> None:
+def test_a_deduction_without_a_payment_is_found(day: Day) -> None:
     day.run("stock", "insert into deductions values ('C', 'books-01-1', 1, 'deducted')")
     day.run("stock", "update stock set available = 5")
     assert wrong(day.verdict()) == {"phantom": 1}
 
 
-def test_selling_more_than_came_in_is_found_by_the_piece(day: Day) -> None:
+def test_overselling_is_counted_by_the_piece(day: Day) -> None:
     day.run("stock", "update deductions set outcome = 'deducted'; update stock set available = 0")
     assert wrong(day.verdict()) == {"stock_oversold": 3, "stock_wrong": 1}
 
 
-def test_selling_what_never_came_in_is_found(day: Day) -> None:
+def test_selling_an_item_without_stock_is_found(day: Day) -> None:
     day.run("stock", "delete from stock; delete from deductions where outcome = 'short'")
     assert wrong(day.verdict()) == {"stock_oversold": 2, "stock_wrong": 1, "missing": 1}
 
 
-def test_pieces_that_are_lost_from_stock_are_found(day: Day) -> None:
+def test_pieces_missing_from_stock_are_found(day: Day) -> None:
     day.run("stock", "update stock set available = 5")
     assert wrong(day.verdict()) == {"stock_wrong": 1}
 
 
-def test_an_order_that_is_called_short_though_there_is_enough_is_found(day: Day) -> None:
+def test_an_order_wrongly_marked_short_is_found(day: Day) -> None:
     day.run("stock", "update stock set initial = 20, available = 18")
     assert wrong(day.verdict()) == {"stock_wrong": 1}

@@ -38,9 +38,7 @@ def reader(old_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def test_senders_go_on_while_an_upgrade_waits_for_a_reader_and_it_ends_when_the_reader_does(
-    old_url: str, reader: psycopg.Connection
-) -> None:
+def test_senders_continue_while_an_upgrade_waits_for_a_reader(old_url: str, reader: psycopg.Connection) -> None:
     with ThreadPoolExecutor() as threads:
         upgrading = threads.submit(migrate.upgrade, old_url)
         with psycopg.connect(old_url, autocommit=True, connect_timeout=10) as sender:
@@ -55,7 +53,7 @@ def test_senders_go_on_while_an_upgrade_waits_for_a_reader_and_it_ends_when_the_
         assert upgrading.result(_WAIT_S) == NEXT
 
 
-def test_an_upgrade_that_gives_up_names_who_is_in_its_way_and_changes_nothing(
+def test_a_blocked_upgrade_names_the_blocking_session_and_changes_nothing(
     old_url: str, reader: psycopg.Connection
 ) -> None:
     with pytest.raises(StorageError) as caught:
@@ -67,7 +65,7 @@ def test_an_upgrade_that_gives_up_names_who_is_in_its_way_and_changes_nothing(
     assert migrate.upgrade(old_url, wait_s=0) == NEXT
 
 
-def test_a_damaged_schema_is_not_upgraded_and_the_damage_is_named(old_url: str) -> None:
+def test_a_damaged_schema_is_not_upgraded_with_the_damage_named(old_url: str) -> None:
     with psycopg.connect(old_url, connect_timeout=10) as connection:
         connection.execute("drop index txmsg.retry_due")
     with pytest.raises(StorageError, match="missing or changed: index retry_due: recreate it"):

@@ -25,7 +25,7 @@ def config(broker: BrokerProcess, *args: str) -> Any:
     return json_of("config", *args, "--broker", broker.address)
 
 
-def test_one_who_watches_is_called_with_the_value_and_each_change(broker: BrokerProcess) -> None:
+def test_a_watcher_is_called_with_the_value_and_each_change(broker: BrokerProcess) -> None:
     config(broker, "set", "app.activity.lottery", "off")
     values: queue.Queue[str | None] = queue.Queue()
     with Settings(broker.address) as settings:
@@ -41,7 +41,7 @@ def test_one_who_watches_is_called_with_the_value_and_each_change(broker: Broker
     assert settings.get("activity.other") == "x"
 
 
-def test_watching_goes_on_when_a_broker_is_killed(start_broker: StartBroker) -> None:
+def test_watching_continues_when_a_broker_is_killed(start_broker: StartBroker) -> None:
     here, there = start_broker(), start_broker()
     values: queue.Queue[str | None] = queue.Queue()
     with Settings(f"{here.address},{there.address}") as settings:
@@ -57,7 +57,7 @@ def test_watching_goes_on_when_a_broker_is_killed(start_broker: StartBroker) -> 
     assert values.empty()
 
 
-def test_a_broker_that_starts_tells_nobody_that_all_is_unset(broker: BrokerProcess) -> None:
+def test_a_starting_broker_does_not_report_all_settings_as_unset(broker: BrokerProcess) -> None:
     config(broker, "set", "app.a", "1")
     values: queue.Queue[str | None] = queue.Queue()
     with Settings(broker.address) as settings:
@@ -67,9 +67,7 @@ def test_a_broker_that_starts_tells_nobody_that_all_is_unset(broker: BrokerProce
         assert [values.get(timeout=WAIT_S) for _ in range(2)] == ["1", "2"]
 
 
-def test_the_copy_serves_while_all_brokers_are_away_and_gives_way_to_them(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_the_local_copy_is_used_only_while_all_brokers_are_unavailable(broker: BrokerProcess, tmp_path: Path) -> None:
     copy = tmp_path / "settings.json"
     config(broker, "set", "app.a", "1")
     with Settings(broker.address, copy=copy):
@@ -86,7 +84,7 @@ def test_the_copy_serves_while_all_brokers_are_away_and_gives_way_to_them(
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"a": 1}'])
-def test_without_a_broker_and_a_copy_that_can_be_read_the_start_fails(tmp_path: Path, content: str | None) -> None:
+def test_without_a_broker_and_a_readable_copy_the_start_fails(tmp_path: Path, content: str | None) -> None:
     copy = tmp_path / "settings.json"
     if content is not None:
         copy.write_text(content)
@@ -94,13 +92,13 @@ def test_without_a_broker_and_a_copy_that_can_be_read_the_start_fails(tmp_path: 
         Settings(f"127.0.0.1:{own_port()}", copy=copy, timeout_s=0.2).start()
 
 
-def test_a_copy_that_cannot_be_written_stops_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_an_unwritable_copy_does_not_stop_watching(broker: BrokerProcess, tmp_path: Path) -> None:
     config(broker, "set", "app.a", "1")
     with Settings(broker.address, copy=tmp_path / "missing" / "settings.json") as settings:
         assert settings.get("a") == "1"
 
 
-async def test_async_programs_follow_on_their_own_loop(broker: BrokerProcess, tmp_path: Path) -> None:
+async def test_async_programs_watch_on_their_own_event_loop(broker: BrokerProcess, tmp_path: Path) -> None:
     copy = tmp_path / "settings.json"
     await asyncio.to_thread(config, broker, "set", "app.x.a", "1")
     await asyncio.to_thread(config, broker, "set", "app.y.a", "1")
@@ -119,7 +117,7 @@ async def test_async_programs_follow_on_their_own_loop(broker: BrokerProcess, tm
     assert json.loads(copy.read_text()) == {"x.a": "2"}
 
 
-async def test_one_who_is_called_may_watch_another_setting(broker: BrokerProcess) -> None:
+async def test_a_watcher_may_watch_another_setting_when_called(broker: BrokerProcess) -> None:
     changed: asyncio.Queue[str | None] = asyncio.Queue()
     async with AsyncSettings(broker.address) as settings:
 
@@ -136,7 +134,7 @@ async def test_one_who_is_called_may_watch_another_setting(broker: BrokerProcess
             assert await changed.get() == "2"
 
 
-async def test_following_goes_on_after_what_nobody_expected(
+async def test_watching_continues_after_an_unexpected_error(
     broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     changed: asyncio.Queue[str | None] = asyncio.Queue()
@@ -151,7 +149,7 @@ async def test_following_goes_on_after_what_nobody_expected(
         settings._copy = None
 
 
-async def test_a_second_start_tells_no_watcher_that_all_is_unset(broker: BrokerProcess) -> None:
+async def test_a_second_start_does_not_report_all_settings_as_unset(broker: BrokerProcess) -> None:
     await asyncio.to_thread(config, broker, "set", "app.a", "1")
     told: list[str | None] = []
     settings = AsyncSettings(broker.address)
@@ -162,7 +160,7 @@ async def test_a_second_start_tells_no_watcher_that_all_is_unset(broker: BrokerP
         assert told == ["1"]
 
 
-async def test_starts_at_once_make_one_follower(broker: BrokerProcess, tmp_path: Path) -> None:
+async def test_concurrent_starts_create_one_watching_task(broker: BrokerProcess, tmp_path: Path) -> None:
     settings = AsyncSettings(broker.address, copy=tmp_path / "copy")
     await asyncio.gather(settings.start(), settings.start())
     assert len(followers()) == 1
@@ -170,7 +168,7 @@ async def test_starts_at_once_make_one_follower(broker: BrokerProcess, tmp_path:
     assert followers() == []
 
 
-async def test_a_start_that_is_cancelled_leaves_nobody_following() -> None:
+async def test_a_cancelled_start_leaves_no_watching_task() -> None:
     settings = AsyncSettings(f"127.0.0.1:{own_port()}", timeout_s=WAIT_S)
     starting = asyncio.create_task(settings.start())
     await asyncio.sleep(0)
@@ -185,7 +183,7 @@ def followers() -> list[asyncio.Task[Any]]:
     return [each for each in asyncio.all_tasks() if each.get_name() == "txmsg-settings"]
 
 
-def test_settings_are_those_of_one_database_and_watched_once_followed() -> None:
+def test_settings_need_one_notify_database_and_a_start() -> None:
     with pytest.raises(MisuseError, match="brokers of 2 Notify databases"):
         Settings("a:1;b:1")
     with pytest.raises(MisuseError, match="call start"):

@@ -92,9 +92,7 @@ def metrics_of(address: object) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
-def test_what_is_handled_when_it_is_told_to_end_is_finished_and_nothing_is_lost_or_left(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_a_stop_finishes_running_handlers_and_loses_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
     keys = {str(n) for n in range(20)}
     with Producer(broker.address, group="p") as producer:
         producer.send_many([Message("slow", b"", key=key) for key in keys])
@@ -116,7 +114,7 @@ def test_what_is_handled_when_it_is_told_to_end_is_finished_and_nothing_is_lost_
     assert sorted(began_once) == sorted(keys)  # what was finished at the end was acknowledged
 
 
-def test_processes_share_the_queues_of_a_log_and_finish_what_they_handle_when_they_are_told_to_end(
+def test_processes_share_the_queues_of_a_log_and_a_stop_finishes_running_handlers(
     tmp_path: Path,
 ) -> None:
     def append(log: LogAccess, name: str) -> set[str]:
@@ -150,7 +148,7 @@ def test_processes_share_the_queues_of_a_log_and_finish_what_they_handle_when_th
     assert len({row[3] for row in rows if row[1] in second}) == 2
 
 
-def test_handlers_that_print_go_on_when_nobody_reads_the_log_any_more(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_handlers_that_print_continue_when_the_log_has_no_reader(broker: BrokerProcess, tmp_path: Path) -> None:
     log = tmp_path / "log"
     os.mkfifo(log)
     reading = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
@@ -166,9 +164,7 @@ def test_handlers_that_print_go_on_when_nobody_reads_the_log_any_more(broker: Br
         log.unlink()
 
 
-def test_a_process_that_is_killed_is_started_again_and_what_it_had_is_handled(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_a_killed_process_is_restarted_and_its_messages_are_handled(broker: BrokerProcess, tmp_path: Path) -> None:
     options = ("--processes", "2", "--http-listen", "127.0.0.1:0")
     with working(tmp_path, broker.address, f"{APP}:app", *options) as worker:
         facts = worker.ready()
@@ -191,7 +187,7 @@ def test_a_process_that_is_killed_is_started_again_and_what_it_had_is_handled(
 
 
 @pytest.mark.long
-def test_processes_end_with_a_supervisor_that_is_killed(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_processes_end_with_their_killed_supervisor(broker: BrokerProcess, tmp_path: Path) -> None:
     with working(tmp_path, broker.address, f"{APP}:app") as worker:
         worker.ready()
         processes = processes_of(worker.child.pid)
@@ -240,7 +236,7 @@ def test_a_second_ctrl_c_ends_an_application_whose_handler_never_returns(broker:
 
 
 @pytest.mark.long
-def test_what_is_not_finished_within_the_drain_time_is_left_and_the_rest_ends_in_order(
+def test_handlers_longer_than_the_drain_time_are_left_and_the_rest_stops_cleanly(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     with working(tmp_path, broker.address, f"{APP}:app", "--groups", "endless", "--drain", "200ms") as worker:
@@ -255,9 +251,7 @@ def test_what_is_not_finished_within_the_drain_time_is_left_and_the_rest_ends_in
 
 
 @pytest.mark.long
-def test_an_application_that_cannot_start_is_tried_again_after_longer_and_longer(
-    broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_an_application_that_cannot_start_is_retried_with_growing_delays(broker: BrokerProcess, tmp_path: Path) -> None:
     with working(tmp_path, broker.address, f"{APP}:broken") as worker:
         delays = re.compile(r"worker-1 ended with exit status 1 .*starts in (\S+) s")
         until(lambda: len(delays.findall(worker.log_file.read_text())) >= 3)
@@ -274,7 +268,7 @@ def test_an_application_that_cannot_start_is_tried_again_after_longer_and_longer
         (f"{APP}:empty", "has no subscriptions"),
     ],
 )
-def test_what_cannot_run_at_all_is_said_once(app: str, said: str, tmp_path: Path) -> None:
+def test_an_application_that_can_never_run_is_reported_once(app: str, said: str, tmp_path: Path) -> None:
     with working(tmp_path, "localhost:1", app) as worker:
         assert worker.child.wait(STOP_S_MAX) == 1
     error = json.loads(worker.log_file.read_text().splitlines()[-1])["error"]
@@ -318,13 +312,13 @@ def test_a_changed_file_replaces_all_processes(tmp_path: Path) -> None:
     assert not psutil.pid_exists(first)
 
 
-def test_delays_grow_until_a_process_has_run_for_long() -> None:
+def test_restart_delays_grow_until_a_process_has_run_for_long() -> None:
     restarts = Restarts()
     assert [restarts.delay_s(0.1) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 32, DELAY_S_MAX, DELAY_S_MAX]
     assert restarts.delay_s(HEALTHY_S) == 0.5
 
 
-def test_changes_are_those_of_modules_of_the_application(tmp_path: Path) -> None:
+def test_only_modules_of_the_application_are_watched_for_changes(tmp_path: Path) -> None:
     for name in ("a.py", "b.py", ".venv/c.py", "data.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1")
@@ -338,7 +332,7 @@ def test_changes_are_those_of_modules_of_the_application(tmp_path: Path) -> None
     assert changes.since_last() is None
 
 
-def test_counters_of_a_process_that_ended_go_on_and_its_gauges_do_not() -> None:
+def test_counters_of_an_ended_process_are_kept_and_its_gauges_are_not() -> None:
     counts = ProducerCounts()
     counts.send.calls = 3
     counts.send.seconds.observe(0.1)

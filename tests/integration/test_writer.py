@@ -32,7 +32,7 @@ def _writable(url: str) -> str:
     return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
 
 
-async def test_a_poison_item_fails_alone_in_a_batch(notify_url: str) -> None:
+async def test_a_poison_item_in_a_batch_fails_alone(notify_url: str) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
         plain = columns_of([queue] * 100)
         plain.key[-1] = "poison\0"  # the service refuses it; the database does, too
@@ -50,7 +50,7 @@ async def test_a_rotation_by_another_broker_is_followed(notify_url: str) -> None
         assert ends == {queue: 2}
 
 
-async def test_a_read_only_database_is_unavailable_and_no_message_is_called_invalid(notify_url: str) -> None:
+async def test_a_read_only_database_is_unavailable_and_blames_no_message(notify_url: str) -> None:
     with psycopg.connect(notify_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
@@ -82,13 +82,13 @@ async def test_a_read_only_database_is_unavailable_and_no_message_is_called_inva
         await pool.close()
 
 
-async def test_trying_to_write_leaves_nothing(notify_url: str) -> None:
+async def test_the_write_probe_leaves_no_rows(notify_url: str) -> None:
     async with notify(notify_url) as database:
         await try_to_write(database.connection)
         assert await database.rows("select from txmsg.message union all select from txmsg.half_message") == []
 
 
-async def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(notify_url: str) -> None:
+async def test_senders_wait_for_a_full_queue_and_are_then_refused(notify_url: str) -> None:
     config = BrokerConfig(storage=notify_url, waiting_items_max=1, request_timeout_s=0.2)
     async with running_writer(config, running=False) as (writer, queue, _):
         first = asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1))
@@ -99,7 +99,7 @@ async def test_when_as_much_waits_as_is_kept_senders_wait_and_are_then_refused(n
             await first
 
 
-async def test_from_many_waiting_items_a_batch_takes_half(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_takes_half_of_many_waiting_items(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else all senders would be answered together, and send together again."""
     sizes: list[int] = []
 
@@ -119,7 +119,7 @@ async def test_from_many_waiting_items_a_batch_takes_half(notify_url: str, monke
     assert ends == {queue: 400}
 
 
-async def test_what_its_sender_has_given_up_is_not_begun(notify_url: str) -> None:
+async def test_a_write_cancelled_by_its_sender_is_not_started(notify_url: str) -> None:
     async with running_writer(BrokerConfig(storage=notify_url), running=False) as (writer, queue, ends):
         given_up, wanted = (
             asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1)) for _ in range(2)
@@ -135,7 +135,7 @@ async def test_what_its_sender_has_given_up_is_not_begun(notify_url: str) -> Non
     assert ends == {queue: 1}
 
 
-async def test_a_call_whose_time_is_over_before_a_batch_took_it_is_not_begun(notify_url: str) -> None:
+async def test_a_call_that_timed_out_before_its_batch_is_not_started(notify_url: str) -> None:
     """Its caller only says how long it waits, and never cancels."""
 
     class Storing(Answers):
@@ -163,7 +163,7 @@ async def test_a_call_whose_time_is_over_before_a_batch_took_it_is_not_begun(not
     assert ends == {queue: 1}
 
 
-async def test_who_waits_for_room_may_give_up_and_leaves_nothing(notify_url: str) -> None:
+async def test_a_sender_waiting_for_room_can_give_up_and_leaves_nothing(notify_url: str) -> None:
     config = BrokerConfig(storage=notify_url, waiting_items_max=1)
     async with running_writer(config, running=False) as (writer, queue, ends):
         first = asyncio.create_task(writer.write(WriteBatch(plain=columns_of([queue])), 1))

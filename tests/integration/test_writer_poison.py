@@ -60,9 +60,7 @@ def _poisoned(queue: int, poison: list[tuple[str, Any]]) -> tuple[Columns, set[b
     return columns, {columns.transaction_id[row] for row in rows}
 
 
-async def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(
-    notify_url: str, calls: list[int]
-) -> None:
+async def test_any_unstorable_value_fails_alone_among_plain_messages(notify_url: str, calls: list[int]) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
         plain, culprits = _poisoned(queue, [*_POISON, _POISON_MESSAGE])
         assert await writer.write(WriteBatch(plain=plain), 1) == dict.fromkeys(culprits, FAILED)
@@ -71,7 +69,7 @@ async def test_whatever_value_cannot_be_stored_fails_alone_among_plain_messages(
     assert _counts(notify_url)[0] == _FULL - len(_POISON) - 1
 
 
-async def test_whatever_value_cannot_be_stored_fails_alone_among_halves(notify_url: str, calls: list[int]) -> None:
+async def test_any_unstorable_value_fails_alone_among_halves(notify_url: str, calls: list[int]) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, _):
         half, culprits = _poisoned(queue, _POISON)
         assert await writer.write(WriteBatch(half=half), 1) == dict.fromkeys(culprits, FAILED)

@@ -44,7 +44,7 @@ def _restore(record: Record, *rows: Stored) -> None:
     record.reads.clear()
 
 
-def test_what_must_be_is_clean() -> None:
+def test_the_required_record_has_no_violation() -> None:
     assert judge(_record()) == []
 
 
@@ -65,7 +65,7 @@ def _late_copy_in_another_queue(record: Record) -> None:
 
 
 @pytest.mark.parametrize("change", [_late_copy_within_memory, _late_copy_beyond_memory, _late_copy_in_another_queue])
-def test_what_may_be_is_clean(change: Callable[[Record], None]) -> None:
+def test_an_allowed_deviation_has_no_violation(change: Callable[[Record], None]) -> None:
     record = _record()
     change(record)
     assert judge(record) == []
@@ -100,14 +100,14 @@ WRONG: dict[str, tuple[Defect, Callable[[Record], object]]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_must_not_be_is_called_by_its_name(what: str) -> None:
+def test_a_forbidden_deviation_is_reported_by_name(what: str) -> None:
     defect, change = WRONG[what]
     record = _record()
     change(record)
     assert {violation.defect for violation in judge(record)} == {defect}
 
 
-def test_a_seed_is_one_history() -> None:
+def test_a_seed_determines_the_history() -> None:
     assert random_history(4711) == random_history(4711) != random_history(4712)
 
 
@@ -127,7 +127,7 @@ def _of_a_key(batch: str) -> Record:
 
 
 @pytest.mark.parametrize("batch", ["a", "b"])
-def test_a_message_may_wait_for_an_earlier_one_of_its_key_and_may_not_overtake_it(batch: str) -> None:
+def test_a_message_may_wait_for_but_not_overtake_an_earlier_one_of_its_key(batch: str) -> None:
     record = _of_a_key(batch)
     assert judge(record) == []
     first, second = record.rows

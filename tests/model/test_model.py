@@ -21,7 +21,7 @@ FIND_S_MAX = 240.0
 
 @pytest.mark.long  # that a history is played and judged, test_a_planted_defect_is_found shows each time
 @pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
-async def test_random_histories_are_as_promised(
+async def test_random_histories_keep_the_guarantees(
     postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest, seed: int
 ) -> None:
     duration_s: float = request.config.getoption("--model-s")
@@ -50,7 +50,7 @@ async def test_a_planted_defect_is_found(
     assert result.found is not None, f"not found from seed {seed} in {FIND_S_MAX} s: {result.counts}"
 
 
-def test_every_plant_fits_the_functions_as_they_are(notify_url: str) -> None:
+def test_every_planted_defect_matches_the_current_code(notify_url: str) -> None:
     with psycopg.connect(notify_url) as connection:
         sources: dict[str, str] = dict(
             connection.execute(

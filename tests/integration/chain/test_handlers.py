@@ -54,7 +54,7 @@ def fetched(got: queue.Queue[ReceivedMessage], count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"isolation_level": "SERIALIZABLE"}], ids=["default", "serializable"])
-def test_effects_and_messages_are_of_one_transaction(
+def test_effects_and_messages_share_one_transaction(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, options: dict[str, Any]
 ) -> None:
     app = Txmsg(broker.address, group="payment", database=engine.execution_options(**options))
@@ -76,7 +76,7 @@ def test_effects_and_messages_are_of_one_transaction(
     assert sorted(attempts) == [1, 1, 1, 2, 2, 2]
 
 
-def test_what_a_generator_yields_leaves_with_its_effects_or_not_at_all(
+def test_messages_of_a_generator_are_sent_if_and_only_if_its_effects_commit(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine
 ) -> None:
     app = Txmsg(broker.address, group="payment", database=engine)
@@ -98,7 +98,7 @@ def test_what_a_generator_yields_leaves_with_its_effects_or_not_at_all(
     assert database.paid() == [(1, 7), (2, 7)]
 
 
-async def test_what_an_async_generator_yields_leaves_with_its_effects_or_not_at_all(
+async def test_messages_of_an_async_generator_are_sent_if_and_only_if_its_effects_commit(
     broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine
 ) -> None:
     app = Txmsg(broker.address, group="payment", database=async_engine)
@@ -121,7 +121,7 @@ async def test_what_an_async_generator_yields_leaves_with_its_effects_or_not_at_
     assert database.paid() == [(1, 7), (2, 7)]
 
 
-async def test_coroutines_do_the_same_on_an_async_engine(
+async def test_effects_and_messages_of_coroutines_share_one_transaction(
     broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine
 ) -> None:
     app = Txmsg(broker.address, group="payment", database=async_engine)
@@ -144,7 +144,7 @@ async def test_coroutines_do_the_same_on_an_async_engine(
     assert sorted(attempts) == [1, 1, 2, 2]
 
 
-def test_a_redelivery_of_what_committed_does_nothing(
+def test_a_redelivery_after_the_commit_has_no_effect(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     app = Txmsg(broker.address, group="payment", database=engine)
@@ -173,7 +173,7 @@ def handle_again(app: Txmsg, message: ReceivedMessage) -> None:
     handle(app, message, group="payment")
 
 
-def test_a_session_alone_is_enough_for_effects_that_happen_once(database: BusinessDatabase, engine: Engine) -> None:
+def test_a_session_parameter_alone_makes_effects_happen_once(database: BusinessDatabase, engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", database=engine)
 
     @app.subscribe("order.placed", group="payment")

@@ -31,7 +31,7 @@ def engine(database: BusinessDatabase) -> Iterator[Engine]:
     made.dispose()
 
 
-def test_messages_leave_with_the_commit_of_the_session(
+def test_messages_are_sent_with_the_commit_of_the_session(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
@@ -54,7 +54,7 @@ def test_messages_leave_with_the_commit_of_the_session(
     assert database.paid() == [(1, 7), (2, 7), (3, 7)]
 
 
-def test_a_rollback_sends_nothing_and_a_savepoint_takes_its_messages_with_it(
+def test_a_rollback_sends_nothing_and_a_rolled_back_savepoint_drops_its_messages(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     with Txmsg(broker.address, group="shop", database=engine) as app:
@@ -78,7 +78,7 @@ def test_a_rollback_sends_nothing_and_a_savepoint_takes_its_messages_with_it(
     assert database.paid() == [(5, 7)]
 
 
-def test_statements_on_the_connection_of_a_session_go_with_its_messages(
+def test_statements_on_the_connection_of_a_session_commit_with_its_messages(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     """The way out for code that has a connection, which cannot be joined."""
@@ -93,7 +93,7 @@ def test_statements_on_the_connection_of_a_session_go_with_its_messages(
     assert database.paid() == [(1, 7)]
 
 
-async def test_an_async_session_does_the_same(
+async def test_messages_are_sent_with_the_commit_of_an_async_session(
     broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine, notify_url: str
 ) -> None:
     app = Txmsg(broker.address, group="shop", database=async_engine)
@@ -112,7 +112,7 @@ async def test_an_async_session_does_the_same(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_commit_that_fails_after_the_halves_is_decided_by_its_check(
+def test_a_commit_that_fails_after_the_halves_is_resolved_by_the_check_back(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     database.execute("alter table paid add constraint once unique (order_id) deferrable initially deferred")
@@ -146,7 +146,7 @@ def test_a_commit_of_an_aborted_transaction_sends_nothing(
     assert counts(notify_url) == (0, 0)
 
 
-def test_a_commit_that_no_broker_answers_can_be_tried_again(
+def test_a_commit_without_a_broker_can_be_retried(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     def away() -> None:
@@ -168,7 +168,7 @@ def test_a_commit_that_no_broker_answers_can_be_tried_again(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_function_of_another_decorator_sends_with_its_own_transaction(
+def test_a_separately_decorated_function_sends_with_its_own_transaction(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     with Txmsg(broker.address, group="shop", database=engine) as app:
@@ -192,7 +192,7 @@ def test_a_function_of_another_decorator_sends_with_its_own_transaction(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_what_cannot_be_joined_is_refused(database: BusinessDatabase, engine: Engine) -> None:
+def test_joining_a_connection_or_a_savepoint_is_refused(database: BusinessDatabase, engine: Engine) -> None:
     app = Txmsg("127.0.0.1:1", group="shop", database=engine)
     with engine.connect() as connection:
         with pytest.raises(MisuseError, match=r"app\.join got .*Connection.*begin with a session instead"):
@@ -262,7 +262,7 @@ def test_a_decorated_function_inside_another_transaction_of_the_database_is_refu
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-async def test_what_a_transaction_has_left_behind_is_not_inside_it(
+async def test_a_task_started_inside_a_transaction_is_outside_after_its_end(
     broker: BrokerProcess, database: BusinessDatabase, async_engine: AsyncEngine, notify_url: str
 ) -> None:
     app = Txmsg(broker.address, group="shop", database=async_engine)
@@ -290,7 +290,7 @@ async def test_what_a_transaction_has_left_behind_is_not_inside_it(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_another_database_is_another_transaction(
+def test_a_call_on_another_database_is_a_separate_transaction(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str, tmp_path: Path
 ) -> None:
     other = create_engine(f"sqlite:///{tmp_path / 'other.db'}", **POOL_OF_ONE)
@@ -323,7 +323,7 @@ def test_another_database_is_another_transaction(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_commit_that_failed_when_the_halves_were_stored_stores_no_others(
+def test_a_retried_commit_after_stored_halves_stores_no_others(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
     with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
@@ -346,7 +346,7 @@ def test_commit_that_failed_when_the_halves_were_stored_stores_no_others(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_commit_without_an_answer_of_several_notify_databases_is_not_tried_again(
+def test_an_unanswered_commit_over_several_notify_databases_is_not_retried(
     database: BusinessDatabase, engine: Engine
 ) -> None:
     create_tables(engine)
@@ -369,7 +369,7 @@ def test_commit_without_an_answer_of_several_notify_databases_is_not_tried_again
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_transaction_that_one_application_has_joined_is_not_joined_by_another(
+def test_a_transaction_joined_by_one_application_cannot_be_joined_by_another(
     database: BusinessDatabase, engine: Engine
 ) -> None:
     one, other = (Txmsg("127.0.0.1:1", group=group, database=engine) for group in ("shop", "audit"))

@@ -150,9 +150,7 @@ def test_kills_at_every_step_leave_effects_and_messages_once(world: World, kind:
 
 @pytest.mark.parametrize("database", ["postgresql"])
 @pytest.mark.parametrize("kind", ["def", "async"])
-def test_kills_at_every_step_of_what_is_read_from_a_log_leave_effects_and_messages_once(
-    world_of_log: World, kind: str
-) -> None:
+def test_kills_at_every_step_of_log_handlers_leave_effects_and_messages_once(world_of_log: World, kind: str) -> None:
     """The step "told" is the one between the commit and the offset of the log."""
     test_kills_at_every_step_leave_effects_and_messages_once(world_of_log, kind)
 
@@ -167,7 +165,7 @@ def test_a_kill_at_any_step_leaves_effects_and_messages_once(world: World, kind:
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_process_that_stood_still_meanwhile_changes_nothing(world: World) -> None:
+def test_a_process_paused_during_redelivery_changes_nothing(world: World) -> None:
     world.place_orders()
     with world.service("def", "stopped") as first:
         until(lambda: psutil.Process(first.pid).status() == psutil.STATUS_STOPPED)
@@ -189,11 +187,11 @@ select 1 from pg_stat_activity
     ("plant", "step", "found"),
     [("inbox", "inside", ["paid", "sent", "fenced"]), ("effects", "half", ["paid"]), ("effects", "inside", ["paid"])],
 )
-def test_a_second_transaction_is_found(world: World, plant: str, step: str, found: list[str]) -> None:
+def test_a_planted_second_transaction_is_found(world: World, plant: str, step: str, found: list[str]) -> None:
     killed_and_started_again(world, "def", step, plant)
     assert [name for name, _ in world.wrong()] == found
 
 
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_second_transaction_of_what_is_read_from_a_log_is_found(world_of_log: World) -> None:
-    test_a_second_transaction_is_found(world_of_log, "effects", "inside", ["paid"])
+def test_a_planted_second_transaction_of_a_log_handler_is_found(world_of_log: World) -> None:
+    test_a_planted_second_transaction_is_found(world_of_log, "effects", "inside", ["paid"])

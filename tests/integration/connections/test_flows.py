@@ -122,7 +122,9 @@ def test_a_message_is_delivered_if_and_only_if_its_connection_committed(
 
 
 @pytest.mark.parametrize("driver", _drivers(*ASYNC))
-def test_the_same_for_asyncio(broker: BrokerProcess, business: Business, notify_url: str) -> None:
+def test_an_async_message_is_delivered_if_and_only_if_its_connection_committed(
+    broker: BrokerProcess, business: Business, notify_url: str
+) -> None:
     async def run() -> None:
         listener = FenceCheckListener(business.connect_async)
         async with AsyncProducer(broker.address, group="shop", timeout_s=WAIT_S, check_listener=listener) as producer:
@@ -154,7 +156,7 @@ def test_the_same_for_asyncio(broker: BrokerProcess, business: Business, notify_
 
 @pytest.mark.parametrize("when", ["inside", "after"])
 @pytest.mark.parametrize("driver", [pytest.param(name, marks=pytest.mark.long) for name in (*SYNC, *ASYNC)])
-def test_an_application_that_is_killed_leaves_message_and_effects_together(
+def test_a_killed_application_leaves_message_and_effects_together(
     driver: str, when: str, broker: BrokerProcess, business: Business, notify_url: str
 ) -> None:
     command = [sys.executable, "-m", "tests.integration.connections.dying", driver, business.address]
@@ -170,7 +172,7 @@ def test_an_application_that_is_killed_leaves_message_and_effects_together(
 
 
 @pytest.mark.parametrize("driver", ["psycopg"])
-def test_connections_may_be_those_of_a_pool(broker: BrokerProcess, business: Business, notify_url: str) -> None:
+def test_connections_may_come_from_a_pool(broker: BrokerProcess, business: Business, notify_url: str) -> None:
     listener = FenceCheckListener(business.connect_sync)
     with (
         ConnectionPool(business.address, min_size=1, max_size=1, open=True) as pool,
@@ -189,7 +191,7 @@ def test_connections_may_be_those_of_a_pool(broker: BrokerProcess, business: Bus
 
 
 @pytest.mark.parametrize("driver", ["psycopg"])
-def test_what_no_broker_takes_is_kept_in_the_transaction_of_the_connection(
+def test_without_a_broker_the_message_goes_to_the_outbox_in_the_same_transaction(
     broker: BrokerProcess, business: Business, notify_url: str
 ) -> None:
     listener = FenceCheckListener(business.connect_sync)
@@ -246,7 +248,7 @@ def _check_once(business: Business, handle: Handle) -> None:
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "sqlite3", "pymysql"])
-def test_a_list_on_a_connection_has_its_effects_once(business: Business) -> None:
+def test_a_batch_on_a_connection_has_its_effects_once(business: Business) -> None:
     @idempotent(business.connect, group="mailer")
     def handle(connection: DriverConnection, messages: list[ReceivedMessage]) -> None:
         for message in messages:
@@ -257,7 +259,7 @@ def test_a_list_on_a_connection_has_its_effects_once(business: Business) -> None
 
 
 @pytest.mark.parametrize("driver", ["psycopg-async", "asyncpg", "aiosqlite", "aiomysql"])
-def test_a_list_on_an_async_connection_has_its_effects_once(business: Business) -> None:
+def test_a_batch_on_an_async_connection_has_its_effects_once(business: Business) -> None:
     @idempotent(business.connect_async, group="mailer")
     async def handle(connection: DriverConnection, messages: list[ReceivedMessage]) -> None:
         for message in messages:
@@ -280,7 +282,7 @@ def _check_lists(business: Business, handle: Callable[[list[ReceivedMessage]], S
 
 
 @pytest.mark.parametrize("driver", ["sqlite3"])
-def test_a_call_that_was_too_late_is_refused(broker: BrokerProcess, business: Business, notify_url: str) -> None:
+def test_a_late_call_is_refused(broker: BrokerProcess, business: Business, notify_url: str) -> None:
     listener = FenceCheckListener(business.connect_sync)
     with Producer(broker.address, group="shop", timeout_s=WAIT_S, check_listener=listener) as producer:
 

@@ -111,7 +111,7 @@ async def test_the_async_fence_behaves_as_the_sync_one(
 
 
 @pytest.mark.parametrize("async_url", ["postgresql", "asyncpg", "mariadb"], indirect=True)
-async def test_a_check_whose_connection_broke_in_the_pool_is_answered_by_another(async_url: str) -> None:
+async def test_a_check_on_a_broken_pooled_connection_is_answered_on_another(async_url: str) -> None:
     engine = create_async_engine(async_url)
     await _break_in_the_pool(engine)
     await engine.dispose()

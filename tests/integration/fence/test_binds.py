@@ -83,7 +83,7 @@ def orders(engine: Engine) -> list[int]:
         return list(connection.scalars(select(Order.id).order_by(Order.id)))
 
 
-def test_a_fence_row_goes_where_writes_go(sessions: Sessions, engine: Engine) -> None:
+def test_a_fence_row_is_written_to_the_engine_of_writes(sessions: Sessions, engine: Engine) -> None:
     fence, transaction_id = Fence(engine), new_transaction_id()
     with sessions() as session:
         fence.write(session, transaction_id)
@@ -91,7 +91,7 @@ def test_a_fence_row_goes_where_writes_go(sessions: Sessions, engine: Engine) ->
     assert fence.check(transaction_id) is TransactionState.COMMIT
 
 
-def test_an_inbox_does(sessions: Sessions, engine: Engine) -> None:
+def test_an_inbox_row_is_written_to_the_engine_of_writes(sessions: Sessions, engine: Engine) -> None:
     message = ReceivedMessage("t", b"")
     handler = idempotent(sessions, group="g")(lambda session, message: session.add(Order()))
     for generation in (0, 0, 1):
@@ -99,7 +99,7 @@ def test_an_inbox_does(sessions: Sessions, engine: Engine) -> None:
     assert orders(engine) == [1, 2]
 
 
-def test_an_outbox_does(sessions: Sessions, engine: Engine) -> None:
+def test_an_outbox_row_is_written_to_the_engine_of_writes(sessions: Sessions, engine: Engine) -> None:
     with sessions() as session:
         rows.write(session, "g", new_transaction_id(), None, "x")
         session.commit()
@@ -107,14 +107,18 @@ def test_an_outbox_does(sessions: Sessions, engine: Engine) -> None:
         assert list(connection.scalars(select(outbox_table.c.messages))) == ["x"]
 
 
-def test_both_flows_do(broker: BrokerProcess, sessions: Sessions, engine: Engine, notify_url: str) -> None:
+def test_both_flows_write_their_rows_to_the_engine_of_writes(
+    broker: BrokerProcess, sessions: Sessions, engine: Engine, notify_url: str
+) -> None:
     listener = FenceCheckListener(engine)
     place_by_both_flows(broker.address, listener, sessions, lambda number: Order(id=number))
     assert orders(engine) == [1, 2]
     assert message_count(notify_url) == 2
 
 
-async def test_so_do_coroutines(broker: BrokerProcess, engine: Engine, replica: Engine, notify_url: str) -> None:
+async def test_coroutines_write_their_rows_to_the_engine_of_writes(
+    broker: BrokerProcess, engine: Engine, replica: Engine, notify_url: str
+) -> None:
     url = engine.url.set(drivername="sqlite+aiosqlite") if engine.dialect.name == "sqlite" else engine.url
     async_engine = create_async_engine(url, **POOL_OF_ONE)
     sync_sessions = routing(async_engine.sync_engine, replica)
@@ -141,7 +145,7 @@ async def test_so_do_coroutines(broker: BrokerProcess, engine: Engine, replica: 
     assert message_count(notify_url) == 2
 
 
-def test_a_table_without_a_bind_is_told(engine: Engine) -> None:
+def test_a_table_without_a_bind_is_reported(engine: Engine) -> None:
     fence = Fence(engine)
     with sessionmaker(binds={Order: engine})() as session:
         with pytest.raises(MisuseError, match=r"has no bind for table txmsg_fence: .*sorted_tables"):
@@ -150,7 +154,7 @@ def test_a_table_without_a_bind_is_told(engine: Engine) -> None:
         idempotent(sessionmaker(binds={Order: engine}), group="g")(lambda *_: None)(ReceivedMessage("t", b""))
 
 
-def test_reads_of_a_replica_within_a_transaction_are_refused_with_the_way_out(engine: Engine, replica: Engine) -> None:
+def test_reads_of_a_replica_within_a_transaction_are_refused_with_a_remedy(engine: Engine, replica: Engine) -> None:
     def handle(session: Session, message: ReceivedMessage) -> None:
         session.execute(insert(Order), bind_arguments={"bind": engine})
         session.execute(select(1))

@@ -34,7 +34,7 @@ from txmsg.message import TransactionId, TransactionState, new_transaction_id
 # ---- the check of a transaction in each of its states
 
 
-def test_a_check_whose_connection_broke_in_the_pool_is_answered_by_another(server: Engine) -> None:
+def test_a_check_on_a_broken_pooled_connection_is_answered_on_another(server: Engine) -> None:
     fence = Fence(server)
     fence.fence_id()
     with server.connect() as pooled:
@@ -46,7 +46,7 @@ def test_a_check_whose_connection_broke_in_the_pool_is_answered_by_another(serve
     others.dispose()
 
 
-def test_a_committed_transaction_is_answered_commit_again_and_again(engine: Engine, fence: Fence) -> None:
+def test_a_committed_transaction_is_answered_commit_every_time(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     with Session(engine) as session:
         fence.write(session, transaction_id)
@@ -55,7 +55,7 @@ def test_a_committed_transaction_is_answered_commit_again_and_again(engine: Engi
     assert [fence.check(transaction_id) for _ in range(3)] == [COMMIT] * 3
 
 
-def test_a_rolled_back_transaction_is_answered_rollback_again_and_again(engine: Engine, fence: Fence) -> None:
+def test_a_rolled_back_transaction_is_answered_rollback_every_time(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     with Session(engine) as session:
         fence.write(session, transaction_id)
@@ -190,7 +190,7 @@ def test_a_check_leaves_no_setting_on_the_pooled_connection(engine: Engine, fenc
     one.dispose()
 
 
-def test_a_rollback_row_is_on_disk_before_it_is_told_even_with_synchronous_commit_off(postgres_engine: Engine) -> None:
+def test_a_rollback_row_is_flushed_before_the_answer_even_with_synchronous_commit_off(postgres_engine: Engine) -> None:
     fence = Fence(postgres_engine)
     seen: list[object] = []
 

@@ -59,7 +59,7 @@ def agree(engine: Engine, notify_url: str, *, committed: bool) -> None:
 
 
 @pytest.mark.parametrize(("verdict", "committed"), [(CUT_BEFORE, False), (CUT_AFTER, True)])
-def test_a_cut_commit_is_decided_by_the_fence(
+def test_a_commit_with_a_cut_connection_is_resolved_by_the_fence(
     *,
     proxy: PostgresProxy,
     producer: Producer,
@@ -80,7 +80,7 @@ def test_a_cut_commit_is_decided_by_the_fence(
 
 
 @pytest.mark.parametrize(("verdict", "committed"), [(CUT_BEFORE, False), (CUT_AFTER, True)])
-def test_a_cut_commit_of_the_late_flow_is_decided_by_the_fence(
+def test_a_late_flow_commit_with_a_cut_connection_is_resolved_by_the_fence(
     *,
     proxy: PostgresProxy,
     producer: Producer,
@@ -101,7 +101,7 @@ def test_a_cut_commit_of_the_late_flow_is_decided_by_the_fence(
     agree(postgres_engine, notify_url, committed=committed)
 
 
-def test_what_a_cut_commit_committed_is_delivered(
+def test_a_message_committed_by_a_cut_connection_is_delivered(
     broker: BrokerProcess, proxy: PostgresProxy, producer: Producer, sessions: sessionmaker[Session]
 ) -> None:
     @transactional_message(producer, topic="user", session=sessions)
@@ -116,7 +116,7 @@ def test_what_a_cut_commit_committed_is_delivered(
         assert nothing_comes(got)
 
 
-def test_a_savepoint_rolled_back_takes_neither_fence_nor_message_with_it(
+def test_a_rolled_back_savepoint_keeps_fence_row_and_message(
     producer: Producer, sessions: sessionmaker[Session], postgres_engine: Engine, notify_url: str
 ) -> None:
     @transactional_message(producer, topic="user", session=sessions)
@@ -158,7 +158,7 @@ async def _cancelled_while_held(address: str, proxy: PostgresProxy, checks_url: 
 
 
 @pytest.mark.parametrize("verdict", [FORWARD, CUT_BEFORE, CUT_AFTER])
-async def test_a_cancelled_async_commit_is_decided_by_the_fence(
+async def test_a_cancelled_async_commit_is_resolved_by_the_fence(
     broker: BrokerProcess, proxy: PostgresProxy, postgres_engine: Engine, notify_url: str, verdict: Verdict
 ) -> None:
     url = postgres_engine.url.render_as_string(hide_password=False)
@@ -171,7 +171,7 @@ async def test_a_cancelled_async_commit_is_decided_by_the_fence(
         assert users_count(postgres_engine) == int(verdict is CUT_AFTER)
 
 
-def test_a_function_that_writes_two_databases_is_told_by_the_one_its_session_is_of(
+def test_a_function_that_writes_two_databases_is_resolved_by_that_of_its_session(
     *,
     producer: Producer,
     proxy: PostgresProxy,
@@ -210,7 +210,7 @@ class _Recording(FenceCheckListener):
         return super().check(message)
 
 
-def test_the_client_of_another_fence_is_never_asked(
+def test_a_client_with_another_fence_is_never_checked(
     broker: BrokerProcess, postgres_engine: Engine, notify_url: str, tmp_path: Path
 ) -> None:
     other = create_engine(f"sqlite:///{tmp_path}/other.db")

@@ -30,7 +30,7 @@ from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import new_transaction_id
 
 
-def test_the_fence_id_is_kept_and_differs_between_databases(engine: Engine, fence: Fence, tmp_path: Path) -> None:
+def test_the_fence_id_is_persistent_and_differs_between_databases(engine: Engine, fence: Fence, tmp_path: Path) -> None:
     other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
     other_fence = Fence(other)
     create_tables(other)
@@ -38,14 +38,14 @@ def test_the_fence_id_is_kept_and_differs_between_databases(engine: Engine, fenc
     other.dispose()
 
 
-def test_the_fence_id_is_made_on_first_use_of_tables_that_migrations_created(engine: Engine) -> None:
+def test_the_fence_id_is_created_on_first_use_of_migrated_tables(engine: Engine) -> None:
     metadata.create_all(engine)
     assert Fence(engine).fence_id() == Fence(engine).fence_id()
     with engine.connect() as connection:
         assert len(connection.execute(select(fence_identity_table)).all()) == 1
 
 
-def test_absent_tables_are_named_with_the_remedy(engine: Engine) -> None:
+def test_missing_tables_are_named_with_the_remedy(engine: Engine) -> None:
     with pytest.raises(StorageError, match=r"create_tables\(engine\)"):
         Fence(engine).fence_id()
 
@@ -67,7 +67,7 @@ def test_several_processes_may_create_the_tables_at_once(engine: Engine) -> None
     assert len(set(ids)) == 1
 
 
-def test_tables_that_are_there_are_not_waited_for_while_handlers_write_to_them(postgres_engine: Engine) -> None:
+def test_create_tables_does_not_wait_for_writers_of_existing_tables(postgres_engine: Engine) -> None:
     impatient = create_engine(postgres_engine.url, connect_args={"options": "-c lock_timeout=2s"})
     with postgres_engine.begin() as connection:
         connection.execute(insert(inbox_table).values(group_name="g", message_id="m", generation=0))
@@ -76,7 +76,7 @@ def test_tables_that_are_there_are_not_waited_for_while_handlers_write_to_them(p
 
 
 @pytest.mark.parametrize("isolation_level", ["AUTOCOMMIT", "SERIALIZABLE"])
-def test_tables_are_created_whatever_the_isolation_of_the_engine(business_url: str, isolation_level: str) -> None:
+def test_tables_are_created_at_any_isolation_level(business_url: str, isolation_level: str) -> None:
     engine = create_engine(business_url, isolation_level=isolation_level)
     create_tables(engine)
     create_tables(engine)
@@ -84,7 +84,7 @@ def test_tables_are_created_whatever_the_isolation_of_the_engine(business_url: s
     engine.dispose()
 
 
-def test_a_started_producer_answers_checks_for_the_fence_that_brokers_were_told_of(
+def test_a_started_producer_answers_checks_only_for_its_announced_fence(
     broker: BrokerProcess, engine: Engine, fence: Fence
 ) -> None:
     """Its URL leads to a copy meanwhile, which has another fence id: nobody knows what happened in the original."""
@@ -95,7 +95,9 @@ def test_a_started_producer_answers_checks_for_the_fence_that_brokers_were_told_
         assert listener.fence.check(new_transaction_id()) is UNKNOWN
 
 
-async def test_a_started_asynchronous_producer_does_so_too(broker: BrokerProcess, engine: Engine, fence: Fence) -> None:
+async def test_a_started_async_producer_answers_checks_only_for_its_announced_fence(
+    broker: BrokerProcess, engine: Engine, fence: Fence
+) -> None:
     listener = FenceCheckListener(engine)
     async with AsyncProducer(broker.address, group="g", check_listener=listener):
         on_engine(engine, renew_fence_id)
@@ -103,14 +105,14 @@ async def test_a_started_asynchronous_producer_does_so_too(broker: BrokerProcess
         assert listener.fence.check(new_transaction_id()) is UNKNOWN
 
 
-def test_an_outcome_that_is_none_is_refused_by_the_database(engine: Engine, fence: Fence) -> None:
+def test_an_invalid_outcome_is_refused_by_the_database(engine: Engine, fence: Fence) -> None:
     with engine.begin() as connection, pytest.raises(DBAPIError):
         connection.execute(insert(fence_table).values(transaction_id=new_transaction_id(), outcome="maybe"))
 
 
 @pytest.mark.parametrize("driver", ["mysql+pymysql", "mariadb+pymysql"])
 @pytest.mark.parametrize("column", ["char(32)", "uuid"])
-def test_ids_are_found_in_a_column_that_another_version_of_mariadb_or_sqlalchemy_made(
+def test_ids_are_found_in_columns_of_other_mariadb_and_sqlalchemy_versions(
     mariadb_engine: Engine, column: str, driver: str
 ) -> None:
     if mariadb_engine.dialect.name == "mysql" and (column == "uuid" or driver == "mariadb+pymysql"):
@@ -130,9 +132,7 @@ def test_ids_are_found_in_a_column_that_another_version_of_mariadb_or_sqlalchemy
     engine.dispose()
 
 
-def test_a_copy_with_an_id_of_its_own_concludes_nothing_for_a_client_that_knows_the_old_one(
-    engine: Engine, fence: Fence
-) -> None:
+def test_a_copy_with_a_new_fence_id_does_not_answer_for_the_old_id(engine: Engine, fence: Fence) -> None:
     old_id = fence.fence_id()
     done, absent = new_transaction_id(), new_transaction_id()
     with Session(engine) as session:
@@ -162,7 +162,7 @@ def test_the_command_shows_and_renews_the_id(postgres_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("driver", ["postgresql+asyncpg", "postgresql+psycopg_async"])
-def test_the_command_takes_the_applications_own_asynchronous_url(postgres_engine: Engine, driver: str) -> None:
+def test_the_command_accepts_an_async_url(postgres_engine: Engine, driver: str) -> None:
     url = postgres_engine.url.set(drivername=driver).render_as_string(hide_password=False)
     old = Fence(postgres_engine).fence_id()
     assert said("fence", "id", "--database", url) == f"{old}\n"

@@ -37,7 +37,7 @@ def test_a_message_is_handled_once_for_each_request(engine: Engine) -> None:
     assert recorded(engine) == [0, 3]
 
 
-async def test_so_it_is_by_coroutines(async_url: str) -> None:
+async def test_a_message_is_handled_once_for_each_request_by_coroutines(async_url: str) -> None:
     engine = create_async_engine(async_url)
     await create_tables(engine)
     got: list[int] = []
@@ -69,7 +69,7 @@ def test_a_request_whose_handler_fails_is_not_recorded(engine: Engine) -> None:
     assert recorded(engine) == [0]
 
 
-def test_transactions_of_other_messages_do_not_fail_under_serializable(server: Engine) -> None:
+def test_transactions_of_different_messages_do_not_conflict_under_serializable(server: Engine) -> None:
     """Three at once, of which the last one commits first: each read of the first two would be overtaken."""
     serializable = server.execution_options(isolation_level="SERIALIZABLE")
 
@@ -86,7 +86,7 @@ def test_transactions_of_other_messages_do_not_fail_under_serializable(server: E
     assert recorded(server) == [0, 0, 0, 1, 1, 1]
 
 
-async def test_nor_do_coroutines(async_url: str) -> None:
+async def test_coroutines_of_different_messages_do_not_conflict_under_serializable(async_url: str) -> None:
     if async_url.startswith("sqlite"):
         pytest.skip("has one writer at a time")
     engine = create_async_engine(async_url)

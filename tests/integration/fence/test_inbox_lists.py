@@ -59,7 +59,7 @@ def store(session: Session, given: list[ReceivedMessage]) -> None:
         session.execute(INSERT, {"name": message.body.decode()})
 
 
-def test_a_list_is_one_transaction_and_repeats_are_left_out(tables: Engine) -> None:
+def test_a_batch_is_one_transaction_and_repeats_are_left_out(tables: Engine) -> None:
     seen: list[list[bytes]] = []
 
     def store_and_note(session: Session, given: list[ReceivedMessage]) -> None:
@@ -75,7 +75,7 @@ def test_a_list_is_one_transaction_and_repeats_are_left_out(tables: Engine) -> N
     assert (effects(tables), recorded(tables)) == (["a", "b", "c"], 3)
 
 
-def test_what_is_asked_for_again_is_handled_again(tables: Engine) -> None:
+def test_a_redriven_message_is_handled_again(tables: Engine) -> None:
     seen: list[list[int]] = []
     handler = of_lists(tables, lambda session, given: seen.append([message.generation for message in given]))
     [a] = messages("a")
@@ -84,14 +84,14 @@ def test_what_is_asked_for_again_is_handled_again(tables: Engine) -> None:
     assert seen == [[0], [2], [3]]
 
 
-def test_a_message_that_fails_fails_alone(tables: Engine) -> None:
+def test_a_failing_message_of_a_batch_fails_alone(tables: Engine) -> None:
     given = messages("a", "b", "a", "c")  # the second a breaks the key of effects
     results = of_lists(tables, store).handle_list(given)
     assert [type(each) for each in results] == [type(None), type(None), IntegrityError, type(None)]
     assert (effects(tables), recorded(tables)) == (["a", "b", "c"], 3)
 
 
-def test_what_a_handler_says_of_all_is_tried_once(tables: Engine) -> None:
+def test_a_control_exception_for_the_whole_batch_is_tried_once(tables: Engine) -> None:
     calls: list[int] = []
 
     def fail(session: Session, given: list[ReceivedMessage]) -> None:
@@ -103,7 +103,7 @@ def test_what_a_handler_says_of_all_is_tried_once(tables: Engine) -> None:
     assert (calls, recorded(tables)) == ([2], 0)
 
 
-def test_a_database_that_is_away_is_tried_once(tables: Engine) -> None:
+def test_an_unavailable_database_is_tried_once(tables: Engine) -> None:
     """Also where it goes away while the messages are tried one by one."""
     opened: list[int] = []
     failing_from = 1
@@ -126,7 +126,7 @@ def test_a_database_that_is_away_is_tried_once(tables: Engine) -> None:
     assert (len(opened), effects(tables)) == (3, ["a"])
 
 
-def test_a_statement_that_only_one_message_breaks_fails_alone(tables: Engine) -> None:
+def test_a_statement_that_fails_for_one_message_fails_only_that_message(tables: Engine) -> None:
     """Drivers call many of them OperationalError, as they do a database that is away."""
 
     def store_or_break(session: Session, given: list[ReceivedMessage]) -> None:
@@ -147,7 +147,7 @@ def test_results_of_single_messages_are_refused(tables: Engine) -> None:
     assert recorded(tables) == 0
 
 
-def test_lists_that_share_messages_do_not_deadlock(tables: Engine) -> None:
+def test_batches_that_share_messages_do_not_deadlock(tables: Engine) -> None:
     """In any order: each message takes effect once, and what waited for another list is left out."""
     handler = of_lists(tables, store)
     given = messages(*(f"m{n}" for n in range(20)))
@@ -164,7 +164,7 @@ def test_lists_that_share_messages_do_not_deadlock(tables: Engine) -> None:
     assert len(effects(tables)) == recorded(tables) <= 20
 
 
-async def test_coroutines_handle_lists_too(async_url: str) -> None:
+async def test_coroutines_handle_batches(async_url: str) -> None:
     engine = create_async_engine(async_url)
     await create_tables(engine)
     async with engine.begin() as connection:
@@ -186,7 +186,7 @@ async def test_coroutines_handle_lists_too(async_url: str) -> None:
     assert (again, found) == ([None, None], ["a", "b", "c"])
 
 
-def test_an_application_hands_lists_to_an_idempotent_handler(broker: BrokerProcess, database_url: str) -> None:
+def test_an_application_passes_batches_to_an_idempotent_handler(broker: BrokerProcess, database_url: str) -> None:
     engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
     create_tables(engine)
     lengths: list[int] = []

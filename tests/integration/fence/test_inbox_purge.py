@@ -23,7 +23,7 @@ def rows_left(connection: Connection) -> list[str]:
     return list(connection.scalars(select(inbox_table.c.message_id)))
 
 
-def test_each_thousand_rows_are_a_transaction(engine: Engine) -> None:
+def test_the_inbox_is_purged_in_transactions_of_a_thousand_rows(engine: Engine) -> None:
     create_tables(engine)
     with engine.begin() as connection:
         fill(connection)
@@ -35,7 +35,7 @@ def test_each_thousand_rows_are_a_transaction(engine: Engine) -> None:
         assert rows_left(connection) == ["new"]
 
 
-async def test_each_thousand_rows_are_a_transaction_of_an_async_engine(async_url: str) -> None:
+async def test_the_inbox_is_purged_in_async_transactions_of_a_thousand_rows(async_url: str) -> None:
     engine = create_async_engine(async_url)
     await create_tables(engine)
     async with engine.begin() as connection:

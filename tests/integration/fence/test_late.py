@@ -32,7 +32,7 @@ from txmsg.errors import TransactionRefused
 from txmsg.message import TransactionId, TransactionState, new_transaction_id
 
 
-def test_a_late_transaction_is_refused_and_leaves_nothing(engine: Engine, fence: Fence) -> None:
+def test_a_late_transaction_is_refused_without_effects(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     assert fence.check(transaction_id) is ROLLBACK
     with Session(engine) as session:
@@ -80,7 +80,7 @@ def test_a_late_transaction_with_an_old_snapshot_is_refused_at_every_isolation_l
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_late_transaction_that_waits_for_the_row_of_a_check_is_refused_when_that_commits(
+def test_a_late_transaction_waiting_for_the_row_of_a_check_is_refused_when_the_check_commits(
     server: Engine, level: str
 ) -> None:
     fence = Fence(server)
@@ -120,7 +120,7 @@ def _until_somebody_waits_for_a_lock(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE", "AUTOCOMMIT"])
-def test_the_check_works_whatever_isolation_the_engine_has_by_default(server: Engine, level: str) -> None:
+def test_a_check_works_at_any_default_isolation_level(server: Engine, level: str) -> None:
     checks = create_engine(server.url, isolation_level=level)
     fence = Fence(checks)
     done, undone, running = (new_transaction_id() for _ in range(3))
@@ -133,7 +133,7 @@ def test_the_check_works_whatever_isolation_the_engine_has_by_default(server: En
     checks.dispose()
 
 
-def test_the_trap_a_business_row_written_with_do_nothing_would_go_on_silently(postgres_engine: Engine) -> None:
+def test_a_fence_row_written_with_do_nothing_would_continue_silently(postgres_engine: Engine) -> None:
     """Why `write` is a plain INSERT."""
     fence = Fence(postgres_engine)
     transaction_id = new_transaction_id()
@@ -146,7 +146,7 @@ def test_the_trap_a_business_row_written_with_do_nothing_would_go_on_silently(po
         fence.write(session, transaction_id)
 
 
-def test_the_trap_do_nothing_under_repeatable_read_is_a_serialization_error(postgres_engine: Engine) -> None:
+def test_do_nothing_under_repeatable_read_is_a_serialization_error(postgres_engine: Engine) -> None:
     """Why a check sets READ COMMITTED explicitly."""
     fence = Fence(postgres_engine)
     transaction_id = new_transaction_id()
@@ -162,7 +162,7 @@ def test_the_trap_do_nothing_under_repeatable_read_is_a_serialization_error(post
     assert fence.check(transaction_id) is COMMIT
 
 
-def test_an_id_is_good_for_one_transaction_only(engine: Engine, fence: Fence) -> None:
+def test_an_id_is_valid_for_one_transaction_only(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     with Session(engine) as session:
         fence.write(session, transaction_id)
@@ -173,7 +173,7 @@ def test_an_id_is_good_for_one_transaction_only(engine: Engine, fence: Fence) ->
     assert fence.check(transaction_id) is COMMIT
 
 
-def test_checks_and_late_transactions_that_race_never_disagree(engine: Engine, fence: Fence) -> None:
+def test_racing_checks_and_late_transactions_never_disagree(engine: Engine, fence: Fence) -> None:
     ids = [new_transaction_id() for _ in range(40)]
     answers: dict[TransactionId, TransactionState] = {}
     committed: set[TransactionId] = set()

@@ -35,7 +35,7 @@ def test_a_late_plain_insert_is_a_duplicate_key_at_every_level(mariadb_engine: E
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_gap_locks_of_a_business_transaction_make_a_check_unknown_never_wrong(
+def test_gap_locks_of_a_business_transaction_make_a_check_unknown_but_never_wrong(
     mariadb_engine: Engine, level: str
 ) -> None:
     fence = Fence(mariadb_engine)
@@ -50,7 +50,7 @@ def test_gap_locks_of_a_business_transaction_make_a_check_unknown_never_wrong(
     assert [fence.check(each) for each in (asked, running)] == [ROLLBACK, COMMIT]
 
 
-def test_a_check_that_is_the_victim_of_a_deadlock_is_unknown_and_right_the_next_time(mariadb_engine: Engine) -> None:
+def test_a_check_that_is_a_deadlock_victim_is_unknown_and_correct_next_time(mariadb_engine: Engine) -> None:
     fence = Fence(mariadb_engine)
     asked = new_transaction_id()
     answers: list[TransactionState] = []
@@ -115,9 +115,7 @@ insert into users (email) values ('it''s; commit') | explain select 1 | set sess
 
 
 @pytest.mark.parametrize(("texts", "commits"), [(COMMITTING, True), (FREE, False)])
-def test_text_that_commits_by_itself_is_known_and_other_text_does_not(
-    mariadb_engine: Engine, texts: str, commits: bool
-) -> None:
+def test_text_with_an_implicit_commit_is_recognized(mariadb_engine: Engine, texts: str, commits: bool) -> None:
     """As this server has it: is what was written before the statement there after a rollback?"""
     wrong = []
     for sql in [each.strip() for line in texts.splitlines() for each in line.split(" | ")]:

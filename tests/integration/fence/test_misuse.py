@@ -33,7 +33,7 @@ def test_a_fence_row_inside_a_savepoint_is_refused(engine: Engine, fence: Fence)
             fence.write(session, new_transaction_id())
 
 
-def test_savepoints_after_the_fence_row_are_fine(engine: Engine, fence: Fence) -> None:
+def test_savepoints_after_the_fence_row_are_allowed(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     with Session(engine) as session:
         fence.write(session, transaction_id)
@@ -44,7 +44,7 @@ def test_savepoints_after_the_fence_row_are_fine(engine: Engine, fence: Fence) -
     assert (fence.check(transaction_id), users_count(engine)) == (COMMIT, 0)
 
 
-def test_a_session_inside_somebody_elses_savepoint_or_transaction_is_refused(engine: Engine, fence: Fence) -> None:
+def test_a_session_inside_a_foreign_savepoint_or_transaction_is_refused(engine: Engine, fence: Fence) -> None:
     with engine.connect() as connection, connection.begin():
         with Session(connection) as session, pytest.raises(MisuseError, match="began outside"):
             fence.write(session, new_transaction_id())
@@ -70,9 +70,7 @@ def test_a_session_of_another_database_is_refused(fence: Fence, tmp_path: Path) 
     other.dispose()
 
 
-def test_a_session_of_a_database_without_the_fences_tables_is_told_so(
-    engine: Engine, fence: Fence, tmp_path: Path
-) -> None:
+def test_a_session_of_a_database_without_fence_tables_is_refused(engine: Engine, fence: Fence, tmp_path: Path) -> None:
     fence.fence_id()
     other = engine
     if engine.dialect.name == "sqlite":
@@ -86,7 +84,7 @@ def test_a_session_of_a_database_without_the_fences_tables_is_told_so(
     other.dispose()
 
 
-async def test_an_async_session_of_a_database_without_the_fences_tables_is_told_so(async_url: str) -> None:
+async def test_an_async_session_of_a_database_without_fence_tables_is_refused(async_url: str) -> None:
     engine = create_async_engine(async_url)
     fence = AsyncFence(engine)
     await create_tables(engine)
@@ -99,9 +97,7 @@ async def test_an_async_session_of_a_database_without_the_fences_tables_is_told_
     await engine.dispose()
 
 
-def test_a_late_transaction_on_a_database_without_the_fences_tables_is_told_so_and_rolled_back(
-    engine: Engine, fence: Fence
-) -> None:
+def test_a_late_transaction_on_a_database_without_fence_tables_is_rolled_back(engine: Engine, fence: Fence) -> None:
     producer = Producer("localhost:1", group="shop", check_listener=FenceCheckListener(engine))
     assert producer.fence is not None
     producer.fence.fence_id()
@@ -124,7 +120,7 @@ def test_engines_whose_checks_would_join_the_business_transaction_are_refused() 
             Fence(engine)
 
 
-def test_an_async_engine_is_for_an_async_fence(tmp_path: Path) -> None:
+def test_an_async_engine_needs_an_async_fence(tmp_path: Path) -> None:
     async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a.db'}")
     with pytest.raises(MisuseError, match="make an AsyncFence"):
         Fence(async_engine)  # type: ignore[arg-type]
@@ -132,7 +128,7 @@ def test_an_async_engine_is_for_an_async_fence(tmp_path: Path) -> None:
         Producer("localhost:1", group="shop", check_listener=FenceCheckListener(async_engine))
 
 
-async def test_an_async_fence_on_a_sync_engine_is_the_fence_of_that_database(engine: Engine, fence: Fence) -> None:
+async def test_an_async_fence_on_a_sync_engine_has_the_fence_of_that_database(engine: Engine, fence: Fence) -> None:
     transaction_id = new_transaction_id()
     with Session(engine) as session:
         fence.write(session, transaction_id)

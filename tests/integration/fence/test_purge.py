@@ -52,12 +52,12 @@ def test_purge_deletes_old_rows_that_no_broker_holds(engine: Engine, fence: Fenc
     assert fence.purge(3600, held) == 0
 
 
-def test_a_row_of_now_is_young_by_the_databases_clock(engine: Engine, fence: Fence) -> None:
+def test_the_age_of_a_row_is_measured_by_the_clock_of_the_database(engine: Engine, fence: Fence) -> None:
     fence.check(new_transaction_id())
     assert fence.purge(600, lambda ids: []) == 0
 
 
-def test_purge_gets_past_a_thousand_held_rows(engine: Engine, fence: Fence) -> None:
+def test_a_purge_continues_past_a_thousand_held_rows(engine: Engine, fence: Fence) -> None:
     ids = sorted(new_transaction_id() for _ in range(2500))
     with engine.begin() as connection:
         connection.execute(insert(fence_table), [{"transaction_id": each, "outcome": "commit"} for each in ids])
@@ -89,7 +89,7 @@ def purge_by_command(engine: Engine, *addresses: str, driver: str = "postgresql+
     return CliRunner().invoke(main, ["fence", "purge", "--database", url, *brokers])
 
 
-def test_while_one_notify_database_is_away_nothing_is_purged(
+def test_nothing_is_purged_while_a_notify_database_is_unavailable(
     postgres_engine: Engine, start_broker: StartBroker, other_notify_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fence = Fence(postgres_engine)
@@ -115,9 +115,7 @@ def test_while_one_notify_database_is_away_nothing_is_purged(
     assert set(recorded(postgres_engine)) == held
 
 
-def test_the_command_takes_the_applications_own_asynchronous_url(
-    postgres_engine: Engine, broker: BrokerProcess
-) -> None:
+def test_the_command_accepts_an_async_url(postgres_engine: Engine, broker: BrokerProcess) -> None:
     fence = Fence(postgres_engine)
     held, settled = hold(broker, fence), new_transaction_id()
     fence.check(settled)
@@ -127,7 +125,7 @@ def test_the_command_takes_the_applications_own_asynchronous_url(
     assert set(recorded(postgres_engine)) == {held}
 
 
-def test_a_notify_database_that_does_not_answer_is_told_also_when_no_row_is_old(
+def test_a_silent_notify_database_is_reported_even_when_no_row_is_old(
     postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(undecided, "_TIMEOUT_S", 0.5)

@@ -38,9 +38,7 @@ def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], se
 
 
 @pytest.mark.timeout(3600)
-def test_effects_are_there_if_and_only_if_the_fence_says_commit(
-    business_url: str, judge: Callable[[Run], None]
-) -> None:
+def test_effects_exist_if_and_only_if_the_fence_says_commit(business_url: str, judge: Callable[[Run], None]) -> None:
     judge(lambda count, seed: run_sync(business_url, _share(business_url, count), seed))
 
 
@@ -48,7 +46,7 @@ def test_effects_are_there_if_and_only_if_the_fence_says_commit(
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(3600)
-def test_effects_are_there_if_and_only_if_the_fence_says_commit_with_asyncio(
+def test_effects_exist_if_and_only_if_the_fence_says_commit_with_asyncio(
     async_url: str, judge: Callable[[Run], None]
 ) -> None:
     blocking_url = async_url.replace("+asyncpg", "+psycopg").replace("+aiomysql", "+pymysql").replace("+aiosqlite", "")

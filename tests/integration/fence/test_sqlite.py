@@ -57,7 +57,7 @@ def engine(begun: str, journal: str, tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_the_states_of_a_transaction_are_told_apart(engine: Engine) -> None:
+def test_the_states_of_a_transaction_are_distinguished(engine: Engine) -> None:
     fence = Fence(engine)
     done, undone, late, running = (new_transaction_id() for _ in range(4))
     with Session(engine) as session:
@@ -78,7 +78,7 @@ def test_the_states_of_a_transaction_are_told_apart(engine: Engine) -> None:
     assert users_count(engine) == 1
 
 
-def test_a_transaction_whose_snapshot_is_older_than_a_check_cannot_commit_after_rollback_was_answered(
+def test_a_transaction_with_an_old_snapshot_cannot_commit_after_a_rollback_answer(
     engine: Engine, begun: str, journal: str
 ) -> None:
     fence = Fence(engine)

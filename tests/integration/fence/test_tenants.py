@@ -51,7 +51,7 @@ def test_tables_are_created_in_the_schema_of_the_tenant(shared: Engine) -> None:
     assert len(inspect(shared).get_indexes("txmsg_inbox", schema="tenant")) == 1
 
 
-async def test_so_they_are_by_asyncio(shared: Engine) -> None:
+async def test_tables_are_created_in_the_schema_of_the_tenant_by_asyncio(shared: Engine) -> None:
     engine = create_async_engine(shared.url).execution_options(schema_translate_map={None: "tenant"})
     await create_tables(engine)
     fence, transaction_id = AsyncFence(engine), new_transaction_id()
@@ -63,7 +63,7 @@ async def test_so_they_are_by_asyncio(shared: Engine) -> None:
     await engine.dispose()
 
 
-def test_a_fence_of_a_tenant_is_asked_in_its_schema(shared: Engine) -> None:
+def test_a_fence_of_a_tenant_is_checked_in_its_schema(shared: Engine) -> None:
     with pytest.raises(StorageError, match="txmsg_fence_identity is absent"):
         Fence(of_tenant(shared)).fence_id()
     create_tables(of_tenant(shared))
@@ -102,7 +102,7 @@ def test_both_flows_and_the_inbox_serve_a_tenant(broker: BrokerProcess, shared: 
     assert purge_inbox(of_tenant(shared), 3600) == 0
 
 
-def test_a_row_of_the_outbox_is_where_it_is_relayed_from(shared: Engine) -> None:
+def test_outbox_rows_are_written_to_the_schema_that_is_relayed(shared: Engine) -> None:
     fence = Fence(shared)
     with Session(of_tenant(shared)) as session:
         rows.write(session, "g", new_transaction_id(), None, "x", options=fence._row_options)

@@ -30,7 +30,7 @@ def greeting() -> str:
     return "hello"
 
 
-def test_it_waits_for_what_handlers_send_each_other_and_leaves_the_application_as_it_was(txmsg_app: RunApp) -> None:
+def test_waiting_covers_messages_between_handlers_and_the_application_is_restored(txmsg_app: RunApp) -> None:
     app = Txmsg("localhost:1", group="all")
     producer = app.producer("p")
     seen: list[str] = []
@@ -55,7 +55,7 @@ def test_it_waits_for_what_handlers_send_each_other_and_leaves_the_application_a
     assert (app.brokers, app.dependency_overrides) == ("localhost:1", {wait: pass_on})
 
 
-def test_dead_letters_that_nobody_expects_fail_it(txmsg_app: RunApp) -> None:
+def test_unexpected_dead_letters_fail_the_wait(txmsg_app: RunApp) -> None:
     app = Txmsg(group="g")
     producer = app.producer("p")
 
@@ -70,9 +70,7 @@ def test_dead_letters_that_nobody_expects_fail_it(txmsg_app: RunApp) -> None:
         running.wait_until_idle(dead=1)
 
 
-async def test_a_group_that_is_paused_here_gets_nothing_until_it_is_resumed(
-    txmsg_app: RunApp, txmsg_broker: Broker
-) -> None:
+async def test_a_locally_paused_group_gets_nothing_until_resumed(txmsg_app: RunApp, txmsg_broker: Broker) -> None:
     app = Txmsg()
     producer = app.async_producer("p")
     seen: dict[str, list[ReceivedMessage]] = {"paused": [], "other": []}
@@ -91,7 +89,7 @@ async def test_a_group_that_is_paused_here_gets_nothing_until_it_is_resumed(
     assert _acknowledged(app) == 42  # what was counted is still told when it has ended
 
 
-async def test_a_group_that_is_stopped_by_one_process_is_stopped_in_all_until_it_is_started_again(
+async def test_a_group_stopped_by_one_process_is_stopped_in_all_until_started_again(
     txmsg_app: RunApp, txmsg_broker: Broker
 ) -> None:
     app, another = Txmsg(), Txmsg()
@@ -132,7 +130,7 @@ def _acknowledged(app: Txmsg) -> float:
     return sum(value for value in found.values() if isinstance(value, int | float))
 
 
-async def test_a_handler_that_closes_the_application_is_finished_before_what_it_uses(txmsg_broker: Broker) -> None:
+async def test_a_handler_that_closes_the_application_finishes_before_its_resources_close(txmsg_broker: Broker) -> None:
     app = Txmsg(txmsg_broker.address, group="g")
     producer = app.async_producer("p")
     seen: list[str] = []
@@ -155,7 +153,7 @@ async def test_a_handler_that_closes_the_application_is_finished_before_what_it_
     await app.close()
 
 
-async def test_a_group_that_is_not_stopped_in_each_database_is_told_by_their_brokers(
+async def test_a_group_not_stopped_in_every_database_is_reported_with_their_brokers(
     txmsg_broker: Broker, txmsg_producer: MakeProducer
 ) -> None:
     away = f"127.0.0.1:{own_port()}"
@@ -170,7 +168,7 @@ async def test_a_group_that_is_not_stopped_in_each_database_is_told_by_their_bro
         assert (await asyncio.to_thread(administration.show_group, "g")).settings.stopped
 
 
-def test_a_consumer_for_threads_stops_its_group_too(
+def test_a_sync_consumer_can_stop_its_group(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     consumer = txmsg_consumer("g")
@@ -187,7 +185,7 @@ def test_a_consumer_for_threads_stops_its_group_too(
     assert not administration.show_group("g").settings.stopped
 
 
-def test_it_waits_for_handlers_of_the_log_and_for_what_they_send_to_others(txmsg_app: RunApp, tmp_path: Path) -> None:
+def test_waiting_covers_log_handlers_and_messages_they_send(txmsg_app: RunApp, tmp_path: Path) -> None:
     app = Txmsg(log=tmp_path / "log", group="g")
     producer = app.producer("p")
     seen: list[bytes] = []
@@ -209,7 +207,7 @@ def test_it_waits_for_handlers_of_the_log_and_for_what_they_send_to_others(txmsg
             assert sorted(seen) == [b"1", b"2"]
 
 
-def test_what_is_left_in_the_log_is_listed_and_its_dead_letters_count(txmsg_app: RunApp, tmp_path: Path) -> None:
+def test_unhandled_log_messages_are_listed_and_their_dead_letters_count(txmsg_app: RunApp, tmp_path: Path) -> None:
     app, go = Txmsg(log=tmp_path / "log", group="g"), threading.Event()
 
     @app.subscribe("t", source="log")
@@ -227,7 +225,7 @@ def test_what_is_left_in_the_log_is_listed_and_its_dead_letters_count(txmsg_app:
         running.wait_until_idle(dead=1)
 
 
-def test_faults_are_injected_into_an_application(txmsg_app: RunApp, txmsg_broker: Broker, tmp_path: Path) -> None:
+def test_faults_can_be_injected_into_an_application(txmsg_app: RunApp, txmsg_broker: Broker, tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
     app = Txmsg(group="shop", database=engine)
     mailed: list[int] = []

@@ -49,7 +49,7 @@ select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oi
 """
 
 
-def test_every_time_in_the_schema_is_moved_or_past_or_a_lease(notify_url: str) -> None:
+def test_every_time_column_is_classified_as_moved_past_or_lease(notify_url: str) -> None:
     moved = {f"{table}.{column}" for table, column in re.findall(r"update txmsg\.(\w+) set (\w+) =", " ".join(MOVES))}
     assert moved == {"half_message.next_check_at", "half_message.deliver_at", "retry.due_at", "scheduled.deliver_at"}
     with psycopg.connect(notify_url) as connection:

@@ -22,7 +22,7 @@ class SlowListener:
         return TransactionState.COMMIT if self.checks == 2 else TransactionState.UNKNOWN
 
 
-def test_it_waits_for_the_answer_of_a_check(
+def test_a_clock_jump_waits_for_the_answer_of_a_check(
     txmsg_broker: Broker, txmsg_producer: MakeProducer, txmsg_consumer: MakeConsumer
 ) -> None:
     listener = SlowListener()
@@ -34,7 +34,7 @@ def test_it_waits_for_the_answer_of_a_check(
     assert listener.checks == 2
 
 
-def test_a_broker_that_is_away_asks_about_nothing(txmsg_broker: Broker) -> None:
+def test_an_unavailable_broker_does_not_check(txmsg_broker: Broker) -> None:
     host = txmsg_broker._host
     txmsg_broker.stop()
     assert not host.is_checking()

@@ -80,7 +80,7 @@ def shop(engine: Engine, txmsg_memory: Memory) -> Iterator[Shop]:
         yield shop
 
 
-def test_committed_call_is_sent_and_rolled_back_one_is_not(shop: Shop, txmsg_memory: Memory) -> None:
+def test_a_committed_call_is_sent_and_a_rolled_back_one_is_not(shop: Shop, txmsg_memory: Memory) -> None:
     shop.place(order_id=1)
     with pytest.raises(IntegrityError):
         shop.place(order_id=1)
@@ -89,14 +89,14 @@ def test_committed_call_is_sent_and_rolled_back_one_is_not(shop: Shop, txmsg_mem
     assert txmsg_memory.undecided() == []
 
 
-def test_call_before_the_start_of_the_application_is_sent(engine: Engine, txmsg_memory: Memory) -> None:
+def test_a_call_before_the_start_of_the_application_is_sent(engine: Engine, txmsg_memory: Memory) -> None:
     shop = Shop(engine)
     shop.place(order_id=1)
     with shop.app:
         assert len(txmsg_memory.sent("order.placed")) == 1
 
 
-def test_messages_are_handled_once_with_all_that_handlers_send(shop: Shop, txmsg_memory: Memory) -> None:
+def test_messages_and_those_sent_by_handlers_are_handled_once(shop: Shop, txmsg_memory: Memory) -> None:
     for order_id in (1, 2, 3):
         shop.place(order_id=order_id)
     assert shop.mailed == []
@@ -108,7 +108,7 @@ def test_messages_are_handled_once_with_all_that_handlers_send(shop: Shop, txmsg
     assert shop.mailed == [1, 2, 3, 4]
 
 
-def test_failed_message_is_handled_again(engine: Engine, txmsg_memory: Memory) -> None:
+def test_a_failed_message_is_handled_again(engine: Engine, txmsg_memory: Memory) -> None:
     app = Txmsg("memory:", group="g")
     attempts: list[str | None] = []
 
@@ -126,7 +126,7 @@ def test_failed_message_is_handled_again(engine: Engine, txmsg_memory: Memory) -
     assert attempts == ["1", "2", "2"]
 
 
-def test_handlers_that_send_in_a_circle_are_refused(txmsg_memory: Memory) -> None:
+def test_handlers_that_send_to_each_other_endlessly_are_refused(txmsg_memory: Memory) -> None:
     app = Txmsg("memory:", group="g")
     producer = app.producer("p")
 
@@ -145,7 +145,7 @@ class Order:
     order_id: int
 
 
-def test_messages_of_a_typed_topic_have_their_payload(txmsg_memory: Memory) -> None:
+def test_messages_of_a_typed_topic_have_their_payload_type(txmsg_memory: Memory) -> None:
     orders = Topic("orders", Order, key="order_id")
     with Producer("memory:", group="p") as producer:
         producer.send(orders.message(Order(7)))
@@ -157,7 +157,7 @@ class Commits(CheckMessageListener):
         return TransactionState.COMMIT
 
 
-def test_unknown_outcome_is_asked_of_the_listener(txmsg_memory: Memory) -> None:
+def test_an_unknown_outcome_is_checked_with_the_listener(txmsg_memory: Memory) -> None:
     with Producer("memory:", group="p", check_listener=Commits()) as producer:
         half = producer.half([Message("t", b"1")])
         assert [each.body for each in txmsg_memory.undecided()] == [b"1"]
@@ -166,7 +166,7 @@ def test_unknown_outcome_is_asked_of_the_listener(txmsg_memory: Memory) -> None:
     assert txmsg_memory.undecided() == []
 
 
-def test_transaction_that_died_after_its_commit_stays_undecided(shop: Shop, txmsg_memory: Memory) -> None:
+def test_a_transaction_that_died_after_its_commit_stays_undecided(shop: Shop, txmsg_memory: Memory) -> None:
     with dies_after_commit(shop.app):
         shop.place(order_id=1)
     assert [each.key for each in txmsg_memory.undecided()] == ["1"]
@@ -185,7 +185,7 @@ def test_outcomes_are_final(txmsg_memory: Memory) -> None:
     assert len(txmsg_memory.sent("t")) == 1
 
 
-def test_delayed_message_can_be_recalled(txmsg_memory: Memory) -> None:
+def test_a_delayed_message_can_be_recalled(txmsg_memory: Memory) -> None:
     with Producer("memory:", group="p") as producer:
         later, soon = producer.send_many(
             [Message("t", b"", deliver_after=timedelta(hours=1)), Message("t", b"", key="soon")]
@@ -222,7 +222,7 @@ def test_coroutines_send_and_handle(tmp_path: Path, txmsg_memory: Memory) -> Non
     assert asyncio.run(run()) == (20, list(range(20)))
 
 
-def test_forked_child_begins_with_nothing(txmsg_memory: Memory) -> None:
+def test_a_forked_child_starts_with_an_empty_memory(txmsg_memory: Memory) -> None:
     with Producer("memory:", group="p") as producer:
         producer.send(Message("t", b""))
         if not (child := os.fork()):
@@ -237,7 +237,9 @@ def test_consuming_from_memory_is_refused(consume: Any) -> None:
         consume()
 
 
-def test_variable_names_the_memory(txmsg_memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_the_memory_broker(
+    txmsg_memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TXMSG_BROKERS", Memory.address)
     with Producer(group="p") as producer:
         producer.send(Message("t", b""))
@@ -270,7 +272,7 @@ def test_plain_handlers_run_on_the_thread_of_the_test(txmsg_memory: Memory) -> N
     assert threads[-1] is here
 
 
-def test_interrupted_delivery_ends(txmsg_memory: Memory) -> None:
+def test_an_interrupted_delivery_ends(txmsg_memory: Memory) -> None:
     app = Txmsg("memory:", group="g")
 
     @app.subscribe("t")
@@ -285,7 +287,7 @@ def test_interrupted_delivery_ends(txmsg_memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("leave", [lambda: pytest.fail("of the test"), lambda: signal.raise_signal(signal.SIGINT)])
-def test_what_ends_a_test_ends_it_in_a_handler_too(txmsg_memory: Memory, leave: Callable[[], None]) -> None:
+def test_exceptions_that_end_a_test_propagate_from_a_handler(txmsg_memory: Memory, leave: Callable[[], None]) -> None:
     app = Txmsg("memory:", group="g")
 
     @app.subscribe("t")
@@ -297,9 +299,7 @@ def test_what_ends_a_test_ends_it_in_a_handler_too(txmsg_memory: Memory, leave: 
 
 
 @pytest.mark.parametrize(("error", "raised"), [(Skip("of the test"), False), (Reject("of the test"), True)])
-def test_message_that_a_handler_is_done_with_is_not_handled_again(
-    txmsg_memory: Memory, error: Exception, raised: bool
-) -> None:
+def test_a_handled_message_is_not_handled_again(txmsg_memory: Memory, error: Exception, raised: bool) -> None:
     app = Txmsg("memory:", group="g")
     seen = []
 
@@ -317,7 +317,7 @@ def test_message_that_a_handler_is_done_with_is_not_handled_again(
     assert seen == ["1", "2"]
 
 
-def test_coroutines_of_handlers_send_in_each_test(txmsg_memory: Memory) -> None:
+def test_coroutine_handlers_can_send_in_every_test(txmsg_memory: Memory) -> None:
     app = Txmsg("memory:", group="g")
 
     @app.subscribe("t")

@@ -184,20 +184,22 @@ txmsg_clock.advance() by -60 s: it only goes forward
 """
 
 
-def test_a_run_that_asks_for_no_fixture_is_not_slowed(tmp_path: Path) -> None:
+def test_a_run_without_txmsg_fixtures_is_not_slowed(tmp_path: Path) -> None:
     # Plugins of others load what they like.
     outcome = UserProject(tmp_path, {"test_it.py": _WITHOUT}).pytest("-q", "-p", "no:xdist", "-p", "no:anyio")
     assert outcome.status == 0, outcome.output
 
 
-def test_processes_of_xdist_share_the_postgresql_that_the_plugin_brings(tmp_path: Path) -> None:
+def test_xdist_processes_share_the_postgresql_of_the_plugin(tmp_path: Path) -> None:
     outcome = UserProject(tmp_path, {"test_it.py": _ISOLATED}).pytest("-q", "-n", "2", f"--basetemp={tmp_path}/temp")
     assert outcome.counts == {"passed": 5}, outcome.output
     assert len(list((tmp_path / "temp").rglob("PG_VERSION"))) >= 1
     assert [each.parent.parent.name for each in (tmp_path / "temp").rglob("cluster/PG_VERSION")] == ["txmsg-postgres"]
 
 
-def test_a_test_that_fails_says_what_is_left_and_its_trace_ends_in_it(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_a_failing_test_lists_unhandled_messages_and_its_traceback_ends_in_the_test(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
     project = UserProject(tmp_path, {"test_it.py": _FAILING})
     options = ("--txmsg-storage", postgres.url("postgres"), "--txmsg-timeout-s", "5.5")
     outcome = project.pytest("-q", "-p", "no:randomly", *options)
@@ -206,7 +208,7 @@ def test_a_test_that_fails_says_what_is_left_and_its_trace_ends_in_it(postgres: 
     assert re.findall(r"testing/(?:broker|faults)[.]py:[0-9]+: .*", outcome.output) == []
 
 
-def test_a_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_storage_is_named(tmp_path: Path) -> None:
     project = UserProject(tmp_path, {"test_it.py": "def test_it(txmsg_broker): pass\n"})
     outcome = project.pytest("-q", "--txmsg-storage", f"postgresql://me:secret@/shop?host={tmp_path}")
     assert outcome.counts == {"error": 1}, outcome.output
@@ -214,7 +216,7 @@ def test_a_storage_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert "name a PostgreSQL whose role may create databases" in outcome.output
 
 
-def test_without_the_broker_installed_a_fixture_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_broker_extra_a_fixture_names_the_package_to_install(tmp_path: Path) -> None:
     files = {
         "conftest.py": "import sys\nsys.modules['psycopg'] = None\n",
         "test_it.py": "def test_it(txmsg_broker): pass\n",

@@ -36,7 +36,9 @@ async def in_async(
     await async_engine.dispose()
 
 
-async def test_coroutines_commit_and_roll_back_alike(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+async def test_coroutines_commit_and_roll_back_like_functions(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
     async with in_async(broker, engine) as (producer, sessions):
 
         @transactional_message(producer, topic="user", key="email", session=sessions)
@@ -93,7 +95,7 @@ async def test_a_coroutine_cancelled_in_its_body_rolls_back(
     assert (users(engine), *counts(notify_url)) == (0, 0, 0)
 
 
-async def test_a_coroutine_cancelled_in_its_commit_is_decided_by_the_fence(
+async def test_a_coroutine_cancelled_in_its_commit_is_resolved_by_the_fence(
     broker: BrokerProcess, engine: Engine
 ) -> None:
     """The row may be there though the caller saw a cancellation: then the message must be, too."""

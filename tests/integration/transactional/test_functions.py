@@ -28,7 +28,7 @@ from txmsg.errors import BrokerUnavailable, MisuseError
 from txmsg.message import ReceivedMessage, TransactionState
 
 
-def test_a_committed_call_is_told_with_its_arguments(
+def test_a_committed_call_is_sent_with_its_arguments(
     broker: BrokerProcess, producer: Producer, sessions: sessionmaker[Session], engine: Engine
 ) -> None:
     @transactional_message(producer, topic="user", key="user_id", tag="signup", session=sessions)
@@ -47,7 +47,7 @@ def test_a_committed_call_is_told_with_its_arguments(
     assert users(engine) == 1
 
 
-def test_an_exception_rolls_both_back_and_comes_out_unchanged(
+def test_an_exception_rolls_back_transaction_and_message_and_is_raised_unchanged(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     error = Refused("no")
@@ -64,7 +64,7 @@ def test_an_exception_rolls_both_back_and_comes_out_unchanged(
     assert (users(engine), *counts(notify_url)) == (0, 0, 0)
 
 
-def test_a_violation_that_shows_at_the_flush_rolls_both_back(
+def test_a_violation_at_the_flush_rolls_back_transaction_and_message(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     @transactional_message(producer, topic="user", session=sessions)
@@ -91,7 +91,7 @@ def test_without_a_broker_the_function_does_not_run(engine: Engine, sessions: se
     assert ran == []
 
 
-def test_a_broker_that_dies_after_the_half_is_told_by_the_check_back(
+def test_after_the_death_of_a_broker_the_check_back_resolves_the_half(
     broker: BrokerProcess, sessions: sessionmaker[Session], engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = FenceCheckListener(engine)
@@ -111,7 +111,7 @@ def test_a_broker_that_dies_after_the_half_is_told_by_the_check_back(
             assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "e"}
 
 
-def test_an_error_from_the_commit_onward_is_left_to_the_check(
+def test_an_error_during_or_after_the_commit_is_resolved_by_the_check_back(
     broker: BrokerProcess, producer: Producer, engine: Engine, sessions: sessionmaker[Session]
 ) -> None:
     """The reply of COMMIT is lost: the client cannot know, the fence does."""
@@ -131,7 +131,7 @@ def test_an_error_from_the_commit_onward_is_left_to_the_check(
         assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "e"}
 
 
-def test_a_commit_that_failed_is_rolled_back_by_the_check(
+def test_a_failed_commit_is_rolled_back_by_the_check_back(
     producer: Producer, engine: Engine, notify_url: str, broker: BrokerProcess
 ) -> None:
     class NeverCommits(Session):
@@ -149,7 +149,7 @@ def test_a_commit_that_failed_is_rolled_back_by_the_check(
     assert users(engine) == 0
 
 
-def test_committing_inside_is_refused_and_nothing_is_kept(
+def test_committing_inside_is_refused_and_nothing_is_stored(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     @transactional_message(producer, topic="user", session=sessions)
@@ -193,7 +193,7 @@ def test_a_savepoint_may_fail_and_the_rest_commits(
     assert (users(engine), *counts(notify_url)) == (2, 0, 1)
 
 
-def test_a_savepoint_left_open_rolls_both_back(
+def test_a_savepoint_left_open_rolls_back_transaction_and_message(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     @transactional_message(producer, topic="user", session=sessions)
@@ -209,7 +209,7 @@ def test_a_savepoint_left_open_rolls_both_back(
     assert (users(engine), *counts(notify_url)) == (0, 0, 0)
 
 
-def test_a_check_during_the_call_does_not_decide_it(
+def test_a_check_during_the_call_does_not_decide_the_transaction(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     seen = []
@@ -225,7 +225,7 @@ def test_a_check_during_the_call_does_not_decide_it(
     assert counts(notify_url) == (0, 1)
 
 
-def test_methods_are_decorated_like_functions(
+def test_methods_can_be_decorated_like_functions(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, broker: BrokerProcess
 ) -> None:
     class Service:
@@ -239,7 +239,7 @@ def test_methods_are_decorated_like_functions(
         assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "e"}
 
 
-def test_without_a_session_the_users_listener_decides_after_an_exception(broker: BrokerProcess) -> None:
+def test_without_a_session_the_check_listener_decides_after_an_exception(broker: BrokerProcess) -> None:
     answers: queue.Queue[ReceivedMessage] = queue.Queue()
 
     class Listener:
@@ -272,7 +272,7 @@ def test_without_a_session_the_users_listener_decides_after_an_exception(broker:
         assert json.loads(got.get(timeout=WAIT_S).body) == {"email": "bad"}
 
 
-def test_a_commit_past_sqlalchemy_before_an_exception_is_told_as_a_commit(
+def test_a_commit_that_bypasses_sqlalchemy_before_an_exception_counts_as_a_commit(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     """No event of SQLAlchemy sees such a commit; the fence does."""
@@ -292,7 +292,7 @@ def test_a_commit_past_sqlalchemy_before_an_exception_is_told_as_a_commit(
     assert (users(engine), *counts(notify_url)) == (1, 0, 1)
 
 
-def test_a_listener_of_the_users_is_asked_after_an_exception_even_with_a_session(
+def test_a_custom_listener_is_checked_after_an_exception_even_with_a_session(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     """It alone can know of a commit that was made past SQLAlchemy."""

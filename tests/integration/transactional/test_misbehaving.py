@@ -194,7 +194,7 @@ def _of(program: Program, names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("flow", ["decorated", "late", "late, own listener"])
 @pytest.mark.parametrize("length", ["short", pytest.param("long", marks=pytest.mark.long)])
-def test_a_message_is_delivered_if_and_only_if_its_marker_is_there(
+def test_a_message_is_delivered_if_and_only_if_its_marker_exists(
     *, place: Place, flow: str, length: str, broker: BrokerProcess, notify_url: str, made: Callable[..., list[Program]]
 ) -> None:
     late = flow != "decorated"
@@ -210,7 +210,7 @@ def test_a_message_is_delivered_if_and_only_if_its_marker_is_there(
 
 
 @pytest.mark.parametrize("length", ["short", pytest.param("long", marks=pytest.mark.long)])
-def test_a_message_is_acknowledged_if_and_only_if_its_effect_and_inbox_row_are_there(
+def test_a_message_is_acknowledged_if_and_only_if_its_effect_and_inbox_row_exist(
     place: Place, length: str, made: Callable[..., list[Program]]
 ) -> None:
     """The handler that returns is acknowledged."""

@@ -74,7 +74,7 @@ def assert_stored_once(notify_url: str, wanted: list[bytes]) -> None:
         assert sorted(body for (body,) in connection.execute("select body from txmsg.message")) == sorted(wanted)
 
 
-def test_what_is_done_while_the_broker_is_dead_is_delivered_once_and_in_order(
+def test_calls_while_the_broker_is_dead_are_delivered_once_and_in_order(
     broker: BrokerProcess, producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     @transactional_message(
@@ -115,7 +115,9 @@ def test_what_is_done_while_the_broker_is_dead_is_delivered_once_and_in_order(
     assert_stored_once(notify_url, found)
 
 
-async def test_a_coroutine_is_kept_and_relayed(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+async def test_a_call_of_a_coroutine_is_stored_in_the_outbox_and_relayed(
+    broker: BrokerProcess, engine: Engine, notify_url: str
+) -> None:
     url = engine.url.set(
         drivername={
             "postgresql+psycopg": "postgresql+asyncpg",
@@ -146,7 +148,7 @@ async def test_a_coroutine_is_kept_and_relayed(broker: BrokerProcess, engine: En
     await async_engine.dispose()
 
 
-def test_a_call_after_another_process_kept_a_message_waits_behind_it(
+def test_a_call_waits_behind_outbox_messages_of_another_process(
     broker: BrokerProcess, producer: Producer, engine: Engine
 ) -> None:
     """The row of the other process is what makes this one keep its own, though the broker is there."""
@@ -173,7 +175,7 @@ def test_a_call_after_another_process_kept_a_message_waits_behind_it(
         assert bodies(got, 2) == [b'{"key":"k","n":1}', b'{"key":"k","n":2}']
 
 
-def test_an_operator_relays_what_waits(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+def test_an_operator_relays_waiting_messages(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
     with Producer("127.0.0.1:1", group="shop", check_listener=FenceCheckListener(engine)) as cut_off:
 
         @transactional_message(cut_off, topic="order", session=sessionmaker(engine), when_away=_OUTBOX)
@@ -196,7 +198,7 @@ def test_an_operator_relays_what_waits(broker: BrokerProcess, engine: Engine, no
 
 
 @pytest.mark.parametrize("engine", ["mariadb"], indirect=True)
-def test_what_the_business_database_does_not_take_is_refused_and_nothing_is_done(
+def test_a_message_too_large_for_the_business_database_is_refused_without_effects(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "PACKET_CHECKED_BYTES", 10)
@@ -213,7 +215,7 @@ def test_what_the_business_database_does_not_take_is_refused_and_nothing_is_done
 
 
 @pytest.mark.parametrize("cursors", [pymysql.cursors.Cursor, pymysql.cursors.DictCursor])
-def test_so_it_is_on_a_connection_of_pymysql(
+def test_a_message_too_large_for_a_pymysql_connection_is_refused(
     mariadb_url: str, cursors: type[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(raw_rows, "PACKET_CHECKED_BYTES", 10)
@@ -235,7 +237,9 @@ def test_so_it_is_on_a_connection_of_pymysql(
             sending(place)(n=1)
 
 
-async def test_so_it_is_on_a_connection_of_aiomysql(mariadb_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_too_large_for_an_aiomysql_connection_is_refused(
+    mariadb_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(raw_rows_async, "PACKET_CHECKED_BYTES", 10)
     monkeypatch.setattr(rows, "_PACKET_ROOM_BYTES", 10**10)
     connect = connecting("aiomysql", mariadb_url)
@@ -252,7 +256,7 @@ async def test_so_it_is_on_a_connection_of_aiomysql(mariadb_url: str, monkeypatc
 
 
 @pytest.mark.long
-def test_under_load_with_brokers_away_again_and_again_nothing_is_lost_doubled_or_out_of_order(
+def test_under_load_with_repeated_outages_nothing_is_lost_duplicated_or_reordered(
     broker: BrokerProcess, producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     threads, calls = 6, 150

@@ -78,7 +78,7 @@ def test_a_call_that_waits_returns_when_the_broker_has_the_outcome(
     assert (half_count(notify_url), message_count(notify_url)) == (0, 2)
 
 
-def test_outcomes_leave_before_the_process_ends(broker: BrokerProcess, notify_url: str, database_url: str) -> None:
+def test_outcomes_are_sent_before_the_process_ends(broker: BrokerProcess, notify_url: str, database_url: str) -> None:
     """Without close(), as in a script; and no check-back helps, as nobody else is of this group."""
     program = """
 import sys
@@ -102,7 +102,9 @@ for number in range(20):
     assert (half_count(notify_url), message_count(notify_url)) == (0, 20)
 
 
-def test_beyond_a_bound_callers_wait(producer: Producer, sessions: sessionmaker[Session], notify_url: str) -> None:
+def test_callers_wait_when_too_many_outcomes_are_pending(
+    producer: Producer, sessions: sessionmaker[Session], notify_url: str
+) -> None:
     @transactional_message(producer, topic="user", session=sessions)
     def register(session: Session, email: str) -> None:
         session.add(User(id=uuid4(), email=email))
@@ -121,7 +123,7 @@ def test_beyond_a_bound_callers_wait(producer: Producer, sessions: sessionmaker[
     assert not producer._untold.is_full
 
 
-def test_a_delayed_message_whose_outcome_is_under_way_can_be_recalled(
+def test_a_delayed_message_with_a_pending_outcome_can_be_recalled(
     producer: Producer, sessions: sessionmaker[Session]
 ) -> None:
     ids: queue.Queue[MessageId] = queue.Queue()
@@ -141,7 +143,7 @@ def test_a_delayed_message_whose_outcome_is_under_way_can_be_recalled(
         assert producer.recall(ids.get_nowait())
 
 
-def test_an_outage_is_one_line_and_a_contradiction_is_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_once_and_each_conflict_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     untold = UnreportedOutcomes(UNTOLD_MAX)
     entries = [untold.add(Half(uuid4().bytes, b"s"), TransactionState.COMMIT) for _ in range(6)]
     assert len(untold) == 6
@@ -157,7 +159,7 @@ def test_an_outage_is_one_line_and_a_contradiction_is_a_line_each(caplog: pytest
     assert len(caplog.records) == 4
 
 
-async def test_calls_of_an_async_producer_that_nobody_has_started_wait(
+async def test_calls_of_an_unstarted_async_producer_wait_for_their_outcome(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     """Nobody closes it either, and its loop may end at once."""
@@ -212,7 +214,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", ["first", "alongside", "late"])
-def test_a_process_that_dies_before_its_commit_tells_nothing(
+def test_a_process_that_dies_before_its_commit_sends_no_outcome(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str, way: Any
 ) -> None:
     with dies_before_commit(producer):
@@ -232,7 +234,7 @@ def test_a_process_that_dies_before_its_commit_tells_nothing(
     assert (users(engine), half_count(notify_url), message_count(notify_url)) == (0, 1, 0)
 
 
-def test_a_commit_that_raises_alongside_is_left_to_the_check(
+def test_a_failing_commit_with_a_half_alongside_is_resolved_by_the_check_back(
     producer: Producer, engine: Engine, notify_url: str
 ) -> None:
     class LosesReply(Session):
@@ -250,7 +252,7 @@ def test_a_commit_that_raises_alongside_is_left_to_the_check(
     assert (users(engine), message_count(notify_url)) == (1, 1)
 
 
-def test_a_half_message_alongside_is_stored_before_the_commit(
+def test_a_half_sent_alongside_is_stored_before_the_commit(
     producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     seen: list[int] = []
@@ -268,7 +270,7 @@ def test_a_half_message_alongside_is_stored_before_the_commit(
     assert (users(engine), *counts(notify_url)) == (1, 0, 1)
 
 
-def test_nothing_is_committed_where_no_broker_stores_the_half_message_alongside(
+def test_nothing_is_committed_if_the_half_alongside_is_not_stored(
     engine: Engine, sessions: sessionmaker[Session]
 ) -> None:
     ran: list[str] = []
@@ -285,7 +287,7 @@ def test_nothing_is_committed_where_no_broker_stores_the_half_message_alongside(
     assert (ran, users(engine)) == (["e"], 0)
 
 
-def test_a_function_that_raises_while_its_half_message_travels_is_rolled_back(
+def test_a_function_that_raises_while_its_half_is_in_transit_is_rolled_back(
     broker: BrokerProcess, producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
     @transactional_message(producer, topic="user", session=sessions, half="alongside")
@@ -301,7 +303,7 @@ def test_a_function_that_raises_while_its_half_message_travels_is_rolled_back(
     assert (users(engine), message_count(notify_url)) == (0, 0)
 
 
-async def test_coroutines_send_alongside_too(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
+async def test_coroutines_can_send_halves_alongside(broker: BrokerProcess, engine: Engine, notify_url: str) -> None:
     async_engine = create_async_engine(engine.url)
     async with AsyncProducer(
         broker.address, group="g", timeout_s=WAIT_S, check_listener=FenceCheckListener(async_engine)
@@ -329,7 +331,7 @@ async def test_coroutines_send_alongside_too(broker: BrokerProcess, engine: Engi
         ({"half": "alongside", "when_away": "outbox"}, "leave one of them out"),
     ],
 )
-def test_a_half_that_cannot_travel_alongside_is_refused(
+def test_a_half_that_cannot_be_sent_alongside_is_refused(
     producer: Producer, sessions: sessionmaker[Session], options: dict[str, Any], words: str
 ) -> None:
     def place(session: Session) -> None: ...

@@ -65,7 +65,7 @@ with Producer(sys.argv[1], group="p", check_listener=Unsure()) as producer:
 """
 
 
-def test_a_transaction_of_django_around_it_is_refused(broker: BrokerProcess, notify_url: str) -> None:
+def test_a_surrounding_django_transaction_is_refused(broker: BrokerProcess, notify_url: str) -> None:
     """In a process of its own: Django is configured once for all."""
     command = [sys.executable, "-c", DJANGO, broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
@@ -77,7 +77,7 @@ def test_a_transaction_of_django_around_it_is_refused(broker: BrokerProcess, not
     assert counts(notify_url) == (0, 3)
 
 
-def test_a_session_whose_transaction_the_caller_began_is_refused(
+def test_a_session_with_a_transaction_of_the_caller_is_refused(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     with Producer(broker.address, group="p", timeout_s=WAIT_S, check_listener=Unsure()) as producer:
@@ -95,7 +95,7 @@ def test_a_session_whose_transaction_the_caller_began_is_refused(
     assert counts(notify_url) == (0, 2)
 
 
-async def test_an_async_session_whose_transaction_the_caller_began_is_refused(
+async def test_an_async_session_with_a_transaction_of_the_caller_is_refused(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
     async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))

@@ -135,7 +135,7 @@ def in_block(producer: Producer, engine: Engine, work: Work) -> None:
 
 @pytest.mark.parametrize("own_listener", [False, True])
 @pytest.mark.parametrize("flow", [in_decorator, in_block])
-def test_what_was_swallowed_commits_nothing_and_delivers_nothing(
+def test_a_swallowed_error_commits_and_delivers_nothing(
     *,
     flow: Callable[[Producer, Engine, Work], None],
     own_listener: bool,
@@ -154,7 +154,7 @@ def test_what_was_swallowed_commits_nothing_and_delivers_nothing(
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-async def test_what_a_coroutine_swallowed_commits_nothing_and_delivers_nothing(
+async def test_a_swallowed_error_of_a_coroutine_commits_and_delivers_nothing(
     broker: BrokerProcess, engine: Engine, driver: str, notify_url: str
 ) -> None:
     async_engine = create_async_engine(engine.url.set(drivername=f"postgresql+{driver}"))
@@ -183,7 +183,7 @@ async def test_what_a_coroutine_swallowed_commits_nothing_and_delivers_nothing(
     engine.dispose()
 
 
-def test_the_error_names_what_was_swallowed(broker: BrokerProcess, engine: Engine) -> None:
+def test_the_refusal_names_the_swallowed_error(broker: BrokerProcess, engine: Engine) -> None:
     listener = FenceCheckListener(engine)
     with Producer(broker.address, group="p", timeout_s=WAIT_S, check_listener=listener) as producer:
         with pytest.raises(MisuseError, match=r"caught inside it \(IntegrityError: .*duplicate key") as caught:
@@ -231,7 +231,7 @@ def deadlocks(session: Session) -> None:
 
 
 @pytest.mark.parametrize("flow", [in_decorator, in_block])
-def test_a_swallowed_deadlock_of_mariadb_commits_nothing_and_delivers_nothing(
+def test_a_swallowed_mariadb_deadlock_commits_and_delivers_nothing(
     flow: Callable[[Producer, Engine, Work], None],
     broker: BrokerProcess,
     mariadb: Engine,
@@ -255,7 +255,7 @@ def test_a_swallowed_deadlock_of_mariadb_commits_nothing_and_delivers_nothing(
     mariadb.dispose()
 
 
-def test_a_duplicate_key_that_mariadb_survives_is_the_functions_own_business(
+def test_a_duplicate_key_that_leaves_a_mariadb_transaction_intact_is_allowed(
     broker: BrokerProcess, mariadb: Engine, decided: Callable[[Engine], tuple[int, int]]
 ) -> None:
     listener = FenceCheckListener(mariadb)
