@@ -1,4 +1,4 @@
-"""Brokers as a client knows them, whose calls the test answers instead of a network; all else of them is real."""
+"""Brokers as a client knows them, whose calls are answered by the test instead of a network; the rest is real."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class AnsweredChannel(Channel):
 
 
 class AnsweredBrokers(Brokers):
-    """The brokers at these addresses, and those that the test has them learn."""
+    """The brokers at these addresses and those that the test adds."""
 
     async def answer(self, address: str, method: Method[Any, Any], request: Any) -> Any:
-        """The reply of the broker at this address, or what a call raises."""
+        """Return the reply of the broker at this address, or raise its error."""
         raise NotImplementedError
 
     def _new_broker(self, address: str, *, is_given: bool) -> KnownBroker:

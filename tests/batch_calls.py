@@ -1,4 +1,4 @@
-"""The calls by which a broker writes a batch, as SQL: for tests and benchmarks that make one by themselves.
+"""SQL calls by which a broker writes a batch, for tests and benchmarks that build such calls themselves.
 
 Arguments are named as those of the function, without `p_`; columns that are not given are empty.
 """
@@ -14,12 +14,12 @@ _USUAL: Final = {"incarnation": "null", "segment": "1", "previous": "0", "first_
 
 
 def apply_batch(**given: str) -> str:
-    """The function, to be selected from: it commits nothing."""
+    """Call of the function, to be selected from; does not commit."""
     return f"txmsg.apply_batch({_arguments('function txmsg.apply_batch', given)})"
 
 
 def write_batch(**given: str) -> str:
-    """The procedure, to be called: it commits."""
+    """Call of the procedure; commits."""
     return f"txmsg.write_batch({_arguments('procedure txmsg.write_batch', given)})"
 
 

@@ -1,4 +1,4 @@
-"""Code of a test that runs as another user. Needs root."""
+"""Run code of a test as another user. Needs root."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NOBODY: Final = 65534
 
 
 def why_not() -> str:
-    """Why a test cannot become another user; "" if it can."""
+    """Return the reason why a test cannot become another user; "" if it can."""
     return "" if os.geteuid() == 0 else "only root becomes another user"
 
 
 @contextmanager
 def become(uid: int = NOBODY) -> Iterator[None]:
-    """All threads of this process act as this user, in its group, until the end of the block."""
+    """Run all threads of this process as this user, in its group, until the end of the block."""
     groups, gid, own_uid = os.getgroups(), os.getegid(), os.geteuid()
     os.setgroups([])
     os.setegid(uid)

@@ -1,4 +1,4 @@
-"""A real broker process for tests: started, killed, stopped and started again on the same port."""
+"""A real broker process for tests, which can be started, killed, stopped and restarted on the same port."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BrokerProcess(Restartable):
 
 @contextmanager
 def running_broker(storage: str, *options: str, log: Path) -> Iterator[BrokerProcess]:
-    """A broker that must end in order, when the block ends or before."""
+    """A broker that must stop cleanly at the end of the block or earlier."""
     with BrokerProcess(storage, *options, log=log) as broker:
         yield broker
         assert broker.stop() == 0, log.read_text()

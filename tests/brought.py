@@ -1,4 +1,4 @@
-"""Directories of programs that tests run, brought once into the user's cache by what installs them."""
+"""Cached directories of programs for tests, downloaded or built once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 
 def cached(name: str) -> Path:
-    """Where the directory of this name is, once it is there."""
+    """Return the cached directory of this name, whether it exists or not."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache, "txmsg-tests", name)
 
 
 def brought(name: str, bring: Callable[[Path], Path], *, by: str) -> Path:
-    """The directory of this name. Processes may call it at once: one at a time runs the program that `by` names.
+    """Return the directory of this name, created if it is missing. Safe to call from several processes: one at a time
+    runs the program that `by` names.
 
-    bring: called when it is not there yet, with an empty directory; returns the one in it that is to be kept. What it
-    raises is raised, and nothing is kept.
+    bring: called with an empty directory if it is missing; returns the directory in it to keep. If it raises, the error
+    is raised and nothing is kept.
     """
     directory = cached(name)
     directory.parent.mkdir(parents=True, exist_ok=True)

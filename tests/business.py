@@ -1,4 +1,4 @@
-"""Business databases of tests: tables of the test's own beside those of txmsg."""
+"""Business databases of tests: their own tables beside those of txmsg."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def business_database(url: str, tables: MetaData) -> Iterator[Engine]:
 
 
 def awkward_sessions(engine: Engine, base: type[DeclarativeBase]) -> sessionmaker[Session]:
-    """Sessions as an application may have them for reasons of its own: no flow depends on plainer ones.
+    """Sessions with unusual settings, as an application may have them; every flow has to work with them.
 
     Each table has a bind, the session itself has none; transactions are SERIALIZABLE; a listener flushes and reads
     before each commit.
@@ -43,7 +43,7 @@ def awkward_sessions(engine: Engine, base: type[DeclarativeBase]) -> sessionmake
 
 
 def awkward_async_sessions(engine: AsyncEngine, base: type[DeclarativeBase]) -> async_sessionmaker[AsyncSession]:
-    """The same for coroutines."""
+    """Async sessions with the settings of `awkward_sessions`."""
     sync = sessionmaker()
     event.listen(sync, "before_commit", _flush_and_read)
     return async_sessionmaker(sync_session_class=sync.class_, binds=_binds(engine.execution_options(**_STRICT), base))
@@ -62,5 +62,5 @@ def _flush_and_read(session: Session) -> None:
 
 
 def seen_from_outside(engine: Engine) -> Engine:
-    """The same database by connections beside the engine's pool: what others see of it meanwhile."""
+    """A connection to the same database outside the engine's pool, which sees only committed data."""
     return create_engine(engine.url, poolclass=NullPool)

@@ -1,4 +1,4 @@
-"""Stores and writers of a broker without a database: whatever the test does not answer itself fails."""
+"""Stores and writers of a broker without a database: everything fails that the test does not answer itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIG = BrokerConfig(storage="postgresql://none/none")
 
 
 def closed_pool() -> Pool:
-    """Whoever uses it gets an error, because it is never opened."""
+    """Return a pool that was never opened: each use raises an error."""
     pool = Pool(open=False)
     pool.incarnation = Incarnation()
     return pool
@@ -28,7 +28,7 @@ class ClosedWriter(Writer):
 
 
 class ClosedService(NotifyService):
-    """The service of a broker of which the test answers some methods."""
+    """The service of a broker with some methods answered by the test."""
 
     def __init__(self) -> None:
         topics = TopicRegistry(closed_pool(), auto_create=True, queues=1)

@@ -1,4 +1,4 @@
-"""What tests stand on: a real PostgreSQL, a fresh database per test, real broker processes. Nothing is mocked.
+"""Fixtures of all tests: a real PostgreSQL, a fresh database per test, real broker processes.
 
 By default the embedded PostgreSQL is used, one for the whole run. `pytest --postgres=postgresql://user@host/db` uses a
 server of yours (whose user may create databases), `--postgres=testcontainers` one in a container, and `--postgres=15`
@@ -54,7 +54,7 @@ hypothesis.settings.register_profile("new in every run", _PROFILE, derandomize=F
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Coroutine functions are tests: they run on a loop of their own."""
+    """Run coroutine functions as tests, each on its own event loop."""
     return "asyncio"
 
 
@@ -64,18 +64,18 @@ _numbers = itertools.count(1)
 _CHILDREN_END_S_MAX = 60.0
 _RELOAD_S_MAX = 60.0
 _SHARED = ({"spark", "kafka", "kafka_cluster"}, {"browser"})
-"""Fixtures that start a JVM, or several; and that which starts a browser."""
+"""Fixtures that start a JVM or several; and the one that starts a browser."""
 _PARAMETER_OF = {"postgres": re.compile(r"postgres|psycopg|asyncpg|pg8000"), "mariadb": re.compile(r"mariadb|mysql")}
 _RUN_DIR = "TXMSG_TESTS_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 3 * 1024**3
-"""More than the servers of all processes of a run take."""
+"""More than all servers of a run need."""
 _SMALL_LOG = {"wal_compression": "off", "min_wal_size": "80MB", "max_wal_size": "256MB"}
-"""For a server in memory: to compress its log would cost more than to keep it."""
+"""For a server in memory, where compressing its WAL would cost more than storing it."""
 
 
 class PostgresServer(Protocol):
-    """What tests need of a server; EmbeddedPostgres is one."""
+    """The interface of a PostgreSQL server that tests need; EmbeddedPostgres has it."""
 
     def url(self, dbname: str = "txmsg") -> str: ...
     def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str: ...
@@ -128,7 +128,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _leave_constants_of_modules_out() -> None:
-    """Hypothesis draws constants of modules that are imported by then: which these are is told by what ran before."""
+    """Keep Hypothesis from drawing constants of imported modules: they depend on the tests that ran before."""
     try:
         from hypothesis.internal.conjecture import providers
         from hypothesis.internal.constants_ast import Constants
@@ -157,7 +157,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _make_run_dir(config: pytest.Config) -> None:
-    """The directory of all servers of a run, in the machine's memory; on disk where there is none, or too little.
+    """Create the directory of all servers of a run, in memory if there is enough of it, otherwise on disk.
 
     Made and removed by the main process: others are killed when Ctrl-C has not ended them within seconds.
     """
@@ -168,7 +168,7 @@ def _make_run_dir(config: pytest.Config) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Also while the servers of a process that was killed are ending, and write: without their files they end."""
+    """Remove the directory, also while servers of a killed process are still stopping: they end without their files."""
     deadline = time.monotonic() + _CHILDREN_END_S_MAX
     while directory.exists() and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)
@@ -176,13 +176,13 @@ def _remove(directory: Path) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """Unless told otherwise: a process that has run its share takes from the others, so that all end together."""
+    """Use the work-stealing scheduler by default, so that all processes finish together."""
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long begins first, some of it in each process: begun last, it would run on when all else is done.
+    """Run slow tests first, spread over the processes: started last, they would run alone at the end.
 
     Tests that share a Spark or a Kafka come first in one process, where none is taken from it: another would start one,
     too. Those that share a browser do so in another process.
@@ -212,7 +212,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _meets(item: pytest.Item, server: str) -> bool:
-    """Whether a test uses this server. Some fixtures ask for it by the name of a driver or a database, a parameter."""
+    """Return True if a test uses this server. Some fixtures request it by the name of a driver or database, a
+    parameter.
+    """
     if server in getattr(item, "fixturenames", ()):
         return True
     named = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ""
@@ -221,7 +223,7 @@ def _meets(item: pytest.Item, server: str) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What tests log with lone surrogates in it goes from process to process as text that has none."""
+    """Replace lone surrogates in captured logs: xdist cannot send them between processes."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
@@ -229,7 +231,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """What a test that chooses at random begins with; it is to name it when it fails."""
+    """The seed of tests that choose at random; they name it when they fail."""
     chosen: str = request.config.getoption("--seed")
     if chosen == "random":
         return secrets.randbelow(10**6)
@@ -238,7 +240,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
-    """Every process that a test starts has ended when the run ends."""
+    """Check that every process started by a test has ended when the run ends."""
     yield
     children = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs([child for child in children if not _is_helper(child)], timeout=_CHILDREN_END_S_MAX)
@@ -248,7 +250,7 @@ def no_process_is_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def signals_are_given_back() -> Iterator[None]:
-    """A command that serves sets handlers. Run within a test's process, it would take the signals of later tests."""
+    """Restore signal handlers after each test: a command that serves, run within the test's process, sets its own."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -257,16 +259,16 @@ def signals_are_given_back() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_connection_is_left() -> Iterator[None]:
-    """Every one that a test and its own fixtures open is closed when it ends.
+    """Check that every connection opened by a test or its own fixtures is closed when it ends.
 
-    Else they would warn in whichever test the collection of garbage comes to.
+    Otherwise the garbage collector would warn of it in an unrelated test.
     """
     with unclosed.none_left():
         yield
 
 
 def _is_helper(process: psutil.Process) -> bool:
-    """Ends with the tests: the server of prestarted processes, and Python's own helper of multiprocessing."""
+    """Return True for processes that end with the run: the server of prestarted processes, multiprocessing's helper."""
     if process.pid == prestarted.server_pid():
         return True
     try:
@@ -277,7 +279,7 @@ def _is_helper(process: psutil.Process) -> bool:
 
 @pytest.fixture(scope="session")
 def memory_dir() -> Iterator[Path]:
-    """A directory of this process within that of the run, with a path that is short enough for sockets."""
+    """A directory of this process within that of the run, with a path short enough for sockets."""
     with TemporaryDirectory(dir=os.environ[_RUN_DIR]) as directory:
         yield Path(directory)
 
@@ -311,7 +313,7 @@ def postgres(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Postg
 
 @pytest.fixture
 def fsync(postgres: PostgresServer) -> Iterator[None]:
-    """The server runs with fsync, as it does for users: for tests of what judges its settings."""
+    """The server of `postgres` with fsync on, as users run it, for tests that check its settings."""
     if not isinstance(postgres, MemoryPostgres | PrivatePostgres):
         yield
         return
@@ -321,7 +323,7 @@ def fsync(postgres: PostgresServer) -> Iterator[None]:
 
 
 def _set(server: PostgresServer, **settings: str) -> None:
-    """Returns when sessions that begin now see it."""
+    """Change a setting and return when new sessions see it."""
     with psycopg.connect(server.url("postgres"), autocommit=True, connect_timeout=10) as connection:
         for name, value in settings.items():
             connection.execute(f"alter system set {name} = '{value}'".encode())
@@ -355,7 +357,7 @@ def mariadb(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[MariaD
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Kafka]:
-    """A running Kafka, one node unless it is somebody else's; without one the test is skipped."""
+    """A running Kafka, one node unless it is external; without one the test is skipped."""
     chosen: str = request.config.getoption("--kafka")
     if chosen == "testcontainers":
         with kafka_server.kafka_in_container() as running:
@@ -368,7 +370,7 @@ def kafka(request: pytest.FixtureRequest, memory_dir: Path) -> Iterator[Kafka]:
 
 @pytest.fixture
 def private_kafka(kafka: Kafka) -> PrivateKafka:
-    """The node of `kafka`, for tests of what it is set to; skipped on somebody else's."""
+    """The private node of `kafka`, for tests of its settings; skipped with an external Kafka."""
     if not isinstance(kafka, PrivateKafka):
         pytest.skip("needs a Kafka with the settings of the tests: leave out --kafka")
     return kafka
@@ -376,7 +378,7 @@ def private_kafka(kafka: Kafka) -> PrivateKafka:
 
 @pytest.fixture(scope="session")
 def kafka_cluster(memory_dir: Path) -> Iterator[PrivateKafka]:
-    """Three nodes, three copies of each partition, of which two must be there for a write."""
+    """A Kafka of three nodes with three copies of each partition, two of which a write needs."""
     yield from _private_kafka(memory_dir / "kafka-cluster", nodes=3)
 
 
@@ -389,7 +391,7 @@ def _private_kafka(directory: Path, *, nodes: int) -> Iterator[PrivateKafka]:
 
 @pytest.fixture
 def kafka_prefix() -> str:
-    """What stands before each topic of a test, so that tests share a Kafka."""
+    """The prefix of all topics of a test, so that tests can share a Kafka."""
     return f"t{uuid.uuid4().hex[:12]}-"
 
 
@@ -411,7 +413,7 @@ def database_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def notify_template(postgres: PostgresServer) -> Iterator[str]:
-    """The name of a database at the newest revision, to be copied."""
+    """The name of a template database at the newest revision."""
     name = _new_name()
     migrate.upgrade(postgres.create_database(name))
     yield name
@@ -420,13 +422,13 @@ def notify_template(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
-    """A fresh Notify database at the newest revision, with an identity of its own."""
+    """A fresh Notify database at the newest revision, with its own identity."""
     yield from _notify_database(postgres, notify_template)
 
 
 @pytest.fixture
 def other_notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
-    """Another one beside notify_url."""
+    """A second Notify database beside notify_url."""
     yield from _notify_database(postgres, notify_template)
 
 
@@ -441,7 +443,7 @@ def _notify_database(postgres: PostgresServer, notify_template: str) -> Iterator
 
 @pytest.fixture
 def start_broker(notify_url: str, tmp_path: Path) -> Iterator[StartBroker]:
-    """Starts broker processes with options of `txmsg broker`, on notify_url unless storage= names another."""
+    """A function that starts broker processes with options of `txmsg broker`, on notify_url unless storage= is set."""
     brokers: list[BrokerProcess] = []
 
     def start(*options: str, storage: str = notify_url) -> BrokerProcess:

@@ -1,4 +1,4 @@
-"""What each test costs: time, CPU time of its process and of those that it starts, and the lines that it waits at.
+"""Measure the costs of each test: time, CPU time of its process and children, and the lines at which it waits.
 
 A plugin of pytest, for Linux: `pytest -p tests.costs --costs FILE` appends a line of JSON for each test, also with -n.
 Afterwards `python -m tests.costs FILE` prints the slowest as a table.
@@ -25,12 +25,12 @@ import pytest
 
 _SAMPLE_S = 0.05
 _PROCESSES_S_MIN = 0.1
-"""To read what all processes used takes milliseconds: it is done once for tests that together are shorter."""
+"""Reading the usage of all processes takes milliseconds: shorter tests share one reading."""
 _PLACES_MAX = 3
 _ROOT = f"{Path(__file__).parents[1]}{os.sep}"
 _OURS = tuple(f"{_ROOT}{name}{os.sep}" for name in ("tests", "txmsg", "examples"))
 _OF_ANYIO = "_run_tests_and_fixtures"
-"""The coroutine in which it runs tests that are coroutines."""
+"""The coroutine that runs coroutine tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,7 +83,7 @@ class _Costs:
 
 
 def _places(of_thread: int) -> Iterator[str]:
-    """Where a thread is, if it still runs. Keeps no frame: what it refers to would live until the next look."""
+    """Return where a thread is, if it still runs. Keeps no frame, which would keep its variables alive."""
     # A collection within _current_frames that frees a threading.local waits for a lock that this thread holds, and no
     # thread runs any more (Python 3.11).
     gc.disable()
@@ -96,7 +96,7 @@ def _places(of_thread: int) -> Iterator[str]:
 
 
 def _place(innermost: FrameType) -> str:
-    """The innermost line of ours that runs, or that the test awaits."""
+    """Return the innermost line of this repository that runs or that the test awaits."""
     frame: FrameType | None = innermost
     while isinstance(frame, FrameType):  # now and then Python 3.11 gives another object for a frame that is just left
         if frame.f_code.co_name == "run_forever":
@@ -133,7 +133,7 @@ def _line(frame: FrameType) -> str:
 
 
 def _processes_cpu_s() -> float:
-    """CPU time of all processes below this one, also of ended ones; not of daemons, as PostgreSQL is."""
+    """Return the CPU time of all child processes, including ended ones; without daemons such as PostgreSQL."""
     parent: dict[int, int] = {}
     used: dict[int, int] = {}
     for name in os.listdir("/proc"):
@@ -154,7 +154,7 @@ def _processes_cpu_s() -> float:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--count", type=int, default=60, help="of tests (60)")

@@ -1,4 +1,4 @@
-"""Runs the tests that meet a database with each version of it, and writes the table of docs/tested-on.md.
+"""Run the tests that use a database with each version of it, and write the table of docs/tested-on.md.
 
 python -m tests.databases --page docs/tested-on.md
 python -m tests.databases postgresql-15 mysql --part business
@@ -42,7 +42,7 @@ PARTS: Final = {
     "notify": ("tests/integration", *(f"--ignore={path}" for path in (*_FLOWS, *_SCHEMA))),
     "operations": ("tests/doctor", "tests/console", "tests/metrics", "tests/acceptance"),
 }
-"""Arguments for pytest. Of these tests those run that use the server, on PostgreSQL without the long ones."""
+"""Arguments of pytest. Only tests that use the server run; on PostgreSQL without the long ones."""
 DATABASES: Final = tuple(
     [f"postgresql-{version}" for version in VERSIONS]
     + [version if version == "mysql" else f"mariadb-{version}" for version in mariadb_server.VERSIONS]
@@ -51,7 +51,7 @@ _PART_S_MAX: Final = 5400
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
+    """Run the tests and return the exit status."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run of pytest is ended, too
     passed = True
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command-line parser."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.databases", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -112,7 +112,7 @@ def met(database: str, part: str, options: argparse.Namespace) -> DatabaseRun:
 
 
 def version_of(database: str) -> tuple[str, str]:
-    """Product and version, as a server of it says."""
+    """Return product and version, as reported by the server."""
     with tempfile.TemporaryDirectory() as empty:
         directory = Path(empty, "private", "server")  # PostgreSQL's user passes through the two above it
         directory.parent.mkdir()
@@ -129,7 +129,7 @@ def version_of(database: str) -> tuple[str, str]:
 
 
 def git(*arguments: str) -> str:
-    """The output of a git command in the repository."""
+    """Return the output of a git command in the repository."""
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -1,4 +1,4 @@
-"""Programs of another release of Debian, which run here without being installed.
+"""Programs of another Debian release, run here without installing them.
 
 debootstrap brings the packages into the user's cache, with all that they need; they are unpacked, not configured. Each
 program then runs with the loader and the libraries of its own release.
@@ -26,7 +26,8 @@ exec "$root/lib64/ld-linux-x86-64.so.2" --library-path "$libraries" "$0.of-debia
 
 
 def programs_of(suite: str, packages: Sequence[str], names: Sequence[str]) -> Path:
-    """The usr directory of packages and what they need, brought if it is not there yet. Processes may call it at once.
+    """Return the usr directory of packages and their dependencies, downloaded if it is missing. Safe to call from
+    several processes.
 
     names: their programs that can be run, such as sbin/mysqld. Needs amd64, and at the first call root, debootstrap and
     dpkg-deb.

@@ -1,4 +1,4 @@
-"""A business table for tests of the inbox: a row for each time that a message had its effect."""
+"""A business table for tests of the inbox, with a row for each effect of a message."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class Effect(Base):
 
 
 def effects(engine: Engine) -> Counter[str]:
-    """How often each message had its effect."""
+    """Return the number of effects of each message."""
     with engine.connect() as connection:
         return Counter(connection.execute(select(Effect.message_id)).scalars())

@@ -1,4 +1,4 @@
-"""The texts of errors as data: those that the code can raise, and those that docs/errors.md explains.
+"""Texts of errors as data: those that the code can raise and those that docs/errors.md explains.
 
 `…` stands for any text in both.
 """
@@ -24,7 +24,7 @@ _VALUES_IN_A_ROW = re.compile(r"…(\s*…)+")
 
 
 class Row(NamedTuple):
-    """One text of an error: this class with a text that matches the pattern."""
+    """A text of an error: this class with a text that matches the pattern."""
 
     kind: str
     text: str
@@ -32,14 +32,14 @@ class Row(NamedTuple):
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """What a text with `…` in it stands for."""
+    """Return the pattern for a text in which `…` stands for anything."""
     pieces = _VALUES_IN_A_ROW.sub("…", text).split("…")
     return re.compile(".*".join(re.escape(piece) for piece in pieces), re.DOTALL)
 
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Every row of the page whose second cell begins with the name of an error class."""
+    """Return every row of the page whose second cell begins with the name of an error class."""
     found = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip().replace(r"\|", "|") for cell in _CELL_BORDER.split(line)]
@@ -50,14 +50,14 @@ def rows() -> tuple[Row, ...]:
 
 @cache
 def rows_of_code() -> tuple[Row, ...]:
-    """Every text that an error is made with somewhere in txmsg."""
+    """Return every text with which txmsg creates an error."""
     sources = [path for path in Path(txmsg.__file__).parent.rglob("*.py") if "wire/v1" not in path.as_posix()]
     texts = [found for path in sources for found in _texts_of(path)]
     return tuple(Row(kind, text, pattern_of(text)) for kind, text in texts)
 
 
 def _texts_of(path: Path) -> Iterator[tuple[str, str]]:
-    """The class and the text of every error that a file makes."""
+    """Yield class and text of every error that a file creates."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
             text = _text_of(node.args[0])
@@ -66,7 +66,7 @@ def _texts_of(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _text_of(node: ast.expr) -> str:
-    """A literal, or one put together of literals and values."""
+    """Return the text of a literal or of a concatenation of literals and values."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -79,6 +79,6 @@ def _text_of(node: ast.expr) -> str:
 
 
 def is_documented(error: BaseException) -> bool:
-    """Whether this text is one that the code gives this class: it says what to do, or the page does."""
+    """Return True if the code or the page has this text for the class of the error."""
     kinds = (type(error).__name__, _EITHER)
     return any(row.kind in kinds and row.pattern.fullmatch(str(error)) for row in rows_of_code())

@@ -1,7 +1,7 @@
-"""A Notify database that goes back to an earlier state while brokers run on, as after a restore or a lost tail.
+"""A Notify database that returns to an earlier state while brokers run, as after a restore or a lost tail.
 
-They reach it through proxies. While it is exchanged for a copy no connection of theirs is there, and to them nothing is
-but that connections broke: as in a quick failover.
+Brokers reach it through proxies. While it is replaced by a copy they have no connections: they only see broken
+connections, as in a quick failover.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 class Server(Protocol):
-    """What is needed of a PostgreSQL."""
+    """The interface of a PostgreSQL server that is needed here."""
 
     def url(self, dbname: str) -> str: ...
     def create_database(self, name: str, *, template: str | None = None) -> str: ...
@@ -30,7 +30,7 @@ class Server(Protocol):
 
 
 class GoingBack:
-    """The database at `url` of a server: `keep` copies its state, `go_back` returns to the copy, as often as called."""
+    """The database at `url` of a server: `keep` copies its state, `go_back` returns to the copy, also repeatedly."""
 
     def __init__(self, server: Server, url: str, proxies: Sequence[PostgresProxy]) -> None:
         name = make_url(url).database
@@ -55,7 +55,7 @@ class GoingBack:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nobody is connected. Sessions that do not come through a proxy must have ended."""
+        """Wait until nobody is connected. Sessions outside the proxies must have ended."""
         for proxy in self._proxies:
             proxy.refuse()
             proxy.cut_all()

@@ -1,4 +1,4 @@
-"""Settings that a database, a role or an environment may have for reasons of its own: txmsg depends on none of them."""
+"""Unusual settings of a database, a role or an environment, none of which txmsg may depend on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENVIRONMENT: Final = {
     "PGTZ": "Pacific/Chatham",
     "PGOPTIONS": "-c bytea_output=escape -c default_transaction_isolation=serializable",
 }
-"""The same for a process: stronger than what a database has set."""
+"""Settings of a process, which override those of a database."""
 
 _EVIL = """
 create schema evil;
@@ -43,17 +43,17 @@ create function evil.now() returns timestamptz language sql as $$ select '1999-0
 create function evil.set_config(text, text, boolean) returns text language sql as $$ select 'evil' $$;
 create function evil.cardinality(anyarray) returns int language sql as $$ select 0 $$;
 """
-"""Found before what PostgreSQL has under these names."""
+"""A schema searched before PostgreSQL's own."""
 
 
 def settings_of(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> dict[str, str]:
-    """Those that the server knows."""
+    """Return the settings that the server knows."""
     unknown = {"transaction_timeout"} if connection.info.server_version < 170000 else set()
     return {name: value for name, value in SETTINGS.items() if name not in unknown}
 
 
 def make_hostile(url: str) -> None:
-    """Gives the database these settings, for sessions that begin from now on."""
+    """Apply these settings to the database, for new sessions."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_EVIL)
         for name, value in settings_of(connection).items():

@@ -1,4 +1,4 @@
-"""Servers within the test's process, in a thread with a loop of their own: for what commands do not offer."""
+"""Servers within the test's process, in a thread with its own event loop, for settings that commands do not offer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 _WAIT_S = 60.0
 
 Serve = Callable[[Callable[[str], None], asyncio.Event], Coroutine[Any, Any, None]]
-"""Given what to call with its address, and what to stop at."""
+"""Runs the server: gets a function to call with its address, and an event at which to stop."""
 
 
 @contextmanager
 def served_in_thread(serve: Serve, *, thread_name: str) -> Iterator[str]:
-    """Runs a server; its address. At the end it stops in order, or this fails. What it raises, the test raises."""
+    """Run a server and yield its address. Fails unless it stops cleanly at the end; raises what the server raises."""
     ready: Future[str] = Future()
     ended: Future[None] = Future()
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Runs a command with a Kafka of three nodes, of which one after the other is killed and started again.
+"""Run a command with a three-node Kafka whose nodes are killed and restarted in turn.
 
     python -m tests.kafka_cluster --kill-every 20 txmsg demo trades --log {kafka} --kill
 
@@ -24,7 +24,7 @@ NODES: Final = 3
 
 
 class NodeKiller:
-    """Kills a node every so many seconds, inside `with`; the others answer meanwhile. Then it is started again."""
+    """Kills a node at regular intervals inside `with`, while the others answer, and restarts it."""
 
     def __init__(self, kafka: PrivateKafka, every_s: float, seed: int) -> None:
         self._kafka = kafka
@@ -53,7 +53,7 @@ class NodeKiller:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the command line of the module."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.kafka_cluster", description=(__doc__ or "").partition("\n")[0]
     )

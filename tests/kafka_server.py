@@ -1,4 +1,4 @@
-"""A private Apache Kafka for tests: nodes of KRaft on this machine, from the artifacts that Maven brings once.
+"""A private Apache Kafka for tests: KRaft nodes on this machine, from artifacts that Maven downloads once.
 
 The jars are kept in the user's cache, as Maven keeps its own. Needs Java 17 or newer, and Maven until they are there.
 """
@@ -29,13 +29,13 @@ from tests.waiting import until
 VERSION: Final = "4.3.1"
 _NAME, _ARTIFACT = f"kafka-{VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}"
 IMAGE: Final = "confluentinc/cp-kafka:8.2.0"
-"""What runs in a container."""
+"""The container image."""
 HOW_TO_INSTALL = (
     "Kafka cannot be run: `apt-get install --no-install-recommends default-jre-headless maven` (Debian), or name one "
     "of yours with --kafka=HOST:PORT"
 )
 USER, PASSWORD = "reader", "reader's password"
-"""Of the listener that asks for a password, whom ACLs may refuse; who comes without a password may do everything."""
+"""Users of the listener with passwords, restricted by ACLs; users of the other one may do everything."""
 _START_S_MAX = 300.0
 _STOP_S_MAX = 60.0
 _ANSWER_S_MAX = 60.0
@@ -48,7 +48,7 @@ def is_installed() -> bool:
 
 
 def _shared_settings(copies: int) -> dict[str, int | str]:
-    """What tests rely on, wherever a node runs."""
+    """Return the settings that tests rely on, for any kind of node."""
     enough = min(2, copies)
     return {
         "auto.create.topics.enable": "true",  # as it is in Kafka: what asks for a topic must not create it
@@ -73,17 +73,17 @@ class Kafka(Protocol):
 
     @property
     def servers(self) -> str:
-        """HOST:PORT, with commas between several."""
+        """The bootstrap servers: HOST:PORT, separated by commas."""
         ...
 
     @property
     def address(self) -> str:
-        """As `open_log` has it, without a prefix."""
+        """The address for `open_log`, without a prefix."""
         ...
 
 
 class ExternalKafka:
-    """One that somebody else runs."""
+    """A Kafka that runs outside of the tests."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
@@ -92,7 +92,7 @@ class ExternalKafka:
 
 @contextmanager
 def kafka_in_container() -> Iterator[ExternalKafka]:
-    """A node that Docker runs."""
+    """A Kafka node in Docker."""
     from testcontainers.community.kafka import KafkaContainer
 
     container = KafkaContainer(IMAGE).with_kraft()
@@ -103,7 +103,7 @@ def kafka_in_container() -> Iterator[ExternalKafka]:
 
 
 class KafkaNode:
-    """A node, which is broker and controller. It keeps its ports and its data when it is started again."""
+    """A Kafka node, both broker and controller. It keeps its ports and its data across restarts."""
 
     def __init__(self, directory: Path, number: int) -> None:
         self.number = number
@@ -115,11 +115,11 @@ class KafkaNode:
 
     @property
     def log(self) -> str:
-        """What it has written."""
+        """The log of the node."""
         return (self.directory / "output").read_text(errors="replace")
 
     def format(self, cluster_id: str, nodes: int, voters: str, changed: Mapping[str, int | str]) -> None:
-        """Makes its directory. changed: settings that are not as for others."""
+        """Create its directory. changed: settings that differ from the defaults."""
         self.directory.mkdir(parents=True)
         copies = min(3, nodes)
         settings = {
@@ -152,7 +152,7 @@ class KafkaNode:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def set(self, settings: Mapping[str, object]) -> None:
-        """Sets this from its next start on."""
+        """Change a setting from the next start on."""
         with Path(self._settings).open("a") as file:
             file.writelines(f"{name}={value}\n" for name, value in settings.items())
 
@@ -165,7 +165,7 @@ class KafkaNode:
         return ["java", *options, "-cp", f"{jars(_NAME, _ARTIFACT)}/*", main]
 
     def start(self) -> None:
-        """Begins to start it."""
+        """Start it without waiting."""
         with (self.directory / "output").open("ab") as output:
             self._process = subprocess.Popen(
                 [*ENDING_WITH_PARENT, *self._java("kafka.Kafka"), self._settings],
@@ -180,27 +180,27 @@ class KafkaNode:
         return self._process is not None and self._process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Sends it a signal, such as SIGSTOP."""
+        """Send it a signal, such as SIGSTOP."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends it as a crash does. Ending one that has ended is fine."""
+        """Kill it, as in a crash. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_STOP_S_MAX)
 
     def stop(self) -> None:
-        """Ends it in order."""
+        """Stop it cleanly."""
         self.signal(signal.SIGTERM)
         assert self._process is not None
         self._process.wait(_STOP_S_MAX)
 
 
 class PrivateKafka:
-    """One node or several, inside `with`, in a directory that is removed afterwards.
+    """One or several nodes inside `with`, in a directory that is removed afterwards.
 
-    settings: of all nodes, which are not as for others.
+    settings: of all nodes, where they differ from the defaults.
     """
 
     def __init__(self, directory: Path, nodes: int = 1, settings: Mapping[str, int | str] | None = None) -> None:
@@ -233,7 +233,7 @@ class PrivateKafka:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def wait_until_ready(self, *, nodes: int | None = None) -> None:
-        """Returns when so many nodes (all, unless told otherwise) answer."""
+        """Return when so many nodes (by default all) answer."""
         wanted = len(self.nodes) if nodes is None else nodes
         client = admin(self, {"reconnect.backoff.max.ms": "200"})
 
@@ -251,12 +251,12 @@ class PrivateKafka:
 
 
 def admin(kafka: Kafka, config: Mapping[str, str] | None = None) -> AdminClient:
-    """An administrator of it, which logs nothing."""
+    """Return an admin client that logs nothing."""
     return AdminClient({"bootstrap.servers": kafka.servers, "log_level": 0, **(config or {})})
 
 
 def create_topic(kafka: Kafka, name: str, partitions: int = 1, **config: str) -> None:
-    """Creates a topic of Kafka. config: its settings, _ for each dot."""
+    """Create a Kafka topic. config: its settings, with _ for each dot."""
     client = admin(kafka)  # kept until the answer is there
     topic = NewTopic(name, partitions, config={key.replace("_", "."): value for key, value in config.items()})
     client.create_topics([topic])[name].result(_ANSWER_S_MAX)

@@ -1,4 +1,4 @@
-"""Which objects of a class are in memory."""
+"""Find the objects of a class that are in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Kind = TypeVar("Kind")
 
 
 def living(*kinds: type[Kind]) -> list[Kind]:
-    """All that the garbage collector knows of, whatever else a test before has left there.
+    """Return all objects of the class that the garbage collector knows, including those of earlier tests.
 
     Their own class counts: `isinstance` would also ask for `__class__`, which a lazy object of Django answers by
     looking for settings.

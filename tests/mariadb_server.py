@@ -1,4 +1,4 @@
-"""A private MariaDB or MySQL for tests, with a data directory and a socket of its own.
+"""A private MariaDB or MySQL for tests, with its own data directory and socket.
 
 It is the installed `mariadbd` (on Debian the packages mariadb-server-core and mariadb-client-core are enough; they
 install no service), or one of VERSIONS, whose programs Maven or debootstrap bring into the user's cache.
@@ -32,7 +32,7 @@ _SUITES: Final = {"10.11": "bookworm", "11.8": "trixie", "mysql": "sid"}
 Maven's newest MySQL is 8.0.15, which makes no index in a table with an expression as a default (error 1067).
 """
 VERSIONS: Final = ("10.11", "11.4", "11.8", "mysql")
-"""What `--mariadb` takes: releases of MariaDB, and MySQL."""
+"""Values of `--mariadb`: releases of MariaDB, and MySQL."""
 HOW_TO_INSTALL = (
     "MariaDB's server is not installed: `apt-get install --no-install-recommends mariadb-server-core "
     "mariadb-client-core` (Debian), or name a server of yours with --mariadb=mariadb+pymysql://user@host/db"
@@ -50,7 +50,7 @@ if hasattr(libc, "prctl"):  # Linux
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 _STARTER = (sys.executable, "-c", _END_WITH_PARENT)
-"""In a process of its own, not in preexec_fn: the tests have threads, which do not survive a fork."""
+"""A separate program, not preexec_fn: the tests have threads, which do not survive a fork."""
 
 
 def is_installed() -> bool:
@@ -58,18 +58,18 @@ def is_installed() -> bool:
 
 
 class MariaDBServer:
-    """A running server, by a URL whose user may create databases."""
+    """A running server, with a URL whose user may create databases."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
 
     @property
     def url(self) -> URL:
-        """Of no database."""
+        """The URL without a database."""
         return self._url
 
     def create_database(self, name: str) -> str:
-        """Creates it, and returns its URL with the sync driver."""
+        """Create a database and return its URL with the sync driver."""
         self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         return self._url.set(database=name).render_as_string(hide_password=False)
 
@@ -84,13 +84,15 @@ class MariaDBServer:
 
 
 class PrivateMariaDB(MariaDBServer):
-    """Runs inside `with`, in a directory that is removed afterwards; ends also when this process is killed."""
+    """A MariaDB server inside `with`, in a directory that is removed afterwards; it also ends when this process is
+    killed.
+    """
 
     _driver = "mariadb+pymysql"
     _server_options: tuple[str, ...] = ("--innodb-log-file-size=48M",)
 
     def __init__(self, directory: Path, version: str | None = None) -> None:
-        """version: one of VERSIONS; None: the installed one."""
+        """Prepare a server. version: one of VERSIONS; None: the installed one."""
         directory.mkdir(exist_ok=True)
         self._programs = None if version is None else _brought(version)
         self._data_dir = directory / "data"
@@ -146,7 +148,7 @@ class PrivateMariaDB(MariaDBServer):
         return [self._program("mariadb-install-db"), *options, f"--basedir={self._programs}"]
 
     def _program(self, name: str) -> str:
-        """Its path among programs that were brought, whose directories differ."""
+        """Return the path of a program among downloaded ones, whose directories differ."""
         found = shutil.which(name, path=os.pathsep.join(f"{self._programs}/{each}" for each in _DIRECTORIES))
         assert found is not None, f"{self._programs} has no {name}"
         return found
@@ -164,7 +166,7 @@ class PrivateMariaDB(MariaDBServer):
 
 
 class PrivateMySQL(PrivateMariaDB):
-    """The same with MySQL."""
+    """A MySQL server inside `with`, otherwise as `PrivateMariaDB`."""
 
     _driver = "mysql+pymysql"
     _server_options = ("--mysqlx=OFF", "--skip-log-bin", "--secure-file-priv=NULL")
@@ -181,12 +183,12 @@ class PrivateMySQL(PrivateMariaDB):
 
 
 def private_server(directory: Path, version: str) -> PrivateMariaDB:
-    """One of VERSIONS, to be entered."""
+    """Return a server of one of VERSIONS, to be entered."""
     return PrivateMySQL(directory) if version == "mysql" else PrivateMariaDB(directory, version)
 
 
 def _brought(version: str) -> Path:
-    """The directory that a server takes as its basedir."""
+    """Return the directory that a server uses as its basedir."""
     if version == "mysql":
         return programs_of(_SUITES[version], ["mysql-server-core"], ["sbin/mysqld"])
     if version in _SUITES:

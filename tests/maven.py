@@ -1,4 +1,4 @@
-"""Jars that tests run, as Maven brings them once into the user's cache."""
+"""Jars for tests, downloaded once by Maven into the user's cache."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 
 
 def are_at_hand(name: str) -> bool:
-    """Whether there is a Java, and the jars or a Maven to bring them."""
+    """Return True if there is a Java, and the jars or a Maven to download them."""
     return shutil.which("java") is not None and (cached(name).exists() or shutil.which("mvn") is not None)
 
 
 def jars(name: str, *coordinates: str, only: str = "") -> Path:
-    """The directory of these jars, filled by Maven when it is not there yet. Processes may call it at once.
+    """Return the directory of these jars, filled by Maven if it is missing. Safe to call from several processes.
 
     coordinates: GROUP:ARTIFACT:VERSION of each, which comes with all that it needs. only: artifacts with commas between
     them; the others are left out. Raises CalledProcessError when Maven does not find one.

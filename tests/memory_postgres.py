@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL as tests share it: in memory, without fsync, with a database for each test."""
+"""The embedded PostgreSQL that tests share: in memory, without fsync, with a database for each test."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from txmsg.broker.embedded import EmbeddedPostgres
 
 
 class MemoryPostgres(EmbeddedPostgres):
-    """Makes and drops databases by one session, and copies their files: half of what EmbeddedPostgres takes for it.
+    """An EmbeddedPostgres that creates and drops databases over one session and copies their files, in half the time.
 
-    A checkpoint on each side, which the latter avoids, costs nothing where nothing is written to a disk.
+    Copying files needs a checkpoint before and after, which costs nothing without a disk.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -28,7 +28,7 @@ class MemoryPostgres(EmbeddedPostgres):
         super().stop()
 
     def create_database(self, name: str = "txmsg", *, template: str | None = None) -> str:
-        """A new one."""
+        """Create a database and return its URL."""
         statement = sql.SQL("create database {} template {} strategy file_copy")
         self._execute(statement.format(sql.Identifier(name), sql.Identifier(template or "template0")))
         return self.url(name)

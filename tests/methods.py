@@ -1,4 +1,4 @@
-"""All methods that servers answer, and what their messages are made of: of Protobuf, and dataclasses."""
+"""All methods of the servers and the fields of their messages, of Protobuf and of dataclasses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_PROTOBUF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A field of a message. kind: of one item: a message, str, bytes, int, float, bool, UUID, datetime or Any.
+    """A field of a message. kind: type of one item: a message, str, bytes, int, float, bool, UUID, datetime or Any.
 
     choices: the only texts that it may be. number: what Protobuf calls its type; 0 in a dataclass.
     """
@@ -60,13 +60,13 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def every_method() -> dict[str, Method[Any, Any]]:
-    """By its name on the wire."""
+    """Return every method by its name on the wire."""
     services = [each for module in _modules() for each in vars(module).values() if isinstance(each, type)]
     return {method.name: method for service in services for method in methods_of(service).values()}
 
 
 def parts_of(kind: Any) -> dict[str, Part]:
-    """The fields of a message, by name."""
+    """Return the fields of a message, by name."""
     if is_dataclass(kind):
         hints = get_type_hints(kind, include_extras=True)
         return {
@@ -112,7 +112,7 @@ def _of_descriptor(field: Any) -> Part:
 
 
 def made(kind: Any, /, **values: Any) -> Any:
-    """A message with these values, whose required fields have something: a dataclass or one of Protobuf."""
+    """Return a message with these values and with something in its required fields: a dataclass or one of Protobuf."""
     if is_dataclass(kind):
         required = {part.name: _nothing(part) for part in parts_of(kind).values() if part.is_required}
         return kind(**required | values)  # type: ignore[operator]  # mypy takes it for an instance
@@ -132,7 +132,7 @@ def _nothing(part: Part) -> Any:
 
 
 def unchecked(message: Any) -> bytes:
-    """Its bytes, also where a field has what it cannot have. message: of Protobuf, or JSON's own values."""
+    """Return the encoded message, even with invalid values in fields. message: of Protobuf, or values of JSON."""
     if isinstance(message, Message):
         return message.SerializeToString()
     return json.dumps(message, default=_plain).encode()

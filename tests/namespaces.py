@@ -1,4 +1,4 @@
-"""Programs in namespaces of their own, by `unshare`: a machine whose network or /tmp is another one. Needs root."""
+"""Run programs in their own namespaces with `unshare`, with another network or /tmp. Needs root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSHARE = ("unshare", "--net", "--mount")
 
 @cache
 def why_not() -> str:
-    """Why no program can be run in a namespace here; "" if it can."""
+    """Return the reason why no program can run in a namespace here; "" if it can."""
     if shutil.which("unshare") is None:
         return "unshare is not installed (Debian: util-linux)"
     for command in (only_ipv6("true"), with_read_only_tmp("true")):
@@ -30,12 +30,12 @@ def why_not() -> str:
 
 
 def only_ipv6(*command: str) -> Sequence[str]:
-    """The command, with a network whose only address is ::1."""
+    """Return the command with a network whose only address is ::1."""
     return [*_UNSHARE, sys.executable, __file__, *command]
 
 
 def with_read_only_tmp(*command: str) -> Sequence[str]:
-    """The command, with a /tmp that nobody can write."""
+    """Return the command with a read-only /tmp."""
     return [
         *_UNSHARE,
         "sh",

@@ -1,4 +1,4 @@
-"""Children of a supervisor without processes, for tests of what it decides."""
+"""Children of a supervisor without processes, for tests of its decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from txmsg.runtime.child import Child
 
 
 class NoProcess:
-    """What a Child needs of a process. It prints nothing, and runs until a signal, or the test sets its status."""
+    """The part of a process that a Child uses. It prints nothing, and runs until a signal or until the test sets its
+    status.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -30,7 +32,7 @@ class NoProcess:
 
 
 class ProcesslessChild(Child):
-    """A child of which only the process is missing. pid: any number, as nothing is sent to it."""
+    """A child without a process. pid: any number, as nothing is sent to it."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class ProcesslessChild(Child):
 
 
 class NoAudience:
-    """Nobody looks at the demo."""
+    """An audience of a demo that shows nothing."""
 
     def phase(self, title: str, steps: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What keeps programs that know nothing of their parent, such as a Java, from outliving one that was killed."""
+"""Make programs that do not watch their parent, such as Java, end with a killed parent."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ if hasattr(libc, "prctl"):  # Linux
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 ENDING_WITH_PARENT: Final = (sys.executable, "-c", _PROGRAM)
-"""Before a command: the kernel kills it when the thread that started it is gone."""
+"""Prefix of a command: the kernel kills it when the thread that started it ends."""

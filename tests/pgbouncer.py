@@ -1,4 +1,4 @@
-"""The real PgBouncer between a test and a database."""
+"""A real PgBouncer between a test and a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_installed() -> bool:
 
 @contextmanager
 def pgbouncer(url: str, mode: str, **settings: str) -> Iterator[str]:
-    """A URL of the same database through a PgBouncer with this pool_mode and these settings.
+    """Yield a URL of the same database through a PgBouncer with this pool_mode and these settings.
 
     It reaches the server by a proxy of this process, for it runs as another user if this one is root.
     """

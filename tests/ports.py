@@ -1,4 +1,4 @@
-"""Ports for the servers of tests. Processes of one run never get the same."""
+"""Ports for the servers of tests; processes of one run never get the same port."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from txmsg.wire.ports import free_ports, not_given
 
 
 def own_port() -> int:
-    """One that nobody has, and that no connection or server of another test is given when this one's server restarts.
+    """Return a free port that is not given to connections or other tests while its server restarts.
 
-    Every so-and-so-many-th is this process's, of those that programs that are tested do not take by themselves.
+    Each process of the run has every n-th port of those that tested programs do not choose by themselves.
     """
     return next(_ports)
 

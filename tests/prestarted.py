@@ -1,4 +1,4 @@
-"""Python processes that have imported everything before they begin: most of what starting a broker costs is imports.
+"""Python processes that have imported everything in advance: imports are most of the start time of a broker.
 
     process = start("txmsg.ops.cli.main", "broker", "--listen", "127.0.0.1:0", stderr=log)
 
@@ -39,7 +39,7 @@ _IMPORTED = (
     "txmsg.binlog.mirror",
     "txmsg.binlog.verifier.compare",
 )
-"""What brokers, MetaQ servers and tailers load. None of txmsg.ops.cli: its main module is to be the process's own."""
+"""Modules of brokers, MetaQ servers and tailers. None of txmsg.ops.cli: each process imports its own main module."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """NumPy and PyArrow start threads when they are imported, unless they are told not to."""
 _THREADS = Path("/proc/self/task")
@@ -49,7 +49,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class Prestarted:
-    """A process that was started here, with as much of the interface of subprocess.Popen as tests use.
+    """A prestarted process, with the part of the interface of subprocess.Popen that tests use.
 
     Threads may share it, as one that kills it does with one that waits until it is ready.
     """
@@ -69,13 +69,13 @@ class Prestarted:
         self.pid = int(first)
 
     def poll(self) -> int | None:
-        """The exit status, if it has ended: -N by signal N."""
+        """Return the exit status if it has ended: -N after signal N."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Returns the exit status when it has ended; raises subprocess.TimeoutExpired if that is not in time."""
+        """Wait for the end and return the exit status; raises subprocess.TimeoutExpired after the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.returncode is None:
             if self._told.endswith(b"\n"):
@@ -88,7 +88,7 @@ class Prestarted:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """Nothing if it has ended."""
+        """Send a signal, unless it has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it has just ended; its server, whose child it is, has yet to say so
                 os.kill(self.pid, signum)
@@ -100,7 +100,7 @@ class Prestarted:
         self.send_signal(signal.SIGKILL)
 
     def _hear(self, timeout_s: float | None) -> bool:
-        """Takes what the server says of this process; False if it says nothing in this time."""
+        """Read what the server reports of this process; False if it reports nothing in time."""
         if not select.select([self._status_fd], [], [], timeout_s)[0]:
             return False
         with self._hearing:
@@ -119,7 +119,7 @@ def start(
     new_session: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Prestarted:
-    """Begins `python -m module arguments`; its `stdout`, and with has_stdin its `stdin`, are pipes."""
+    """Start `python -m module arguments`; its `stdout`, and with has_stdin its `stdin`, are pipes."""
     with ExitStack() as given:  # these ends are the process's: closed here when it has them
 
         def pipe() -> tuple[int, int]:
@@ -148,7 +148,7 @@ def start(
 
 
 def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> Prestarted:
-    """For txmsg.runtime.child.Child."""
+    """Start a process for txmsg.runtime.child.Child."""
     module, *arguments = command
     return start(module, *arguments, stderr=stderr, has_stdin=True, new_session=True, environment=environment)
 
@@ -192,12 +192,12 @@ def _server() -> _Server:
 
 
 def server_pid() -> int | None:
-    """Of the server of this process, if it has one."""
+    """The pid of the server of this process, if it has one."""
     return None if _the_server is None else _the_server.pid
 
 
 def end_server() -> None:
-    """Ends it; processes that it has forked live on."""
+    """End the server; processes that it has forked live on."""
     global _the_server  # noqa: PLW0603
     with _starting:
         if _the_server is not None:
@@ -263,7 +263,7 @@ def _read(control: socket.socket, size: int) -> bytes:
 
 
 def _become(asked: Mapping[str, object], fds: Sequence[int]) -> None:
-    """This process is from now on what was asked for."""
+    """Turn this process into the requested one."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard, fd in enumerate(fds):
         os.dup2(fd, standard)

@@ -1,4 +1,4 @@
-"""The real Prometheus: its server, private and on a port of its own, and `promtool`, which checks rules."""
+"""A real Prometheus: a private server on its own port, and `promtool`, which checks rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_installed() -> bool:
 
 
 def promtool(*words: str | Path) -> None:
-    """Fails with what it says unless it is content."""
+    """Run promtool and fail with its output unless it succeeds."""
     done = subprocess.run(
         ["promtool", *map(str, words)], capture_output=True, text=True, check=False, timeout=_CHECK_S_MAX
     )
@@ -34,27 +34,27 @@ def promtool(*words: str | Path) -> None:
 
 
 class Prometheus:
-    """A server that runs."""
+    """A running Prometheus server."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"
 
     def api(self, path: str, **query: str) -> Any:
-        """The data of an answer of its API."""
+        """Return the data of an answer of its API."""
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         with urllib.request.urlopen(url, timeout=_ANSWER_S_MAX) as answer:
             return json.load(answer)["data"]
 
     def values(self, expr: str) -> list[float]:
-        """Those of an instant query."""
+        """Return the values of an instant query."""
         return [float(found["value"][1]) for found in self.api("query", query=expr)["result"]]
 
     def alerts(self) -> dict[str, str]:
-        """The alerts that are pending or firing, and which of both."""
+        """Return the alerts that are pending or firing, with their state."""
         return {alert["labels"]["alertname"]: alert["state"] for alert in self.api("alerts")["alerts"]}
 
     def targets(self) -> dict[str, str]:
-        """The health of what it scrapes, by address; with the reason of those that are down."""
+        """Return the health of its targets by address, with the reason for those that are down."""
         return {
             target["labels"]["instance"]: target["lastError"] or target["health"]
             for target in self.api("targets")["activeTargets"]
@@ -63,7 +63,7 @@ class Prometheus:
 
 @contextmanager
 def running(targets: Sequence[str], rules: Path, directory: Path) -> Iterator[Prometheus]:
-    """One that scrapes these addresses each second."""
+    """A server that scrapes these addresses each second."""
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(rules)],

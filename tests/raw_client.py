@@ -1,4 +1,4 @@
-"""A client that sends whatever bytes it is given, and reads only when it is told to. It judges nothing that it gets."""
+"""A client that sends any bytes, and reads only when told to. It validates nothing that it receives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_SIZE_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Answer:
-    """What came for one call so far. pushed: messages of a call that gives many; reply: of any other."""
+    """The answer to one call so far. pushed: messages of a streaming call; reply: of any other."""
 
     pushed: list[bytes] = field(default_factory=list)
     reply: bytes | None = None
@@ -29,7 +29,7 @@ class Answer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the call has ended."""
+        """True if the call has ended."""
         return self.reply is not None or self.told is not None
 
     @property
@@ -40,7 +40,7 @@ class Answer:
 
 
 class RawClient:
-    """A connection that has greeted, and says that it answers no pings. For one thread."""
+    """A connection that has sent its greeting and does not answer pings. For one thread."""
 
     def __init__(self, address: str) -> None:
         if address.startswith(UNIX):
@@ -52,9 +52,9 @@ class RawClient:
             self.socket = socket.create_connection((host, int(port)), WAIT_S)
         self.read_bytes = 0
         self.answers: dict[int, Answer] = {}
-        """By call; those that were cancelled are not among them."""
+        """Answers by call, without cancelled calls."""
         self.gone: CallError | None = None
-        """Why the server takes no more calls, once it has said so."""
+        """The error with which the server refuses further calls, if it has sent one."""
         self._reader = FrameReader()
         self._has_greeted = False
         self._parts: dict[tuple[int, int], list[bytes]] = {}
@@ -70,14 +70,14 @@ class RawClient:
         self.socket.close()
 
     def begin(self, method: str, request: bytes, *, flags: int = LAST, timeout_ms: int = 0) -> int:
-        """Begins a call; its number. Without LAST in the flags, `push` sends more."""
+        """Begin a call and return its number. Without LAST in the flags, `push` sends more."""
         self._next_call += 1
         self.answers[self._next_call] = Answer()
         self._send(WireFrameKind.CALL, flags, self._next_call, call_head(method.encode("ascii"), timeout_ms) + request)
         return self._next_call
 
     def begin_with_all(self, method: str, requests: list[bytes]) -> int:
-        """Begins a call that takes many messages, and sends all of them; its number."""
+        """Begin a call with many request messages, send all of them, and return its number."""
         first, *rest = requests or [b""]
         call = self.begin(method, first, flags=0 if rest else LAST)
         for place, message in enumerate(rest, 1):
@@ -85,16 +85,18 @@ class RawClient:
         return call
 
     def push(self, call: int, message: bytes, *, flags: int = 0) -> None:
-        """Sends another message of a call."""
+        """Send another message of a call."""
         self._send(WireFrameKind.PUSH, flags, call, message)
 
     def cancel(self, call: int) -> None:
-        """Wants no more of a call."""
+        """Cancel a call."""
         self._send(WireFrameKind.CANCEL, 0, call, b"")
         self.answers.pop(call, None)
 
     def answer(self, call: int, *, within_s: float = WAIT_S) -> Answer:
-        """What came for a call when it has ended. Raises TimeoutError, or ConnectionError when the server closes."""
+        """Return the answer to a call when it has ended. Raises TimeoutError, or ConnectionError when the server
+        closes.
+        """
         deadline = time.monotonic() + within_s
         answer = self.answers[call]
         while not answer.is_whole:
@@ -102,7 +104,7 @@ class RawClient:
         return answer
 
     def read(self, within_s: float = WAIT_S) -> None:
-        """Reads once. Raises as `answer` does."""
+        """Read once. Raises as `answer` does."""
         if within_s <= 0:
             raise TimeoutError
         self.socket.settimeout(within_s)

@@ -1,4 +1,4 @@
-"""A process of a test that can be started again: what brokers, servers, tailers and the processes of chaos share."""
+"""A restartable process of a test, the base of brokers, servers, tailers and processes of chaos."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _END_S_MAX = 90.0
 
 
 class Restartable:
-    """One process after the other that runs the same module. A subclass says which, and with what arguments.
+    """Successive processes that run the same module. A subclass defines module and arguments.
 
     environment: for a process of another release, which imports other files than this one.
     spawn: for a program that is no module of Python. Default: what starts modules.
@@ -29,21 +29,21 @@ class Restartable:
     ) -> None:
         self.name = name
         self.log = log
-        """Where its stderr goes, over all starts."""
+        """The file of its stderr, over all starts."""
         self._environment = environment
         self._spawn = spawn or (prestarted.spawn if environment is None else spawn_module)
         self._child: Child | None = None
 
     def arguments(self) -> Sequence[str]:
-        """What the module is called with."""
+        """Return the arguments of the module."""
         raise NotImplementedError
 
     def on_line(self, line: str) -> None:
-        """Called with each line that it prints, on another thread."""
+        """Receive each line that the process prints, on another thread."""
 
     @property
     def child(self) -> Child:
-        """The process that was started last."""
+        """The latest process."""
         assert self._child is not None, f"{self.name} is not running"
         return self._child
 
@@ -53,11 +53,11 @@ class Restartable:
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started, and not ended by the test."""
+        """True if it was started and not ended by the test."""
         return self._child is not None
 
     def launch(self) -> None:
-        """Starts it, and waits for nothing."""
+        """Start it without waiting."""
         assert self._child is None, f"{self.name} is running"
         self._child = Child(
             self.name,
@@ -70,12 +70,14 @@ class Restartable:
         )
 
     def start(self) -> None:
-        """Returns when it is ready. Raises ChildFailed with the end of its log when it ends or takes too long."""
+        """Start it and return when it is ready. Raises ChildFailed with the end of its log when it ends or takes too
+        long.
+        """
         self.launch()
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Of what was launched: as `start`."""
+        """Wait until the launched process is ready, as `start` does."""
         try:
             self.child.wait_ready(_START_S_MAX)
         except BaseException:
@@ -83,20 +85,20 @@ class Restartable:
             raise
 
     def kill(self) -> None:
-        """SIGKILL. Killing what has ended is fine."""
+        """Send SIGKILL. Idempotent."""
         self.end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status. Stopping what has ended is fine."""
+        """Send SIGTERM and return the exit status. Idempotent."""
         return self.end(signal.SIGTERM)
 
     def restart(self, *, kill: bool = False) -> None:
-        """Ends it, by SIGKILL if asked, and starts it again."""
+        """End it, by SIGKILL if requested, and start it again."""
         self.end(signal.SIGKILL if kill else signal.SIGTERM)
         self.start()
 
     def end(self, how: signal.Signals) -> int:
-        """Sends a signal and returns the exit status, which must come in time."""
+        """Send a signal and return the exit status; fails if it does not end in time."""
         if self._child is None:
             return 0
         child, self._child = self._child, None
@@ -106,7 +108,7 @@ class Restartable:
         return status
 
     def pause(self) -> None:
-        """SIGSTOP: it lives, keeps its connections, and does nothing."""
+        """Send SIGSTOP: it keeps its connections and does nothing."""
         self.child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

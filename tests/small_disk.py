@@ -1,4 +1,4 @@
-"""A small disk, to be filled: a tmpfs, which only root may mount; elsewhere the test is skipped."""
+"""A small disk that a test can fill: a tmpfs, which only root may mount; otherwise the test is skipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEARLY_FULL: Final = b" WARNING txmsg.metaq.server.disk: "
 
 @contextmanager
 def small_disk(size_bytes: int) -> Iterator[Path]:
-    """A file system where the user that PostgreSQL runs as can look, too: not in root's tmp_path."""
+    """A small file system that the PostgreSQL user can access, unlike root's tmp_path."""
     place = Path(tempfile.mkdtemp(prefix="txmsg-disk-"))
     place.chmod(0o755)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0777", "tmpfs", str(place)]
@@ -33,7 +33,7 @@ def small_disk(size_bytes: int) -> Iterator[Path]:
 
 
 def fill(disk: Path, *, leave: int) -> Path:
-    """Writes a file that leaves so many bytes free; the file, to be deleted."""
+    """Write a file that leaves so many bytes free, and return it to be deleted."""
     ballast = disk / "ballast"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     with ballast.open("wb") as file:
@@ -43,7 +43,7 @@ def fill(disk: Path, *, leave: int) -> Path:
 
 @contextmanager
 def read_only(disk: Path) -> Iterator[None]:
-    """Nothing can be written meanwhile. No file of it may be open for writing."""
+    """Make the file system read-only during the block. No file of it may be open for writing."""
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     try:
         yield
@@ -52,5 +52,5 @@ def read_only(disk: Path) -> Iterator[None]:
 
 
 def but_for_the_disk(said: bytes) -> bytes:
-    """What processes said, without the warning that the disk of their log is nearly full: the machine's may be."""
+    """Return the output of processes without warnings that the disk of their log is nearly full, which may be true."""
     return b"".join(line for line in said.splitlines(keepends=True) if _NEARLY_FULL not in line)

@@ -1,4 +1,4 @@
-"""A PostgreSQL for tests that step its clock: the statements that run meet the clock that is set."""
+"""A PostgreSQL whose clock tests can step, even for running statements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEMPLATE = "template"
 
 
 class SteppedServer:
-    """A server whose clock is right, but for what `set_by` says."""
+    """A server whose clock is right until `set_by` changes it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,14 +44,14 @@ class SteppedServer:
 
     @contextmanager
     def empty(self) -> Iterator[str]:
-        """A fresh and empty database. Dropped at the end: one test need not delete the files of all."""
+        """A fresh, empty database, dropped at the end: a single test does not delete the files of all."""
         name = f"empty_{next(self._numbers)}"
         yield self._server.create_database(name)
         self._server.drop_database(name)
 
     @contextmanager
     def notify(self) -> Iterator[str]:
-        """A fresh Notify database. Dropped at the end."""
+        """A fresh Notify database, dropped at the end."""
         name = f"notify_{next(self._numbers)}"
         url = self._server.create_database(name, template=_TEMPLATE)
         with psycopg.connect(url, connect_timeout=10) as connection:
@@ -60,13 +60,13 @@ class SteppedServer:
         self._server.drop_database(name)
 
     def set_by(self, offset_s: float) -> None:
-        """From now on the clock is wrong by so much."""
+        """Shift the clock by so much from now on."""
         set_clock(self._directory, offset_s)
 
 
 @contextmanager
 def stepped_server() -> Iterator[SteppedServer]:
-    """Skips the test where there is no C compiler."""
+    """A server with a steppable clock; skips the test without a C compiler."""
     if compiler() is None:
         pytest.skip(HOW_TO_INSTALL_CC)
     with TemporaryDirectory(prefix="txmsg-stepped-") as name:

@@ -1,4 +1,4 @@
-"""A server of streams for tests, which leaves nothing open behind it."""
+"""A stream server for tests that leaves nothing open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAIT_S = 60.0
 async def answering(
     serve: Callable[[StreamReader, StreamWriter], Awaitable[None]], host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[str]:
-    """Serves each connection so within the block, at the address that is yielded. Then cuts off those that are open."""
+    """Serve each connection with the function within the block, at the yielded address; then cut open ones."""
     writers: list[StreamWriter] = []
     tasks: list[asyncio.Task[None]] = []
 

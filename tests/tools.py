@@ -18,7 +18,7 @@ HOW_TO_INSTALL_LOGROTATE = "logrotate is not installed: `apt-get install logrota
 
 
 def missing(*, mariadb: str, kafka: str) -> list[str]:
-    """What is missing and how to install it, a line each. mariadb, kafka: those options."""
+    """Return the missing programs and how to install them, one line each. mariadb, kafka: those options."""
     found = {
         mariadb_server.HOW_TO_INSTALL: mariadb != "installed" or mariadb_server.is_installed(),
         kafka_server.HOW_TO_INSTALL: kafka != "maven" or kafka_server.is_installed(),

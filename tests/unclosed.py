@@ -1,4 +1,4 @@
-"""Which connections to SQLite and PostgreSQL are open, and where each was opened.
+"""Find open connections to SQLite and PostgreSQL, with the place where each was opened.
 
 One that is collected while it is open warns: psycopg's on each Python, SQLite's on 3.13 and later, both without their
 origin, and in whichever test the collection comes. It always comes late, as a connection refers to itself. With this, a
@@ -34,7 +34,7 @@ _Connection: TypeAlias = "sqlite3.Connection | BaseConnection[Any]"
 
 
 class _Opening:
-    """Where a connection was opened, and to what."""
+    """Place and database of an opened connection."""
 
     def __init__(self, database: object) -> None:
         self._database = database
@@ -45,11 +45,11 @@ class _Opening:
         self.is_excused = _is_dropping or threading.get_ident() in _servers or self._is_of_spark()
 
     def _is_of_spark(self) -> bool:
-        """Its session keeps what a stream calls, and so the sink that closes the connection, until it ends itself."""
+        """Return True for connections of Spark sinks: the session keeps them until it ends."""
         return any("/py4j/" in code.co_filename for code, _ in self._stack)
 
     def __str__(self) -> str:
-        """The database, and the stack without pytest's frames."""
+        """Return the database and the stack without pytest's frames."""
         frames = [
             traceback.FrameSummary(code.co_filename, line, code.co_name)
             for code, line in reversed(self._stack)
@@ -79,7 +79,7 @@ _servers: set[int] = set()
 
 
 def install() -> None:
-    """Connections that are opened from now on are watched."""
+    """Watch connections that are opened from now on."""
     if sqlite3.connect is not sqlite3.dbapi2.connect or getattr(sqlite3.connect, "__module__", None) == __name__:
         return
     connect: Callable[..., sqlite3.Connection] = sqlite3.connect
@@ -94,7 +94,7 @@ def install() -> None:
 
 
 def install_for_postgresql() -> None:
-    """So are psycopg's. Not by the plugin: what it loads is in the projects of users, too."""
+    """Watch connections of psycopg. Not done by the plugin, which is also loaded in users' projects."""
     from psycopg import BaseConnection
 
     init = BaseConnection.__init__
@@ -107,13 +107,13 @@ def install_for_postgresql() -> None:
 
 
 def tasks_are_cancelled(url: str) -> AbstractContextManager[None]:
-    """For tests that cancel tasks which use this database: aiosqlite drops a connection whose opening is cancelled."""
+    """Ignore unclosed connections of cancelled tasks: aiosqlite drops a connection whose opening is cancelled."""
     return not_judged() if "aiosqlite" in url else nullcontext()
 
 
 @contextmanager
 def not_judged() -> Iterator[None]:
-    """Connections that are opened in the block may stay open."""
+    """Allow connections opened in the block to stay open."""
     global _is_dropping  # noqa: PLW0603 - connections are opened on threads of aiosqlite
     _is_dropping = True
     try:
@@ -124,7 +124,7 @@ def not_judged() -> Iterator[None]:
 
 @contextmanager
 def serving_several_tests() -> Iterator[None]:
-    """Connections that this thread opens in the block are of none of the tests that it serves."""
+    """Assign connections that this thread opens in the block to no test: they serve several."""
     _servers.add(threading.get_ident())
     try:
         yield
@@ -134,7 +134,7 @@ def serving_several_tests() -> Iterator[None]:
 
 @contextmanager
 def none_left(within_s: float = _CLOSES_S_MAX) -> Iterator[None]:
-    """Raises AssertionError unless all connections that are opened in the block are closed when it ends.
+    """Raise AssertionError unless all connections opened in the block are closed at its end.
 
     within_s: afterwards, as aiosqlite closes on a thread of its own.
     """
@@ -157,7 +157,7 @@ def _watch(connection: _Connection, opening: _Opening) -> None:
 
 
 def _open_connections() -> dict[_Connection, _Opening]:
-    """Those of this process that are judged, also those that only a collection of garbage would free."""
+    """Return the watched connections of this process, including those that only a garbage collection would close."""
     with _lock:
         known = list(_openings.items())
     return {each: opening for each, opening in known if _is_open(each) and not opening.is_excused}

@@ -1,4 +1,4 @@
-"""Waiting for what gives no sign but can be looked at."""
+"""Wait for conditions that can only be polled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Found = TypeVar("_Found")
 def until(
     look: Callable[[], _Found | None], *, within_s: float = _WITHIN_S, why: str = "it did not happen in time"
 ) -> _Found:
-    """What the look finds as soon as that is true; fails when it does not become so in time."""
+    """Poll until the result is true and return it; fail after the time limit."""
     deadline = time.monotonic() + within_s
     while not (found := look()):
         assert time.monotonic() < deadline, why
@@ -28,7 +28,7 @@ def until(
 
 
 async def until_async(look: Callable[[], _Found | None]) -> _Found:
-    """As `until`, for tests on a loop."""
+    """Poll as `until` does, for tests on an event loop."""
     async with asyncio.timeout(_WITHIN_S):
         while not (found := look()):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(_LOOK_S)
@@ -36,9 +36,9 @@ async def until_async(look: Callable[[], _Found | None]) -> _Found:
 
 
 def until_told(words: str, call: Callable[[], object]) -> TxmsgError:
-    """The error of a call that fails each time, when it says these words.
+    """Repeat a failing call until its error contains these words, and return the error.
 
-    It is made again until then: on a busy machine its time may be over before it is told why it fails.
+    On a busy machine the call may time out before it gets the reason.
     """
     errors: list[TxmsgError] = []
 

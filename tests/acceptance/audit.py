@@ -1,4 +1,4 @@
-"""A member of a consumer group at each broker, which keeps every receipt: who delivered what, under which epoch."""
+"""A member of a consumer group at each broker that records every receipt: which broker delivered it in which epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _END_S_MAX = 30.0
 
 
 class Arrival(NamedTuple):
-    """One message of one reply."""
+    """A message of a reply."""
 
     broker: str
     queue_id: int
@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
 
 
 class Audit:
-    """Receives a topic from all of these brokers at once, whichever of them is there; a context manager.
+    """Receives a topic from all of these brokers, whichever are available; a context manager.
 
     Arrivals stand in the order in which they came, and what was acknowledged is acknowledged for good.
     """
@@ -39,9 +39,9 @@ class Audit:
         self.arrivals: list[Arrival] = []
         self.acknowledged: set[tuple[int, int]] = set()
         self.again: list[Arrival] = []
-        """What came once more after its acknowledgement had been taken."""
+        """Arrivals after the acknowledgement of their message was accepted."""
         self.stale: list[Arrival] = []
-        """What a broker gave under an epoch though a younger one of its queue had been seen before it was asked."""
+        """Arrivals with an outdated epoch, although a newer one was seen before the request."""
         self._youngest: dict[int, int] = {}  # epoch by queue
         self._topic = topic
         self._group = group
@@ -66,7 +66,7 @@ class Audit:
             assert not self._failures, self._failures
 
     def brokers(self) -> dict[int, dict[int, set[str]]]:
-        """By queue and epoch, who delivered under it; younger epochs later."""
+        """Return, by queue and epoch, the broker that delivered in it; in order of epochs."""
         found: defaultdict[int, dict[int, set[str]]] = defaultdict(dict)
         for each in sorted(self.arrivals, key=lambda arrival: arrival.epoch):
             found[each.queue_id].setdefault(each.epoch, set()).add(each.broker)
@@ -105,7 +105,7 @@ class Audit:
     def _note(
         self, address: str, reply: pb.ReceiveReply, acks: Sequence[pb.Receipt], youngest: Mapping[int, int]
     ) -> None:
-        """youngest: the epochs that had been seen when this was asked for."""
+        """Record a reply. youngest: the highest epochs seen when the request was made."""
         expired = {(each.queue_id, offset) for each in reply.expired for offset in each.offset}
         with self._lock:
             self.acknowledged |= {(ack.queue_id, offset) for ack in acks for offset in ack.offset} - expired

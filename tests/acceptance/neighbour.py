@@ -1,4 +1,4 @@
-"""A well-behaved application beside a fault: it sends transactions and receives them all the while."""
+"""A well-behaved application beside a fault: it sends and receives transactions continuously."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _PAUSE_S = 0.01
 
 
 class Neighbour:
-    """Counts what it sent and got. Safe to read from any thread."""
+    """Counts its messages sent and received. Safe to read from any thread."""
 
     def __init__(self) -> None:
         self.committed: list[MessageId] = []
         self.received: list[MessageId] = []
         self.errors: list[TxmsgError] = []
         self.pause_s_max = 0.0
-        """The longest time without a transaction that committed."""
+        """The longest time without a committed transaction."""
         self._committed_at = time.monotonic()
         self._changed = threading.Condition()
 
     def goes_on(self, count: int = 20) -> None:
-        """Returns when `count` transactions more have been committed and received; fails when they are not in time."""
+        """Return when `count` further transactions were committed and received; fails if not in time."""
         with self._changed:
             wanted = len(self.received) + count, len(self.committed) + count
 
@@ -82,9 +82,9 @@ class Neighbour:
 
 @contextmanager
 def neighbour(address: str, *, timeout_s: float = 90.0) -> Iterator[Neighbour]:
-    """Runs one in a thread. At the end everything that was committed has been received, or this fails.
+    """Run a neighbour in a thread. Fails unless all committed transactions were received at the end.
 
-    timeout_s: the producer's. A call that fails is kept in `errors`; whether any may is the test's to say.
+    timeout_s: of the producer. Failed calls are kept in `errors`; the test decides whether any may fail.
     """
     found = Neighbour()
     loop = asyncio.new_event_loop()

@@ -29,23 +29,23 @@ insert into txmsg.catalogue_of_revision select * from txmsg.catalogue;
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The directory that Python imports `txmsg` from."""
+    """A release: the directory from which Python imports `txmsg`."""
 
     path: Path
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For processes that are to run this release, whatever is installed and wherever they are started."""
+        """Return the environment for processes of this release, wherever they are started."""
         return {**os.environ, "PYTHONPATH": str(self.path), "PYTHONSAFEPATH": "1"}
 
     def run(self, *args: str) -> str:
-        """What `txmsg ARGS` of this release prints; fails with what it says when its exit status is not 0."""
+        """Return the output of `txmsg ARGS` of this release; fails with its error unless the exit status is 0."""
         done = self._done(*args)
         assert done.returncode == 0, f"txmsg {' '.join(args)} of {self.path}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def refused(self, *args: str) -> str:
-        """Return what `txmsg ARGS` writes to stderr. Fails unless its exit status is 1."""
+        """Return the stderr of `txmsg ARGS`. Fails unless the exit status is 1."""
         done = self._done(*args)
         assert done.returncode == 1, f"txmsg {' '.join(args)} of {self.path}: {done.stdout}{done.stderr}"
         return done.stderr
@@ -65,13 +65,15 @@ NOW = Release(_ROOT)
 
 
 def write_next_revision(directory: Path, *, revision: str) -> None:
-    """A revision that follows those of the working tree, in a directory of revisions."""
+    """Write a revision after those of the working tree into a directory of revisions."""
     (directory / revision).mkdir()
     (directory / revision / "01_next.sql").write_text(_NEXT_REVISION)
 
 
 def next_release(directory: Path, *, version: str, revision: str) -> Release:
-    """A copy of the working tree as the release after it: another version, and one more revision, which only adds."""
+    """Create a copy of the working tree as the next release: another version, and an additional revision that only
+    adds.
+    """
     package = directory / "txmsg"
     shutil.copytree(_ROOT / "txmsg", package, ignore=shutil.ignore_patterns("__pycache__"))
     _replace(package / "__init__.py", r'__version__ = "[^"]+"', f'__version__ = "{version}"')
@@ -85,7 +87,7 @@ def next_release(directory: Path, *, version: str, revision: str) -> Release:
 
 
 def _add_a_setting(values: Path) -> None:
-    """The setting of a topic that is the example of CONTRIBUTING.md."""
+    """Add the topic setting of the example in CONTRIBUTING.md."""
     shown = "    body_size_bytes_max: int | None = None"
     changed = '    body_size_bytes_max: QueueCount | None = setting("Largest body that is accepted.")'
     _replace(values, r"    queues: int\n    write_queues: int", rf"{shown}\n    queues: int\n    write_queues: int")

@@ -1,4 +1,4 @@
-"""`txmsg up` of any installation."""
+"""Run `txmsg up` of any installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STOP_S_MAX = 120.0
 def running_up(
     data: Path, *options: str, environment: Mapping[str, str], python: Path | str = sys.executable
 ) -> Iterator[dict[str, str]]:
-    """From ready to SIGTERM; fails when its exit status is not 0. Gives what it says when it is ready."""
+    """Run from ready to SIGTERM and yield the ready line; fails unless the exit status is 0."""
     addresses = ["--listen", "127.0.0.1:0", "--metaq-listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         [str(python), "-m", "txmsg.ops.cli.main", "up", "--data-dir", str(data), "--json", *addresses, *options],

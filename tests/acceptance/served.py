@@ -11,5 +11,5 @@ from txmsg.settings.live import GivenSettings
 
 
 def served(config: BrokerConfig) -> AbstractContextManager[str]:
-    """Runs the broker in a thread; its address. At the end it stops in order, or this fails."""
+    """Run the broker in a thread and yield its address. Fails unless it stops cleanly at the end."""
     return served_in_thread(lambda on_ready, stop: serve(GivenSettings(config), on_ready, stop), thread_name="broker")

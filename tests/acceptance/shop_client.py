@@ -1,4 +1,4 @@
-"""A service that takes orders and a subscriber that reads of them: one program for clients of any release.
+"""A service that takes orders and a subscriber to them: one program for clients of any release.
 
     python shop_client.py NAME BROKERS DATABASE_URL
 
@@ -58,13 +58,13 @@ class Shop:
             await asyncio.sleep(PAUSE_S)
 
     async def take_long(self, n: int) -> None:
-        """An order whose transaction is open until the end: by then other brokers are there."""
+        """Take an order whose transaction stays open until the end, when other brokers run."""
         for attempt in itertools.count():  # so slow may the machine be that its check comes first
             if await self.take(f"{self.name}-long-{n}-{attempt}", "waits", None):
                 return
 
     async def take(self, order: str, way: str, task: int | None) -> bool:
-        """Whether it came to its end, whichever that is."""
+        """Take an order in this way. True if it ended, committed or not; False if it was refused or too late."""
         try:
             half = await self.producer.half([Message("orders", order.encode(), key=order)])
         except BrokerUnavailable as exc:

@@ -1,4 +1,4 @@
-"""A primary and its synchronous standby, both real servers: killed, stopped for a while, promoted."""
+"""A primary and its synchronous standby, real servers that can be killed, paused and promoted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DATABASE = "notify"
 
 
 class Pair:
-    """Two servers with a Notify database; the standby follows, and the primary's commits may wait for it."""
+    """Two servers with a Notify database; the standby follows, and commits of the primary may wait for it."""
 
     def __init__(self, primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
         self.primary = primary
@@ -30,42 +30,42 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """For a broker that goes to whichever of the two takes writes."""
+        """The URL of a broker that connects to whichever server accepts writes."""
         hosts = ",".join(host_of(each) for each in (self.primary, self.standby))
         return f"postgresql://postgres@/{_DATABASE}?host={quote(hosts, safe='')}&target_session_attrs=read-write"
 
     def query(self, statement: str, *, of: EmbeddedPostgres | None = None) -> list[tuple[object, ...]]:
-        """On the primary unless another is named; nothing here waits for the standby."""
+        """Run a statement on the primary unless another is named; does not wait for the standby."""
         with psycopg.connect((of or self.primary).url(_DATABASE), autocommit=True, connect_timeout=10) as connection:
             connection.execute("set synchronous_commit = local")
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
     def name_standbys(self, names: str) -> None:
-        """Has the primary's commits wait for these, from soon on."""
+        """Make commits of the primary wait for these standbys, from soon on."""
         self.query(f"alter system set synchronous_standby_names = '{names}'")
         self.query("select pg_reload_conf()")
 
     def commit_waits(self) -> bool:
-        """Whether a commit on the primary waits for its standby."""
+        """Return True if a commit on the primary waits for its standby."""
         return self.query("select pid from pg_stat_activity where wait_event = 'SyncRep'") != []
 
     def await_standby(self) -> None:
-        """Returns when the primary counts on the standby."""
+        """Return when the primary counts the standby as synchronous."""
         until(lambda: self.query("select sync_state from pg_stat_replication") == [("sync",)])
 
     def await_replay(self) -> None:
-        """Returns when the standby has all that is committed now."""
+        """Return when the standby has replayed everything committed now."""
         ((written,),) = self.query("select pg_current_wal_insert_lsn()")
         until(lambda: self.query(f"select pg_last_wal_replay_lsn() >= '{written}'", of=self.standby) == [(True,)])
 
     def kill_primary(self) -> None:
-        """SIGKILL, to every process of it."""
+        """Send SIGKILL to every process of the primary."""
         kill_all(self.primary)
 
     @contextmanager
     def standby_stands_still(self) -> Iterator[None]:
-        """SIGSTOP: it stays attached, and confirms nothing."""
+        """Send SIGSTOP to the standby: it stays attached and confirms nothing."""
         stopped = processes_of(self.standby)
         for process in stopped:
             process.suspend()
@@ -77,7 +77,7 @@ class Pair:
 
     @contextmanager
     def slot_is_read(self, slot: str) -> Iterator[None]:
-        """By a program that the primary sees as pg_recvlogical."""
+        """Read the slot with a program that the primary sees as pg_recvlogical."""
         source = f"host={host_of(self.primary)} user=postgres dbname={_DATABASE}"
         options = ["-o", "proto_version=1", "-o", "publication_names=planted", "--status-interval", "1"]
         command = [
@@ -100,17 +100,17 @@ class Pair:
             reader.wait()
 
     def promote(self) -> None:
-        """Returns when the standby takes writes."""
+        """Promote the standby and return when it accepts writes."""
         assert self.query("select pg_promote(true, 60)", of=self.standby) == [(True,)]
 
 
 def host_of(server: EmbeddedPostgres) -> str:
-    """The directory of its socket, which is elsewhere when the server's is named too long."""
+    """Return the socket directory of a server, which is elsewhere when the server's path is too long."""
     return str(conninfo_to_dict(server.url())["host"])
 
 
 def processes_of(server: EmbeddedPostgres) -> list[psutil.Process]:
-    """The server's, its first process first."""
+    """Return the processes of a server, the postmaster first."""
     pid = int((server.data_dir / "cluster" / "postmaster.pid").read_text().splitlines()[0])
     postmaster = psutil.Process(pid)
     return [postmaster, *postmaster.children(recursive=True)]
@@ -138,7 +138,7 @@ def _runs(process: psutil.Process) -> bool:
 
 @contextmanager
 def pair(directory: Path) -> Iterator[Pair]:
-    """Both servers, running. At the end both are gone."""
+    """Both servers, running. They are removed at the end."""
     with EmbeddedPostgres(directory / "primary") as primary:
         migrate.upgrade(primary.create_database(_DATABASE))
         _let_standbys_in(primary)
@@ -152,7 +152,7 @@ def pair(directory: Path) -> Iterator[Pair]:
 
 
 def _let_standbys_in(primary: EmbeddedPostgres) -> None:
-    """The server of a standby is a user without a name when root starts it; the directory of the socket is closed."""
+    """Let the standby's server user, which has no name when root starts it, into the closed socket directory."""
     cluster = primary.data_dir / "cluster"
     own = cluster / "pg_hba_own.conf"
     own.write_text("local replication postgres trust\n")
@@ -162,7 +162,7 @@ def _let_standbys_in(primary: EmbeddedPostgres) -> None:
 
 
 def copy_of(primary: EmbeddedPostgres, standby: EmbeddedPostgres, *options: str) -> None:
-    """A backup of the one, which runs, becomes the data of the other. options: "-R" makes a standby of it."""
+    """Make a backup of a running server the data of another. options: "-R" makes it a standby."""
     cluster = standby.data_dir / "cluster"
     standby.data_dir.mkdir()
     source = f"host={host_of(primary)} user=postgres"

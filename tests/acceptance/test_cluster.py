@@ -26,7 +26,7 @@ QUEUES = 6
 
 
 class Database:
-    """Who delivers what, as the Notify database has it."""
+    """The assignment of queues to brokers in the Notify database."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -37,7 +37,7 @@ class Database:
         return dict(rows)
 
     def spread_is(self, **counts: int) -> None:
-        """Returns when the queues are spread like this."""
+        """Return when the queues are spread like this."""
         until(lambda: self.owners() == counts)
 
 
@@ -54,7 +54,7 @@ def brokers(start_broker: StartBroker) -> list[BrokerProcess]:
 
 @contextmanager
 def consuming(address: str) -> Iterator[queue.Queue[bytes]]:
-    """A consumer that knows one broker, and the bodies it got, each as often as it came."""
+    """Yield the bodies received by a consumer that knows one broker, with repeats."""
     got: queue.Queue[bytes] = queue.Queue()
     consumer = Consumer(address, group="g")
 

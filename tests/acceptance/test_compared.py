@@ -1,4 +1,4 @@
-"""The programs of docs/compared.md run as printed, and do what the page says of them."""
+"""The programs of docs/compared.md run as printed and do what the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two data centres write on while the line between them is cut, and are equal at the end."""
+"""Two data centres keep writing while the network between them is cut, and converge."""
 
 from __future__ import annotations
 

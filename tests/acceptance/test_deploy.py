@@ -1,8 +1,8 @@
-"""The files of `deploy` as they are run: each unit, and each container of a manifest and of compose.
+"""The files of `deploy` in operation: each unit, and each container of a manifest and of compose.
 
-Each with and without TLS and users. No systemd, no cluster and no container engine runs here: their part, which is a
-user, an environment and a command line, is done by hand. Only addresses and directories are others. Then each is probed
-as its deployment probes it; the console, which has no endpoint for probes, as a browser does.
+Each runs with and without TLS and users, without systemd, a cluster or a container engine: the test itself sets user,
+environment and command line. Only addresses and directories differ. Then each is probed as in its deployment; the
+console, which has no endpoint for probes, as a browser does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from txmsg.ops.cli.main import main
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 _UID = 61_700
-"""Of the first role; the others have those behind it."""
+"""Ports of the first role; others have the following ones."""
 _STOP_S_MAX = 90.0
 _ADDRESS = re.compile(r"(?:[\w.-]|\$\(\w+\))+:(?P<port>7700|7720|7790|8081|97\d0)\b")
 _SECURED = """
@@ -52,19 +52,19 @@ _OF_IMAGE = ("broker", "metaq", "tailer", "rocketmq")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A process of a deployment: its role, what follows `txmsg`, its environment, and the words that probe it."""
+    """A process of a deployment: its role, the arguments of `txmsg`, its environment, and its probe command."""
 
     role: str
     words: Sequence[str]
     environment: Mapping[str, str]
     probed_by: Sequence[Sequence[str]]
     page: str = ""
-    """Where a browser finds it, if it has no endpoint for probes."""
+    """Its URL for a browser, if it has no endpoint for probes."""
 
 
 @dataclass(slots=True)
 class Place:
-    """A directory in place of a machine's root, and ports of loopback in place of its own."""
+    """A directory in place of a machine's root, with loopback ports in place of its own."""
 
     directory: Path
     storage: str
@@ -72,12 +72,12 @@ class Place:
     ports: dict[str, int] = field(default_factory=lambda: defaultdict(own_port))
 
     def here(self, text: str) -> str:
-        """The text with addresses and directories of this place."""
+        """Return the text with addresses and directories of this place."""
         text = re.sub(r"/etc/txmsg|/var/lib", lambda found: f"{self.directory}{found[0]}", text)
         return _ADDRESS.sub(lambda found: f"127.0.0.1:{self.ports[found['port']]}", text)
 
     def settings(self, path: Path) -> str:
-        """A file of `deploy` as it is, or secured as docs/how-to/deploy.md has it."""
+        """Return a file of `deploy` as it is, or secured as docs/how-to/deploy.md describes."""
         text = path.read_text()
         if self.with_tls and path.name == "txmsg.toml":
             text = re.sub(r"^insecure = true.*\n", "", text, flags=re.MULTILINE)
@@ -87,7 +87,7 @@ class Place:
         return self.here(text)
 
     def secrets(self, role: str) -> dict[str, str]:
-        """What the file of a role's environment, or a secret, gives it."""
+        """Return the variables of a role's environment file or secret."""
         given = {"TXMSG_STORAGE": self.storage} if role in {"broker", "tailer"} else {}
         if self.with_tls:
             given["TXMSG_TLS_CA"] = self.here("/etc/txmsg/tls/ca.pem")
@@ -104,7 +104,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
-    """One with a PostgreSQL that other users reach: ours serves us alone."""
+    """A machine with a PostgreSQL that other users can reach, unlike the embedded one."""
     with Machine() as made:
         made.create()
         yield made
@@ -132,7 +132,7 @@ def place(request: pytest.FixtureRequest, directory: Path, machine: Machine) -> 
 
 
 def of_units(place: Place) -> Iterator[Part]:
-    """The parts that systemd would start, and probes as docs/operations.md has them."""
+    """Return the processes that systemd would start, with the probes of docs/operations.md."""
     etc = place.directory / "etc" / "txmsg"
     for path in (DEPLOY / "systemd").glob("*.toml"):
         (etc / path.name).write_text(place.settings(path))
@@ -167,13 +167,13 @@ def of_units(place: Place) -> Iterator[Part]:
 
 
 def of_image(address: str) -> dict[str, str]:
-    """The environment that the image gives its containers; address: for probes."""
+    """Return the environment of the image's containers. address: for probes."""
     found = dict(re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE))
     return {name: address if name.endswith("_HTTP_LISTEN") else value for name, value in found.items()}
 
 
 def of_compose(place: Place) -> Iterator[Part]:
-    """A service of each kind, in the image's environment, with its health check."""
+    """Return a service of each kind of compose, in the image's environment, with its health check."""
     [*_, check] = from_docker("CMD")
     assert check == HEALTH
     config = place.directory / "etc" / "txmsg" / "txmsg.toml"
@@ -195,7 +195,7 @@ def of_compose(place: Place) -> Iterator[Part]:
 
 
 def of_manifests(place: Place) -> Iterator[Part]:
-    """A container of each workload of Kubernetes, in the image's environment."""
+    """Return a container of each workload of Kubernetes, in the image's environment."""
     etc = place.directory / "etc" / "txmsg"
     (etc / "txmsg.toml").write_text(place.settings(DEPLOY / "kubernetes" / "txmsg.toml"))
     for container in containers():
@@ -214,7 +214,7 @@ def of_manifests(place: Place) -> Iterator[Part]:
 
 
 def is_shown(address: str, authority: str | None) -> bool:
-    """Whether a browser gets a page there, with TLS if there is a file of an authority."""
+    """Return True if a browser gets a page there, with TLS if an authority is given."""
     context = None if authority is None else ssl.create_default_context(cafile=authority)
     url = f"{'http' if authority is None else 'https'}://localhost:{address.rpartition(':')[2]}/"
     with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=_STOP_S_MAX, context=context) as answer:
@@ -223,7 +223,7 @@ def is_shown(address: str, authority: str | None) -> bool:
 
 
 class Running:
-    """One of them."""
+    """A running process."""
 
     def __init__(self, part: Part, place: Place, uid: int) -> None:
         self._part = part
@@ -248,7 +248,7 @@ class Running:
         return all(CliRunner().invoke(main, words).exit_code == 0 for words in self._part.probed_by)
 
     def stop(self) -> None:
-        """SIGTERM, in order."""
+        """Stop it with SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
         try:
             status = self._process.wait(_STOP_S_MAX)

@@ -1,4 +1,4 @@
-"""Clients that attach and then misbehave: they never read, never answer, or attach a thousand times."""
+"""Misbehaving attached clients: they never read, never answer, or attach a thousand times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONNECTIONS = 4
 
 
 class Commits:
-    """A listener that knows the answer."""
+    """A listener that answers COMMIT."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.COMMIT
@@ -30,7 +30,7 @@ class Commits:
 
 @contextmanager
 def attached(broker: BrokerProcess, count: int, *, group: str, connections: int = 1) -> Iterator[None]:
-    """So many Attach streams that say Hello, hear the first word, and then neither read nor write."""
+    """Open so many Attach streams that send Hello, read the first frame, and then neither read nor write."""
     hello = pb.ClientFrame(hello=pb.Hello(client_id="silent", producer_group=group, checks_unfenced=True))
     with ExitStack() as stack:
         clients = [stack.enter_context(RawClient(broker.address)) for _ in range(connections)]

@@ -1,4 +1,4 @@
-"""The business database goes away under `@transactional_message`: the message's fate is the transaction's, always.
+"""The business database fails under `@transactional_message`: message and transaction always agree.
 
 The user sees the driver's own error, unchanged; the check-back finds out what became of the transaction.
 """
@@ -45,7 +45,7 @@ class User(Base):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where the database goes away: at the first request that begins so, and how. commits: what it leads to."""
+    """A point of failure: the first request that begins so, and the kind of cut. commits: the resulting outcome."""
 
     text: str
     verdict: Verdict
@@ -70,14 +70,14 @@ def proxy(database_url: str) -> Iterator[PostgresProxy]:
 
 @pytest.fixture
 def checking(database_url: str) -> Iterator[PostgresProxy]:
-    """For check-backs, so that none is taken for the business operation."""
+    """A proxy for check-backs, so that none is mistaken for the business operation."""
     with PostgresProxy(database_url) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def first_check_s() -> float:
-    """So late that a check comes only when the client asks for it, however slow the machine."""
+    """A delay so long that a check comes only when the client requests it, however slow the machine."""
     return 300.0
 
 
@@ -105,7 +105,7 @@ def register(
     checking: PostgresProxy,
     database_url: str,
 ) -> Iterator[Register]:
-    """A business operation, to be called from any thread."""
+    """Return a business operation that can be called from any thread."""
     create_tables(database_url)
     if request.param == "def":
         engine = create_engine(sqlalchemy_url(proxy.url))
@@ -154,7 +154,7 @@ def emails(database_url: str) -> set[str]:
 
 
 def checks(notify_url: str) -> int:
-    """How often the half that waits has been checked."""
+    """Return the number of checks of the waiting half."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         row = connection.execute("select coalesce(max(checks), 0) from txmsg.half_message").fetchone()
     assert row is not None
@@ -210,7 +210,7 @@ def test_an_unanswered_commit_leaves_the_message_undecided_until_it_ends(
     writes: list[int] = []
 
     def hold_once(request: Request) -> Verdict:
-        """The commit of the transaction, not that of a check which comes before it."""
+        """Hold the commit of the transaction, not that of an earlier check."""
         if "insert into users" in request.sql.lower():
             writes.append(request.connection)
         if request.sql != "COMMIT" or request.connection not in writes:

@@ -1,4 +1,4 @@
-"""Clients whose clocks are wrong by hours or years, and a broker whose clock is: times are the database's alone.
+"""Clients and brokers with clocks wrong by hours or years: only the clock of the database counts.
 
 Ids carry the time of the client that made them (UUIDv7), and messages say when they were born: both may be wrong.
 """
@@ -35,14 +35,14 @@ CLOCKS_MS = {
 
 
 def id_at(clock_ms: int) -> TransactionId:
-    """A UUIDv7 as a client would make it whose clock shows this time."""
+    """Return a UUIDv7 as made by a client whose clock shows this time."""
     random = int.from_bytes(os.urandom(10), "big")
     value = clock_ms << 80 | random & ~(0xF << 76) & ~(0x3 << 62) | 7 << 76 | 2 << 62
     return TransactionId(UUID(int=value))
 
 
 class Rolls:
-    """A listener that says ROLLBACK, and notes what it was asked."""
+    """A listener that answers ROLLBACK and records its checks."""
 
     def __init__(self) -> None:
         self.asked: list[TransactionId] = []
@@ -120,8 +120,8 @@ async def test_the_age_of_a_message_is_measured_by_the_clock_of_the_database(
 def test_no_module_of_a_broker_decides_by_the_local_clock() -> None:
     """A broker's clock may be wrong: it measures spans by the monotonic clock, and compares times in the database.
 
-    But for what it only tells people: since when a client is attached, the time of an alert that is a test, and what
-    its clock says, which `txmsg doctor` compares.
+    Exceptions are times that it only shows: since when a client is attached, the time of a test alert, and its clock,
+    which `txmsg doctor` compares.
     """
     package = Path(txmsg.__file__).parent
     askers = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}

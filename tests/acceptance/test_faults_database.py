@@ -1,4 +1,4 @@
-"""The Notify database goes away, at any moment and in any way: refused, cut at a commit, or silent for ever."""
+"""The Notify database fails at any moment: refused connections, a cut at a commit, or silence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txmsg.message import Message
 BATCH = "write_batch"
 CUTS = 40
 _WHO_FAILED = re.compile(r"^\S+ \S+ \w+ +(txmsg\.broker\S+): ([^:\n]+): ", re.MULTILINE)
-"""Of lines of a broker's log: the part, and what it says before the error."""
+"""Log lines of a broker: the module, and the text before the error."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def proxy(notify_url: str) -> Iterator[PostgresProxy]:
 
 
 def stored(notify_url: str) -> tuple[int, int, list[tuple[int]]]:
-    """Messages, distinct transactions among them, and queues that have a gap."""
+    """Return the numbers of messages, of distinct transactions among them, and of queues with a gap."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         counts = connection.execute("select count(*), count(distinct transaction_id) from txmsg.message").fetchone()
         gaps = connection.execute(

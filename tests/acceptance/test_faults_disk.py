@@ -1,4 +1,4 @@
-"""The disk of the Notify database is full: calls fail with the cause named, and go on when there is room again."""
+"""The disk of the Notify database is full: calls fail with the cause named, and succeed when there is room again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broker_on(url: str, log: Path) -> Iterator[BrokerProcess]:
 
 
 def send_until_it_fails(broker: BrokerProcess, is_full: Callable[[TxmsgError], bool]) -> None:
-    """Sends large messages, until one cannot be stored because the disk is full."""
+    """Send large messages until one fails because the disk is full."""
     errors: list[TxmsgError] = []
     with Producer(broker.address, group="filler", timeout_s=12) as producer:
         for _ in range(2000):
@@ -56,7 +56,7 @@ def send_until_it_fails(broker: BrokerProcess, is_full: Callable[[TxmsgError], b
 
 
 def stored(url: str) -> int:
-    """Messages of the neighbour; fails when a queue has a gap."""
+    """Return the number of messages of the neighbour; fails when a queue has a gap."""
     with psycopg.connect(url, connect_timeout=10) as connection:
         gaps = connection.execute(
             "select queue from txmsg.message group by queue having max(queue_offset) <> count(*) - 1"
@@ -68,7 +68,7 @@ def stored(url: str) -> int:
 
 
 def test_a_full_table_disk_is_named_and_writes_resume_when_there_is_room(disk: Path, tmp_path: Path) -> None:
-    """The log of PostgreSQL lies elsewhere: the server stays, and refuses to write."""
+    """The WAL of PostgreSQL is on another disk: the server stays up and refuses to write."""
     with EmbeddedPostgres(tmp_path / "data") as server:
         tables = disk / "tables"
         tables.mkdir(mode=0o777)
@@ -89,7 +89,7 @@ def test_a_full_table_disk_is_named_and_writes_resume_when_there_is_room(disk: P
 
 @pytest.mark.long  # that nothing is lost by a crash of PostgreSQL, test_postgres_restart.py shows
 def test_a_full_disk_that_stops_postgres_loses_no_accepted_message(disk: Path, tmp_path: Path) -> None:
-    """All of PostgreSQL lies on the disk: without room for its log it panics, as it must."""
+    """All of PostgreSQL is on the disk: without room for its WAL it panics, as it must."""
     with EmbeddedPostgres(disk / "data") as server:
         url = server.create_database("notify")
         with broker_on(url, tmp_path / "log") as broker, neighbour(broker.address, timeout_s=12) as good:

@@ -1,4 +1,4 @@
-"""Strangers on the broker's port: bytes that are not our protocol, requests that are no messages, silent connections.
+"""Foreign traffic on the broker's port: other protocols, invalid requests, silent connections.
 
 Each is answered or closed, and a good client beside it does not notice.
 """
@@ -43,7 +43,7 @@ WAIT_S = 45.0
 
 HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 LASTING = greeting(blocking=True)
-"""Who says this first and nothing more is not closed for its silence, however long a test takes."""
+"""After these bytes a silent connection stays open for longer than any test."""
 ROUTE = call_head(Notify.route.wire_name, 0)
 STRANGE = {
     "an HTTP/1.1 request": b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
@@ -76,7 +76,7 @@ STRANGE = {
 
 @contextmanager
 def connected(broker: BrokerProcess, count: int, say: bytes = b"") -> Iterator[list[socket.socket]]:
-    """So many plain TCP connections, each of which has said the same."""
+    """Open so many plain TCP connections, each of which sends these bytes."""
     host, _, port = broker.address.rpartition(":")
     with ExitStack() as stack:
         made = []
@@ -87,7 +87,7 @@ def connected(broker: BrokerProcess, count: int, say: bytes = b"") -> Iterator[l
 
 
 def is_closed(connection: socket.socket, *, within_s: float) -> bool:
-    """Whether the other side closes the connection in this time; what it says before is passed over."""
+    """Return True if the other side closes the connection in time; received bytes are ignored."""
     connection.settimeout(within_s)
     try:
         while connection.recv(65_536):
@@ -106,7 +106,7 @@ def send_from_a_new_client(broker: BrokerProcess, *, timeout_s: float = 30.0) ->
 
 @contextmanager
 def file_limit_raised() -> Iterator[int]:
-    """The test's own processes may open as many files as the system lets them; how many."""
+    """Raise the file limit of the test's process to the maximum and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 65_536 if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

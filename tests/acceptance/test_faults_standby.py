@@ -1,4 +1,4 @@
-"""Durability `replicated`: what was acknowledged outlives the primary, and a standby that is away stops nobody else."""
+"""Durability `replicated`: acknowledged messages survive the primary, and other topics do not wait for the standby."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def servers(tmp_path: Path) -> Iterator[Pair]:
 
 
 class Ledger(CheckMessageListener):
-    """What the business databases of all services say: which local transactions committed."""
+    """The committed local transactions of all services."""
 
     def __init__(self) -> None:
         self.committed: set[str] = set()
@@ -62,7 +62,7 @@ class Ledger(CheckMessageListener):
 
 
 class Load:
-    """Transactions of which every fourth rolls back, and plain sends, until each caller fails once there is enough."""
+    """Transactions, every fourth rolled back, and plain sends, until each caller fails once there is enough."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -103,7 +103,7 @@ class Load:
 
 
 def stored(servers: Pair) -> set[str]:
-    """The transactions of the messages on the server that was the standby."""
+    """Return the transactions of messages on the server that was the standby."""
     rows = servers.query("select transaction_id::text from txmsg.message", of=servers.standby)
     found = {str(row[0]) for row in rows}
     assert len(rows) == len(found), "a message is there twice"
@@ -111,7 +111,7 @@ def stored(servers: Pair) -> set[str]:
 
 
 def fails(producer: Producer, body: bytes, kind: type[TxmsgError], words: str) -> bool:
-    """Sends, which must fail; whether it is said like this: a slow machine may not know why before the time is over."""
+    """Send, which must fail; return True if the error has these words, which a slow machine may not know in time."""
     with pytest.raises(TxmsgError) as caught:
         producer.send(Message(TOPIC, body))
     assert is_documented(caught.value), caught.value
@@ -154,7 +154,7 @@ async def test_acknowledged_messages_survive_the_loss_of_the_primary(servers: Pa
 def test_without_the_standby_only_replicated_sends_are_unknown_or_refused(
     servers: Pair,
 ) -> None:
-    """The producer repeats what is unknown under the same id: also then nobody may say that it is safe."""
+    """The producer repeats an unknown send with the same id; the repeat must not be reported as safe, either."""
     config = BrokerConfig(storage=servers.url, listen="127.0.0.1:0", standby_wait_s=1)
     with (
         served(config) as address,
@@ -183,7 +183,8 @@ def test_without_the_standby_only_replicated_sends_are_unknown_or_refused(
 
 def test_a_commit_is_reported_as_replicated_only_if_the_standby_confirmed_it(servers: Pair) -> None:
     """PostgreSQL reports success when it ends a wait for a standby: with a warning, or, when the setting that named the
-    standby is emptied, as Patroni does when a standby is gone, without one."""
+    standby is emptied, as Patroni does when a standby is gone, without one.
+    """
     servers.query("alter database notify set client_min_messages = error")  # the warning is not heard
     config = BrokerConfig(storage=servers.url, listen="127.0.0.1:0", standby_wait_s=2)
     with (
@@ -222,7 +223,7 @@ def confirmed_by_those_that_were_named_when_it_began(servers: Pair) -> None:
 
 
 def checked(url: str) -> tuple[bool, dict[str, dict[str, str]]]:
-    """What `txmsg db check` says: whether all is well, and each finding by its name."""
+    """Return the result of `txmsg db check`: overall success, and each finding by its name."""
     result = CliRunner().invoke(main, ["db", "check", "--storage", url, "--json"])
     told = json.loads(result.stdout)
     assert result.exit_code == (0 if told["ok"] else 1)

@@ -1,4 +1,4 @@
-"""What a broker does that is started wrongly, too early, twice, or on a database of another release."""
+"""Brokers started with errors, too early, twice, or on a database of another release."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NOWHERE = "postgresql://notify@127.0.0.1:1/notify"
 
 
 def is_promised(kind: str, text: str) -> bool:
-    """Whether the code has this text for this class."""
+    """Return True if the code has this text for this class."""
     return any(row.kind == kind and row.pattern.fullmatch(text) for row in rows_of_code())
 
 
 def error_of(*args: str) -> str:
-    """Runs the command, which must fail; the error that it prints."""
+    """Run the command, which must fail, and return the error that it prints."""
     command = [sys.executable, "-m", "txmsg.ops.cli.main", *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -43,7 +43,7 @@ def error_of(*args: str) -> str:
 
 @contextmanager
 def started(log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A broker process that need not become ready."""
+    """Start a broker process that need not become ready."""
     command = [sys.executable, "-m", "txmsg.ops.cli.main", "broker", "--listen", "127.0.0.1:0", *options]
     with log.open("wb") as stderr, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as process:
         try:
@@ -94,7 +94,7 @@ def test_a_broker_whose_database_fails_during_start_waits_for_it(notify_url: str
         to_cut = [next(cuts)]
 
         def judge(request: Request) -> Verdict:
-            """Each of what a broker begins with is lost once."""
+            """Cut each kind of request of a starting broker once."""
             if to_cut and to_cut[0] in request.sql:
                 to_cut[:] = [each for each in (next(cuts, None),) if each]
                 return CUT_BEFORE
@@ -123,7 +123,7 @@ def test_a_broker_waiting_for_its_database_can_be_stopped(tmp_path: Path) -> Non
 
 @pytest.fixture
 def newer_url(notify_url: str) -> str:
-    """A Notify database that a later release has upgraded."""
+    """A Notify database upgraded by a later release."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("update txmsg.revision set version_num = '9999'")
         connection.execute("update txmsg.notify_db set works_from = '9999'")
@@ -158,7 +158,7 @@ def test_a_second_broker_on_a_port_is_refused_with_the_likely_owner(broker: Brok
 
 
 def test_two_brokers_with_one_id_lose_nothing(notify_url: str) -> None:
-    """The second delivers nothing while the first is there."""
+    """The second broker delivers nothing while the first runs."""
     config = BrokerConfig(storage=notify_url, listen="127.0.0.1:0", broker_id="twin")
     with served(config) as first, served(config) as second:
         with neighbour(f"{first},{second}") as good:

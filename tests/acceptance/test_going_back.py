@@ -1,4 +1,4 @@
-"""Real servers that go back under running brokers: an earlier state is put back, a standby lacks the tail."""
+"""Real servers that return to an earlier state under running brokers: a restored copy, a standby without the tail."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ COUNT = 6
 
 
 class Commits:
-    """Says of every transaction that it committed."""
+    """A listener that answers COMMIT."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.COMMIT
 
 
 class Service:
-    """A producer, and a group that reads all it sends. It runs on while the database goes back."""
+    """A producer and a group that reads all its messages, running while the database goes back."""
 
     def __init__(self, producer: Producer, got: dict[str, queue.Queue[ReceivedMessage]]) -> None:
         self._producer = producer
         self._got = got
 
     def sends_and_gets(self) -> None:
-        """All that is acknowledged from here on is delivered; a third of it is left to checks. What comes else is of
-        before."""
+        """Check that everything acknowledged from now on is delivered; a third of it is left to checks. Older messages
+        are ignored.
+        """
         for topic in TOPICS:
             wanted: set[MessageId] = set()
             for each in range(COUNT):
@@ -69,7 +70,7 @@ def service(url: str, log: Path) -> Iterator[Service]:
 
 
 def assert_whole(url: str) -> None:
-    """No message is in a queue that is not there, and no half is left."""
+    """Check that no message is in a missing queue and that no half is left."""
     assert half_count(url) == 0
     with psycopg.connect(url, connect_timeout=10) as connection:
         lost = "select count(*) from txmsg.message m where not exists (select from txmsg.queue q where q.id = m.queue)"

@@ -1,4 +1,4 @@
-"""The code of the how-to pages runs as printed: each page is a project of its own, with its tests.
+"""The code of the how-to pages runs as printed: each page is a project with its own tests.
 
 The recipes of the cookbook are one project together: to start pytest and a broker takes longer than a recipe.
 """

@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "txmsg.ops.cli.main", "demo", "lottery"]
 
 
 def play(*options: str) -> dict[str, Any]:
-    """The object that a good demo prints last."""
+    """Run the demo and return the object that it prints last."""
     run = subprocess.run([*COMMAND, *options, "--json"], capture_output=True, text=True, timeout=280, check=False)
     assert run.returncode == 0, run.stderr[-5000:]
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""PostgreSQL crashes under topics of durability memory: they may lose what they had, nothing else, and all go on."""
+"""A crash of PostgreSQL with topics of durability memory: they may lose their messages, nothing else, and continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 30
 
 
 class Reader:
-    """A group that reads both topics, and what it has got of each."""
+    """A group that reads both topics, with the messages received from each."""
 
     def __init__(self, address: str, group: str) -> None:
         self.got: defaultdict[str, list[bytes]] = defaultdict(list)
@@ -54,7 +54,7 @@ async def create_topics(url: str) -> None:
 
 
 async def send(producer: AsyncProducer, when: str) -> dict[str, set[bytes]]:
-    """COUNT messages into each topic, half of them plain, half in transactions of both topics; their bodies."""
+    """Send COUNT messages into each topic, half plain, half in transactions of both topics, and return their bodies."""
     bodies = [f"{when} {number}".encode() for number in range(COUNT)]
     await producer.send_many([Message(topic, body) for topic in TOPICS for body in bodies[::2]])
     for body in bodies[1::2]:
@@ -64,7 +64,7 @@ async def send(producer: AsyncProducer, when: str) -> dict[str, set[bytes]]:
 
 
 def cursors_beyond_their_queues(url: str) -> list[tuple[object, ...]]:
-    """Cursors that are not within what their queue holds, or within what it has begun to hold."""
+    """Return cursors outside the current range of their queue."""
     with psycopg.connect(url, connect_timeout=10) as connection:
         return connection.execute(
             """

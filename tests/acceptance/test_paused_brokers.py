@@ -1,4 +1,4 @@
-"""Brokers are stopped in mid-work, by SIGSTOP and by the network: they hold no lock meanwhile, and the others go on."""
+"""Brokers are stopped during work by SIGSTOP and by the network: they hold no lock, and the others continue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WAIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that know of others would leave a broker that stands still, and so the test of it."""
+    """Keep clients at their broker: those that know others would leave a stopped one."""
     monkeypatch.setattr(Brokers, "learn", lambda *_: None)
 
 
@@ -51,7 +51,7 @@ class Load:
         self._ending = True
 
     async def goes_on(self) -> None:
-        """Returns when as many more calls are answered; fails when they are not."""
+        """Return when so many further calls were answered; fails if not in time."""
         target = self._answered + _PROGRESS
         async with asyncio.timeout(_WAIT_S), self._progress:
             await self._progress.wait_for(lambda: self._answered >= target)
@@ -79,7 +79,7 @@ class Load:
 
 @asynccontextmanager
 async def under_load(addresses: Sequence[str]) -> AsyncIterator[list[Load]]:
-    """Load on each of these brokers, which ends in order."""
+    """Load on each of these brokers, which stop cleanly."""
     loads = [Load(address, seed) for seed, address in enumerate(addresses)]
     async with asyncio.TaskGroup() as tasks:
         for load in loads:
@@ -92,7 +92,7 @@ async def under_load(addresses: Sequence[str]) -> AsyncIterator[list[Load]]:
 
 
 async def _waiting_with_locks(connection: AsyncConnection[Any]) -> set[tuple[Any, ...]]:
-    """Transactions that hold a lock of ours while their server process waits for its client."""
+    """Return transactions that hold a lock of txmsg while their server process waits for its client."""
     cursor = await connection.execute(
         "select a.pid, a.xact_start from pg_stat_activity a where a.datname = current_database() "
         "and a.wait_event_type = 'Client' and a.xact_start is not null "
@@ -102,7 +102,7 @@ async def _waiting_with_locks(connection: AsyncConnection[Any]) -> set[tuple[Any
 
 
 async def assert_others_go_on(connection: AsyncConnection[Any], others: Sequence[Load]) -> None:
-    """While a broker is stopped: no lock waits for a client, and all other brokers answer."""
+    """Check that, with a broker stopped, no lock waits for a client and all other brokers answer."""
     going_on = asyncio.gather(*(other.goes_on() for other in others))
     waiting: set[tuple[Any, ...]] = set()
     while not going_on.done():

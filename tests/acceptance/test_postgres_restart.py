@@ -1,4 +1,4 @@
-"""PostgreSQL is killed or stopped under load and started again: the broker stays, and nothing is lost or doubled."""
+"""PostgreSQL is killed or stopped under load and restarted: the broker stays, nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESTART_AFTER = 100
 
 
 async def _send_across_a_restart(address: str, server: EmbeddedPostgres, *, crash: bool) -> set[MessageId]:
-    """Sends transactions one after the other in ten tasks; the server is restarted after the first hundred."""
+    """Send transactions in ten tasks, one after the other; the server is restarted after the first hundred."""
     committed: set[MessageId] = set()
     restart = asyncio.Event()
 

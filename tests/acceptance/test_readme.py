@@ -1,4 +1,4 @@
-"""The first program of README.md runs as printed, and the quickstart's story of a process that dies is true."""
+"""The first program of README.md runs as printed, and the quickstart's account of a dying process is true."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _END_S_MAX = 120
 
 
 def code(pattern: str, page: str) -> str:
-    """The part of a page that the pattern's group matches."""
+    """Return the part of a page that the pattern's group matches."""
     found = re.search(pattern, page, re.DOTALL)
     assert found is not None
     return found[1]
@@ -31,7 +31,7 @@ def code(pattern: str, page: str) -> str:
 
 @pytest.fixture
 def program(broker: BrokerProcess, tmp_path: Path) -> Path:
-    """The first program, with the address of the test's broker."""
+    """The first program with the address of the test's broker."""
     script = tmp_path / "first.py"
     text = code(r"<!-- first-program -->\n```python\n(.*?)```", README)
     script.write_text(text.replace("localhost:7700", broker.address), encoding="utf-8")
@@ -40,7 +40,7 @@ def program(broker: BrokerProcess, tmp_path: Path) -> Path:
 
 @contextmanager
 def running(program: Path) -> Iterator[str]:
-    """The program, with warnings as errors, until Ctrl-C; yields its first line."""
+    """Run the program, with warnings as errors, until Ctrl-C; yields its first line."""
     with subprocess.Popen(
         # The program's engine lives as long as the program: Python 3.13 says that nobody closes its connection.
         [sys.executable, "-u", "-W", "error", "-W", "ignore:unclosed database:ResourceWarning", program],

@@ -1,4 +1,4 @@
-"""The registration example runs small, with real processes, and holds; interrupted, it leaves none behind."""
+"""The registration example runs small, with real processes, and succeeds; interrupted, it leaves no process."""
 
 from __future__ import annotations
 

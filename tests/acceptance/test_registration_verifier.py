@@ -1,4 +1,4 @@
-"""The verifier of the registration example finds what is planted, and nothing where all is well."""
+"""The verifier of the registration example finds planted defects, and nothing in consistent data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.user_registration.verify import EFFECT_TABLES, verify
 from txmsg.broker.embedded import EmbeddedPostgres
 
 ANNE, BERT, CARL = uuid4(), uuid4(), uuid4()
-"""Registered; registered while the service died, so nobody told him; refused."""
+"""Registered; registered while the service died, without an answer; refused."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
 
 @pytest.fixture
 def finished(server: EmbeddedPostgres) -> EmbeddedPostgres:
-    """The databases after a demo in which all went well."""
+    """The databases after a successful demo."""
     run(server, "attempts", "truncate attempt")
     run(server, "users", "truncate users")
     run(server, "notify", "truncate txmsg.half_message")

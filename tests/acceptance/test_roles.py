@@ -1,4 +1,4 @@
-"""A day of each component with no more rules than docs/security.md gives it: starts, lost servers, restarts."""
+"""Each component works with no more rules than docs/security.md gives it, across starts, lost servers and restarts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BY_PART = (
 
 
 def rules_of_page() -> dict[str, Sequence[str]]:
-    """What the table says that each component needs."""
+    """Return the rules that the table gives each component."""
     table = _PAGE.read_text().partition("| Component | Rules |")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ", 1) for line in table.splitlines()[2:]]
     return {name: _RULE.findall(text) for name, text in rows}
@@ -92,7 +92,7 @@ class Place:
         self.stack.enter_context(self.log)
 
     def become(self, part: str, *, group: str = "g") -> str:
-        """From now on a user of this component, with its rules on topic t and this group; its token."""
+        """Act as a new user of this component, with its rules on topic t and this group, and return its token."""
         if part in self._tokens:
             self.environment.setenv("TXMSG_TOKEN", self._tokens[part])
             return self._tokens[part]
@@ -111,7 +111,7 @@ class Place:
         return str(token)
 
     def _await_log(self, token: str) -> None:
-        """Returns when the log server knows this user, and so the rules that were made before."""
+        """Return when the log server knows this user, and so all earlier rules."""
         self.environment.setenv("TXMSG_TOKEN", token)
 
         def is_known() -> bool:
@@ -122,7 +122,7 @@ class Place:
         until(is_known)
 
     def restart_log(self) -> None:
-        """Kills the log server, and starts it again as its own user."""
+        """Kill the log server and restart it as its own user."""
         self.log.end(signal.SIGKILL)
         self.start_log()
 
@@ -152,7 +152,7 @@ def restarted(server: BrokerProcess) -> None:
 
 
 class Committed:
-    """A check listener whose transactions are all committed."""
+    """A check listener that answers COMMIT."""
 
     def __init__(self) -> None:
         self.checked: list[ReceivedMessage] = []
@@ -189,7 +189,7 @@ def test_brokers_producers_and_consumers_work_with_the_rules_of_the_page(place: 
 
 
 def await_rights(log: LogAccess) -> None:
-    """Returns when the server knows the rules of the user, which it gets from brokers a moment later."""
+    """Return when the server knows the rules of the user, which brokers send it with a short delay."""
 
     def are_known() -> bool:
         try:

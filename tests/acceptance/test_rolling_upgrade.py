@@ -1,4 +1,4 @@
-"""From this release to the next one without a pause: the database first, under load, then one broker after the other.
+"""An upgrade to the next release without a pause: first the database, under load, then one broker after the other.
 
 The next release is a copy of this one with another version and a revision that only adds. Brokers and clients of both
 are real processes. What they recorded, the business database and the Notify database are compared at the end.
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Client(Restartable):
-    """A process of shop_client.py, and what it recorded so far."""
+    """A process of shop_client.py and its records so far."""
 
     module = CLIENT.stem
     ready = '{"did": "started"'
@@ -69,18 +69,18 @@ class Client(Restartable):
         return [record for record in list(self._records) if record["did"] == did]
 
     def wait(self) -> int:
-        """Its exit status."""
+        """Wait for the exit status."""
         return self.child.wait(WAIT_S)
 
 
 class Crowd:
-    """All clients, of both releases."""
+    """All clients of both releases."""
 
     def __init__(self, clients: list[Client]) -> None:
         self.clients = clients
 
     def goes_on(self) -> None:
-        """Returns when each has committed and received so many orders more; fails when they are not in time."""
+        """Return when each client has committed and received so many further orders; fails if not in time."""
         wanted = [
             (client, did, len(client.records(did)) + PROGRESS)
             for client in self.clients
@@ -109,13 +109,13 @@ def crowd(releases: dict[str, Release], brokers: str, business_url: str, tmp_pat
 
 @pytest.fixture
 def following(tmp_path: Path) -> Release:
-    """The release after this one."""
+    """The next release."""
     return next_release(tmp_path / "next", version=NEXT_VERSION, revision=NEXT_REVISION)
 
 
 @pytest.fixture
 def business_url(postgres: PostgresServer, database_url: str) -> Iterator[str]:
-    """The shop's own database, with its fence."""
+    """The business database of the shop, with its fence."""
     import sqlalchemy
 
     name = f"{database_url.rpartition('/')[2].partition('?')[0]}_shop"
@@ -199,7 +199,7 @@ def test_a_rolling_upgrade_of_brokers_loses_and_duplicates_nothing(
 
 
 def check_records(clients: Crowd, committed: set[str]) -> None:
-    """The records tell of what the test is about, and fit the business database."""
+    """Check that the records cover the test and agree with the business database."""
     said = set(clients.orders("commit"))
     # A client that was killed in a commit could not say so; none was.
     assert said == committed
@@ -211,7 +211,7 @@ def check_records(clients: Crowd, committed: set[str]) -> None:
 
 
 def check_log(clients: Crowd, committed: set[str], database_url: str) -> None:
-    """I1: each committed order once, and nothing else. I4: dense offsets in the order of commits."""
+    """Check I1: each committed order once, nothing else; and I4: dense offsets in the order of commits."""
     log = log_of(database_url, "orders")
     assert Counter(body for _, body in log.values()) == Counter(committed)
     ends = Counter(queue for queue, _ in log)
@@ -232,7 +232,7 @@ def check_log(clients: Crowd, committed: set[str], database_url: str) -> None:
 def check_deliveries(
     audit: Audit, database_url: str, old: BrokerProcess, late: BrokerProcess, how: signal.Signals
 ) -> None:
-    """I3, and one deliverer per queue at a time: epochs rise, and each is one broker's."""
+    """Check I3, and one deliverer per queue at a time: epochs rise, and each belongs to one broker."""
     log = log_of(database_url, "orders")
     wrong = [each for each in audit.arrivals if log[each.queue_id, each.offset][0] != UUID(bytes=each.transaction_id)]
     assert wrong == []
@@ -255,7 +255,7 @@ async def send_to(broker: str, topic: str) -> None:
 
 
 def use_from_the_next(following: Release, broker: str) -> None:
-    """A topic that the old broker made on the upgraded database serves the next release."""
+    """Use a topic that the old broker created on the upgraded database in the next release."""
     assert "made-by-the-old" in following.run("topic", "show", "made-by-the-old", "--broker", broker)
     with collecting(broker, "made-by-the-old", group="late") as got:
         with Producer(broker, group="now") as producer:
@@ -267,7 +267,7 @@ def use_from_the_next(following: Release, broker: str) -> None:
 
 
 async def decide_across(storing: str, deciding: str, database_url: str) -> None:
-    """Transactions whose halves one broker stores and the other decides: by outcomes, and by check-backs."""
+    """Decide transactions by a broker of one release whose halves the other stored, by outcomes and by check-backs."""
 
     class Knows:
         def check(self, message: ReceivedMessage) -> TransactionState:
@@ -295,7 +295,7 @@ def orders_in(business_url: str) -> set[str]:
 
 
 def halves(url: str, group: str) -> list[tuple[Any, ...]]:
-    """What is undecided of a producer group."""
+    """Return the undecided halves of a producer group."""
     statement = (
         "select h.* from txmsg.half_message h join txmsg.producer p on p.id = h.producer where group_name = '{}'"
     )
@@ -303,7 +303,7 @@ def halves(url: str, group: str) -> list[tuple[Any, ...]]:
 
 
 def log_of(url: str, topic: str) -> dict[tuple[int, int], tuple[UUID, str]]:
-    """By queue and offset: the transaction and the body."""
+    """Return transaction and body by queue and offset."""
     statement = f"""
         select m.queue, m.queue_offset, m.transaction_id, m.body
           from txmsg.message m join txmsg.queue q on q.id = m.queue join txmsg.topic t on t.id = q.topic_id

@@ -1,4 +1,4 @@
-"""One client and two Notify databases, with real brokers: shares, and what happens while one of them is away."""
+"""A client with two Notify databases and real brokers: shares, and the loss of one database."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from txmsg.message import Message, ReceivedMessage, TransactionState
 
 WAIT_S = 60.0
 KEYS = [f"key-{number}" for number in range(30)]
-"""So many that none of two databases, whose ids are drawn by lot, is without any."""
+"""Enough keys that each of two databases with random ids has some."""
 
 
 @contextmanager
 def consuming(brokers: str, attempts: set[int] | None = None) -> Iterator[queue.Queue[str]]:
-    """The bodies that a consumer of both databases gets, each as often as it comes. attempts: filled with theirs."""
+    """Yield the bodies that a consumer of both databases receives, with repeats. attempts: filled with the attempts."""
     got: queue.Queue[str] = queue.Queue()
     consumer = Consumer(brokers, group="g")
 
@@ -54,7 +54,7 @@ def take(got: queue.Queue[str], count: int) -> list[str]:
 
 
 def keys_at(notify_url: str) -> dict[str, list[str]]:
-    """The bodies of each ordering key in a database, in the order of their offsets."""
+    """Return the bodies of each ordering key in a database, in order of their offsets."""
     found: dict[str, list[str]] = {}
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         rows = connection.execute(
@@ -201,7 +201,7 @@ class Shop:
             return {f'{{"name":"{name}"}}' for name in connection.execute(text("select name from orders")).scalars()}
 
     def goes_on(self) -> None:
-        """Returns when 25 more orders were taken, and 25 more plain messages."""
+        """Return when 25 further orders and 25 further plain messages were sent."""
         wanted = len(self.orders()) + 25, len(self.plain) + 25
         until(lambda: len(self.orders()) >= wanted[0] and len(self.plain) >= wanted[1])
 

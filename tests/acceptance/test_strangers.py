@@ -1,4 +1,4 @@
-"""Strangers that hold connections of a broker and of a MetaQ server: users and probes are served all the while."""
+"""Idle connections to a broker and a MetaQ server do not keep users and probes from being served."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Place = tuple[str, str, Callable[[BlockingChannel], object]]
 
 @pytest.fixture(params=["broker", "log"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """A server with few connections, its endpoint of metrics, and a call."""
+    """A server with a low connection limit, its metrics endpoint, and a call."""
     http = f"127.0.0.1:{own_port()}"
     if request.param == "broker":
         storage = request.getfixturevalue("notify_url")

@@ -1,4 +1,4 @@
-"""Brokers, MetaQ servers and their clients over TLS, with certificates on both sides, as users start them."""
+"""Brokers, MetaQ servers and clients over TLS with certificates on both sides, as users start them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txmsg.wire.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """The directory with those that `txmsg cert dev` makes."""
+    """The directory of certificates made by `txmsg cert dev`."""
     made(tmp_path / "certificates", "--client", "shop")
     return tmp_path / "certificates"
 
@@ -34,7 +34,7 @@ def made(directory: Path, *options: str) -> None:
 
 @pytest.fixture
 def options(certificates: Path) -> list[str]:
-    """Those of a server whose clients need a certificate."""
+    """Options of a server whose clients need a certificate."""
     files = {"--tls-cert": "server.pem", "--tls-key": "server.key", "--tls-client-ca": "ca.pem"}
     return [word for option, file in files.items() for word in (option, str(certificates / file))]
 
@@ -47,7 +47,7 @@ def broker(notify_url: str, options: Sequence[str], tmp_path: Path) -> Iterator[
 
 @pytest.fixture
 def as_client(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment names a certificate of this process."""
+    """Name a client certificate of this process in the environment."""
     for variable, file in ((CA_VARIABLE, "ca.pem"), (CERT_VARIABLE, "shop.pem"), (KEY_VARIABLE, "shop.key")):
         monkeypatch.setenv(variable, str(certificates / file))
 

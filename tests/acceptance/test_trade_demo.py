@@ -51,7 +51,7 @@ def test_all_totals_agree_although_service_broker_tailer_and_spark_are_killed(tm
 def test_all_totals_agree_on_a_three_node_kafka_with_one_node_killed(
     kafka_cluster: PrivateKafka, kafka_prefix: str, tmp_path: Path
 ) -> None:
-    """The node is killed when it has some of the trades, and stays away; processes of the demo are killed as well."""
+    """The node is killed after the first trades and stays down; processes of the demo are killed as well."""
     where = f"{kafka_cluster.address}/{kafka_prefix}"
     options = ["--rate", "60", "--seconds", "10", "--seed", "5", "--kill", "--json", "--no-browser"]
     command = [*COMMAND, *options, "--log", where, "--kafka-jars", str(kafka_jars())]
@@ -98,7 +98,7 @@ def test_a_day_without_a_trade_is_refused_before_anything_starts() -> None:
 
 
 def _left_over(keep: Path) -> list[list[str]]:
-    """Programs that still run and have to do with this directory."""
+    """Return programs that still run with this directory."""
     found: list[list[str]] = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         command, environ = process.info["cmdline"] or [], process.info["environ"] or {}

@@ -1,4 +1,4 @@
-"""Commands of one release and a broker of another understand each other, in both directions.
+"""Commands of one release work with a broker of another, in both directions.
 
 The next release has one more setting of topics: the example of CONTRIBUTING.md, made by a copy of the working tree.
 """

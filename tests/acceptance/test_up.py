@@ -1,4 +1,4 @@
-"""`txmsg up` as a developer runs it: a message goes in at the broker and out of MetaQ; in the end nothing is left."""
+"""`txmsg up` as a developer runs it: a message sent to the broker arrives in MetaQ, and nothing is left at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STOP_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A running `txmsg up`, and what it said when it was ready."""
+    """A running `txmsg up` and its ready line."""
 
     process: subprocess.Popen[bytes]
     root: Path
@@ -49,14 +49,14 @@ class Up:
     ready: dict[str, str]
 
     def parts(self) -> dict[str, psutil.Process]:
-        """Its processes, by the command that each runs; PostgreSQL's belong to nobody."""
+        """Return its processes by command, without those of PostgreSQL."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         return {
             command[command.index("txmsg.ops.cli.main") + 1]: each for each in children if (command := each.cmdline())
         }
 
     def require_nothing_left(self, parts: dict[str, psutil.Process]) -> None:
-        """No process, no port, no database."""
+        """Check that no process, port or database is left."""
         until(lambda: not any(process.is_running() for process in parts.values()))
         for address in (self.broker, self.metaq):
             host, _, port = address.rpartition(":")
@@ -67,7 +67,7 @@ class Up:
 
 @contextmanager
 def up_in(root: Path, *others: str) -> Iterator[Up]:
-    """Runs until it is ready; killed in the end, if it is still there."""
+    """Run until it is ready; kill it at the end if it still runs."""
     # Nobody is given these ports when they are free again. The last comes last: it is the first of three.
     broker, metaq, http = (f"127.0.0.1:{own_port()}" for _ in range(3))
     listening = ["--listen", broker, "--metaq-listen", metaq, "--http-listen", http]
@@ -95,7 +95,7 @@ def _send(up: Up, count: int) -> None:
 
 
 def _received(up: Up, count: int) -> list[bytes]:
-    """What a reader of MetaQ gets, until it is so much."""
+    """Return the messages that a reader of MetaQ gets, up to a count."""
     found: list[bytes] = []
     deadline = time.monotonic() + _START_S_MAX
     with open_log(up.metaq) as log:
@@ -110,7 +110,7 @@ def _received(up: Up, count: int) -> list[bytes]:
 
 
 def _open_to_others(directory: Path) -> Iterator[Path]:
-    """What other users may look into: what is below a private directory is not reached by them, whatever its mode."""
+    """Return paths that other users can read, outside of private directories."""
     for path in directory.iterdir():
         if path.lstat().st_mode & 0o077:
             yield path

@@ -1,4 +1,4 @@
-"""The wheel of an earlier commit writes data of each kind and is stopped; the wheel of the working tree continues.
+"""The wheel of an earlier commit writes data of each kind and is stopped; the current wheel continues with it.
 
 The earlier commit is the one that changed the schema of the Notify database last: it is changed in place until the
 first release, so databases of commits before that one are not upgraded. Once there are releases: the newest tag.
@@ -41,7 +41,7 @@ def git(*args: str) -> bytes:
 
 
 def earlier_commit() -> str:
-    """Skips the test where git does not have it."""
+    """The earlier commit; skips the test if git does not have it."""
     try:
         if git("rev-parse", "--is-shallow-repository").strip() != b"false":
             pytest.skip("the clone is shallow: run `git fetch --unshallow --tags`")
@@ -52,7 +52,7 @@ def earlier_commit() -> str:
 
 
 def installed(source: Path, directory: Path) -> Release:
-    """What the wheel of `source` holds."""
+    """Install the wheel of `source`."""
     directory.mkdir()
     with ZipFile(build("wheel", directory / "dist", source=source)) as wheel:
         wheel.extractall(directory / "installed")

@@ -1,4 +1,4 @@
-"""The wheel holds txmsg alone, and runs in an empty environment with what pip installs."""
+"""The wheel contains only txmsg, and runs in an empty environment with its dependencies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for source in ("brokers", "log"):
 
 
 def build(target: str, directory: Path, *, source: Path = ROOT) -> Path:
-    """The file that hatch builds from the working tree, or another source."""
+    """Build a file with hatch from the working tree or another source."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)]
     subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
     [built] = directory.iterdir()
@@ -44,7 +44,7 @@ def build(target: str, directory: Path, *, source: Path = ROOT) -> Path:
 
 
 class Environment:
-    """A virtual environment with the wheel and what pip installs with it; programs run in an empty directory."""
+    """A virtual environment with the wheel and its dependencies; programs run in an empty directory."""
 
     def __init__(self, wheel: Path, directory: Path) -> None:
         self.bin = directory / "environment" / "bin"

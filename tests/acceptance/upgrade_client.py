@@ -1,4 +1,4 @@
-"""A program of a user before an upgrade and after it. Imports nothing of the tests: it runs on any release of txmsg.
+"""A user's program before and after an upgrade. Imports nothing of the tests: it runs on any release of txmsg.
 
     python upgrade_client.py before|after DIRECTORY BROKER METAQ
 
@@ -52,7 +52,7 @@ WAIT_S = 200.0
 
 
 class Inbox:
-    """Bodies that handlers have accepted, by topic, in the order of arrival."""
+    """Bodies accepted by handlers, by topic, in order of arrival."""
 
     def __init__(self) -> None:
         self._arrived = threading.Condition()
@@ -69,7 +69,7 @@ class Inbox:
 
 
 def body_of(name: str) -> bytes:
-    """A kilobyte that hardly compresses, so that a log has several files."""
+    """Return a kilobyte that hardly compresses, so that a log has several files."""
     return name.encode() + b" " + hashlib.shake_256(name.encode()).hexdigest(500).encode()
 
 
@@ -104,7 +104,7 @@ class Away:
 
 
 class Undecided:
-    """Knows no outcome yet: half messages outlive the release."""
+    """A listener that answers UNKNOWN: half messages outlive the release."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.UNKNOWN
@@ -164,7 +164,7 @@ def before(directory: Path, broker: str, metaq: str) -> dict[str, object]:
 
 
 def read(metaq: str, topic: str, count: int) -> list[str]:
-    """At least `count` messages of the log, from where the group is, and commits their offsets."""
+    """Read at least `count` messages of the log, from the group's position, and commit their offsets."""
     found: list[str] = []
     consumer = PullConsumer(metaq, f"readers-of-{topic}", start=Start.earliest())
     consumer.subscribe(topic)

@@ -1,4 +1,4 @@
-"""A project of a user of txmsg: files of its own, nothing of ours, and a pytest that finds the plugin by itself."""
+"""A project of a txmsg user: only its own files, and a pytest that discovers the plugin."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _FILE = re.compile(r"^<!-- file: (\S+) -->\n```(?:python|toml)\n(.*?)^```$", re.
 
 
 def files_of(page: Path) -> dict[str, str]:
-    """The files that a page shows, by name."""
+    """Return the files that a page shows, by name."""
     return dict(_FILE.findall(page.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run of pytest ended, and what it printed."""
+    """Result and output of a run of pytest."""
 
     status: int
     output: str
 
     @property
     def counts(self) -> dict[str, int]:
-        """By what the summary says: {"passed": 3}."""
+        """The counts of the summary: {"passed": 3}."""
         summary = self.output.rstrip().rpartition("\n")[2]
         return {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|errors?|warnings?)", summary)}
 
 
 class UserProject:
-    """A directory with these files."""
+    """A project directory with these files."""
 
     def __init__(self, directory: Path, files: Mapping[str, str]) -> None:
         self.directory = directory
@@ -45,7 +45,7 @@ class UserProject:
         self._declare_plugin()
 
     def _declare_plugin(self) -> None:
-        """What pip would write of txmsg's entry points: the working tree need not be installed as it is now."""
+        """Write the entry points of txmsg as pip would: the working tree may be installed differently."""
         declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
         metadata = self.directory / "installed" / "txmsg_of_the_tree-0.dist-info"
         metadata.mkdir(parents=True)
@@ -54,7 +54,7 @@ class UserProject:
         (metadata / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
 
     def pytest(self, *args: str) -> Outcome:
-        """Runs pytest in it, as its user would; warnings are errors."""
+        """Run pytest in it, as its user would, with warnings as errors."""
         plugins = ("-p", "tests.unclosed", "-p", "no:cacheprovider")
         path = os.pathsep.join([str(self.directory / "installed"), str(ROOT)])
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What tests of the batch function stand on: a Notify database, and a writer session as a broker has it."""
+"""Fixtures for tests of the batch function: a Notify database and a writer session as in a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txmsg.message.columns import Columns
 
 
 def columns_of(queues: Sequence[int], *, ids: list[bytes] | None = None, producer: int = 1) -> Columns:
-    """One message per queue named, under new ids unless given."""
+    """Return columns with one message per named queue, under new ids unless given."""
     count = len(queues)
     return Columns(
         transaction_id=ids or [new_transaction_id_bytes() for _ in queues],
@@ -57,7 +57,7 @@ class Notify:
         return await apply(self.connection, batch, segment=segment, previous=previous, first_check_s=6)
 
     async def assert_dense(self) -> None:
-        """I4: offsets of every queue are 0, 1, 2, ... without a gap or a repeat."""
+        """Check I4: offsets of every queue are 0, 1, 2, ... without a gap or a repeat."""
         bad = await self.rows(
             "select queue from txmsg.message group by queue having min(queue_offset) <> 0 "
             "or max(queue_offset) <> count(*) - 1 or count(distinct queue_offset) <> count(*)"
@@ -85,7 +85,7 @@ async def notify(url: str) -> AsyncIterator[Notify]:
 async def running_writer(
     config: BrokerConfig, *, running: bool = True
 ) -> AsyncIterator[tuple[Writer, int, dict[int, int]]]:
-    """A writer, the id of a queue, and the ends it reports."""
+    """Yield a running writer, the id of a queue, and the ends that it reports."""
     pool = open_pool(config.storage)
     await pool.open(wait=True)
     topics = TopicRegistry(pool, auto_create=True, queues=1)

@@ -1,4 +1,4 @@
-"""What the tests of the `txmsg` command share: the command as a process, and half messages for it to look at."""
+"""Helpers for tests of the `txmsg` command: the command as a process, and stored half messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 120
 
 
 def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
-    """Runs the command; returns stdout if `status` is 0, else stderr."""
+    """Run the command; return stdout if `status` is 0, else stderr."""
     command = [sys.executable, "-m", "txmsg.ops.cli.main", *args]
     done = subprocess.run(command, input=answer, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == status, done.stdout + done.stderr
@@ -28,7 +28,7 @@ def txmsg(*args: str, status: int = 0, answer: str | None = None) -> str:
 
 
 def said(*args: str, status: int = 0, answer: str | None = None) -> str:
-    """As `txmsg`, within this process: faster, for what is no matter of processes."""
+    """Run the command within this process, faster than `txmsg`."""
     result = CliRunner().invoke(main, args, input=answer)
     assert result.exit_code == status, result.output
     assert not isinstance(result.exception, Exception), result.exception
@@ -36,19 +36,19 @@ def said(*args: str, status: int = 0, answer: str | None = None) -> str:
 
 
 def json_of(*args: str) -> Any:
-    """The JSON that a command prints."""
+    """Return the JSON that a command prints."""
     return json.loads(said(*args, "--json"))
 
 
 def asked(*args: str, answer: str = "n\n") -> str:
-    """What a command that asks says when it is answered no."""
+    """Return the output of a command whose confirmation is declined."""
     result = CliRunner().invoke(main, args, input=answer)
     assert result.exit_code == 1, result.output
     return result.output
 
 
 def store_half(broker: BrokerProcess, *, group: str = "shop", body: bytes = b'{"n":1}', count: int = 1) -> str:
-    """Stores the half messages of a transaction as a client would, and returns its id."""
+    """Store the half messages of a transaction as a client would, and return its id."""
     transaction_id = new_transaction_id()
     batch = pb.MessageColumns(
         topic="order.placed",

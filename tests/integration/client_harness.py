@@ -1,4 +1,4 @@
-"""What the client's tests share: a collecting consumer, and a look into the Notify database."""
+"""Helpers for tests of clients: a collecting consumer, and queries of the Notify database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 60.0
 def collecting(
     address: str, topic: str, *, group: str = "collector", tag: str = "*"
 ) -> Iterator[queue.Queue[ReceivedMessage]]:
-    """A consumer that puts what it gets into a queue."""
+    """Yield a queue with the messages that a consumer receives."""
     got: queue.Queue[ReceivedMessage] = queue.Queue()
     consumer = Consumer(address, group=group)
     consumer.subscribe(topic, tag)(got.put)
@@ -29,7 +29,7 @@ def collecting(
 
 
 async def received(address: str, topic: str, wanted: set[MessageId]) -> list[MessageId]:
-    """What a new group has received when all that is wanted has come."""
+    """Return the messages received by a new group, after all wanted ones have arrived."""
     got: list[MessageId] = []
     consumer = AsyncConsumer(address, group="mailer")
 
@@ -43,17 +43,17 @@ async def received(address: str, topic: str, wanted: set[MessageId]) -> list[Mes
 
 
 def message_count(notify_url: str) -> int:
-    """Messages that are committed in the Notify database."""
+    """Return the number of committed messages in the Notify database."""
     return _count(notify_url, "select count(*) from txmsg.message")
 
 
 def half_count(notify_url: str) -> int:
-    """Halves that are undecided in the Notify database."""
+    """Return the number of undecided halves in the Notify database."""
     return _count(notify_url, "select count(*) from txmsg.half_message")
 
 
 def counts(notify_url: str) -> tuple[int, int]:
-    """Undecided halves, and messages, when the outcomes that callers do not wait for have come."""
+    """Return the numbers of undecided halves and of messages, after pending outcomes have arrived."""
     with suppress(AssertionError):
         until(lambda: half_count(notify_url) == 0, within_s=5.0)
     return half_count(notify_url), message_count(notify_url)
@@ -67,7 +67,7 @@ def _count(notify_url: str, statement: str) -> int:
 
 
 def different(got: queue.Queue[ReceivedMessage], count: int) -> set[MessageId]:
-    """The ids of the next messages, so many different ones. Any may come twice: a lease may end on a busy machine."""
+    """Return so many different ids of the next messages. Any may come twice: a lease may end on a busy machine."""
     found: set[MessageId] = set()
     while len(found) < count:
         found.add(got.get(timeout=WAIT_S).id)
@@ -75,7 +75,7 @@ def different(got: queue.Queue[ReceivedMessage], count: int) -> set[MessageId]:
 
 
 def nothing_comes(got: queue.Queue[ReceivedMessage], *, within_s: float = 0.5) -> bool:
-    """Whether the queue stays empty this long."""
+    """Return True if the queue stays empty this long."""
     try:
         got.get(timeout=within_s)
     except queue.Empty:
@@ -84,6 +84,6 @@ def nothing_comes(got: queue.Queue[ReceivedMessage], *, within_s: float = 0.5) -
 
 
 def waited_for(caplog: pytest.LogCaptureFixture, words: str) -> str:
-    """The log when it has these words, which must come in time."""
+    """Return the log when it contains these words; fails if not in time."""
     until(lambda: words in caplog.text, why=f"{words!r} is not in the log")
     return caplog.text

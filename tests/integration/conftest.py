@@ -1,4 +1,4 @@
-"""What holds for all tests of this folder."""
+"""Fixtures of all integration tests."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from txmsg.client.flows import flow, flow_async
 
 @pytest.fixture(autouse=True)
 def outcomes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that waits for the reply to its outcome does so however busy the machine is.
+    """Let calls that wait for their outcome wait however long a busy machine takes.
 
-    After 2 s it would be left to go on in the background, and tests count what is stored.
+    After 2 s the call would continue in the background, and tests count stored messages.
     """
     for module in (flow, flow_async):
         monkeypatch.setattr(module, "OUTCOME_WAIT_S", 60.0)
@@ -22,6 +22,6 @@ def outcomes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def db(notify_url: str) -> AsyncIterator[Notify]:
-    """The database at notify_url as a broker's writer sees it."""
+    """The database at notify_url as seen by a broker's writer."""
     async with notify(notify_url) as database:
         yield database

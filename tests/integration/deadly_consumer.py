@@ -1,4 +1,4 @@
-"""A consumer with a handler that ends its process at some messages: a program for tests, which may kill it, too.
+"""A consumer whose handler ends its process at some messages: a program for tests, which may also kill it.
 
     python -m tests.integration.deadly_consumer BROKERS KIND NOTES TAKES_S
 
@@ -19,7 +19,7 @@ DEADLY = b"deadly"
 
 
 def main(brokers: str, kind: str, notes_file: str, takes_s: str) -> None:
-    """Consumes topic t in group g until it is killed."""
+    """Consume topic t in group g until killed."""
     consumer = Consumer(brokers, group="g", concurrency=16, visibility_timeout_s=2)
     notes = Path(notes_file).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 - as long as the process lives
 

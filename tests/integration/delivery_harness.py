@@ -1,4 +1,4 @@
-"""What the delivery tests stand on: a Notify database seen from outside, and a Delivery that runs on it."""
+"""Helpers for tests of delivery: a Notify database seen from outside, and a running Delivery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txmsg.wire.start import Start
 T = [("t", "*")]
 NEVER_S = 3000.0
 LEASE_TTL_S = 60.0
-"""A broker that stands still for some seconds, on a busy machine, keeps its leases: `bury` ends those of a dead one."""
+"""A broker that a busy machine pauses for seconds keeps its leases: `bury` ends those of a dead one."""
 AT_ONCE = Backoff(delays_s=(0.0,))
 
 
@@ -57,7 +57,7 @@ class Notify:
         return found is not None and found.erasable_s is not None
 
     async def queue_ids(self, topic: str = "t") -> list[QueueId]:
-        """Of all queues, also those that may not be read."""
+        """Return the ids of all queues, including unreadable ones."""
         return list((await self.topics.ensure(topic)).queue_ids)
 
     def query(self, statement: str, *args: object) -> list[tuple[Any, ...]]:
@@ -68,7 +68,9 @@ class Notify:
     async def add(
         self, count: int, *, topic: str = "t", tag: str | None = None, body: bytes = b"body"
     ) -> dict[int, int]:
-        """`count` messages in each queue of a topic, in the open segment; the ends of the queues, for `wake`."""
+        """Store `count` messages in each queue of a topic, in the open segment, and return the ends of the queues for
+        `wake`.
+        """
         ends: dict[int, int] = {}
         for queue_id in await self.queue_ids(topic):
             (row,) = self.query(
@@ -89,7 +91,7 @@ class Notify:
         return ends
 
     async def grow(self, queues: int, topic: str = "t") -> None:
-        """Gives a topic more queues."""
+        """Add queues to a topic."""
         await TopicAdministration(self.topics._pool).alter(topic, TopicChange(queues=queues))
         await self.topics.refresh_once()
 
@@ -99,7 +101,7 @@ class Notify:
             return await GroupAdministration(pool).lag()
 
     def bury(self, broker_id: str) -> None:
-        """The time of a broker is over, as if it had been silent for long enough."""
+        """Expire the lease of a broker, as if it had been silent for long enough."""
         self.query("update txmsg.broker set expires_at = now() - interval '1 s' where id = %s", broker_id)
 
     def rotate(self) -> None:
@@ -125,7 +127,7 @@ def new_delivery(
     monotonic: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> Delivery:
-    """A delivery and its membership, not running."""
+    """Return a delivery and its membership, not running."""
     unhurried = {"lease_ttl_s": LEASE_TTL_S, "statement_timeout_s": 60.0}
     config = DeliveryConfig(**{"hand_over_s": 0.05, **unhurried, **settings})
     leases = Leases(broker_id, config.lease_ttl_s, monotonic)
@@ -144,7 +146,7 @@ async def delivering(
     background: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Delivery]:
-    """A delivery that runs. graceful=False ends it as a crash would: nothing is flushed, the leases are kept.
+    """A running delivery. graceful=False ends it as in a crash: nothing is flushed, leases are kept.
 
     background=False: it does nothing by itself, not even renew its lease, so that lasts.
     """
@@ -177,12 +179,12 @@ async def delivering(
 
 @dataclass(frozen=True)
 class Delivered:
-    """One message as it was handed out."""
+    """A delivered message."""
 
     topic: str
     queue: int
     receipt: Receipt
-    """Of this message alone."""
+    """The receipt of this message alone."""
     attempt: int
     offset: int
     transaction_id: bytes
@@ -198,7 +200,7 @@ class Delivered:
 
 
 def each_of(handouts: Sequence[MessageBatch]) -> list[Delivered]:
-    """The messages of handouts, one by one."""
+    """Return the messages of handouts, one by one."""
     return [
         Delivered(
             handout.topic,
@@ -231,7 +233,7 @@ def poll(  # noqa: PLR0917 - a value that nearly each test writes in one line
     expiry: Expiry = Expiry.COUNTED,
     in_runs: bool = False,
 ) -> Receive:
-    """A long poll of one member."""
+    """Return a long poll of one member."""
     return Receive(
         group=group,
         client_id=client_id,
@@ -255,7 +257,7 @@ async def receive(
     group: str = "g",
     **how: Any,
 ) -> list[Delivered]:
-    """`count` messages, or as many as come before a receive finds nothing for wait_s.
+    """Return `count` messages, or fewer when a receive finds nothing for wait_s.
 
     For messages that must come leave wait_s as it is: on a busy machine any short time is too short.
     """
@@ -276,7 +278,7 @@ async def receive(
 
 
 async def receive_only(delivery: Delivery, count: int, **how: Any) -> list[Delivered]:
-    """`count` messages, however long they take, and no more for a moment."""
+    """Return `count` messages, however long they take, and check that no more follow for a moment."""
     got = await receive(delivery, count, **how)
     assert len(got) == count, f"{len(got)} of {count} messages came: {got}"
     assert await receive(delivery, 1, wait_s=0.2, **how) == []
@@ -286,7 +288,7 @@ async def receive_only(delivery: Delivery, count: int, **how: Any) -> list[Deliv
 async def receive_until(
     delivery: Delivery, is_all: Callable[[Sequence[Delivered]], bool], **how: Any
 ) -> list[Delivered]:
-    """What comes until it is all that must, and for a moment after that."""
+    """Return all messages received until the condition holds, and for a moment longer."""
     got: list[Delivered] = []
     while not is_all(got):
         more = await receive(delivery, 1, **how)
@@ -304,7 +306,7 @@ def offsets(messages: Sequence[Delivered]) -> list[int]:
 
 
 async def eventually(step: Callable[[], Awaitable[Any]], timeout_s: float = 60.0) -> Any:
-    """The result of a step that answers BrokerUnavailable for a while."""
+    """Return the result of a step that may raise BrokerUnavailable for a while."""
     async with asyncio.timeout(timeout_s):
         while True:
             try:

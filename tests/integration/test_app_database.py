@@ -1,4 +1,4 @@
-"""An application with `database=`: its decorated functions, their tables, and what its handlers get."""
+"""An application with `database=`: its decorated functions, their tables, and the arguments of its handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`app.send`: what an application sends by itself, without a transaction."""
+"""`app.send`: messages that an application sends without a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log: each method that changes something adds an entry, which nothing but retention removes."""
+"""The audit log: each changing method adds an entry, which only retention removes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_every_changing_method_of_a_broker_adds_an_audit_entry(  # noqa: PLR0915
             ).fetchall()
 
         def changes(method: str, request: Any, action: str, target: str) -> tuple[Any, Any]:
-            """Calls it; what was there before and after, by the one entry that it adds."""
+            """Call a changing method and return the state before and after, from its single audit entry."""
             known = len(entries())
             call(broker.address, method, request)
             called.add(method)

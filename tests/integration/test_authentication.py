@@ -1,4 +1,4 @@
-"""Brokers that require authentication: who is let in, how users are made, and how fast a revoked token ends."""
+"""Brokers that require authentication: valid credentials, creation of users, and the delay of a revocation."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ _numbers = itertools.count()
 
 
 class Secured:
-    """Two brokers of one database that require authentication, and the token of an administrator."""
+    """Two brokers of one database that require authentication, with the token of an administrator."""
 
     def __init__(self, storage: str, first: BrokerProcess, second: BrokerProcess, admin: Path, metrics: str) -> None:
         self.storage, self.first, self.second, self.admin, self.metrics = storage, first, second, admin, metrics
 
     def user(self, command: str, *args: str) -> Any:
-        """What `txmsg user` prints, as the administrator, through the first broker."""
+        """Return the output of `txmsg user` as the administrator, through the first broker."""
         return json_of("user", command, *args, "--broker", self.first.address, "--token-file", str(self.admin))
 
     def new(self, *options: str) -> tuple[str, str]:
-        """Another user with its token, whom both brokers know; may do everything."""
+        """Create another user with all rights, known to both brokers, and return its token."""
         name = f"user{next(_numbers)}"
         token = self.user("create", name, "--role", "admin", *options)["token"]
         self.settle()
         return name, token
 
     def settle(self) -> None:
-        """Returns when the second broker knows what the first does. Not by logins: refused ones are slowed."""
+        """Return when the second broker knows what the first does. Not by logins: refused ones are delayed."""
         versions = [self._watch(broker.address) for broker in (self.first, self.second)]
         while versions[0] != versions[1]:
             versions[1] = self._watch(self.second.address, versions[1])
@@ -100,12 +100,12 @@ def secured(
 
 @pytest.fixture(autouse=True)
 def no_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--token-file` sets it for the process."""
+    """Restore the token variable, which `--token-file` sets for the process."""
     monkeypatch.setenv("TXMSG_TOKEN_FILE", "")
 
 
 def who(address: str, token: str) -> str:
-    """Whom a broker takes the holder of this token for."""
+    """Return the user that a broker sees for this token."""
     with BlockingChannel(address, token=token) as channel:
         return channel.call(AccessService.who_am_i, Nothing(), timeout_s=WAIT_S).name
 
@@ -413,7 +413,7 @@ def test_secrets_do_not_appear_in_database_logs_or_output(
 
 
 async def pages_of_the_console(brokers: list[str], token: str, wrong: str) -> dict[str, str]:
-    """All pages and dialogs of a console, with their headers, by who looks."""
+    """Return all pages and dialogs of a console with their headers, by viewer."""
     answers = {}
     async with asyncio.TaskGroup() as tasks, asked_console(UserDatabases({"notify": brokers}, tasks)) as asked:
 

@@ -1,4 +1,4 @@
-"""What an operator gives wrongly: each command ends with one line that says what to do, and exit status 1 or 2."""
+"""Wrong input of operators: each command ends with one line that names the remedy, and exit status 1 or 2."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BYTES = "; give bytes, or 512KiB, 64MiB, 100GiB"
 
 
 def failing(*args: str, status: int = 1) -> str:
-    """What `txmsg` says when it ends with this status: one line, without what no log may hold."""
+    """Return the error line of `txmsg` with this exit status; checks that it contains no secret."""
     result = CliRunner().invoke(main, args)
     assert result.exit_code == status, result.output
     assert not isinstance(result.exception, Exception), result.exception
@@ -39,7 +39,7 @@ def failing(*args: str, status: int = 1) -> str:
 
 @pytest.fixture
 def poor_role(postgres: PostgresServer, database_url: str) -> Iterator[str]:
-    """The URL of `database_url` for a role that may connect, and nothing else."""
+    """The URL of `database_url` for a role that may only connect."""
     name = f"poor_{os.getpid()}"
     role = sql.Identifier(name)
     with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:

@@ -1,4 +1,4 @@
-"""Bad input on the receiving side: handlers and listeners that misbehave, receipts that are not good."""
+"""Bad input on the receiving side: misbehaving handlers and listeners, invalid receipts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 
 @pytest.fixture(scope="module")
 def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
-    """One Notify database for the tests of this file; each has a topic and groups of its own."""
+    """A Notify database shared by the tests of this file; each has its own topic and groups."""
     name = f"bad_receiving_{os.getpid()}"
     yield postgres.create_database(name, template=notify_template)
     postgres.drop_database(name)
@@ -122,7 +122,7 @@ def test_after_any_exception_of_a_handler_its_message_is_redelivered_and_the_con
 
 
 def last_errors(notify_url: str, group: str, *, count: int) -> dict[bytes, str]:
-    """What people are shown of a group's retries, by body, when there are this many."""
+    """Return the errors shown for a group's retries, by body, when there are this many."""
     statement = (
         "select r.body, r.last_error from txmsg.retry r join txmsg.consumer_group g on g.id = r.group_id "
         "where g.name = %s"
@@ -241,7 +241,7 @@ def test_a_missing_inbox_table_is_reported_and_no_message_counts_as_handled(
 
 
 def like(receipt: pb.Receipt, **changes: int | list[int]) -> pb.Receipt:
-    """The receipt with other values."""
+    """Return the receipt with other values."""
     return pb.Receipt(**{field.name: value for field, value in receipt.ListFields()} | changes)
 
 
@@ -256,7 +256,7 @@ def test_invalid_receipts_acknowledge_nothing_and_are_reported_one_by_one(broker
             return channel.call(Notify.receive, request, timeout_s=WAIT_S)
 
         def take(group: str) -> list[pb.Receipt]:
-            """A receipt for each of the three messages."""
+            """Return a receipt for each of the three messages."""
             taken: list[pb.Receipt] = []
             while len(taken) < 3:
                 for batch in receive(group, visibility_timeout_ms=60_000).batches:

@@ -45,14 +45,14 @@ COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, 
 
 @pytest.fixture(scope="module")
 def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
-    """One Notify database for the tests of this file, which name their topics and groups themselves."""
+    """A Notify database shared by the tests of this file, which name their own topics and groups."""
     yield postgres.create_database("bad_input", template=notify_template)
     postgres.drop_database("bad_input")
 
 
 @pytest.fixture(scope="module")
 def broker(notify_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that creates no topic by itself and takes small bodies only; `known` is a topic."""
+    """A broker that creates no topics and accepts only small bodies; `known` is a topic."""
     options = ("--no-topic-auto-create", "--body-size-max", str(BODY_SIZE_BYTES_MAX), "--first-check-s", "600")
     with BrokerProcess(notify_url, *options, log=tmp_path_factory.mktemp("broker") / "log") as broker:
         topic(broker, "create", "known")
@@ -79,7 +79,7 @@ def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
 
 
 def topic(broker: BrokerProcess, *args: str) -> str:
-    """Runs `txmsg topic` in this process; returns what it prints, or the error."""
+    """Run `txmsg topic` in this process and return its output or error."""
     result = CliRunner().invoke(main, ["topic", *args, "--broker", broker.address])
     return result.output
 
@@ -305,7 +305,7 @@ def test_a_conflicting_or_unknown_outcome_is_refused(producer: Producer) -> None
 
 
 def decide_meanwhile(notify_url: str, transaction_id: UUID, how: str) -> None:
-    """What a person, or time, does to a half message while its local transaction runs."""
+    """Decide a half message, as an operator or retention would, while its local transaction runs."""
     with psycopg.connect(notify_url, autocommit=True, connect_timeout=10) as connection:
         connection.execute("delete from txmsg.half_message where transaction_id = %s", (transaction_id,))
         if how == "rolled back":

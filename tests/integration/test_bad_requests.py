@@ -1,4 +1,4 @@
-"""Requests that no client of ours sends: each is refused in words, and its neighbours are served."""
+"""Requests that no txmsg client sends: each is refused with a text, and others of the request are served."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _REFUSED: list[tuple[str, Message | bytes, str, str]] = [
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[RawClient]:
-    """A client of a broker for bytes as they are."""
+    """A raw client of a broker."""
     with RawClient(broker.address) as connected:
         yield connected
     log = broker.log.read_text()
@@ -141,7 +141,7 @@ def test_halves_that_could_never_be_checked_are_refused_and_others_stored(client
 def test_invalid_headers_and_tags_are_refused_and_others_stored(
     client: RawClient, notify_url: str, bad_tag: str
 ) -> None:
-    """The headers of few messages are checked alone; a tag that is wrong has all messages checked."""
+    """Headers of few messages are checked alone; a wrong tag makes all messages be checked."""
     bare, tagged, unread, carrying, tagged_badly = ids = [new_transaction_id().bytes for _ in range(5)]
     carried = pb.Headers(values={"h": "1"}).SerializeToString()
     columns = pb.MessageColumns(

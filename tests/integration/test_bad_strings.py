@@ -1,6 +1,6 @@
-"""Each string that a method of any service takes: none makes a server fail, and a NUL is refused in words.
+"""Strings in all methods of all services: none makes a server fail, and a NUL is refused with a text.
 
-Built from the messages themselves, so a method or a field that is added is asked without a word here.
+Derived from the messages themselves, so added methods and fields are included.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PLAUSIBLE: dict[str, Any] = {
     "transaction_id": ID.bytes,
     "transaction_ids": ID.bytes,
 }
-"""With these in the other fields a method gets as far as the one under test."""
+"""Values of other fields with which a method gets as far as the field under test."""
 Path = tuple[str, ...]
 
 
 def strings(kind: Any, above: tuple[Any, ...] = ()) -> Iterator[Path]:
-    """The way to each text in a message, through its messages."""
+    """Yield the path to each text field in a message and its sub-messages."""
     for part in parts_of(kind).values():
         if part.kind is str:
             yield (part.name,)
@@ -54,9 +54,9 @@ def strings(kind: Any, above: tuple[Any, ...] = ()) -> Iterator[Path]:
 
 
 def request_with(kind: Any, path: Path, word: str, *, others: bool) -> Any:
-    """A request with this string in there, and what is plausible in its other fields, or nothing.
+    """Return a request with this string at the path, and plausible or no values in its other fields.
 
-    Of Protobuf, or as JSON has it, in which a field may have what a dataclass cannot.
+    A message of Protobuf, or values of JSON, which may be invalid in a dataclass.
     """
     values: dict[str, Any] = {}
     for part in parts_of(kind).values():
@@ -76,12 +76,12 @@ def request_with(kind: Any, path: Path, word: str, *, others: bool) -> Any:
 
 
 def answer(client: RawClient, name: str, request: Any) -> TxmsgError | None:
-    """With which error the request is refused, if it is."""
+    """Return the error with which the request is refused, if any."""
     return client.answer(client.begin(name, unchecked(request))).error
 
 
 def ask_all(client: RawClient, names: set[str]) -> None:
-    """Puts each word into each string of these methods."""
+    """Send each word in each string field of these methods."""
     failures = []
     refused = 0
     for name in sorted(names):

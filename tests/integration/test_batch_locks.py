@@ -1,4 +1,4 @@
-"""Locks of the batch function: none waits for a client, none deadlocks, and however many queues there are, they fit."""
+"""Locks of the batch function: none waits for a client, none deadlocks, and any number of queues fits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def write(connection: PreparedConnection, batch: WriteBatch, *, segment: i
 
 
 async def until_rows(watcher: AsyncConnection[Any], statement: str, *args: object) -> list[tuple[Any, ...]]:
-    """The rows of a statement as soon as it has some."""
+    """Return the rows of a statement as soon as there are any."""
     async with asyncio.timeout(60):
         while True:
             rows = await (await watcher.execute(statement.encode(), args)).fetchall()
@@ -69,7 +69,7 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
 
 
 def _crossing(queues: list[int], rounds: int) -> tuple[Columns, Columns]:
-    """Transactions of two messages each, and the same queues in the opposite order under other ids."""
+    """Return transactions of two messages each, and the same queues in opposite order under other ids."""
     up = [queue for each in range(rounds) for queue in (queues[each % len(queues)], queues[-1 - each % len(queues)])]
     forth, back = columns_of(up), columns_of(up[::-1])
     for columns in (forth, back):
@@ -79,7 +79,7 @@ def _crossing(queues: list[int], rounds: int) -> tuple[Columns, Columns]:
 
 
 async def test_batches_that_name_queues_in_opposite_orders_do_not_deadlock(db: Notify) -> None:
-    """Somebody holds the two queues in the middle until both batches wait for them, whatever they hold by then."""
+    """A third session holds the two queues in the middle until both batches wait for them."""
     queues = (await _topics(db, 1))[:64]
     middle = ", ".join(f"pg_advisory_lock(7702, {queue % 1024})" for queue in queues[31:33])
     async with (
@@ -117,7 +117,7 @@ async def test_copies_of_halves_in_opposite_orders_do_not_deadlock(db: Notify) -
 
 
 async def _topics(db: Notify, count: int) -> list[int]:
-    """`count` topics of 1,000 queues each; the ids of the queues."""
+    """Create `count` topics of 1,000 queues each and return the ids of the queues."""
     rows = await db.rows(
         "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) "
         f"select 'wide' || g, 1000, 1000 from generate_series(1, {count}) g returning id) "
@@ -196,7 +196,7 @@ async def test_senders_do_not_wait_for_open_readers_when_segments_are_added_and_
 
 
 async def test_a_rotation_on_an_older_snapshot_is_refused(db: Notify) -> None:
-    """It would not see what the batches it waits for have written, and give their offsets out again."""
+    """It would not see the writes of the batches that it waits for, and would reuse their offsets."""
     await db.connection.execute("set default_transaction_isolation = 'repeatable read'")
     with pytest.raises(psycopg.DatabaseError, match="needs read committed"):
         await db.connection.execute("select txmsg.rotate(1)")

@@ -1,4 +1,4 @@
-"""What a batch reads does not depend on what was written before it, nor on who looks on, nor on statistics.
+"""The pages that a batch reads do not depend on earlier writes, open snapshots or statistics.
 
 Counted in buffers, not in time: what a batch reads is the same on any machine.
 """
@@ -52,7 +52,7 @@ async def _buffers(
     group: str = "",
     plain: Columns = _NOTHING,
 ) -> int:
-    """Applies a batch; the number of pages it looked at, in memory or not."""
+    """Apply a batch and return the number of pages that it read, cached or not."""
     cursor = connection.cursor()
     await cursor.execute(
         _CALL,
@@ -82,7 +82,7 @@ async def _buffers(
 
 
 async def _measured(db: Notify) -> dict[str, int]:
-    """Pages per batch of each kind, in a session that has seen no batch before."""
+    """Return pages per batch of each kind, in a session without earlier batches."""
     async with await connect_writer(db.url, lock_timeout_s=60, transaction_timeout_s=120) as connection:
         counted: dict[str, int] = {}
         for _ in range(2):  # the first also reads the catalogue

@@ -1,4 +1,4 @@
-"""Each benchmark runs at its smallest, finds that its messages came as they should, and tells its figures."""
+"""Each benchmark runs at its smallest size, checks its messages, and prints its figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALLEST = {
     "kafka": ["--quick"],
     "peers": ["--waiting", "500", "--seconds", "1"],
 }
-"""Those whose parts the others have, too; one of each would take longer than it tells."""
+"""Benchmarks whose parts others cover; each would take longer than it is worth."""
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""An `async def` handler that blocks the loop for longer than brokers wait to hear of its process."""
+"""An `async def` handler that blocks the event loop for longer than the broker's visibility timeout."""
 
 from __future__ import annotations
 

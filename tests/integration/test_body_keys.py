@@ -1,4 +1,4 @@
-"""Claims about the table of keys of erasable topics: whose they are, how long they are kept, and when they go."""
+"""Keys of erasable topics: their topic, their retention, and their deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest body that a broker can be told to take goes all the way: stored, checked, delivered."""
+"""The largest allowed body is stored, checked and delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes end with what they have started, however they end, and say how."""
+"""Child processes end with their descendants, however they end, and report how."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS_S_MAX = 60.0
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory from which children import."""
+    """A directory of modules for children."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
     (tmp_path / "family.py").write_text(FAMILY)
     return tmp_path
@@ -40,7 +40,7 @@ def require_ended(processes: list[psutil.Process]) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it does anything any more. One that nobody has waited for is there still."""
+    """Return True if the process is running, not a zombie."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""The `txmsg` command as a person uses it: real processes, real broker, real database."""
+"""The `txmsg` command as users run it: real processes, a real broker, a real database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_help_loads_neither_the_protocol_nor_a_database_driver() -> None:
 
 
 def test_a_broker_loads_neither_sqlalchemy_nor_http2() -> None:
-    """The first would double the time and the memory it takes to start, the others are a gateway's alone."""
+    """SQLAlchemy would double start time and memory; the others are needed by gateways only."""
     program = (
         "import sys, txmsg.ops.cli.broker, txmsg.broker.server; "
         "print(sorted({'sqlalchemy', 'grpc', 'h2', 'txmsg.rocketmq'} & set(sys.modules)))"

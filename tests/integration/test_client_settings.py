@@ -1,4 +1,4 @@
-"""What operators set for clients reaches those that run, of one group or of all, and is undone again."""
+"""Client settings of operators reach running clients, of one group or of all, and can be unset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txmsg.settings.clients import ClientConfig
 
 
 class Handlers:
-    """How many run at once; each runs until the test lets it end."""
+    """Counts concurrent handlers; each runs until the test ends it."""
 
     def __init__(self) -> None:
         self.running = self.ended = 0

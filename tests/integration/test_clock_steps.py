@@ -1,4 +1,4 @@
-"""The clock of the database is set while everything runs: no wait becomes longer by the step, and all brokers live on.
+"""The database clock is stepped while everything runs: no wait becomes longer, and all brokers stay alive.
 
 `ahead`: the clock was an hour ahead, and is set right. `back`: it was right, and is set back by an hour.
 """
@@ -42,7 +42,7 @@ HOUR_S = 3600.0
 AHEAD, BACK = (HOUR_S, 0.0), (0.0, -HOUR_S)
 LEASE_TTL_S = 5.0
 WAIT_S = 900.0
-"""For which things wait here: longer than a test takes on a busy machine, and much shorter than the step."""
+"""The waits of these tests: longer than a test on a busy machine, and much shorter than the step."""
 steps = pytest.mark.parametrize("step", [pytest.param(AHEAD, id="ahead"), pytest.param(BACK, id="back")])
 
 
@@ -54,7 +54,7 @@ def server() -> Iterator[SteppedServer]:
 
 @pytest.fixture
 def url(server: SteppedServer) -> Iterator[str]:
-    """A fresh Notify database, whose clock is right."""
+    """A fresh Notify database with a correct clock."""
     server.set_by(0.0)
     with server.notify() as url:
         yield url
@@ -72,19 +72,19 @@ def renewing(url: str, pool: object) -> Waits:
 
 
 async def wait_s(db: Database, what: str) -> list[float]:
-    """For how long rows wait by the clock as it is now."""
+    """Return the remaining wait of rows by the present clock."""
     return [row[0] for row in await db.rows(f"select extract(epoch from w.wait)::float8 from (select {what}) w(wait)")]
 
 
 async def until_rows(db: Database, statement: str) -> None:
-    """Until there is a row."""
+    """Wait until there is a row."""
     async with asyncio.timeout(200):
         while not await db.rows(statement):  # noqa: ASYNC110 - the database says nothing by itself
             await asyncio.sleep(0.05)
 
 
 async def store_halves(db: Database) -> None:
-    """One that was not checked yet, and one that was."""
+    """Store a half that was not checked yet and one that was."""
     for first_check_s in (WAIT_S, 0.0):
         await apply(db.connection, WriteBatch(half=db.columns(1)), segment=1, previous=0, first_check_s=first_check_s)
     async with open_pool(db.url) as pool:
@@ -95,7 +95,7 @@ async def store_halves(db: Database) -> None:
 
 
 async def store_delayed(db: Database) -> None:
-    """One that is scheduled, and one whose transaction is undecided; and two for a time, not after a delay."""
+    """Store a scheduled message and one of an undecided transaction, with a delay; and two with an absolute time."""
     delayed, at_a_time = db.columns(1), db.columns(1)
     delayed.deliver_after_us = [round(WAIT_S * 1_000_000)]
     at_a_time.deliver_at_us = [time.time_ns() // 1000 + round(WAIT_S * 1_000_000)]
@@ -113,7 +113,7 @@ RETRIED_IN = "max(due_at) - now() from txmsg.retry"
 
 
 async def fail_one(url: str) -> None:
-    """A message that is to be retried after WAIT_S."""
+    """Let a message fail that is retried after WAIT_S."""
     async with notify_at(url) as seen, delivering(seen) as delivery:
         await seen.add(1)
         (message,) = await receive(delivery, 1)

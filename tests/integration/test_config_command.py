@@ -1,4 +1,4 @@
-"""`txmsg config`: what an operator sees of settings, and servers that read them from files and variables."""
+"""`txmsg config`: settings as shown to operators, and servers that read them from files and variables."""
 
 from __future__ import annotations
 

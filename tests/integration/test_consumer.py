@@ -1,4 +1,4 @@
-"""Claims about consumers and the inbox, against a real broker."""
+"""Consumers and the inbox with a real broker."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_only_subscribed_tags_are_delivered(broker: BrokerProcess, producer: Pro
 
 
 async def test_no_more_bytes_are_prefetched_than_allowed(broker: BrokerProcess) -> None:
-    """One message always; here the next one is asked for when it is settled."""
+    """At least one message is fetched; the next one is requested when it is settled."""
     running = most = 0
     left = 20
     done = asyncio.Event()
@@ -162,7 +162,7 @@ def test_run_stops_cleanly_on_sigterm(broker: BrokerProcess, producer: Producer)
 
 
 def test_a_signal_during_start_stops_run_cleanly(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first messages may be handled by then."""
+    """Its first messages may have been handled by then."""
     consumer = Consumer(broker.address, group="c")
     consumer.subscribe("t")(print)
     start = consumer.start
@@ -209,7 +209,7 @@ def test_a_consumer_logs_its_subscriptions_and_its_pause(
 
 
 def test_a_repeated_message_has_its_effect_once(broker: BrokerProcess, producer: Producer, engine: Engine) -> None:
-    """The handler's work commits, but its acknowledgement never comes: the message is delivered again."""
+    """The handler's work commits, but its acknowledgement is lost: the message is delivered again."""
     seen: queue.Queue[int] = queue.Queue()
     consumer = Consumer(broker.address, group="c")
 

@@ -1,4 +1,4 @@
-"""What lives on when a call has ended does not keep its context: the variables would be those of all later work."""
+"""Objects that outlive a call do not keep its context: its variables would leak into all later work."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from txmsg.runtime.process import LoopThread
 
 
 class Request:
-    """What a web application has in a context variable while it answers."""
+    """The value of a context variable of a web application during a request."""
 
 
 request: contextvars.ContextVar[Request] = contextvars.ContextVar("request")
 
 
 async def is_forgotten(work: Callable[[], Awaitable[object]]) -> bool:
-    """Whether nothing has what the context of this work had, when it has ended."""
+    """Return True if no object keeps the context of this work after its end."""
 
     async def within() -> weakref.ref[Request]:
         given = Request()

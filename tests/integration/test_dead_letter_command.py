@@ -1,4 +1,4 @@
-"""`txmsg dead-letter`: what a person sees of messages that nobody could process, and what becomes of them."""
+"""`txmsg dead-letter`: dead letters as shown to operators, redrives and purges."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, tran
 select w.group_id, (select min(id) from txmsg.queue), array_position(%(ids)s, w.transaction_id::text || '.' || w.n), 0,
        'infinity', w.transaction_id, w.n, w.body, w.born_at, w.stored_at, w.ordering_key from waiting w
 """
-"""As delivery writes what comes after a dead letter of a key that is parked."""
+"""Writes the messages behind a dead letter of a parked key, as delivery does."""
 
 
 def processed(broker: BrokerProcess, *messages: Message, group: str = "collector") -> list[MessageId]:
-    """Ids of messages that were sent, and that a group is done with: its cursors are behind them."""
+    """Send messages and return their ids when a group has acknowledged them, its cursors included."""
     with Producer(broker.address, group="shop") as producer:
         sent = [producer.send(message) for message in messages]
     with collecting(broker.address, messages[0].topic, group=group) as got:
@@ -70,7 +70,7 @@ def bury(
     ordering_key: str | None = None,
     blocks_key: bool = False,
 ) -> None:
-    """Makes dead letters, as delivery does after the last attempt."""
+    """Create dead letters as delivery does after the last attempt."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         buried = connection.execute(
             _BURY,
@@ -93,7 +93,7 @@ def listed(broker: BrokerProcess, *options: str) -> list[str]:
 
 
 def retries(notify_url: str) -> list[tuple[str, int, bool]]:
-    """(id, attempt, whether it is due) of every retry, in the order of queue and offset."""
+    """Return (id, attempt, is due) of every retry, in order of queue and offset."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         return connection.execute(
             "select transaction_id::text || '.' || n, attempt, due_at <= now() from txmsg.retry "
@@ -219,7 +219,7 @@ def test_a_command_without_a_selection_is_refused(what: str) -> None:
 
 
 def interrupted(redrive: subprocess.Popen[str], count: int) -> int:
-    """How many of `count` the command is sure to have redriven when it ends by Ctrl-C."""
+    """Return how many of `count` the command reports as redriven when Ctrl-C interrupts it."""
     redrive.send_signal(signal.SIGINT)
     _, told = redrive.communicate(timeout=TIMEOUT_S)
     assert redrive.returncode == 130, told
@@ -229,7 +229,7 @@ def interrupted(redrive: subprocess.Popen[str], count: int) -> int:
 
 
 def slow_redrive(broker: BrokerProcess) -> subprocess.Popen[str]:
-    """A redrive of one message a second."""
+    """Start a redrive of one message per second."""
     # A process that was started in the background hands on that it ignores Ctrl-C.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -1,4 +1,4 @@
-"""Delayed messages in the database: when they enter their queues, who moves them, and how they are taken back."""
+"""Delayed messages in the database: their release into queues, concurrent brokers, and recalls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEAD = 60_000
 
 
 class _Segment:
-    """As a broker has it that has not looked since the first one was opened."""
+    """The segments of a broker that has not refreshed since the first one was opened."""
 
     def __init__(self, db: Notify) -> None:
         self.open, self.previous = 1, 0
@@ -44,7 +44,7 @@ def _delayed(db: Notify, count: int, *, in_s: float = _HOUR_S) -> Columns:
 
 
 async def _pass(db: Notify, hours: int = 1) -> None:
-    """As if so much time had gone by."""
+    """Move all due times back, as if so much time had passed."""
     await db.connection.execute(
         f"update txmsg.scheduled set deliver_at = deliver_at - interval '{hours} h 1 s'".encode()
     )
@@ -78,7 +78,7 @@ async def test_a_delayed_message_enters_its_queue_when_it_is_due_and_not_before(
 
 
 async def test_a_delay_counts_from_storing_by_the_clock_of_the_database(db: Notify) -> None:
-    """Whatever the sender's clock says. A copy of a half has the same delay, and its first one stands."""
+    """The sender's clock does not count. A copy of a half has the same delay, and the first copy counts."""
     plain, half = db.columns(2), db.columns(2)
     for columns in (plain, half):
         columns.deliver_after_us = [_HOUR_S * 1_000_000] * 2
@@ -311,7 +311,7 @@ async def test_a_scan_for_due_messages_reads_no_dead_rows_of_released_ones(
 
 
 async def _pages_read(connection: AsyncConnection[object]) -> int:
-    """Pages of the table and its indexes that this session has looked at, and others as far as they have told."""
+    """Return pages of the table and its indexes read by this session, and by others as far as they have reported."""
     await connection.execute("select pg_stat_force_next_flush()")
     await connection.execute("select pg_stat_clear_snapshot()")
     cursor = await connection.execute(

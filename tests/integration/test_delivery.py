@@ -1,4 +1,4 @@
-"""Delivery on a real PostgreSQL: what comes, in which order, to whom."""
+"""Delivery on a real PostgreSQL: messages, their order, and their consumers."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_later_call_gets_the_messages_of_one_that_was_loading_the_group(
 
 async def test_a_call_woken_after_its_successor_arrived_leaves_the_message_to_others(notify_url: str) -> None:
     class Outlet:
-        """Is looked at between the moment when a call is woken and that when it takes messages."""
+        """Lets a later call follow between the wake-up of a call and its take."""
 
         follows = False
 

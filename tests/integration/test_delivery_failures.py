@@ -1,4 +1,4 @@
-"""Refused and forgotten messages on a real PostgreSQL: retries and dead letters."""
+"""Refused and expired messages on a real PostgreSQL: retries and dead letters."""
 
 from __future__ import annotations
 

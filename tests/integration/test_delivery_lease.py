@@ -1,4 +1,4 @@
-"""Cursors and the lease on a real PostgreSQL: crashes, takeovers, a database that goes and comes."""
+"""Cursors and leases on a real PostgreSQL: crashes, takeovers, and loss of the database."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_waiting_members_are_told_of_a_lost_database_and_delivery_resumes(
 async def test_a_broker_paused_while_writing_failures_blocks_no_other_and_loses_that_queue(
     notify_url: str,
 ) -> None:
-    """Writing failures locks the leases concerned for some statements: a broker may be paused between two."""
+    """Writing failures locks its leases for some statements: a broker may be paused between two."""
 
     async with (
         notify_at(notify_url, queues=2) as notify,
@@ -199,7 +199,7 @@ async def test_a_broker_paused_while_writing_failures_blocks_no_other_and_loses_
         holding, is_locked, taken_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def set_timeout(connection: AsyncConnection[Any], value: str) -> str:
-            """That of a transaction in which nothing is done; what it was before."""
+            """Set the idle timeout of the transaction and return the former value."""
             cursor = await connection.execute(
                 "select current_setting(name), set_config(name, %s, true) "
                 "from (values ('idle_in_transaction_session_timeout')) setting (name)",

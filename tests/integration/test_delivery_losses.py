@@ -1,4 +1,4 @@
-"""What is lost with its consumer on a real PostgreSQL: it does not count, and it comes alone."""
+"""Messages lost with their consumer on a real PostgreSQL: losses do not count, and suspects are delivered alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 60.0
 
 
 class World:
-    """A delivery whose clock the test moves, and consumers that isolate what was lost twice."""
+    """A delivery with a clock moved by the test, and consumers that isolate messages lost twice."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -35,17 +35,17 @@ class World:
         self.delivery: Delivery
 
     async def take(self, count: int, **how: Any) -> list[Delivered]:
-        """So many messages, for a consumer that has TIMEOUT_S to settle them."""
+        """Return so many messages, for a consumer with TIMEOUT_S to settle them."""
         return await receive(self.delivery, count, visibility_timeout_s=TIMEOUT_S, expiry=Expiry.LOST, **how)
 
     async def lose(self, count: int) -> list[Delivered]:
-        """The messages of a consumer that is heard of no more."""
+        """Return messages of a consumer that disappears."""
         got = await self.take(count)
         self.now += TIMEOUT_S
         return got
 
     async def settle(self, *acked: Delivered, refused: Delivered | None = None) -> list[Any]:
-        """The receipts that came too late."""
+        """Settle messages and return the receipts that came too late."""
         refusals = [] if refused is None else [Refusal(refused.receipt, "boom", 0.0)]
         return list(await self.delivery.settle("g", "c", receipts(acked), refusals))
 

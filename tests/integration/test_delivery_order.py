@@ -1,4 +1,4 @@
-"""Ordering keys on a real PostgreSQL: one at a time, in order, over failures, restarts and dead letters."""
+"""Ordering keys on a real PostgreSQL: one at a time, in order, across failures, restarts and dead letters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEAD_AT_ONCE: dict[str, Any] = {"retry_poll_s": 0.02, "settings_s": 0.05, "backo
 
 
 async def add_keyed(notify: Notify, *keys: str | None) -> dict[int, int]:
-    """One message per ordering key, at the end of the only queue; the ends, for `wake`."""
+    """Store one message per ordering key at the end of the only queue and return the ends for `wake`."""
     ends: dict[int, int] = {}
     for key in keys:
         ends = await notify.add(1)
@@ -147,7 +147,7 @@ async def test_a_queue_opens_when_all_members_report_that_they_hold_none_of_its_
 
 
 async def test_a_waiting_poll_ends_to_ask_for_messages_held_of_a_dead_broker(notify_url: str) -> None:
-    """And while the member holds something, its polls end soon, since a reply that asks may be lost."""
+    """While the member holds messages its polls also end soon, since a reply that asks may be lost."""
     async with notify_at(notify_url) as notify, AsyncExitStack() as stack:
         await add_keyed(notify, "a", "a")
         async with delivering(notify, graceful=False) as dead:
@@ -639,7 +639,7 @@ async def test_the_hold_of_a_message_is_stored_until_it_is_settled(notify_url: s
 
 
 class Clock:
-    """A clock that stands still until it is set."""
+    """A clock that stands still until set."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Topics that members name by a pattern, on a real PostgreSQL: which they get, from where on, and how soon."""
+"""Subscriptions by pattern on a real PostgreSQL: matching topics, start positions, and delays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def get(
     topics: list[tuple[str, str]] = ORDERS,
     group: str = "g",
 ) -> list[tuple[str, int]]:
-    """Topic and offset of each of so many messages, in order, and then of no more for a moment."""
+    """Return topic and offset of so many messages, in order, and check that no more follow for a moment."""
     got: list[Delivered] = []
     while len(got) < count:
         got += each_of(await delivery.receive(poll(group, "c", topics, 10, 30, 60, start)))
@@ -178,7 +178,7 @@ async def test_too_many_patterns_are_refused(notify_url: str, monkeypatch: pytes
 async def test_another_pattern_of_the_group_does_not_skip_messages_stored_meanwhile(
     notify_url: str, other: str
 ) -> None:
-    """A new release names a wider or narrower one, and its member comes first."""
+    """A new release subscribes a wider or narrower pattern, and its member comes first."""
     async with notify_at(notify_url) as notify:
         async with delivering(notify) as delivery:
             assert await get(delivery, 0, start=Start.latest()) == []

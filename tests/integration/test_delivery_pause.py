@@ -1,4 +1,4 @@
-"""A group whose every message fails, on a real PostgreSQL: the backlog stays in the log, and goes on when it can."""
+"""A group whose messages all fail, on a real PostgreSQL: the backlog stays in the log until they succeed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from txmsg.runtime.backoff import Backoff
 
 
 class Clock:
-    """A clock that the test moves, at once or when it has been looked at so often."""
+    """A clock moved by the test, at once or after a number of readings."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,12 +42,12 @@ class Clock:
         return self.now
 
     def move(self, to: float, *, after: int) -> None:
-        """Moves so that the look after so many more is the first to see it."""
+        """Move the clock so that the reading after so many more is the first to see it."""
         self._later = (after + 1, to)
 
 
 def written(notify: Notify) -> int:
-    """Rows that the group's failures have cost so far, changes of them included."""
+    """Return the number of rows written for the group's failures so far, including changes."""
     ((rows,),) = notify.query("select coalesce(sum(attempt), 0) from txmsg.retry")
     return int(rows)
 
@@ -62,7 +62,7 @@ async def take(delivery: Delivery, count: int, client: str = "c") -> list[Delive
 
 
 async def read_all(delivery: Delivery) -> None:
-    """All feeds are read as far as they may be now."""
+    """Read all feeds as far as they may be read now."""
     await delivery.maintenance.poll_once()
     while len(delivery._state.to_read):
         await delivery.reader.read_once(delivery._state.to_read.pop())
@@ -250,7 +250,7 @@ async def test_a_rate_set_for_a_group_applies_at_once_to_all_members(notify_url:
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2])
 async def test_a_backend_that_seldom_works_leaves_the_backlog_in_the_log(notify_url: str, share: float) -> None:
-    """With so many successes between, there is seldom a long row of failures."""
+    """With so many successes in between there are few consecutive failures."""
 
     clock, lot = Clock(), random.Random(14)
     settings: dict[str, Any] = {"background": False, "monotonic": clock, "lease_ttl_s": 1e9}

@@ -1,4 +1,4 @@
-"""Where groups begin, what they may read, and when they are forgotten, on a real PostgreSQL."""
+"""Start positions of groups, readable queues, and expiry of groups, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from txmsg.wire.start import Start
 
 
 async def begin(delivery: Delivery, start: Start | None, count: int = 0, *, group: str = "g") -> list[int]:
-    """The offsets that a group gets: `count` of them, and no more for a moment."""
+    """Return `count` offsets received by a group, and check that no more follow for a moment."""
     got: list[int] = []
     while len(got) < count:
         got += offsets(each_of(await delivery.receive(poll(group, "c", [("t", "*")], 10, 30, 60, start))))
@@ -179,7 +179,7 @@ def test_every_broadcast_member_gets_every_message_since_its_start(broker: Broke
 
 
 def _until_cursors(url: str, count: int) -> None:
-    """Waits until the members' groups have begun: so many queues and groups."""
+    """Wait until the members' groups have cursors: so many queues and groups."""
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(int(WAIT_S * 50)):
             row = connection.execute("select count(*) from txmsg.cursor").fetchone()

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: shared, stopped with its last user however that one ends, recovered after crashes."""
+"""The embedded PostgreSQL: shared, stopped with its last user, recovered after crashes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def start_user(data_dir: Path) -> Iterator[Callable[[], User]]:
 
 
 def await_server_end(data_dir: Path) -> None:
-    """Returns when no keeper is there: it holds this lock until the server has ended."""
+    """Return when there is no keeper: it holds this lock until the server has ended."""
     with (data_dir / "keeper.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
@@ -148,7 +148,7 @@ def test_creating_a_database_twice_is_allowed(data_dir: Path) -> None:
 def test_the_keeper_imports_nothing_from_the_working_directory(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root may be in a directory of another user, or in /tmp."""
+    """The working directory of root may be that of another user, or /tmp."""
     (tmp_path / "psutil.py").write_text("raise SystemExit('planted')\n")
     monkeypatch.chdir(tmp_path)
     with EmbeddedPostgres(data_dir) as postgres:
@@ -335,7 +335,7 @@ def test_a_file_is_flushed_before_its_rename_and_its_directory_after(
 def test_access_lines_moved_aside_by_an_upgrade_are_reported_once(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file as the version before left it, with two lines of an administrator."""
+    """The file as the former version left it, with two lines of an administrator."""
     with EmbeddedPostgres(data_dir):
         assert not caplog.messages
     initdb = "# comment\nlocal   all  all   trust\nhost all all ::1/128 trust\nlocal replication all trust\n"
@@ -390,7 +390,7 @@ def test_the_socket_of_a_long_directory_is_placed_elsewhere(tmp_path: Path, monk
 
 
 def test_a_process_without_write_access_finds_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a unit with ProtectSystem=strict, for which /run is not writable."""
+    """This happens in a unit with ProtectSystem=strict, for which /run is not writable."""
     with EmbeddedPostgres(tmp_path / ("long" * 30)) as postgres:
         postgres.create_database()
         parent, access = DataDirectory(postgres.data_dir).socket_dir.parent, os.access

@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL, started by a root whose clone, environment and home no other user may enter."""
+"""The embedded PostgreSQL started by a root whose clone, environment and home are closed to other users."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nobody() -> OtherUser:
 
 @pytest.fixture
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that only root may enter, with a clone, the wheel and a home; the wheel is found there."""
+    """A directory that only root may enter, with a clone, the wheel and a home."""
     place = tmp_path / "closed"
     place.mkdir(mode=0o700)
     for name in ("home", "tmp"):
@@ -81,7 +81,7 @@ def open_dir() -> Iterator[Path]:
 
 
 def confined(place: Path, program: str, *, kept: set[int]) -> tuple[list[str], Mapping[str, str]]:
-    """Command and environment of a program that runs in there, as a root who has only these capabilities."""
+    """Return command and environment of a program that runs there as a root with only these capabilities."""
     env = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{place / 'clone'}{os.pathsep}{place / 'site'}",
@@ -93,7 +93,7 @@ def confined(place: Path, program: str, *, kept: set[int]) -> tuple[list[str], M
 
 @contextmanager
 def running(command: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
-    """What the process prints first; it ends when its stdin does."""
+    """Yield the first line of the process, which ends when its stdin does."""
     process = subprocess.Popen(
         command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

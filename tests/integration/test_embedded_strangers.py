@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL of root: other users of the machine, `nobody` among them, get nothing of it or through it."""
+"""The embedded PostgreSQL of root is not accessible to other users of the machine, including `nobody`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ tries("a signal", lambda: os.kill(int(pid), 0))
 print(json.dumps(refused))
 """
 _PLANTED: Final = ("txmsg.conf", "pg_hba.conf", "pg_ident.conf", "postmaster.pid", "pg_hba.conf.before")
-"""What root reads or writes in the cluster at a start."""
+"""Files of the cluster that root reads or writes at a start."""
 
 
 def nobody() -> OtherUser:
@@ -68,7 +68,7 @@ def nobody() -> OtherUser:
 
 
 def as_user(user: OtherUser, program: str, *args: object, cwd: Path = Path("/")) -> str:
-    """What a program prints that has become this user."""
+    """Return the output of a program that runs as this user."""
     words = [sys.executable, "-c", _AS_USER + program, str(user.uid), str(user.gid), str(cwd), *map(str, args)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def as_user(user: OtherUser, program: str, *args: object, cwd: Path = Path("/"))
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Where each directory above can be entered by every user."""
+    """A data directory below directories that every user can enter."""
     above = Path(mkdtemp(prefix="txmsg-strangers-", dir="/tmp"))
     above.chmod(0o755)
     yield above / "pg"
@@ -206,7 +206,7 @@ for path in ("cwd", "root", "fd", "mem", "environ"):
 
 @pytest.fixture
 def of_nobody(data_dir: Path) -> Path:
-    """A data directory as the version before left it: `nobody` owns the cluster, whose server trusts everybody."""
+    """A data directory of the former version: `nobody` owns the cluster, whose server trusts everybody."""
     with EmbeddedPostgres(data_dir) as postgres:
         insert(postgres.create_database(), 1)
     for path in (data_dir / "cluster", *(data_dir / "cluster").rglob("*"), data_dir / "postgres.log"):

@@ -1,4 +1,4 @@
-"""Wherever a message of an erasable topic waits, it is ciphertext there, and is not handed out once it is erased."""
+"""Messages of erasable topics are stored as ciphertext in every table, and are not delivered once erased."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def erase(address: str, id_: MessageId | TransactionId) -> None:
 
 
 def bodies(storage: str) -> list[bytes]:
-    """All that the tables of messages hold."""
+    """Return all bodies in the tables of messages."""
     with psycopg.connect(storage, connect_timeout=10) as connection:
         return [body for (body,) in connection.execute(_STORED)]
 

@@ -1,4 +1,4 @@
-"""Erasable topics: what is stored is ciphertext, what is handed out is not, and what is erased is read by none."""
+"""Erasable topics: bodies are stored as ciphertext, delivered decrypted, and unreadable once erased."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(notify_url: str, statement: str, *args: object) -> list[tuple[Any, ...]
 
 
 def stored_bodies(notify_url: str) -> list[bytes]:
-    """All that a table of messages holds."""
+    """Return all bodies in a table of messages."""
     tables = ("message", "half_message", "scheduled", "retry", "dead_letter")
     return [body for table in tables for (body,) in rows(notify_url, f"select body from txmsg.{table}")]
 

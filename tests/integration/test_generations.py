@@ -1,4 +1,4 @@
-"""Handled as often as asked, under `@idempotent`: random histories of one group, against a model of what was asked.
+"""Effects under `@idempotent` happen once per requested delivery: random histories of a group against a model.
 
 A message is to take effect once, and once more for each request since it did: `seek --again` to it or before it, or a
 redrive of its dead letter. A plain seek, a takeover, a lost acknowledgement or a retry asks for nothing.
@@ -31,14 +31,14 @@ from txmsg.message import ReceivedMessage
 from txmsg.wire.start import Start
 
 LeasedQueue = tuple[int, int]
-"""Queue number and offset: which message."""
+"""A message: queue number and offset."""
 
 QUEUES = 2
 STEPS = 60
 
 
 class History:
-    """One group, its inbox, and the model: which request each message was handed out under, and handled under last."""
+    """A group, its inbox, and the model: the request under which each message was last delivered and last handled."""
 
     def __init__(self, notify: Notify, stack: AsyncExitStack, seed: int) -> None:
         self.notify, self.stack, self.seed, self.random = notify, stack, seed, random.Random(seed)
@@ -118,12 +118,12 @@ class History:
         return len(got)
 
     async def let_go(self) -> None:
-        """A consumer is done with what it has held for long: perhaps it is another's by now."""
+        """Settle messages of a consumer that has held them for long: they may belong to another by now."""
         if self.held:
             await self.handle(*self.held.pop(0), "handled")
 
     async def handle(self, each: Delivered, asked: int, what: str) -> None:
-        """lost: its effects are committed, and its process ends before it says so."""
+        """Handle messages. lost: the effects are committed, and the process ends before it acknowledges."""
         place = (each.queue, each.offset)
         if what != "failed":
             effects = self._effects

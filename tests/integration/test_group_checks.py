@@ -1,4 +1,4 @@
-"""`txmsg group alter --first-check-s`: when halves of a producer group are checked, changed while brokers run."""
+"""`txmsg group alter --first-check-s`: check settings of a producer group, changed while brokers run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 
 
 class Asked:
-    """A listener that never knows, and notes how often it was asked."""
+    """A listener that answers UNKNOWN and counts its checks."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""`txmsg group`: where groups stand, their settings, and where they go on while their consumers run."""
+"""`txmsg group`: positions of groups, their settings, and seeks while their consumers run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def seek(broker: BrokerProcess, to: str, *options: str) -> list[dict[str, Any]]:
 
 
 def ids_of(got: queue.Queue[ReceivedMessage], count: int) -> set[MessageId]:
-    """The ids of the next messages, of which there must be so many and no more, all different."""
+    """Return the ids of the next messages, all different; checks that there are exactly so many."""
     found = {got.get(timeout=WAIT_S).id for _ in range(count)}
     assert len(found) == count
     assert nothing_comes(got)
@@ -180,7 +180,7 @@ def parked_key(broker: BrokerProcess) -> None:
 
 @contextmanager
 def failing_once(broker: BrokerProcess, body: bytes) -> Iterator[queue.Queue[ReceivedMessage]]:
-    """A consumer that refuses one body until it comes under another generation; what it handled is in the queue."""
+    """A consumer that refuses one body until its next generation; handled messages are in the queue."""
     handled: queue.Queue[ReceivedMessage] = queue.Queue()
     consumer = Consumer(broker.address, group="collector")
 

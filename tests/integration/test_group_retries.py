@@ -1,4 +1,4 @@
-"""`txmsg group retries`, `retry`, `skip`, `stop` and `start`: what an operator does with a group that fails."""
+"""`txmsg group retries`, `retry`, `skip`, `stop` and `start`: tools for a failing group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`txmsg half`: what a person sees of undecided transactions, and what a person's decision does."""
+"""`txmsg half`: undecided transactions as shown to an operator, and an operator's decisions."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_truncated_reply_is_marked_as_truncated(monkeypatch: pytest.MonkeyPatc
 
 
 def park(notify_url: str, *transaction_ids: str) -> None:
-    """As the check loop does when the checks are used up."""
+    """Park halves, as the check loop does when their checks are used up."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         parked = connection.execute(
             "update txmsg.half_message set next_check_at = null, checks = 15, parked_reason = 'checks used up' "
@@ -135,7 +135,7 @@ def park(notify_url: str, *transaction_ids: str) -> None:
 
 
 def checks_of(broker: BrokerProcess) -> dict[str, tuple[int, bool]]:
-    """Per transaction, how many checks it has had, and whether another one is to come."""
+    """Return the number of checks of each transaction, and whether another one is due."""
     halves = json.loads(said("half", "list", "--broker", broker.address, "--json"))["halves"]
     return {half["transaction_id"]: (half["checks"], half["next_check_at"] is not None) for half in halves}
 

@@ -1,6 +1,6 @@
-"""The table of a half message's life, executed: each state meets each event in a real database.
+"""The transition table of half messages, executed: each state meets each event in a real database.
 
-Stored and in check are one state of the database: which it is, knows the broker that asks. An event that is illegal
+Stored and in check are one state of the database; only the checking broker distinguishes them. An illegal event
 changes nothing.
 """
 
@@ -40,27 +40,27 @@ select coalesce(
 
 
 class Lives:
-    """Half messages of one Notify database, and what can happen to them."""
+    """Half messages of a Notify database and the events that they can meet."""
 
     def __init__(self, url: str, producer: Producer) -> None:
         self._url, self._producer = url, producer
 
     def in_state(self, state: HalfState) -> Half:
-        """A new half message that has come so far."""
+        """Return a new half message in this state."""
         half = self._producer.half([MESSAGE], transaction_id=new_transaction_id())
         for event in _WAYS[state]:
             assert self.meets(half, event)
         return half
 
     def state_of(self, half: Half) -> HalfState:
-        """By the tables; one in check is stored there."""
+        """Return the state of a half by the tables; one in check is stored there."""
         with psycopg.connect(self._url, connect_timeout=10) as connection:
             row = connection.execute(_SEEN, {"id": half.transaction_id}).fetchone()
         assert row is not None
         return HalfState(row[0])
 
     def meets(self, half: Half, event: HalfEvent) -> bool:
-        """Whether the event could happen, by what its caller is told."""
+        """Return True if the event was accepted, as reported to its caller."""
         try:
             return _EVENTS[event](self, half)
         except OutcomeConflict:
@@ -88,7 +88,7 @@ class Lives:
         return self._run(claimed)
 
     def leave_unknown(self, half: Half) -> bool:
-        """The check loop then writes nothing: the claim has set the time of the next check."""
+        """Do nothing: the check loop writes nothing then, as the claim has set the time of the next check."""
         return self.state_of(half) is not S.STORED or self._is_claimed(half)
 
     def park(self, half: Half) -> bool:

@@ -1,6 +1,6 @@
-"""A broker is killed while consumers have ordered messages: queues wait until these say that they hold none, no longer.
+"""A broker is killed while consumers hold ordered messages: queues wait until these report that they hold none.
 
-The visibility timeout is longer than any test may take, so what waited for its end would never come.
+The visibility timeout is longer than any test may take, so messages that waited for its end would never arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every session that txmsg opens sets what it relies on, whatever database, role and environment have set before."""
+"""Every session of txmsg sets the parameters that it relies on, whatever database, role and environment set before."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def be_hostile(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def notify_url(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A Notify database, and an environment, with settings of their own."""
+    """A Notify database and an environment with hostile settings."""
     be_hostile(notify_url, monkeypatch)
     return notify_url
 
@@ -110,7 +110,7 @@ async def test_each_kind_of_session_sets_the_parameters_it_relies_on(notify_url:
 
 
 def test_no_other_module_connects_to_postgresql() -> None:
-    """A session that forgets its settings would be found by nobody until a database has others."""
+    """A session without its own settings would go unnoticed until a database has unusual ones."""
     root = Path(txmsg.__file__).parent
     connecting = set()
     for path in root.rglob("*.py"):
@@ -124,7 +124,7 @@ def test_no_other_module_connects_to_postgresql() -> None:
 
 
 class Commits(CheckMessageListener):
-    """Its local transactions have all committed."""
+    """A listener that answers COMMIT."""
 
     def __init__(self) -> None:
         self.asked: list[ReceivedMessage] = []

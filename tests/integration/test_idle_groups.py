@@ -1,4 +1,4 @@
-"""A broker's periodic work does not grow with the number of groups that have nothing to do.
+"""The periodic work of a broker does not grow with the number of idle groups.
 
 Counted in lines of Python that run and in pages that a statement reads, not in time: both are the same on any machine.
 """
@@ -27,7 +27,7 @@ _BROKER = str(Path(txmsg.broker.__file__).parent)
 
 
 async def lines_run(step: Callable[[], Awaitable[object]]) -> int:
-    """How many lines of the broker's code run during a step, each turn of a loop counted."""
+    """Return the number of lines of broker code executed during a step, counting each turn of a loop."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -48,7 +48,7 @@ async def lines_run(step: Callable[[], Awaitable[object]]) -> int:
 
 @asynccontextmanager
 async def idle_groups(notify: Notify, delivery: Delivery, count: int) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """Groups that have read everything, of which every second one has a member that waits."""
+    """Yield groups that have read everything, every second with a waiting member."""
     names = [f"g{number}" for number in range(count)]
     for name in names:
         for message in each_of(await delivery.receive(poll(name, "c", T, 100, 0, _NEVER_S))):
@@ -64,7 +64,7 @@ async def idle_groups(notify: Notify, delivery: Delivery, count: int) -> AsyncIt
 
 
 async def work_of_steps(notify_url: str, groups: int) -> dict[str, int]:
-    """The lines that each step of delivery runs when there is nothing to do for any group."""
+    """Return the lines executed by each step of delivery when no group has work."""
     async with (
         notify_at(notify_url, queues=2) as notify,
         delivering(notify, f"b{groups}", background=False) as delivery,

@@ -1,4 +1,4 @@
-"""The Notify database goes back while brokers run on: nothing that is acknowledged afterwards is lost."""
+"""The Notify database goes back while brokers run: nothing acknowledged afterwards is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BY_ITSELF_NOTHING: dict[str, Any] = {
     ),
     "lease_ttl_s": 3 * NEVER_S,
 }
-"""A delivery that only reads: whatever it notices, it notices by what a test has it do."""
+"""A delivery that only reads: it notices changes only by steps of the test."""
 TOPICS = ("orders", "quotes")
 
 
@@ -57,7 +57,7 @@ def past(postgres: PostgresServer, notify_url: str, proxy: PostgresProxy) -> Ite
 
 
 class Commits:
-    """Says of every transaction that it committed."""
+    """A listener that answers COMMIT."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.COMMIT
@@ -104,7 +104,7 @@ def test_running_brokers_use_the_restored_queues_and_deliver_all_messages(
     start_broker: StartBroker, notify_url: str, proxy: PostgresProxy, past: GoingBack
 ) -> None:
     def send(topics: Sequence[str]) -> set[MessageId]:
-        """Plain, and in transactions, of which some are left to a check."""
+        """Send messages plainly and in transactions, some of which are left to a check."""
         sent = {producer.send(Message(topic, b"plain")) for topic in topics for _ in range(8)}
         for each in range(8):
             half = producer.half([Message(topic, b"half") for topic in topics])

@@ -1,4 +1,4 @@
-"""Messages that kill the process of their handler, and processes that are killed otherwise: who pays for it."""
+"""Messages that kill the process of their handler become dead letters; those of processes killed otherwise do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIVES_MAX = 30
 
 
 class World:
-    """A group with so many retries, its messages, and a consumer of it that is started again when it has ended."""
+    """A group with so many retries, its messages, and a consumer that is restarted when it ends."""
 
     def __init__(self, broker: BrokerProcess, notify_url: str, directory: Path, *, kind: str, takes_s: float) -> None:
         self._url = notify_url
@@ -46,7 +46,7 @@ class World:
             return cursor.fetchall() if cursor.description else []
 
     def notes(self, what: str) -> list[tuple[str, int]]:
-        """Keys and process ids of what began, or ended."""
+        """Return keys and process ids of messages begun or ended."""
         lines = [line.split() for line in self._notes.read_text().splitlines()]
         return [(key, int(pid)) for kind, key, pid in lines if kind == what]
 
@@ -54,7 +54,7 @@ class World:
         return [key for (key,) in self.query("select key from txmsg.dead_letter")]
 
     def live(self) -> subprocess.Popen[bytes]:
-        """The consumer, started again if it has ended."""
+        """Return the consumer, restarted if it has ended."""
         if self._process is None or self._process.poll() is not None:
             self.lives += 1
             assert self.lives <= LIVES_MAX, f"{self.lives - 1} processes have died; dead letters: {self.dead()}"
@@ -63,7 +63,7 @@ class World:
         return self._process
 
     def has_begun(self) -> bool:
-        """Whether the consumer that lives has begun a message."""
+        """Return True if the live consumer has begun a message."""
         pid = self.live().pid
         return any(each == pid for _, each in self.notes("began"))
 
@@ -73,7 +73,7 @@ class World:
             self._process.wait()
 
     def wait(self, keys: set[str], dead: list[str]) -> None:
-        """Until all of these have ended in order, and those are dead letters."""
+        """Wait until all of these messages were handled and those are dead letters."""
         until(
             lambda: self.live() and {key for key, _ in self.notes("ended")} == keys and self.dead() == dead,
             within_s=240,

@@ -1,6 +1,6 @@
-"""Listeners of the application to flush and commit, which run when the block of a late transaction has ended.
+"""Flush and commit listeners of the application, which run at the end of a late transaction's block.
 
-Domain events are often sent there: what changed is known when it is flushed.
+Domain events are often sent there: changes are known when they are flushed.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def producer(broker: BrokerProcess, engine: Engine) -> Iterator[Producer]:
 
 
 def counts(engine: Engine, notify_url: str) -> tuple[int, int, int]:
-    """Orders, undecided halves, messages."""
+    """Return the numbers of orders, undecided halves and messages."""
     with seen_from_outside(engine).connect() as connection:
         orders = connection.execute(select(func.count()).select_from(Order)).scalar_one()
     return orders, *client_harness.counts(notify_url)
 
 
 def ordered(producer: Producer, session: Session, listen: Callable[[Any], None]) -> None:
-    """A block whose only statement is sent by the flush at its end."""
+    """Run a block whose only statement is sent by the flush at its end."""
     with producer.transaction(session) as tx:
         listen(tx)
         session.add(Order(item="tea"))

@@ -1,4 +1,4 @@
-"""A result that comes when its delivery has expired counts if the message is not settled yet."""
+"""A result that arrives after its delivery has expired counts if the message is not settled yet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DONE = GroupLag(group="g", topic="t", waiting=0, retrying=0, dead=0)
 
 
 class World:
-    """A delivery of one message, whose clock the test moves."""
+    """A delivery of one message with a clock moved by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -28,12 +28,12 @@ class World:
         self.delivery: Delivery
 
     async def take(self, **how: Any) -> Delivered:
-        """The message, for a consumer that has TIMEOUT_S to settle it."""
+        """Return the message, for a consumer with TIMEOUT_S to settle it."""
         (message,) = await receive(self.delivery, 1, visibility_timeout_s=TIMEOUT_S, **how)
         return message
 
     async def lose(self, **how: Any) -> Delivered:
-        """The message, which the broker takes back from its consumer then."""
+        """Return the message, after the broker has taken it back from its consumer."""
         message = await self.take(**how)
         await self.expire()
         return message
@@ -43,7 +43,7 @@ class World:
         await self.delivery.maintenance.expire_once()
 
     async def settle(self, *acked: Delivered, refused: Delivered | None = None) -> list[Any]:
-        """The receipts that came too late."""
+        """Settle messages and return the receipts that came too late."""
         refusals = [] if refused is None else [Refusal(refused.receipt, "boom", 0.0)]
         return list(await self.delivery.settle("g", "c", receipts(acked), refusals))
 

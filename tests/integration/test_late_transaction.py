@@ -1,4 +1,4 @@
-"""Claims about `producer.transaction(session)`, against a real broker and a real business database."""
+"""`producer.transaction(session)` with a real broker and a real business database."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_savepoints_inside_neither_send_nor_commit(producer: Producer, engine: E
 
 
 class Undone(Exception):
-    """Ends a savepoint."""
+    """Raised to end a savepoint."""
 
 
 def sent_in_session_savepoint(session: Session, send: Callable[[bytes], object]) -> None:
@@ -189,7 +189,9 @@ def sent_in_savepoint_as_sql(session: Session, send: Callable[[bytes], object]) 
 def test_messages_sent_in_a_savepoint_are_dropped_with_it(
     broker: BrokerProcess, producer: Producer, engine: Engine, notify_url: str
 ) -> None:
-    """Before a statement or after it, released within another, by a failed flush, of the connection, as text."""
+    """Sent before or after a statement, in a released inner savepoint, by a failed flush, on the connection, or as
+    text.
+    """
     ways = [
         sent_in_session_savepoint,
         sent_in_released_within_rolled_back,
@@ -222,7 +224,7 @@ def sent_before_failed_release(session: Session, send: Callable[[bytes], object]
 
 @contextmanager
 def failing_after_release(session: Session) -> Iterator[None]:
-    """The session takes its savepoint for rolled back, though RELEASE was carried out, when its commit fails then."""
+    """Make the commit after a RELEASE fail: the session then takes the savepoint for rolled back."""
 
     def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if statement.startswith("RELEASE"):
@@ -315,7 +317,7 @@ def test_a_session_in_autocommit_is_refused_before_it_writes(producer: Producer,
 
 
 def test_a_first_savepoint_on_sqlite_does_not_commit_by_itself(tmp_path: Path, broker: BrokerProcess) -> None:
-    """Its driver begins no transaction before SAVEPOINT, whose RELEASE would commit then."""
+    """The driver begins no transaction before SAVEPOINT, and RELEASE would then commit."""
     engine = create_engine(f"sqlite:///{tmp_path}/orders.db")
     Base.metadata.create_all(engine)
     listener = FenceCheckListener(engine)

@@ -1,4 +1,4 @@
-"""How safely a batch is committed follows from the topics it touches, whoever sends it."""
+"""The durability of a batch follows from the topics that it touches, whoever sends it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ select count(*) from {apply_batch(commit="%(commit)s::uuid[]", rollback="%(rollb
 
 
 async def topic_of(db: Notify, durability: str) -> int:
-    """A queue of a new topic with this durability."""
+    """Return a queue of a new topic with this durability."""
     await db.connection.execute(
         "insert into txmsg.topic (name, queue_count, ordered_queues, durability) values (%s, 1, 1, %s)",
         (durability, durability),
@@ -33,7 +33,7 @@ async def topic_of(db: Notify, durability: str) -> int:
 
 
 async def level_of(db: Notify, *, commit: list[bytes], rollback: list[bytes] | None = None) -> str:
-    """The synchronous_commit by which a batch with these outcomes would be committed. It is not."""
+    """Return the synchronous_commit with which a batch with these outcomes would be committed. Does not commit it."""
     async with await AsyncConnection.connect(db.url) as connection:
         await connection.execute("set synchronous_commit = local")
         ids = {"commit": [each.hex() for each in commit], "rollback": [each.hex() for each in rollback or []]}
@@ -71,7 +71,7 @@ async def test_a_replicated_batch_is_refused_completely_without_a_standby(db: No
 
 
 async def test_a_repeated_outcome_has_its_original_durability(db: Notify) -> None:
-    """Of its transaction there is no half any more; its first answer may have been that nobody knows."""
+    """The half of its transaction is gone, and its first answer may have been unknown."""
     half = columns_of([db.queues[0], db.queues[1]])
     await db.apply(WriteBatch(half=half))
     await db.apply(WriteBatch(commit=half.transaction_id))
@@ -86,7 +86,7 @@ async def test_a_repeated_outcome_has_its_original_durability(db: Notify) -> Non
 
 
 async def test_senders_wait_only_briefly_behind_a_rotation_waiting_for_a_standby(db: Notify) -> None:
-    """A batch that its standby does not confirm keeps its locks, that of rotation among them."""
+    """A batch that its standby does not confirm keeps its locks, including that of rotation."""
     config = BrokerConfig(storage=db.url, segment_age_s=1, outcome_memory_s=0)
     await db.connection.execute("update txmsg.segment set opened_at = now() - interval '1 h' where state = 'open'")
     async with (

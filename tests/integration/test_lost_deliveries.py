@@ -1,4 +1,4 @@
-"""Messages whose reply does not reach the consumer: they are delivered again at once, as if for the first time."""
+"""Replies that do not reach the consumer: their messages are redelivered at once, as for the first time."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 SIZE_BYTES = 4 * 1024 * 1024 - 1024
-"""Two of them are a reply, much more than the kernel takes for a client that reads nothing."""
+"""Two of them are one reply, much more than the kernel buffers for a client that does not read."""
 COUNT = 3
 HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
 def notify_url(postgres: PostgresServer, notify_template: str) -> Iterator[str]:
-    """One Notify database for the tests of this file; each has a topic of its own."""
+    """A Notify database shared by the tests of this file; each has its own topic."""
     name = f"lost_deliveries_{os.getpid()}"
     yield postgres.create_database(name, template=notify_template)
     postgres.drop_database(name)
@@ -50,7 +50,7 @@ def asking(topic: str, client: str, *, line: int = 0, received: int = 0, wait_ms
 
 
 def received(channel: BlockingChannel, request: pb.ReceiveRequest, count: int) -> list[tuple[bytes, int]]:
-    """So many messages, as they come: the last byte of each body, and its attempt."""
+    """Return so many messages as they arrive: the last byte of each body, and its attempt."""
     got: list[tuple[bytes, int]] = []
     deadline = time.monotonic() + WAIT_S
     while len(got) < count:
@@ -63,7 +63,7 @@ def received(channel: BlockingChannel, request: pb.ReceiveRequest, count: int) -
 
 
 def members_of(channel: BlockingChannel) -> list[str]:
-    """Those that have asked for messages."""
+    """Return the members that have polled."""
     try:
         shown = channel.call(GroupsService.show, GroupName(group="large"), timeout_s=WAIT_S)
     except UnknownGroup:

@@ -1,7 +1,7 @@
-"""Topics of durability memory: whole while PostgreSQL stands, and after a crash of it empty, but never stuck.
+"""Topics of durability memory: complete while PostgreSQL runs, empty after its crash, but never stuck.
 
-A crash empties all unlogged tables and touches nothing else; here this is done by hand, in the acceptance
-tests it is one.
+A crash empties all unlogged tables and changes nothing else; here the test empties them, acceptance tests crash the
+server.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from txmsg.errors import MisuseError
 from txmsg.wire.start import Start
 
 LIFE = 2**40
-"""Between the offsets of a queue before a crash and after."""
+"""Distance between the offsets of a queue before and after a crash."""
 
 
 async def memory_topic(url: str, name: str = "quotes", *, queues: int = 1) -> tuple[int, ...]:
-    """The queues of a new topic."""
+    """Create a topic and return its queues."""
     async with open_pool(url) as pool:
         topic = await TopicRegistry(pool, auto_create=True, queues=queues).ensure(name)
         await TopicAdministration(pool).alter(name, TopicChange(durability="memory"))
@@ -55,7 +55,7 @@ async def memory_topic(url: str, name: str = "quotes", *, queues: int = 1) -> tu
 
 
 def crash(url: str) -> None:
-    """Empties all unlogged tables."""
+    """Empty all unlogged tables."""
     with psycopg.connect(url, connect_timeout=10) as connection:
         rows = connection.execute(
             "select oid::regclass::text from pg_class where relkind = 'r' and relpersistence = 'u'"
@@ -67,14 +67,14 @@ def crash(url: str) -> None:
 
 
 async def until_noticed(delivery: Delivery) -> None:
-    """The broker has dropped what it had read before the crash, and delivers again."""
+    """Wait until the broker has dropped reads from before the crash and delivers again."""
     leases = delivery._state.leases
     before = leases.incarnation
     await until_async(lambda: leases.incarnation != before and leases.is_held())
 
 
 async def offsets_of(db: Notify, queue: int) -> list[tuple[int, int]]:
-    """(segment, offset) of the queue's messages."""
+    """Return (segment, offset) of the queue's messages."""
     return [
         (row[0], row[1])
         for row in await db.rows(

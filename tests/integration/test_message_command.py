@@ -1,4 +1,4 @@
-"""`txmsg message`: where a message is, and what became of it."""
+"""`txmsg message`: search, trace and recall of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of messages, with a journal: from a producer that died to redriven dead letters."""
+"""The life of messages with a journal: from a dead producer to redriven dead letters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC = "order.placed"
 
 
 class Committed(CheckMessageListener):
-    """Answers each check that the transaction committed."""
+    """A listener that answers COMMIT."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.COMMIT
@@ -48,27 +48,27 @@ def life(broker: BrokerProcess, which: str) -> MessageLife:
 
 
 def happened(told: MessageLife, group: str, *wanted: tuple[str, int | None]) -> bool:
-    """Whether this is what a group did, in this order. More may have happened: a lease may end on a busy machine."""
+    """Return True if a group did this in this order. More may have happened: a lease may end on a busy machine."""
     events = iter((event.what, event.attempt) for event in told.events if event.group == group)
     return all(each in events for each in wanted)
 
 
 def is_done(broker: BrokerProcess, which: str, group: str) -> bool:
-    """Whether the journal has the acknowledgement, and the cursor is written."""
+    """Return True if the journal has the acknowledgement and the cursor is written."""
     told = life(broker, which)
     states = {each.group: each.state for each in told.groups}
     return states.get(group) == "done" and ("acknowledged", group) in {(each.what, each.group) for each in told.events}
 
 
 async def park(notify_url: str, transaction_id: str) -> None:
-    """As a check loop does."""
+    """Park halves, as a check loop does."""
     pool = open_pool(notify_url)
     async with pool:
         await HalfMessages(pool).park([TransactionId(UUID(transaction_id))], ParkReason.CHECKS_USED_UP)
 
 
 def switch_on(broker: BrokerProcess, notify_url: str) -> None:
-    """Switches the journal of the topic on, and returns when the broker notes deliveries."""
+    """Switch the journal of the topic on, and return when the broker records deliveries."""
     where = ("--broker", broker.address)
     json_of("topic", "create", TOPIC, "--queues", "1", *where)
     assert json_of("topic", "alter", TOPIC, "--journal", "on", *where)["journal_since"] is not None
@@ -164,7 +164,7 @@ def test_the_life_of_a_message_is_shown_from_half_message_to_last_acknowledgemen
 
 
 def assert_told_of_others(broker: BrokerProcess, delayed: str, undone: str) -> None:
-    """Of a delayed message with the key "later", of a transaction that its client rolled back, and of none."""
+    """Check the lives of a delayed message, of a transaction rolled back by its client, and of an unknown one."""
     told = life(broker, "later")
     assert (told.id, told.state, told.decided_by) == (delayed, "scheduled", "sender")
     assert [event.what for event in told.events] == ["commit", "delayed"]

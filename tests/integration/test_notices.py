@@ -1,4 +1,4 @@
-"""What brokers tell each other, on a real PostgreSQL."""
+"""Notices between brokers, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 60.0
 
 
 class Heard:
-    """What one broker has heard."""
+    """The notices received by one broker."""
 
     def __init__(self) -> None:
         self.ends: list[Mapping[int, int]] = []
@@ -43,7 +43,7 @@ class Heard:
         self._note()
 
     async def hears(self, text: str) -> None:
-        """Returns when this is what was said last."""
+        """Return when this is the latest notice."""
         async with asyncio.timeout(WAIT_S), self.changed:
             await self.changed.wait_for(lambda: self.said[-1:] == [text])
 

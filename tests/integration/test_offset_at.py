@@ -1,4 +1,4 @@
-"""Where a queue was at a time, though the database's clock is set back and forth: no message of then is skipped."""
+"""The offset of a queue at a time, with a database clock stepped back and forth: no message of that time is skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordering keys in the batch function: what an earlier transaction may still precede waits, decided, for it (I5)."""
+"""Ordering keys in the batch function: a decided message waits for earlier undecided ones of its key (I5)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from txmsg.message.columns import Columns
 
 
 def ordered(db: Notify, *keys: str) -> Columns:
-    """One message for each key, "" for none; a key is always of the same queue."""
+    """Return one message for each key, "" for none; a key is always in the same queue."""
     columns = columns_of([db.queues[sum(map(ord, key)) % 4] for key in keys], producer=db.producer)
     columns.ordering_key = list(keys)
     return columns
 
 
 def joined(first: Columns, second: Columns) -> Columns:
-    """Both in one batch, as when a broker is asked for both at once."""
+    """Return both as one batch, as when a broker gets them at once."""
     return Columns(**{each.name: [*getattr(first, each.name), *getattr(second, each.name)] for each in fields(Columns)})
 
 
 async def in_queues(db: Notify) -> list[bytes]:
-    """The transactions that have entered their queues, in order within each."""
+    """Return the transactions that have entered their queues, in order within each."""
     rows = await db.rows("select transaction_id from txmsg.message order by queue, segment, queue_offset")
     return [row[0].bytes for row in rows]
 
@@ -98,7 +98,7 @@ async def test_halves_of_several_batches_keep_their_storage_order(db: Notify) ->
 
 
 async def test_a_half_repeated_in_a_batch_keeps_the_order_of_its_messages(db: Notify) -> None:
-    """A request and its copy: its messages are numbered by one of them, not partly by each."""
+    """All its messages are numbered by one of request and copy, not partly by each."""
     for copies in range(2, 8):
         half = ordered(db, *["a"] * 5)
         half.transaction_id, half.n = half.transaction_id[:1] * 5, [*range(5)]
@@ -191,7 +191,7 @@ async def test_the_decider_is_stored_with_the_message(db: Notify) -> None:
 
 
 async def _waiting(db: Notify, count: int) -> tuple[bytes, list[bytes]]:
-    """The half that holds back `count` others of its key, and these."""
+    """Return the half that holds back `count` others of its key, and these."""
     head = ordered(db, "a")
     await db.apply(WriteBatch(half=head))
     waiting: list[bytes] = []
@@ -257,7 +257,7 @@ _NOTE_ORDER = (
     "create trigger note after insert on txmsg.half_message for each row when (new.ordering_key is not null) "
     "execute function public.note()",
 )
-"""Keeps the order in which halves were stored, which goes with their rows."""
+"""Records the storage order of halves, which is lost with their rows."""
 
 
 async def test_many_writers_with_few_keys_keep_the_storage_order_of_halves(db: Notify) -> None:
@@ -323,7 +323,7 @@ async def test_many_writers_with_few_keys_keep_the_storage_order_of_halves(db: N
 
 
 async def test_an_uncommitted_half_delays_the_numbering_of_its_queue(db: Notify) -> None:
-    """Else a later number could be visible, and committed, while an earlier one is not."""
+    """Otherwise a later number could be committed while an earlier one is not visible."""
     first, second = ordered(db, "a"), ordered(db, "a")
     async with await AsyncConnection.connect(db.url) as other:  # a batch of the queue that is not visible yet
         await other.execute("select pg_advisory_xact_lock(7705, %s)", (first.queue[0] % 1024,))
@@ -342,7 +342,7 @@ async def test_an_uncommitted_half_delays_the_numbering_of_its_queue(db: Notify)
 
 
 def test_all_messages_of_a_key_go_to_one_queue_of_their_topic() -> None:
-    """The number is on disk in all databases: it must never change."""
+    """The queue number is on disk in all databases: it must never change."""
     topic = StoredTopic(
         "orders",
         tuple(map(QueueId, (11, 12, 13, 14))),

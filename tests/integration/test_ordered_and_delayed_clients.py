@@ -1,4 +1,4 @@
-"""Ordering keys and delays as clients use them, against real brokers."""
+"""Ordering keys and delays of clients, with real brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOUR = timedelta(hours=1)
 
 
 def _pass(notify_url: str, hours: int) -> None:
-    """As if so much time had gone by."""
+    """Move all due times back, as if so much time had passed."""
     with psycopg.connect(notify_url, autocommit=True) as connection:
         connection.execute("update txmsg.scheduled set deliver_at = deliver_at - make_interval(hours => %s)", (hours,))
 
@@ -102,7 +102,7 @@ def test_a_delay_of_more_than_a_year_is_refused_and_others_are_sent(broker: Brok
 def test_messages_of_a_key_are_delivered_in_the_order_of_halves_through_two_brokers(
     start_broker: StartBroker, notify_url: str
 ) -> None:
-    """Created, then paid, and the client of the first one is slow to say what became of it."""
+    """An order is created, then paid, and the client of the first message is slow to send its outcome."""
     one, two = start_broker(), start_broker()
     with (
         Producer(one.address, group="p") as slow,

@@ -1,4 +1,4 @@
-"""Outcomes that are repeated, late, or contradict: answered one by one, as long as they are remembered and after."""
+"""Repeated, late and contradicting outcomes are answered one by one, while remembered and afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIMEOUT_S = 60
 
 
 class Client:
-    """The protocol by hand: exactly these requests, nothing repeated."""
+    """A client of the raw protocol: exactly these requests, without repeats."""
 
     def __init__(self, address: str) -> None:
         self.channel = BlockingChannel(address)
@@ -94,7 +94,7 @@ def test_outcomes_are_answered_while_remembered_and_expired_afterwards(client: C
 async def test_a_repeated_batch_whose_answer_was_lost_has_the_same_result(
     start_broker: StartBroker, notify_url: str
 ) -> None:
-    """The database does what the broker asks, and its answer is lost: once for each kind of batch."""
+    """The database executes the batch and its answer is lost: once for each kind of batch."""
     with PostgresProxy(notify_url) as proxy:
         lose_next = False
 
@@ -132,7 +132,7 @@ async def test_a_repeated_batch_whose_answer_was_lost_has_the_same_result(
 
 
 async def test_transactions_of_a_deleted_topic_keep_their_outcome(db: Notify) -> None:
-    """Committed and held back by an undecided half of its ordering key; committed and not due; undecided."""
+    """One is committed and held back by an undecided half of its key, one committed and not due, one undecided."""
     undecided, held_back, scheduled = (columns_of(db.queues[:1]) for _ in range(3))
     undecided.ordering_key = held_back.ordering_key = ["k"]
     scheduled.deliver_at_us = [2 * scheduled.born_at_us[0]]
@@ -201,7 +201,7 @@ async def test_quickly_filled_segments_stay_open_while_outcomes_must_be_remember
 
 
 async def test_the_age_of_a_segment_counts_from_its_last_batch(db: Notify) -> None:
-    """A rotation may wait; what is written meanwhile is to be remembered as long as everything else."""
+    """A rotation may wait; batches written meanwhile must be remembered as long as all others."""
     half = columns_of(db.queues)
     await db.apply(WriteBatch(half=half))
     async with (

@@ -1,5 +1,6 @@
-"""Every method of every service, as each kind of caller that must be refused: a real broker, and a MetaQ server that
-has its users from it. What a right allows, and what ids of others are worth."""
+"""Every method of every service, called by each kind of unauthorized user at a real broker and a MetaQ server: the
+effect of rights, and of ids of other users.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ ALL_RIGHTS = [(right.action, right.kind) for right in RIGHTS if right.kind is no
 
 
 class Place:
-    """The servers, and the tokens of users."""
+    """The servers and the tokens of users."""
 
     def __init__(self, storage: str, broker: str, log: str, admin: str) -> None:
         self.storage, self.broker, self.log = storage, broker, log
@@ -77,7 +78,7 @@ class Place:
         self.stack = ExitStack()
 
     def call(self, user: str, method: str, request: Any) -> Any:
-        """As this user, at the server that has the method. Streams: the first reply."""
+        """Call a method as this user at the server that has it. Streams: returns the first reply."""
         address = self.log if method.startswith("MetaQ") else self.broker
         if (user, address) not in self._channels:
             channel = self.stack.enter_context(BlockingChannel(address, token=self.tokens[user], tls=False))
@@ -99,7 +100,7 @@ class Place:
         self.call("ops", "Rules/Allow", rule_of(user, rule))
 
     def code(self, user: str, method: str) -> str:
-        """How a call that names what is `mine` fails; "" if it does not."""
+        """Return the code with which a call fails that names what is `mine`; "" if it succeeds."""
         try:
             self.call(user, method, asking(method))
         except TxmsgError as exc:
@@ -112,13 +113,13 @@ def rule_of(user: str, rule: str) -> Rule:
 
 
 def asking(method: str) -> Any:
-    """A request that names `mine` wherever the table has a name, and that has whatever makes it need more."""
+    """Return a request that names `mine` in all name fields, with everything that makes it need more rights."""
     needs = PERMISSIONS[method]
     return filled(METHODS[method].request, [path for need in needs for path in (need.when, need.path) if path])
 
 
 def filled(kind: Any, paths: Sequence[str]) -> Any:
-    """A request, or a part of one, with `mine`, or true, in the fields at these paths."""
+    """Return a request, or a part of one, with `mine`, or true, in the fields at these paths."""
     within: dict[str, list[str]] = {}
     for path in paths:
         first, _, rest = path.partition(".")
@@ -181,7 +182,7 @@ FOREIGN = "certificate of another CA"
 
 @pytest.fixture(scope="module")
 def codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Codes:
-    """By kind of caller and method, how a call fails that names what is `mine`; "" if it does not."""
+    """The code with which each call fails that names what is `mine`, by kind of user and method; "" if it succeeds."""
     found: Codes = {user: {method: place.code(user, method) for method in METHODS} for user in ("bare", OTHER, "ops")}
     of_log = {method for method in METHODS if method.startswith("MetaQ")}
     for user in STRANGERS:
@@ -205,7 +206,7 @@ def codes(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Codes:
 
 
 def codes_at_login(address: str, token: str, methods: Set[str], tls: ssl.SSLContext | None = None) -> dict[str, str]:
-    """How calls fail that all come together with the greeting: before it is known whether they are let in."""
+    """The codes of calls that are sent together with the greeting, before the authentication is complete."""
     numbers = dict(enumerate(sorted(methods), start=1))
     calls = b"".join(
         frame_of(FrameKind.CALL, LAST, number, call_head(method.encode(), 0) + packed(asking(method)))
@@ -239,7 +240,7 @@ def test_nothing_is_answered_without_a_valid_credential(codes: Codes) -> None:
 
 
 def test_every_method_has_an_answer_for_every_kind_of_user(codes: Codes) -> None:
-    """Printed with `pytest -s`, for reviews."""
+    """The table is printed with `pytest -s`, for reviews."""
     shown = {**dict.fromkeys(STRANGERS), "bare": "no rights", OTHER: "rights on others", FOREIGN: None, "ops": "admin"}
     table = Table(*["method", *(title or user for user, title in shown.items())])
     for method in METHODS:
@@ -283,7 +284,7 @@ def test_a_certificate_of_another_authority_gets_no_connection(codes: Codes) -> 
 
 
 def half_of(place: Place, user: str, group: str, topic: str) -> bytes:
-    """Sends a half message; its transaction's id."""
+    """Send a half message and return its transaction's id."""
     transaction_id = new_transaction_id().bytes
     batch = txmsg_pb2.MessageColumns(
         topic=topic,
@@ -299,7 +300,7 @@ def half_of(place: Place, user: str, group: str, topic: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def half(place: Place) -> bytes:
-    """Of producer group shop, in topic mine."""
+    """A half message of producer group shop in topic mine."""
     place.new("shop", "send topic:mine", "send group:shop", "check group:shop")
     return half_of(place, "shop", "shop", MINE)
 
@@ -428,7 +429,9 @@ async def test_clients_are_shown_only_under_groups_they_may_use(place: Place) ->
     await asyncio.to_thread(place.call, "worker", "Notify/Receive", receive)
 
     async def attached(user: str, **hello: Any) -> tuple[Any, list[Any], list[str | None]]:
-        """What operators see of it: its entry, the entries of the group, and the hosts of the group's members."""
+        """Return a client as shown to operators: its entry, the entries of the group, and the hosts of the group's
+        members.
+        """
         async with Channel(place.broker, token=place.tokens[user], tls=False) as channel:
             frame = txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(client_id="w1", host=user, **hello))
             stream = await channel.stream(Notify.attach, frame, timeout_s=TIMEOUT_S)
@@ -556,7 +559,7 @@ def test_changes_are_attributed_to_the_authenticated_user(place: Place) -> None:
 
 
 _TAKEN_FROM_REQUESTS = {"changed_by", "created_by"}
-"""Fields by which a request says who it is from; what is kept is `signature` of them."""
+"""Request fields that name the caller; the stored name is their `signature`."""
 
 
 def test_no_other_request_field_names_the_caller() -> None:
@@ -605,7 +608,7 @@ select g.id, m.queue, m.queue_offset, 1, now(), m.transaction_id, m.n, m.body, m
 
 @pytest.fixture(scope="module")
 def buried(place: Place) -> None:
-    """Dead letters of topic mine, two of six in group other.dead; both groups read topic other.found, too."""
+    """Create dead letters of topic mine, two of six in group other.dead; both groups also read topic other.found."""
     for topic in (MINE, "other.found"):
         place.call("ops", "Topics/Create", CreateTopic(topic=topic))
     with psycopg.connect(place.storage, autocommit=True, connect_timeout=10) as connection:
@@ -613,7 +616,7 @@ def buried(place: Place) -> None:
 
 
 def letters_of(place: Place, user: str, limit: int) -> tuple[list[Any], int]:
-    """All that the user is shown, page by page, and how many pages that are."""
+    """Return all dead letters shown to the user, page by page, and the number of pages."""
     request = DeadLetterQuery(limit=limit, whole=True)
     letters, pages = [], 0
     while True:
@@ -709,7 +712,7 @@ def test_clients_of_forbidden_groups_are_left_out(place: Place) -> None:
 
 
 def acl(place: Place, *words: str, status: int = 0) -> str:
-    """What the command prints."""
+    """Return the output of the command."""
     result = CliRunner().invoke(main, ["acl", *words, "--storage", place.storage])
     assert result.exit_code == status, result.output
     return result.output

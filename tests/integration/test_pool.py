@@ -1,4 +1,4 @@
-"""The pool of a broker: sessions that the server ends, and loops that end while it connects."""
+"""The pool of a broker: sessions ended by the server, and event loops that end while it connects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pooler that gives each transaction another session of the server is found, and refused."""
+"""A pooler that changes the server session between transactions is detected and refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy that other tests cut connections with: what it forwards, and what it makes of its verdicts."""
+"""The proxy with which other tests cut connections: its forwarding and its verdicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def proxy(database_url: str) -> Iterator[PostgresProxy]:
 
 @pytest.fixture
 def count(database_url: str) -> Callable[[], int]:
-    """How many rows t has, asked past the proxy."""
+    """A function that returns the number of rows of t, bypassing the proxy."""
 
     def count() -> int:
         with psycopg.connect(database_url) as connection:

@@ -1,4 +1,4 @@
-"""Statements that are run without the driver's cursor: what is sent arrives, and an answer is that of its statement."""
+"""Statements executed without the driver's cursor: parameters arrive, and answers belong to their statements."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_concurrent_statements_wait_for_each_other(connection: PreparedCon
 
 
 async def test_a_cancelled_statement_closes_its_session(connection: PreparedConnection) -> None:
-    """Its answer, which comes later, must not be taken for that of the next one."""
+    """Its late answer must not be taken for that of the next statement."""
     sleeping = asyncio.create_task(connection.run(_SLEEP, [_int(60)]))
     await until_async(lambda: connection.pgconn.transaction_status == TransactionStatus.ACTIVE)
     sleeping.cancel()
@@ -88,7 +88,7 @@ async def test_a_session_ended_by_the_server_is_reported_with_the_reason(
 async def test_the_event_loop_stops_watching_a_socket_found_closed(
     connection: PreparedConnection,
 ) -> None:
-    """The next file that is opened gets the number."""
+    """The next opened file gets the same number."""
     assert await connection.run(_DIVIDE, [_int(2)]) == (3,)
     number = connection.fileno()
     connection.pgconn.finish()
@@ -98,7 +98,7 @@ async def test_the_event_loop_stops_watching_a_socket_found_closed(
 
 
 async def test_a_closed_session_is_not_given_out_by_the_pool(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it was used a moment ago, and so is not checked."""
+    """This holds even for a session that was just used and so is not checked."""
     monkeypatch.setattr("txmsg.broker.store.connect._FRESH_S", math.inf)
     async with open_pool(notify_url, size_max=1) as pool:
         async with session(pool) as connection:
@@ -123,7 +123,7 @@ async def test_a_session_ended_by_the_server_between_statements_is_known_as_clos
 
 
 async def test_an_answer_is_found_without_a_readiness_event(connection: PreparedConnection) -> None:
-    """As uvloop when a socket had an error, of which it tells once: a broker waited for ever after a crash."""
+    """As with uvloop after a socket error, which it reports once: a broker waited forever after a crash."""
     assert await connection.run(_DIVIDE, [_int(3)]) == (2,)
     asyncio.get_running_loop().remove_reader(connection.pgconn.socket)
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Claims about producers, against real brokers."""
+"""Producers with real brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_message_arrives_with_all_its_fields(broker: BrokerProcess) -> None:
 
 
 def test_an_unanswered_half_is_an_unavailable_broker(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the decorator promises, also when it is the caller's own wait that ends first."""
+    """This holds as the decorator promises, even if the caller's own wait ends first."""
     monkeypatch.setattr("txmsg.client.producer._GRACE_S", 0.0)
     with Producer(broker.address, group="p", timeout_s=WAIT_S) as producer:
         producer.half([Message("t", b"x")])

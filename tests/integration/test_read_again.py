@@ -1,4 +1,4 @@
-"""Servers read their file again at SIGHUP: what is live takes effect, the rest is named, a mistake changes nothing."""
+"""Servers reread their file at SIGHUP: live settings apply, others are named, a mistake changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def said_after(process: Restartable, file: Path, text: str, *expected: str) -> None:
-    """Rewrites the file, and returns when the process has said all of this of it."""
+    """Rewrite the file and return when the process has logged all of this."""
     before = len(process.log.read_text())
     file.write_text(text)
     os.kill(process.pid, signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Old segments are dropped whole, however interrupted and beside open readers; what a group has not read is kept."""
+"""Old segments are dropped completely, despite interruptions and open readers; unread messages are kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def retention(notify_url: str) -> Retention:
 
 @contextmanager
 def patient() -> Iterator[None]:
-    """Dropping waits for locks for longer: on a busy machine a reader may stand still amid its statement."""
+    """Let drops wait longer for locks: on a busy machine a reader may be paused in a statement."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_LOCK_WAIT_S", 20.0)
         patch.setattr(store, "_DETACH_WAIT_S", 30.0)
@@ -53,14 +53,14 @@ def patient() -> Iterator[None]:
 
 
 def aged(notify: Notify, seconds: int) -> None:
-    """All closed segments were closed so long ago."""
+    """Set the close time of all closed segments so long ago."""
     notify.query(
         "update txmsg.segment set closed_at = now() - make_interval(secs => %s) where state = 'closed'", seconds
     )
 
 
 def kept(notify: Notify) -> list[int]:
-    """The segments that have a row, all their tables attached, and messages."""
+    """Return the segments that have a row, all their tables attached, and messages."""
     rows = notify.query("select id from txmsg.segment where state <> 'ahead' order by id")
     tables = notify.query(
         "select inhparent::regclass::text, inhrelid::regclass::text from pg_inherits "
@@ -80,7 +80,7 @@ def kept(notify: Notify) -> list[int]:
 
 
 def cursor_at(notify: Notify, next_offset: int, acked: str = "{}", *, group: str = "slow") -> None:
-    """A group of which no member is there stands here in queue 0 of topic t."""
+    """Set the cursor of a group without members in queue 0 of topic t."""
     notify.query("insert into txmsg.consumer_group (name) values (%s) on conflict do nothing", group)
     notify.query(
         "insert into txmsg.cursor (group_id, queue_id, next_offset, acked, epoch) "
@@ -237,7 +237,7 @@ async def test_past_retention_max_a_keeping_topic_keeps_all_later_segments_and_l
 
 
 async def receive_nothing(notify: Notify) -> None:
-    """A topic and a queue that nobody reads pin nothing."""
+    """Create a topic and a queue without readers, which keep no segment."""
     await notify.add(1, topic="other")
 
 
@@ -252,7 +252,7 @@ async def test_a_new_group_does_not_begin_in_a_segment_being_dropped(notify: Not
 
 @contextmanager
 def reading(notify: Notify) -> Iterator[None]:
-    """Somebody's transaction that has read all of `message` and `rolled_back`, and stays open."""
+    """Keep a transaction open that has read all of `message` and `rolled_back`."""
     with closing(psycopg.connect(notify.url)) as connection:
         connection.execute("select count(*) from txmsg.message, txmsg.rolled_back")
         yield

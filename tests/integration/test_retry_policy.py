@@ -1,4 +1,4 @@
-"""Handlers that say what becomes of a message: rejected, skipped, put off; on brokers and on logs alike."""
+"""Retry policies of handlers: rejected, skipped and delayed messages, on brokers and on logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
 
 
 def decide(message: ReceivedMessage) -> None:
-    """Raises what the body names."""
+    """Raise the exception that the body names."""
     match message.body:
         case b"reject":
             raise Reject("no such country: XX")

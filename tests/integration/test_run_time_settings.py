@@ -1,4 +1,4 @@
-"""Settings at run time: changed through one broker, taken by all without a restart, kept with their history."""
+"""Settings changed at run time through one broker apply to all without a restart and keep their history."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def used(broker: BrokerProcess, name: str) -> Any:
 
 
 def taken(broker: BrokerProcess, version: int) -> None:
-    """Returns when the broker has this version."""
+    """Return when the broker has this version."""
     until(lambda: config(broker, "show")["version"] >= version)
 
 
@@ -150,7 +150,7 @@ async def test_every_live_setting_reaches_the_part_that_uses_it(notify_url: str)
 
 
 def limits_as_settings(limits: UserLimits) -> dict[str, float]:
-    """By the names of the settings."""
+    """The limits by name of setting."""
     counts = {"connections", "topics", "groups"}
     return {f"{name}_max" if name in counts else name: value for name, value in asdict(limits).items()}
 
@@ -165,7 +165,7 @@ def _in(holder: object, name: str) -> object:
 
 
 def settings_in(pool: Pool, url: str, **config: float) -> RunTimeSettings:
-    """The settings as a broker of its own knows them."""
+    """Return the settings as known to a separate broker."""
     store = SettingStore(pool)
     given = BrokerConfig(storage=url, **config)  # type: ignore[arg-type]
     return RunTimeSettings(GivenSettings(given), store, store)
@@ -291,7 +291,7 @@ def test_every_live_number_has_bounds() -> None:
 
 
 class HeldStore(SettingStore):
-    """One whose next look returns when a test says so."""
+    """A store whose next read returns when the test allows it."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)

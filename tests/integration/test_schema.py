@@ -1,4 +1,4 @@
-"""What an upgrade makes, what `txmsg db check` finds of it, and which revisions a broker works with."""
+"""Upgrades, the findings of `txmsg db check`, and the revisions with which a broker works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ select c.relname, a.attname, o.collname from pg_class c join pg_attribute a on a
  where c.relnamespace = 'txmsg'::regnamespace and c.relkind in ('r', 'p', 'i', 'I')
    and c.relname not in ('revision', 'revision_pkc') and not a.attisdropped
 """
-"""Of columns, and of indexes, which could differ."""
+"""Collations of columns and of indexes, which could differ."""
 
 _DAMAGES = {
     "table txmsg.mirror_queue": ("drop table txmsg.mirror_queue", "table mirror_queue"),
@@ -44,7 +44,7 @@ _DAMAGES = {
     "a view": ("drop view txmsg.effective_cursor", "view effective_cursor"),
     "unlogged": ("alter table txmsg.incarnation set logged", "table incarnation"),
 }
-"""What is done to the database, and what `db check` names then."""
+"""A change of the database, and the object that `db check` then names."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def _schema_finding(url: str) -> str:
 
 
 def test_upgrades_of_two_databases_give_equal_schemas(notify_url: str, other_url: str) -> None:
-    """The one of tests is copied from a template, and sessions of the other have settings of their own."""
+    """The test database is copied from a template, and sessions of the other have unusual settings."""
     with psycopg.connect(other_url, autocommit=True, connect_timeout=10) as connection:
         for setting in ("search_path = elsewhere", "DateStyle = German", "default_toast_compression = pglz"):
             connection.execute(f"alter database {connection.info.dbname} set {setting}".encode())

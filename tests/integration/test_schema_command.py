@@ -1,4 +1,4 @@
-"""`txmsg schema`, and producers and applications that register: versions kept with their topics in the database."""
+"""`txmsg schema`, and schemas registered by producers and applications: versions stored with their topics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Named = Callable[[str], str]
 
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Named:
-    """The name of what is in a module of its own."""
+    """Return the qualified name of an object in a new module."""
     module = f"events_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{module}.py").write_text(EVENTS)
     monkeypatch.syspath_prepend(tmp_path)

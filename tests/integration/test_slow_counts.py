@@ -1,4 +1,4 @@
-"""What people ask may take the database long: delivery goes on meanwhile, and they are told."""
+"""Slow queries of operators: delivery continues meanwhile, and the operator is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that send: their producers stay what the application uses, and are closed whatever the start comes to."""
+"""Hooks that send: their producers are reused by the application and closed even if the start fails."""
 
 from __future__ import annotations
 

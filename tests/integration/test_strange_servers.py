@@ -1,4 +1,4 @@
-"""What a client reads that was given the address of something else than a broker."""
+"""Clients that connect to a foreign server, and foreign clients of a broker."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ SAYS = {
 
 
 NASTY = b"\x1b[31mred\x1b[0m\r\n2026-01-01 ERROR forged\xe2\x80\xaeback"
-"""A colour, a forged line of a log, and a change of the direction of writing."""
+"""A colour, a forged log line, and a change of the writing direction."""
 
 
 class Nasty(TxmsgError):
-    """What no release of ours has."""
+    """An error with a code that no release of txmsg has."""
 
     code = NASTY.decode()
 
@@ -78,14 +78,14 @@ NASTY_SAYS: dict[str, tuple[list[bytes], type[TxmsgError]]] = {
     "in the place of a reply": ([greeting(), frame_of(WireFrameKind.REPLY, 0, 1, NASTY)], ProtocolError),
     "in a frame of no kind": ([greeting(), frame_of(99, 0, 1, NASTY)], OutcomeUnknown),
 }
-"""One thing after the other, each as soon as it has heard something; and the error of a send."""
+"""Bytes sent one after the other, each after a read; and the resulting error of a send."""
 
 
 @contextmanager
 def server(*says: bytes) -> Iterator[str]:
-    """Accepts connections, says the same to each, a piece whenever it has heard something, and keeps them; its address.
+    """Accept connections, send each the same pieces, one after each read, keep them open, and yield the address.
 
-    At the end the client has let go of each of them.
+    Checks at the end that the client has closed all of them.
     """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         held: list[socket.socket] = []
@@ -150,7 +150,7 @@ def send_without_one(address: str) -> None:
 
 
 def send_as_a_producer(address: str) -> None:
-    """Its first call is Attach, of which it logs how it ends."""
+    """Send as a producer: its first call is Attach, whose end it logs."""
     with Producer(address, group="shop", timeout_s=2) as producer:
         producer.send(Message("orders", b"1"))
 
@@ -210,7 +210,7 @@ def test_text_of_a_foreign_client_is_not_logged_by_a_broker(broker: BrokerProces
 
 
 class Refusing:
-    """Answers every call with an error, in words of its own."""
+    """Answers every call with this error."""
 
     def __init__(self, error: TxmsgError) -> None:
         self._error = error

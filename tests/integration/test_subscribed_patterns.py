@@ -1,4 +1,4 @@
-"""Subscriptions to patterns, at a real broker: topics that are created while an application runs."""
+"""Subscriptions by pattern with a real broker: topics created while an application runs."""
 
 from __future__ import annotations
 

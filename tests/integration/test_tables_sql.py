@@ -1,4 +1,4 @@
-"""What `txmsg tables sql` prints makes the tables, and gives a role all that txmsg needs, and nothing else."""
+"""The output of `txmsg tables sql` creates the tables and grants a role exactly the rights that it needs."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ _PASSWORD = "a-password-of-tests"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A database that has no tables of txmsg yet. url: of its owner. run: a script, as its DBA would."""
+    """A database without tables of txmsg. url: of its owner. run: executes a script, as its DBA would."""
 
     dialect: str
     url: URL
     run: Callable[[str], object]
 
     def engine(self, role: str | None = None) -> Engine:
-        """As the owner, or as a role."""
+        """Return an engine of the owner or of a role."""
         url = self.url if role is None or self.dialect == "sqlite" else self.url.set(username=role, password=_PASSWORD)
         return create_engine(url, **POOL_OF_ONE)
 
@@ -127,7 +127,7 @@ def business_tables(place: Place) -> None:
 
 
 def use(place: Place, broker: BrokerProcess) -> None:
-    """All that applications do with the tables, as their role."""
+    """Do everything that applications do with the tables, as their role."""
     engine = place.engine(_ROLE)
     create_tables(engine)  # as an application does when it starts: there is nothing to create
     sessions = sessionmaker(engine)
@@ -152,7 +152,7 @@ def use(place: Place, broker: BrokerProcess) -> None:
 
 
 def use_each_statement(place: Place) -> None:
-    """The same without brokers: what clients do with each table, one after the other."""
+    """Execute the statements of clients on each table one by one, without brokers."""
     engine = place.engine(_ROLE)
     sessions, fence, holder = sessionmaker(engine), Fence(engine), uuid4()
     try:
@@ -343,7 +343,7 @@ else:
 
 
 def alembic_of(place: Place, directory: Path, out: io.StringIO | None = None) -> Config:
-    """A project with one migration, which makes the tables."""
+    """Create an Alembic project with one migration that creates the tables."""
     (directory / "versions").mkdir(parents=True, exist_ok=True)
     (directory / "env.py").write_text(_ENVIRONMENT)
     (directory / "versions" / "a1_txmsg.py").write_text(_MIGRATION)
@@ -373,7 +373,7 @@ def test_alembic_prints_and_runs_the_statements_that_the_command_prints(place: P
 
 
 def definitions(place: Place, engine: Engine) -> object:
-    """The tables, as the database describes them."""
+    """Return the tables as described by the database."""
     names = sorted(inspect(engine).get_table_names())
     with engine.connect() as connection:
         match place.dialect:

@@ -1,4 +1,4 @@
-"""`txmsg topic`: settings changed and topics deleted while messages are under way, without leaving any behind."""
+"""`txmsg topic`: settings are changed and topics deleted while messages are in transit, without losing any."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def altered(broker: BrokerProcess, *options: str, name: str = "t") -> dict[str, 
 
 
 def refused(broker: BrokerProcess, *args: str) -> str:
-    """What `txmsg topic` says when it refuses; nothing has changed then."""
+    """Return the error of `txmsg topic`; checks that nothing has changed."""
     before = shown(broker)
     text = said("topic", *args, "--broker", broker.address, status=1).removeprefix("Error: ").strip()
     assert is_documented(MisuseError(text)), text
@@ -45,7 +45,7 @@ def refused(broker: BrokerProcess, *args: str) -> str:
 
 
 def settle(notify_url: str) -> None:
-    """As if the last change was longer ago than brokers take to learn of it."""
+    """Move the last change back, beyond the time in which brokers learn of it."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("update txmsg.topic set write_changed_at = now() - interval '11 s'")
 
@@ -101,7 +101,7 @@ def test_settings_are_shown_listed_and_changed_one_by_one(broker: BrokerProcess)
 
 
 def kinds(topic: str) -> dict[str, pb.SendRequest]:
-    """A message of each type."""
+    """Return a message of each type."""
     later = round((time.time() + 3600) * 1_000_000)
     fields: dict[str, dict[str, Any]] = {
         "normal": {},
@@ -342,7 +342,7 @@ def is_closed(producer: Producer) -> bool:
 
 
 def nothing_of(producer: Producer, got: queue.Queue[ReceivedMessage]) -> bool:
-    """Whether what is sent now is not delivered; what was before the broker knew is taken out."""
+    """Return True if a message sent now is not delivered; removes earlier ones."""
     while not got.empty():
         got.get()
     producer.send(Message("t", b"x"))
@@ -350,7 +350,7 @@ def nothing_of(producer: Producer, got: queue.Queue[ReceivedMessage]) -> bool:
 
 
 def sent_when_open(producer: Producer) -> MessageId:
-    """The id of a message that is sent as soon as the topic takes messages."""
+    """Return the id of a message that is sent as soon as the topic accepts messages."""
     sent: list[MessageId] = []
 
     def send() -> bool:

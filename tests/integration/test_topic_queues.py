@@ -1,4 +1,4 @@
-"""A topic gets more queues while messages are under way: nothing is lost, nothing is stored twice, all is delivered."""
+"""A topic gets more queues while messages are in transit: none is lost, none stored twice, all are delivered."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ create trigger wait_here before insert on txmsg.message_1
 async def test_crossing_copies_with_different_queues_are_repeated_until_each_is_one_message(
     db: Notify, notify_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one deadlock that is left: two messages come twice at one moment, and their copies' queues cross."""
+    """The one remaining deadlock: two messages are repeated at the same time, with crossing queues."""
     one, two, three, four = db.queues
     forth = columns_of([one, two])
     # A batch inserts queue by queue, so the second message first.

@@ -1,4 +1,4 @@
-"""Topics that a request brings are created with it, or none of them when they are many."""
+"""Unknown topics of a request are created with it, or none of them if there are too many."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def receive(channel: BlockingChannel, asked: Sequence[str]) -> None:
 
 
 def send(channel: BlockingChannel, asked: Sequence[str]) -> dict[str, str]:
-    """A message to each topic; the code of each that was refused, by topic."""
+    """Send a message to each topic and return the codes of refused ones, by topic."""
     ids = {new_transaction_id().bytes: each for each in asked}
     batches = [
         pb.MessageColumns(topic=topic, transaction_id=each, body=[b""], born_at_us=[0]) for each, topic in ids.items()

@@ -1,4 +1,4 @@
-"""The verifier of the trade dashboard finds what is planted, and nothing where all is well."""
+"""The verifier of the trade dashboard finds planted defects, and nothing in consistent data."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def day(urls: dict[str, str], tmp_path: Path) -> Day:
 
 
 def wrong(verdict: Verdict) -> dict[str, int]:
-    """What is counted as wrong."""
+    """Return the counts of defects."""
     names = (
         "in_doubt",
         "missing",

@@ -1,4 +1,4 @@
-"""An upgrade of the Notify database meets a session that holds tables open: nobody waits behind the upgrade."""
+"""An upgrade of the Notify database meets a session that holds tables open: no sender waits behind the upgrade."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT_S = 60.0
 
 @pytest.fixture
 def old_url(notify_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A Notify database, to which a revision was added since it was upgraded."""
+    """A Notify database that lacks the latest revision."""
     directory = tmp_path / "migrations"
     shutil.copytree(migrations.DIRECTORY, directory)
     write_next_revision(directory, revision=NEXT)

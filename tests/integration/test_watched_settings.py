@@ -1,4 +1,4 @@
-"""Settings of applications: followed while they change, through the loss of brokers, and from the copy."""
+"""Settings of applications: watched while they change, through the loss of brokers, and from the local copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`txmsg worker` with real processes: what they handle, how they end, and what becomes of those that die."""
+"""`txmsg worker` with real processes: handled messages, stops, and restarts of dead processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STOP_S_MAX = 60.0
 
 
 class Worker:
-    """A `txmsg worker` that runs, and what it has noted and logged."""
+    """A running `txmsg worker` with its notes and its log."""
 
     def __init__(self, directory: Path, brokers: str, *args: str) -> None:
         self.notes_file = directory / "notes"

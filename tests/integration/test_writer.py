@@ -1,4 +1,4 @@
-"""The writer: a poison item fails alone, a database that cannot write makes nobody's message invalid."""
+"""The writer: a poison item fails alone, and a read-only database does not make messages invalid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 
 def _writable(url: str) -> str:
-    """The same database for sessions that may write whatever its default is."""
+    """Return the same database with sessions that may write whatever its default is."""
     options = {"options": "-cdefault_transaction_read_only=off"}
     return make_url(url).update_query_dict(options).render_as_string(hide_password=False)
 
@@ -100,7 +100,7 @@ async def test_senders_wait_for_a_full_queue_and_are_then_refused(notify_url: st
 
 
 async def test_a_batch_takes_half_of_many_waiting_items(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else all senders would be answered together, and send together again."""
+    """Otherwise all senders would be answered together and send together again."""
     sizes: list[int] = []
 
     async def counted(connection: Any, batch: WriteBatch, **how: Any) -> AppliedBatch:
@@ -136,7 +136,7 @@ async def test_a_write_cancelled_by_its_sender_is_not_started(notify_url: str) -
 
 
 async def test_a_call_that_timed_out_before_its_batch_is_not_started(notify_url: str) -> None:
-    """Its caller only says how long it waits, and never cancels."""
+    """Its caller only gives a timeout, and never cancels."""
 
     class Storing(Answers):
         async def wait(self, request: HeldRequest) -> HeldReply:

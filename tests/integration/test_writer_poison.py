@@ -1,4 +1,4 @@
-"""A batch with something in it that the database refuses: the culprits fail alone, at a bounded number of calls."""
+"""Batches with items that the database refuses: these fail alone, with a bounded number of calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNCOMPRESSED = "".join(random.Random(3).choices(string.ascii_letters, k=4000))
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the batches that went to the database, in order."""
+    """The sizes of batches sent to the database, in order."""
     sizes: list[int] = []
 
     async def counted(connection: Any, batch: WriteBatch, **how: Any) -> AppliedBatch:
@@ -35,7 +35,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _calls_max(culprits: int) -> int:
-    """Each culprit refuses at most one batch per halving, and each refusal makes two calls."""
+    """Return the bound: each culprit refuses at most one batch per halving, and each refusal makes two calls."""
     return 1 + 2 * culprits * ceil(log2(_FULL))
 
 
@@ -52,7 +52,7 @@ _POISON_MESSAGE = ("key", _UNCOMPRESSED)  # 54000: an index entry must fit its p
 
 
 def _poisoned(queue: int, poison: list[tuple[str, Any]]) -> tuple[Columns, set[bytes]]:
-    """A full batch with each of these values in one of its messages, and the ids of those."""
+    """Return a full batch with each of these values in one of its messages, and the ids of those."""
     columns = columns_of([queue] * _FULL)
     rows = random.Random(5).sample(range(_FULL), len(poison))
     for row, (column, value) in zip(rows, poison, strict=True):
@@ -91,7 +91,7 @@ create trigger refuse before update on txmsg.half_message for each row execute f
 
 
 async def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_url: str, calls: list[int]) -> None:
-    """Rollbacks and questions hold nothing but ids, so the database is made to refuse one of each."""
+    """Rollbacks and unknown outcomes contain only ids, so the database is made to refuse one of each."""
     share, some = _FULL // 4, 300
 
     async with running_writer(BrokerConfig(storage=notify_url, first_check_s=3600)) as (writer, queue, _):
@@ -120,7 +120,7 @@ async def test_one_poison_item_of_each_kind_fails_alone_in_a_full_batch(notify_u
 
 
 def _counts(url: str) -> tuple[int, int, int, int]:
-    """Messages, rollbacks, halves, and halves that are to be checked at once."""
+    """Return the numbers of messages, rollbacks, halves, and halves to be checked at once."""
     with psycopg.connect(url) as connection:
         row = connection.execute(
             "select (select count(*) from txmsg.message), (select count(*) from txmsg.rolled_back), "

@@ -1,4 +1,4 @@
-"""An application for tests of `txmsg worker`: what its handlers do stands in the file that WORKER_NOTES names."""
+"""An application for tests of `txmsg worker`: its handlers write to the file that WORKER_NOTES names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of what txmsg promises, and random histories that try to make it untrue.
+"""A model of the guarantees of txmsg, and random histories that try to violate them.
 
     make model DURATION=300             # clean, or the shortest history found that is not
     make model PLANT=all                # every planted defect has to be found within a minute

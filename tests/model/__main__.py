@@ -1,4 +1,4 @@
-"""`python -m tests.model`: random histories for as long as asked, and a verdict. Exit status 1: something is wrong."""
+"""`python -m tests.model`: play random histories for a time and judge them. Exit status 1: a violation was found."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def main(duration: float, seed: int | None, plant: str | None, as_json: bool) ->
 
 @contextmanager
 def _server() -> Iterator[Server]:
-    """A PostgreSQL of its own. Without fsync: here brokers and connections die, the machine does not."""
+    """A private PostgreSQL without fsync: brokers and connections die here, the machine does not."""
     with tempfile.TemporaryDirectory(prefix="txmsg-model-") as directory, EmbeddedPostgres(Path(directory)) as postgres:
         url = postgres.create_database(_TEMPLATE)
         migrate.upgrade(url)
@@ -85,7 +85,7 @@ def _server() -> Iterator[Server]:
 
 
 def _find(server: Server, plant: Plant, duration_s: float, seed: int, console: Console, *, shrink: bool) -> bool:
-    """Whether a planted defect is found, as what it is, in this time. `shrink`: shows a small history of it."""
+    """Return True if a planted defect is found as its own kind in this time. `shrink`: shows a small history of it."""
     result = _run(server, plant, duration_s, seed, console, shrink=shrink)
     found = result.found is not None
     verdict = f"found after {result.seconds:.1f} s and {result.counts['steps']} steps" if found else "NOT FOUND"

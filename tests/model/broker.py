@@ -1,4 +1,4 @@
-"""A broker inside this process, which can crash: the parts that `txmsg/broker/server.py` joins, without connections.
+"""A broker inside this process that can crash: the parts that `txmsg/broker/server.py` joins, without connections.
 
 It reaches the database through a proxy of its own, which cuts, holds and severs what it is told to.
 """
@@ -56,13 +56,13 @@ class EndRequest:
 
 @contextmanager
 def quick_reconnects() -> Iterator[None]:
-    """Writers wait 5 ms, not 200 ms, before they try a lost database again: so that a minute holds more crashes."""
+    """Let writers reconnect after 5 ms rather than 200 ms, so that a minute holds more crashes."""
     with patch.object(writer_module, "_RECONNECT_PAUSE_S", 0.005):
         yield
 
 
 class Broker:
-    """Broker `number` on the database at `url`. `answer`: what the clients attached to it say to a check."""
+    """Broker `number` on the database at `url`. `answer`: answers checks for its attached clients."""
 
     def __init__(self, number: int, url: str, answer: Answer) -> None:
         self.number = number
@@ -78,17 +78,17 @@ class Broker:
 
     @property
     def proxy(self) -> PostgresProxy:
-        """Between it and the database."""
+        """The proxy between it and the database."""
         return self._proxy
 
     async def open(self) -> None:
-        """Starts it for the first time."""
+        """Start it for the first time."""
         self._proxy.__enter__()
         self._proxy.on_request = self._verdict
         await self._start()
 
     async def close(self) -> None:
-        """Ends it for good."""
+        """Stop it for good."""
         self.calm()
         async with self._restarting:
             await self._crash()
@@ -97,13 +97,13 @@ class Broker:
     # ---- living and dying
 
     async def restart(self) -> None:
-        """Crashes and comes back. One at a time."""
+        """Crash and restart it, one restart at a time."""
         async with self._restarting:
             await self._crash()
             await self._start()
 
     async def _start(self) -> None:
-        """Begins with an empty memory."""
+        """Start with an empty memory."""
         pool = open_pool(self._proxy.url)
         await pool.open(wait=True, timeout=60)
         parts = _Parts(self._proxy.url, pool, self._answer)
@@ -118,7 +118,7 @@ class Broker:
         self._parts = parts
 
     async def _crash(self) -> None:
-        """Loses all connections at once, then everything in memory. What the server had begun goes on there."""
+        """Lose all connections, then everything in memory. Statements that the server had begun continue there."""
         parts, self._parts = self._parts, None
         if parts is None:
             return
@@ -135,12 +135,12 @@ class Broker:
     # ---- what it is asked
 
     def new_topics(self, queues: int) -> None:
-        """Forgets the topics; those that are made from now on have this many queues."""
+        """Forget the topics; new ones have this many queues."""
         if self._parts is not None:
             self._parts.new_topics(queues)
 
     async def ask(self, request: SendRequest | EndRequest) -> Problems:
-        """One call, as a connection would make it. Raises OutcomeUnknown when the broker dies over it."""
+        """Make one call, as a connection would. Raises OutcomeUnknown when the broker dies during it."""
         if self._parts is None:
             raise BrokerUnavailable("the broker is down")
         task = self._spawn(self._parts.serve(request))
@@ -154,17 +154,17 @@ class Broker:
         return problems
 
     async def check(self) -> None:
-        """One look for due halves, with the checks it leads to."""
+        """Look once for due halves and make their checks."""
         if self._parts is not None:
             await self._survive(self._parts.checks.run_once())
 
     async def rotate(self) -> None:
-        """The next segment takes over, as if this one were old enough."""
+        """Rotate to the next segment, as if the open one were old enough."""
         if self._parts is not None:
             await self._survive(self._parts.segments.run_once())
 
     async def grow(self, topics: Sequence[str], queues: int) -> None:
-        """Gives topics more queues, where there are fewer."""
+        """Add queues to topics that have fewer."""
         for topic in topics:
             if self._parts is not None:  # it may crash in between
                 await self._survive(self._grow(self._parts, topic, queues))
@@ -175,7 +175,7 @@ class Broker:
         await parts.service.topics.refresh_once()
 
     async def learn(self) -> None:
-        """Looks whether topics have got more queues."""
+        """Read whether topics have got more queues."""
         if self._parts is not None:
             await self._survive(self._parts.service.topics.refresh_once())
 
@@ -197,16 +197,16 @@ class Broker:
     # ---- trouble
 
     def cut(self, cut: Cut) -> None:
-        """See `Cut`. One at a time: a later one takes the place of one that has not come yet."""
+        """Cut a request as `Cut` says. One at a time: a later one replaces one that has not happened yet."""
         self._cut, self._skip = cut, cut.skip
 
     def sever(self) -> None:
-        """All connections break now; the server may still do what it has received."""
+        """Break all connections now; the server may still execute requests that it has received."""
         self.cuts += 1
         self._proxy.cut_all()
 
     def hold(self) -> None:
-        """The next batch stays on its way until `release`."""
+        """Hold the next batch in transit until `release`."""
         self._hold = True
 
     def release(self) -> None:
@@ -214,7 +214,7 @@ class Broker:
         self._proxy.release()
 
     def calm(self) -> None:
-        """No more trouble."""
+        """End all disturbances."""
         self._cut = None
         self.release()
 
@@ -236,7 +236,7 @@ class Broker:
 
 
 class _Parts:
-    """What a broker has in memory."""
+    """The parts of a broker in memory."""
 
     def __init__(self, url: str, pool: Pool, answer: Answer) -> None:
         config = BrokerConfig(
@@ -293,4 +293,4 @@ def _client(fence_id: UUID | None, answer: Answer) -> AttachedClient:
 
 
 def _nobody_waits(_ends: Mapping[int, int]) -> None:
-    """Reads are made from the tables."""
+    """Ignore the ends of queues: reads are made from the tables."""

@@ -1,4 +1,4 @@
-"""The business side: local transactions and their fence, as a model of `txmsg.checker.fence`. Pure.
+"""Local transactions and their fence, as a model of `txmsg.checker.fence`. Pure.
 
 One row per transaction, written by the local transaction or by a check, never by both. What the real statements do is
 tested with real databases in tests/integration/test_fence.py.
@@ -19,17 +19,17 @@ class _Row(enum.Enum):
 
 
 class Business:
-    """One business database."""
+    """A business database."""
 
     def __init__(self) -> None:
         self._rows: dict[UUID, _Row] = {}
 
     def begin(self, transaction_id: UUID) -> None:
-        """A local transaction begins with its fence row. If a check was there first it fails, and never commits."""
+        """Begin a local transaction with its fence row. After an earlier check it fails and never commits."""
         self._rows.setdefault(transaction_id, _Row.WRITING)
 
     def finish(self, transaction_id: UUID, *, commit: bool) -> bool:
-        """A local transaction ends. True if it committed now; one that never began, or failed, has nothing to end."""
+        """End a local transaction. True if it committed now; one that never began or failed has nothing to end."""
         if self._rows.get(transaction_id) is not _Row.WRITING:
             return False
         if commit:
@@ -39,11 +39,11 @@ class Business:
         return commit
 
     def end(self) -> None:
-        """The clients are gone: what still runs is rolled back by the database."""
+        """Roll back transactions of dead clients that still run."""
         self._rows = {each: row for each, row in self._rows.items() if row is not _Row.WRITING}
 
     def check(self, transaction_id: UUID) -> TransactionState:
-        """What became of it. ROLLBACK also sees to it that it can never commit."""
+        """Return the outcome of a transaction. After ROLLBACK it can never commit."""
         match self._rows.setdefault(transaction_id, _Row.ROLLBACK):
             case _Row.WRITING:
                 return TransactionState.UNKNOWN

@@ -1,4 +1,4 @@
-"""The clients of a history: what they ask brokers for, when they repeat it, and what they record of the answers."""
+"""The clients of a history: their requests, their repeats, and their record of the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request as it was first made: a copy is the very same."""
+    """A request as it was first made, of which copies are exact repeats."""
 
     words: dict[int, Word]
     """By transaction number."""
@@ -34,8 +34,9 @@ class _Asked:
 
 
 class Clients:
-    """All client processes of a scene. They keep the rules of txmsg/client/flows/flow.py: business begins only when
-    the half was accepted, and ROLLBACK is said only when it was certainly not committed."""
+    """All client processes of a scene. They keep the rules of txmsg/client/flows/flow.py: business begins only when the
+    half was accepted, and ROLLBACK is said only when it was certainly not committed.
+    """
 
     def __init__(self, scene: Scene, brokers: Sequence[Broker]) -> None:
         self.counts: Counter[str] = Counter()
@@ -80,14 +81,14 @@ class Clients:
         await self._end(step.number, words, step.broker)
 
     async def copy(self, step: Copy) -> None:
-        """Once, and nobody waits for the answer."""
+        """Send a copy of a request once, without waiting for the answer."""
         asked = self._asked.get(step.of)
         if asked is not None:
             self.counts["copies"] += 1
             await self._ask(asked, step.broker)
 
     def answer(self, half: DueHalf) -> TransactionState:
-        """What a client says to a check: the fence knows, and without one the listener has an opinion."""
+        """Answer a check from the fence, or by the listener without a fence."""
         number = self._scene.numbers.get(half.transaction_id)
         if number is None:
             return TransactionState.UNKNOWN  # of a history that was given up
@@ -113,7 +114,7 @@ class Clients:
             await self._repeat(asked, broker)
 
     async def _repeat(self, asked: _Asked, broker: int) -> dict[int, str]:
-        """Asks the brokers in turn until every transaction has an answer. Always the whole request."""
+        """Send the whole request to the brokers in turn until every transaction has an answer."""
         while True:
             replies = await self._ask(asked, broker)
             if KNOWS_NOTHING.isdisjoint(replies.values()):
@@ -123,7 +124,7 @@ class Clients:
             await asyncio.sleep(PAUSE_S)
 
     async def _ask(self, asked: _Asked, broker: int) -> dict[int, str]:
-        """Asks once. The answers by transaction; if the call failed, that is the answer of each."""
+        """Send the request once and return the answer of each transaction; a failed call is the answer of all."""
         scene = self._scene
         self.counts["requests"] += 1
         all_told = [scene.tell(number, word, broker) for number, word in asked.words.items()]

@@ -1,4 +1,4 @@
-"""Plays history after history on one server until the time is up or one is wrong; then makes that one small."""
+"""Play histories on one server until the time is up or one violates the model; then shrink that one."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class Found:
-    """A history that went wrong, made as small as could be done, and what is wrong with it."""
+    """A shrunk history that violates the model, with its violations."""
 
     history: History
     violations: list[Violation]
     steps_before: int
-    """How long it was as found."""
+    """Its number of steps as found."""
 
     def described(self) -> str:
-        """For people."""
+        """Return a description for people."""
         history = self.history
         return "\n".join(
             (
@@ -64,7 +64,7 @@ class Found:
 
 @dataclass(slots=True)
 class Result:
-    """What a run has done, and what it found."""
+    """Statistics of a run and what it found."""
 
     seconds: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
@@ -86,7 +86,7 @@ async def explore(
     is_enough: Callable[[Result], bool] = lambda result: True,
     on_progress: Callable[[Result], None] = lambda result: None,
 ) -> Result:
-    """Plays histories `seed`, `seed` + 1, ... on copies of the database `template`, until one is wrong.
+    """Play histories `seed`, `seed` + 1, ... on copies of the database `template` until one violates the model.
 
     With a planted defect: wrong in its way. Goes on after duration_s until it is enough, for ENOUGH_S_MAX.
     """
@@ -128,7 +128,7 @@ def _show(defect: Defect, violations: list[Violation]) -> bool:
 
 
 async def _shrink(stage: _Stage, found: Found, defect: Defect) -> None:
-    """Takes steps away as long as this defect still shows, within SHRINK_S_MAX. Races may hide it."""
+    """Remove steps while this defect still shows, within SHRINK_S_MAX. Races may hide it."""
     give_up_at = time.monotonic() + SHRINK_S_MAX
 
     async def shows(smaller: History) -> bool:
@@ -155,7 +155,7 @@ async def _shrink(stage: _Stage, found: Found, defect: Defect) -> None:
 
 
 class _Stage:
-    """A database and two brokers on it; new ones after a history that got stuck."""
+    """A database with two brokers, replaced after a history that got stuck."""
 
     def __init__(self, server: Server, template: str, plant: Plant | None, counts: Counter[str]) -> None:
         self._server = server
@@ -200,7 +200,7 @@ class _Stage:
             await broker.open()
 
     async def close(self) -> None:
-        """Ends the brokers and drops the database. Twice is fine."""
+        """Stop the brokers and drop the database. Idempotent."""
         if self._tables is None:
             return
         for broker in self._brokers:
@@ -217,7 +217,7 @@ class _Stage:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What is logged of troubles that are made on purpose."""
+    """Silence log lines of disturbances made on purpose."""
     loggers = [logging.getLogger(name) for name in ("txmsg", "psycopg")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

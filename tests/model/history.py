@@ -1,4 +1,4 @@
-"""A random history: transactions, and the steps that clients, brokers and bad luck take, as values made from a seed.
+"""A random history: transactions and the steps of clients, brokers and faults, as values made from a seed.
 
 Knows no broker and no clock. What a step does when its turn comes is said in `play.py`. A step names others by number,
 so that a history from which steps were taken away is still one (a copy of a request that was never sent is nothing).
@@ -19,15 +19,15 @@ KEYS = 3
 
 class Kind(enum.Enum):
     FENCED = "fenced"
-    """Behind a local transaction: what its fence says is the truth, and clients and checks say nothing else."""
+    """With a local transaction: its fence decides, and clients and checks send nothing else."""
     CLAIMED = "claimed"
-    """No fence: whoever speaks says COMMIT or ROLLBACK as it likes, also both. The first outcome has to stand."""
+    """Without a fence: clients and checks send COMMIT or ROLLBACK at random, even both. The first outcome counts."""
     PLAIN = "plain"
     """A plain send."""
 
 
 class Word(enum.Enum):
-    """What a client tells a broker of a transaction."""
+    """The kind of a client request about a transaction."""
 
     HALF = "half"
     PLAIN = "plain"
@@ -45,18 +45,18 @@ class Transaction:
     place: int
     """The last byte of its id, which chooses the queue."""
     commits: bool
-    """What its local transaction does, if it comes so far; without a fence: what a check is answered."""
+    """True if its local transaction commits; without a fence: the answer of a check."""
     keys: tuple[int, ...] = ()
     """The ordering key of its n-th message, 0 for none; shorter: none for the others."""
 
     def key(self, n: int) -> int:
-        """The ordering key of a message, 0 for none."""
+        """Return the ordering key of a message, 0 for none."""
         return self.keys[n] if n < len(self.keys) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Transactions of one client process that travel in the same requests."""
+    """Transactions of one client process that share requests."""
 
     number: int
     kind: Kind
@@ -68,7 +68,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A client sends its halves or plain messages, and repeats until it has an answer."""
+    """A client sends its halves or plain messages and repeats until it has an answer."""
 
     number: int
     crowd: int
@@ -93,7 +93,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """The client tells what became of its local transactions; `doubtful`: the reply to its own commits was lost."""
+    """The client sends the outcomes of its local transactions; `doubtful`: the reply to its own commits was lost."""
 
     number: int
     crowd: int
@@ -103,7 +103,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Somebody says an outcome of each transaction, true or not."""
+    """A client sends an outcome of each transaction, true or not."""
 
     number: int
     crowd: int
@@ -113,7 +113,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The request of step `of` arrives once more, at any broker."""
+    """The request of step `of` arrives again, at any broker."""
 
     number: int
     of: int
@@ -150,7 +150,7 @@ class Sever:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A broker's next batch stays on its way until `Release`."""
+    """The next batch of a broker stays in transit until `Release`."""
 
     number: int
     broker: int
@@ -164,7 +164,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A broker loses its memory and its connections, and starts anew."""
+    """A broker loses its memory and its connections, and restarts."""
 
     number: int
     broker: int
@@ -180,7 +180,7 @@ class Rotate:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """A broker gives all topics more queues. The other one goes on with what it knows until `Learn`."""
+    """A broker gives all topics more queues. The other one uses its former knowledge until `Learn`."""
 
     number: int
     broker: int
@@ -189,7 +189,7 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """A broker looks whether topics have got more queues."""
+    """A broker reads whether topics have got more queues."""
 
     number: int
     broker: int
@@ -212,15 +212,16 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """Everything under way comes to its end."""
+    """Everything in progress ends."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
-    """The database goes back to what it was before this history, and other topics get the ids that its topics had. The
-    brokers run on. Of what was before nothing is left, and nobody speaks of it any more."""
+    """The database returns to its state before this history, and other topics get the ids of its topics. The brokers
+    run on. Nothing of the former state is left, and no client refers to it again.
+    """
 
     number: int
 
@@ -237,12 +238,14 @@ class History:
     crowds: tuple[Crowd, ...]
     steps: tuple[Step, ...]
     window: int
-    """How many steps may be under way at once. 1: one after the other."""
+    """Maximum number of concurrent steps. 1: one after the other."""
     queues: int
     """Queues per topic."""
 
     def judged(self) -> frozenset[int]:
-        """The transactions of which anything is left at the end: of clients that begin after the database goes back."""
+        """Return the transactions that can be judged at the end: those of clients that begin after the database goes
+        back.
+        """
         back_at = max((step.number for step in self.steps if isinstance(step, GoBack)), default=-1)
         before = {step.crowd for step in self.steps if isinstance(step, ByClient) and step.number < back_at}
         crowds = (crowd for crowd in self.crowds if crowd.number not in before)
@@ -250,28 +253,28 @@ class History:
 
 
 def grows_topics(seed: int) -> bool:
-    """Whether topics get more queues in the history of this seed: then two copies may name different queues, and the
-    locks of queues, which else exclude deadlocks, do not make them wait for each other."""
+    """Return True if topics get more queues in the history of this seed: then two copies may name different queues, and
+    the locks of queues, which otherwise exclude deadlocks, do not make them wait for each other.
+    """
     return seed % 2 == 1
 
 
 def goes_back(seed: int) -> bool:
-    """Whether the database goes back in the history of this seed: among those in which topics do not grow, and in
-    different stages."""
+    """Return True if the database goes back in the history of this seed: without growing topics, at varying stages."""
     return seed % 8 in {2, 4}
 
 
 def random_history(seed: int) -> History:
-    """The history of this seed, always the same."""
+    """Return the history of this seed, always the same."""
     return _Maker(seed).make()
 
 
 Plan = Callable[[int], Step]
-"""A step that wants only its number."""
+"""A step that lacks only its number."""
 
 
 class _Maker:
-    """Mixes the programs of all clients, a few at a time, with copies, trouble and what brokers do by themselves."""
+    """Interleaves the steps of all clients, a few at a time, with copies, faults and periodic work of brokers."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -394,7 +397,7 @@ class _Maker:
 
 
 def described(step: Step) -> str:
-    """The step as a line for people."""
+    """Return a step as one line for people."""
     shown = []
     for name in step.__slots__[1:]:
         value = getattr(step, name)

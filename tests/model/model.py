@@ -1,4 +1,4 @@
-"""The model: what must be true of a history, whatever raced and whatever was cut. Pure; knows no broker and no SQL.
+"""The model: the conditions that a history must meet, whatever raced or was cut. Pure; knows no broker and no SQL.
 
 Of each transaction is known what was told to which broker, between which two moments, and what was answered (perhaps
 nothing: then it may or may not have been done). Moments are numbers of one counter. At the end the tables are read, and
@@ -31,7 +31,7 @@ from tests.model.history import Kind, Transaction, Word
 
 OK = "ok"
 KNOWS_NOTHING = frozenset({"", "broker_unavailable", "overloaded", "outcome_unknown"})
-"""Replies after which the request may or may not have been carried out. "": there was none."""
+"""Replies after which the request may or may not have been executed. "": no reply."""
 
 
 class Defect(enum.Enum):
@@ -52,7 +52,7 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Told:
-    """One transaction's part of one request to one broker."""
+    """The part of one transaction in one request to one broker."""
 
     transaction: int
     word: Word
@@ -62,11 +62,11 @@ class Told:
     reply: str = ""
     """OK, the code of an error, or "" when no answer came."""
     segment_max: int = 0
-    """The youngest segment that may have been open when the answer was given."""
+    """The newest segment that may have been open at the answer."""
 
 
 class Stored(NamedTuple):
-    """A row of the message table. transaction 0: nobody's. batch: the database transaction that stored it."""
+    """A row of the message table. transaction 0: of no transaction. batch: the database transaction that stored it."""
 
     queue: int
     offset: int
@@ -77,7 +77,7 @@ class Stored(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one read found behind what was read before, queue by queue."""
+    """The messages that one read found after earlier ones, queue by queue."""
 
     begun: int
     rows: Sequence[Stored]
@@ -85,7 +85,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """Everything that was said and seen in a history."""
+    """The complete record of requests, answers and reads of a history."""
 
     transactions: Mapping[int, Transaction]
     told: list[Told] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Record:
     """Fenced: when the local transaction committed."""
     reads: list[Seen] = field(default_factory=list)
     alive_again: set[int] = field(default_factory=set)
-    """Seen undecided at a moment when their outcome stood in the memory of outcomes."""
+    """Transactions seen undecided while their outcome was remembered."""
     rows: list[Stored] = field(default_factory=list)
     """The message table at the end, by queue and offset."""
     rolled_back: list[tuple[int, int]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Record:
 
 
 def judge(record: Record) -> list[Violation]:
-    """All that is wrong with a history; empty when it is as it must be."""
+    """Return all violations of a history; empty if there are none."""
     told, rows, rolled_back = defaultdict(list), defaultdict(list), defaultdict(list)
     for each in record.told:
         told[each.transaction].append(each)
@@ -127,7 +127,7 @@ def judge(record: Record) -> list[Violation]:
 
 @dataclass(slots=True)
 class _Life:
-    """One transaction: what was told of it, and what became of it."""
+    """One transaction: its requests and their answers."""
 
     transaction: Transaction
     told: list[Told]
@@ -147,12 +147,13 @@ class _Life:
                 return min((each.begun for each in self.told if each.word is Word.PLAIN), default=None)
 
     def acknowledged_at(self) -> int | None:
-        """The first moment at which somebody knew that it is in its queue; None: nobody did."""
+        """The first moment at which a client knew that it is in its queue; None: never."""
         return min((each.ended or 0 for each in self._ok(Word.COMMIT, Word.PLAIN)), default=None)
 
     def entered_at(self, n: int) -> int | None:
-        """The first moment at which somebody knew that its n-th message is in its queue; with an ordering key it may be
-        held back then."""
+        """The first moment at which a client knew that its n-th message is in its queue; with an ordering key it may be
+        held back then.
+        """
         return None if self.transaction.key(n) else self.acknowledged_at()
 
     def _ok(self, *words: Word) -> Iterator[Told]:
@@ -177,7 +178,7 @@ class _Life:
             yield Violation(Defect.TURNED, f"{name}: a rollback was answered OK, but is not remembered")
 
     def replies(self) -> Iterator[Violation]:
-        """Of refusals and late answers: what they say must be what the tables say."""
+        """Check refusals and late answers against the tables."""
         decided = [*(row.segment for row in self.rows), *self.rolled_back]
         stored_at = min((each.ended or 0 for each in self._ok(Word.HALF)), default=None)
         known_at = min((each.ended or 0 for each in self._ok(Word.COMMIT, Word.ROLLBACK)), default=None)
@@ -201,7 +202,7 @@ class _Life:
 
 
 def _queues(rows: Sequence[Stored]) -> Iterator[Violation]:
-    """I4: dense from 0, and older segments hold the smaller offsets."""
+    """Check I4: offsets are dense from 0, and older segments hold the smaller ones."""
     for queue, of_queue in _by_queue(rows).items():
         offsets = [row.offset for row in of_queue]
         if sorted(offsets) != list(range(len(offsets))):
@@ -211,7 +212,9 @@ def _queues(rows: Sequence[Stored]) -> Iterator[Violation]:
 
 
 def _order(record: Record, lives: Mapping[int, _Life]) -> Iterator[Violation]:
-    """I4, I5: what was acknowledged before another was begun comes first, and one batch keeps the order of storing."""
+    """Check I4 and I5: a message acknowledged before another was begun comes first, and a batch keeps its storage
+    order.
+    """
     first: dict[tuple[int, int], Stored] = {}  # a second one came when the first was forgotten
     for row in sorted(record.rows, key=lambda row: row.segment):
         if row.transaction:
@@ -234,7 +237,7 @@ def _order(record: Record, lives: Mapping[int, _Life]) -> Iterator[Violation]:
 
 
 def _order_of_keys(rows: Iterable[Stored], lives: Mapping[int, _Life]) -> Iterator[Violation]:
-    """I5: messages of one topic and ordering key are in one queue, in the order in which they were stored."""
+    """Check I5: messages of one topic and ordering key are in one queue, in the order in which they were stored."""
     by_key: dict[tuple[int, int], list[Stored]] = defaultdict(list)
     for row in rows:
         transaction = lives[row.transaction].transaction
@@ -257,7 +260,7 @@ def _order_of_keys(rows: Iterable[Stored], lives: Mapping[int, _Life]) -> Iterat
 
 
 def _stored_before(one: _Life, other: _Life) -> bool:
-    """Whether `one` was on disk, as a half or plain, before `other` was first sent."""
+    """Return True if `one` was on disk, as a half or plain, before `other` was first sent."""
     if one.rolled_back:
         return False  # and forgotten, it may have been stored a second time
     stored_at = min((each.ended or 0 for each in one._ok(Word.HALF, Word.PLAIN)), default=None)
@@ -285,7 +288,7 @@ def _order_of_storing(queue: int, rows: Sequence[Stored], lives: Mapping[int, _L
 
 
 def _surely_before(one: _Life, other: _Life) -> bool:
-    """Whether the half of `one` was on disk before that of `other` was first sent, both by the same broker.
+    """Return True if the half of `one` was on disk before that of `other` was first sent, both by the same broker.
 
     By different brokers the order is not kept without an ordering key: each session takes sequence numbers in advance.
     """
@@ -298,7 +301,7 @@ def _surely_before(one: _Life, other: _Life) -> bool:
 
 
 def _reads(record: Record, lives: Iterable[_Life]) -> Iterator[Violation]:
-    """A reader sees each queue grow at its end only, and all that was acknowledged before it looked."""
+    """Check that a reader sees each queue grow at its end only, with all messages acknowledged before it looked."""
     final = _by_queue(record.rows)
     seen: dict[int, list[Stored]] = defaultdict(list)
     met: set[int] = set()

@@ -1,4 +1,4 @@
-"""Planted defects: the model must find each, or it proves nothing. Only here: the product knows no such flag.
+"""Planted defects, each of which the model must find. They exist only here: the product has no such flag.
 
 Most change a word in the source of a function in one database; that word must be there. The others are a writer that
 says what is not so.
@@ -22,12 +22,12 @@ from txmsg.message import TransactionState
 from txmsg.runtime.postgres import connect
 
 Change = tuple[str, str, str]
-"""A function of the schema txmsg, what stands in its source, and what is put there instead (at every place)."""
+"""A function of the schema txmsg, a text in its source, and its replacement (everywhere)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A defect, told as the mistake that a person could make."""
+    """A defect, described as a mistake that a person could make."""
 
     name: str
     defect: Defect
@@ -35,7 +35,7 @@ class Plant:
     code: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def install(self, url: str) -> None:
-        """Changes the functions of a database. Raises AssertionError when the source is no longer as it was."""
+        """Change the functions of a database. Raises AssertionError when the source no longer matches."""
         with connect(url) as connection:  # whatever the settings of the database are
             for function, old, new in self.changes:
                 found = connection.execute(
@@ -50,7 +50,7 @@ class Plant:
 
 @contextmanager
 def _cut_means_done() -> Iterator[None]:
-    """A batch whose connection broke is taken for written."""
+    """Treat a batch whose connection broke as written."""
 
     async def apply(self: Writer, batch: WriteBatch, give_up_at: float) -> AppliedBatch:
         try:
@@ -65,7 +65,7 @@ def _cut_means_done() -> Iterator[None]:
 
 @contextmanager
 def _answered_too_early() -> Iterator[None]:
-    """A request is answered when its batch is sent, not when it is written."""
+    """Answer a request when its batch is sent, not when it is written."""
 
     async def settle(self: Writer, batch: WriteBatch, works: list[WriterRequest]) -> None:
         for work in works:
@@ -80,7 +80,7 @@ def _answered_too_early() -> Iterator[None]:
 
 @contextmanager
 def _doubt_means_commit() -> Iterator[None]:
-    """A check that is answered UNKNOWN commits."""
+    """Commit when a check is answered UNKNOWN."""
 
     def decide(policy: CheckPolicy, checks: int, answer: TransactionState) -> CheckDecision:
         return original(policy, checks, TransactionState.COMMIT if answer is TransactionState.UNKNOWN else answer)
@@ -281,7 +281,7 @@ PLANTS = (
 
 
 def chosen(name: str) -> tuple[Plant, ...]:
-    """The plants of a kind ("lost"), of a name, or "all"."""
+    """Return the plants of a kind ("lost"), of a name, or "all"."""
     found = tuple(each for each in PLANTS if name in ("all", each.defect.value, each.name))
     if not found:
         kinds = ", ".join(dict.fromkeys(each.defect.value for each in PLANTS))

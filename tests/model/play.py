@@ -1,4 +1,4 @@
-"""Plays a history on two real brokers and one real database, and has the record of it judged.
+"""Play a history on two real brokers and one real database, and judge its record.
 
 Steps start in order; as many as the history's window allows are under way at once, so that their batches meet at locks,
 in one broker and between the two. The seed fixes the steps; how they interleave inside is up to the processes.
@@ -50,11 +50,11 @@ DECOY_QUEUES = 32
 
 
 class StuckError(Exception):
-    """Something under way did not end."""
+    """Something in progress did not end."""
 
 
 class Play:
-    """One history being played."""
+    """A history being played."""
 
     def __init__(self, history: History, brokers: Sequence[Broker], tables: Tables, past: GoingBack) -> None:
         self.counts: Counter[str] = Counter()
@@ -73,7 +73,7 @@ class Play:
         self._raised: list[Violation] = []
 
     async def play(self) -> list[Violation]:
-        """Plays to the end; what was found to be wrong."""
+        """Play to the end and return the violations."""
         self._scene.segment_max = await self._tables.segment()
         for broker in self._brokers:
             broker.new_topics(self._scene.history.queues)
@@ -138,7 +138,7 @@ class Play:
                 assert_never(step)
 
     async def _serve(self, step: ByBroker) -> None:
-        """What a broker does by itself from time to time."""
+        """Do the periodic work of a broker."""
         broker = self._brokers[step.broker]
         match step:
             case Rotate():
@@ -156,7 +156,7 @@ class Play:
                 assert_never(step)
 
     async def _act(self, step: ByClient, before: asyncio.Task[None] | None) -> None:
-        """A client does one thing after the other, until it dies."""
+        """Do the steps of a client in order, until it dies."""
         if before is not None:
             await asyncio.wait({before})
         if step.crowd in self._gone:
@@ -185,7 +185,7 @@ class Play:
         broker.new_topics(self._scene.history.queues)
 
     async def _read(self) -> None:
-        """Reads on. One at a time, as one subscriber does."""
+        """Read further, one read at a time, as a single subscriber does."""
         async with self._reading:
             begun = self._scene.moment()
             queues = await self._tables.queues(self._scene.topics)
@@ -216,7 +216,7 @@ class Play:
             self._raised.append(Violation(Defect.REFUSED, f"raised: {exc!r}"))
 
     async def _room(self, count_max: int) -> None:
-        """Until fewer than this many steps are under way. A held batch may be what they wait for: it is let go."""
+        """Wait until fewer than this many steps are in progress. Releases a held batch, which they may wait for."""
         now = asyncio.get_running_loop().time
         give_up_at = now() + ANSWER_S_MAX
         while len(self._under_way) >= count_max:
@@ -228,7 +228,9 @@ class Play:
                     raise StuckError(f"{len(self._under_way)} requests have no answer after {ANSWER_S_MAX:.0f} s")
 
     async def _calm(self) -> None:
-        """No more trouble, until nothing is under way, also in the server for brokers that crashed."""
+        """End all disturbances and wait until nothing is in progress, including requests of crashed brokers in the
+        server.
+        """
         for broker in self._brokers:
             broker.calm()
         await self._room(1)

@@ -1,4 +1,4 @@
-"""What one playing of a history is about: ids, contents, moments, and the record of it."""
+"""The ids, contents, moments and record of one playing of a history."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from txmsg.message import new_transaction_id_bytes, now_us
 from txmsg.message.columns import Columns
 
 NOBODY = -1
-"""The broker that is told what a check was answered: whichever asked."""
+"""The broker that receives the answer of a check: the one that made it."""
 
 
 class Scene:
-    """The transactions of a history under new ids, and in topics of their own. `moment` counts what happens."""
+    """The transactions of a history with new ids, in their own topics. `moment` counts events."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -22,7 +22,7 @@ class Scene:
         self._judged = history.judged()
         self.record = Record({number: each for number, each in self.transactions.items() if number in self._judged})
         self.segment_max = 0
-        """The youngest segment that may be open now."""
+        """The newest segment that may be open now."""
         self.ids = {
             number: new_transaction_id_bytes()[:-1] + bytes([each.place]) for number, each in self.transactions.items()
         }
@@ -48,19 +48,19 @@ class Scene:
         return UUID(bytes=self.ids[number])
 
     def tell(self, number: int, word: Word, broker: int) -> Told:
-        """Notes that a broker is told something now; its answer is noted by `answered`."""
+        """Record that a broker is told something now; `answered` records its answer."""
         told = Told(number, word, broker, self.moment())
         if number in self._judged:
             self.record.told.append(told)
         return told
 
     def committed(self, number: int) -> None:
-        """Notes that a local transaction has committed now."""
+        """Record that a local transaction has committed now."""
         if number in self._judged:
             self.record.committed_at[number] = self.moment()
 
     def went_back(self) -> None:
-        """What was read before is not there any more."""
+        """Forget earlier reads: the database went back."""
         self.record.reads.clear()
         self.record.alive_again.clear()
 
@@ -68,7 +68,7 @@ class Scene:
         told.reply, told.ended, told.segment_max = reply, self.moment(), self.segment_max
 
     def columns(self, crowd: int) -> tuple[tuple[str, Columns], ...]:
-        """The messages of a crowd, topic by topic; always the same."""
+        """Return the messages of a crowd, topic by topic; always the same."""
         batches = []
         for topic, name in enumerate(self.topics):
             rows = [

@@ -1,4 +1,4 @@
-"""The Notify database as a subscriber or a person sees it: SQL of its own, no statement shared with the product."""
+"""The Notify database as seen by a subscriber or an operator, with SQL of its own, shared with no product code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SESSIONS_END_S_MAX = 120.0
 
 
 class Tables:
-    """Reads the tables over one connection, which no trouble reaches. Each method is one statement: one snapshot."""
+    """Reads the tables over one connection without disturbances. Each method is one statement: one snapshot."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -28,7 +28,7 @@ class Tables:
         return tables
 
     async def connect(self) -> None:
-        """Opens it again, after `close`."""
+        """Open the connection again, after `close`."""
         self._connection = await AsyncConnection.connect(
             self._url, autocommit=True, prepare_threshold=1, application_name="model"
         )
@@ -37,7 +37,7 @@ class Tables:
         await self._connection.close()
 
     async def queues(self, topics: Sequence[str]) -> list[int]:
-        """The ids of the queues of these topics that exist."""
+        """Return the ids of existing queues of these topics."""
         found = await self._rows(
             "select q.id from txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = any(%s) order by 1",
             list(topics),
@@ -47,7 +47,9 @@ class Tables:
     async def messages(
         self, queues: Mapping[int, int], bodies: Mapping[tuple[UUID, int], bytes], numbers: Mapping[UUID, int]
     ) -> list[Stored]:
-        """What each queue holds from an offset on. What was not sent in this form belongs to transaction 0."""
+        """Return the messages of each queue from an offset on. Messages that were not sent in this form belong to
+        transaction 0.
+        """
         found = await self._rows(
             "select m.queue, m.queue_offset, m.segment, m.transaction_id, m.n, m.xmin::text, m.body "
             "from unnest(%s::int[], %s::bigint[]) as q(id, position) "
@@ -63,7 +65,7 @@ class Tables:
         ]
 
     async def rolled_back(self, ids: Sequence[UUID]) -> list[tuple[UUID, int]]:
-        """Which of these are remembered as rolled back, and in which segment."""
+        """Return which of these are remembered as rolled back, and in which segment."""
         return await self._rows(
             "select transaction_id, segment from txmsg.rolled_back where transaction_id = any(%s)", list(ids)
         )
@@ -75,7 +77,7 @@ class Tables:
         return [row[0] for row in found]
 
     async def alive_again(self) -> list[UUID]:
-        """Undecided halves whose outcome is remembered: there must be none at any moment."""
+        """Return undecided halves whose outcome is remembered: there must be none at any moment."""
         found = await self._rows(
             "with memory as (select max(id) - 1 as since from txmsg.segment where state <> 'ahead'), "
             "half as materialized (select distinct transaction_id as id from txmsg.half_message "
@@ -87,12 +89,12 @@ class Tables:
         return [row[0] for row in found]
 
     async def segment(self) -> int:
-        """The open segment."""
+        """Return the number of the open segment."""
         found = await self._rows("select id from txmsg.segment where state = 'open'")
         return int(found[0][0])
 
     async def batches_under_way(self) -> int:
-        """Calls that the server still executes, also for brokers that are no more."""
+        """Return the number of calls that the server still executes, including those of dead brokers."""
         found = await self._rows(
             "select count(*) from pg_stat_activity where datname = current_database() and state = 'active' "
             "and pid <> pg_backend_pid() and application_name like 'txmsg %'"
@@ -100,7 +102,7 @@ class Tables:
         return int(found[0][0])
 
     async def deadlocks(self) -> int:
-        """How many there were. A session counts when it has ended, so this waits for all others to do so."""
+        """Return the number of deadlocks. Waits for all other sessions to end, as only ended ones are counted."""
         async with asyncio.timeout(SESSIONS_END_S_MAX):
             while await self._rows(  # noqa: ASYNC110 - the server has no event for it
                 "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -110,7 +112,7 @@ class Tables:
         return int(found[0][0])
 
     async def add_topic(self, name: str, queues: int) -> None:
-        """A topic that no broker of the history knows."""
+        """Create a topic that no broker of the history knows."""
         await self._connection.execute(
             "with topic as (insert into txmsg.topic (name, queue_count, ordered_queues) "
             "values (%s, %s, %s) returning id) "
@@ -119,13 +121,13 @@ class Tables:
         )
 
     async def make_due(self) -> None:
-        """As if the time to the next check had passed."""
+        """Make all checks due, as if their time had passed."""
         await self._connection.execute(
             "update txmsg.half_message set next_check_at = now() where n = 0 and not decided"
         )
 
     async def drop_closed_segments(self) -> None:
-        """As retention will do one day: what is closed goes. Plans over many segments take long to make."""
+        """Drop closed segments, as retention would: planning over many segments is slow."""
         for (segment,) in await self._rows("delete from txmsg.segment where state = 'closed' returning id"):
             for table in ("message", "rolled_back"):
                 await self._connection.execute(f"drop table txmsg.{table}_{segment}".encode())

@@ -1,4 +1,4 @@
-"""The model itself: a record of what must be is clean, and each thing changed in it is called by its name."""
+"""The model itself: a correct record is clean, and each change of it is reported as its own kind of defect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FENCED, ROLLED_BACK, PLAIN = 1, 2, 3
 
 
 def _record() -> Record:
-    """One fenced transaction of two messages that committed, one that did not, and a plain message."""
+    """Return a record with a committed fenced transaction of two messages, one rolled back, and a plain message."""
     record = Record(
         {
             FENCED: Transaction(FENCED, Kind.FENCED, (0, 0), 0, commits=True),
@@ -60,7 +60,7 @@ def _late_copy_beyond_memory(record: Record) -> None:
 
 
 def _late_copy_in_another_queue(record: Record) -> None:
-    """Beyond memory, and when the topic has got more queues. The copy of the first comes behind that of the last."""
+    """Add a late copy beyond memory, in another queue, after the topic has got more queues."""
     record.rows += [Stored(2, 0, 3, PLAIN, 0, "c"), Stored(2, 1, 3, FENCED, 0, "d"), Stored(2, 2, 3, FENCED, 1, "d")]
 
 
@@ -112,7 +112,7 @@ def test_a_seed_determines_the_history() -> None:
 
 
 def _of_a_key(batch: str) -> Record:
-    """Two transactions of one key: the second one was committed first, and waited for the first one."""
+    """Return a record with two transactions of one key: the second committed first and waited for the first."""
     record = Record({n: Transaction(n, Kind.FENCED, (0,), 0, commits=True, keys=(1,)) for n in (1, 2)})
     record.told += [
         Told(1, Word.HALF, 0, begun=1, ended=2, reply=OK, segment_max=1),

@@ -33,7 +33,7 @@ async def test_random_histories_keep_the_guarantees(
 
 
 def _has_seen_all(result: Result) -> bool:
-    """However few histories a busy machine plays in its time."""
+    """Continue until all kinds of steps were played, however few histories a busy machine plays."""
     return result.counts["histories"] >= HISTORIES_MIN and all(result.counts[what] for what in SEEN)
 
 

@@ -1,4 +1,4 @@
-"""A check loop in memory: a clock that moves only when a test moves it; store, clients and resolver are scripted."""
+"""A check loop in memory: a clock moved only by tests; store, clients and resolver are scripted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY_S = 86400.0
 
 
 class FakeClock:
-    """Stands still until `advance`, which wakes the sleepers whose time has come."""
+    """A clock that stands still until `advance`, which wakes the sleepers whose time has come."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -48,12 +48,12 @@ class FakeClock:
                 woken.set()
 
     async def until_slept_on(self, delay_s: float) -> None:
-        """Returns once a task sleeps for `delay_s` from now."""
+        """Return when a task sleeps for `delay_s` from now."""
         await until(lambda: any(due_s == self._now_s + delay_s for due_s, _ in self._sleepers))
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Lets the other tasks run until `condition` holds; fails after many turns."""
+    """Let other tasks run until `condition` holds; fail after many turns."""
     for _ in range(1000):
         if condition():
             return
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass
 class MemoryStore:
-    """HalfStore with the rules of its docstrings."""
+    """A HalfStore with the rules of its docstrings."""
 
     clock: FakeClock
     rows: dict[TransactionId, Row] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class MemoryStore:
         return len(abandoned)
 
     async def end(self, *, commit: Sequence[TransactionId] = (), rollback: Sequence[TransactionId] = ()) -> None:
-        """As Resolver."""
+        """End transactions, as a Resolver does."""
         for transaction_id in [*commit, *rollback]:
             del self.rows[transaction_id]
 
@@ -159,7 +159,7 @@ def due_half(row: Row, now: datetime, overdue_s: float) -> DueHalf:
 
 @dataclass
 class ScriptedClients:
-    """Clients that answer as the test says."""
+    """Clients that answer as the test defines."""
 
     answer: Callable[[DueHalf], Awaitable[TransactionState | None]]
     pairs: list[tuple[str, UUID | None]] = field(default_factory=lambda: [("users", None)])
@@ -187,7 +187,7 @@ async def never(half: DueHalf) -> TransactionState:
 
 @dataclass
 class Recorder:
-    """A Resolver that notes outcomes, and fails as the test says."""
+    """A Resolver that records outcomes and fails as the test defines."""
 
     store: MemoryStore
     commits: list[TransactionId] = field(default_factory=list)
@@ -205,7 +205,7 @@ class Recorder:
 
 
 class World:
-    """A loop with everything around it."""
+    """A check loop with all its collaborators."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A handler that starts other processes. Imports little: it runs in a process of its own."""
+"""A handler that starts other processes. Imports little: it runs in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(json.dumps([os.read(0, 10).decode(), *signals]))
 
 
 def start_others(message: ReceivedMessage) -> None:
-    """The body names a file, for what is started: its number, or what it is like."""
+    """Start the processes that the key names, and write the pid or the result to the file in the body."""
     told = Path(message.body.decode())
     match message.key:
         case "program":

@@ -1,4 +1,4 @@
-"""The file of users and rules: what it may have, and what is said of mistakes."""
+"""The file of users and rules: its valid contents and the errors for mistakes."""
 
 from __future__ import annotations
 

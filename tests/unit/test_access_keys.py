@@ -1,4 +1,4 @@
-"""Access keys: what their secrets are encrypted by, and whose they are."""
+"""Access keys: the encryption of their secrets and their users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of access: what they match, and how people write them."""
+"""Access rules: their matches and their text form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The administration's requests to brokers, for numbers that people typed."""
+"""Requests of the administration to brokers, with numbers as people typed them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txmsg.wire.start import Start
 
 
 class Asked(Exception):
-    """The call got as far as the broker."""
+    """Raised when the call gets as far as the broker."""
 
 
 def _ask(method: object, request: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Which messages a topic takes, and how many per second."""
+"""Admission of messages by a topic: permissions and rate."""
 
 from __future__ import annotations
 

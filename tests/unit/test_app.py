@@ -1,4 +1,4 @@
-"""How an application interprets declarations: parameters of handlers, routers, lists, rates; without a broker."""
+"""Declarations of an application: parameters of handlers, routers, batches, rates; without a broker."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ async def test_a_rate_does_not_make_batches_shorter() -> None:
 
 
 class Gate(HandlerRate):
-    """A pace that has room, or none, as the test says."""
+    """A rate limit that has room or not, as the test defines."""
 
     is_open = False
 
@@ -312,14 +312,14 @@ def other_number() -> int:
 
 
 class Unmade(Exception):
-    """As many are: pickle takes it, and cannot make it again."""
+    """An exception that pickle can dump but not load, as many are."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(first + second)
 
 
 def compute(message: ReceivedMessage, of: Annotated[int, Depends(number)], log: logging.Logger) -> None:
-    """Runs in another process."""
+    """A handler that runs in another process."""
     extra = {"tenant": "acme", "why": Unmade("a", "b"), "lock": threading.Lock(), "items": [message.key]}
     log.info("computing %s with %d", message.key, of, extra=extra)
     log.debug("not logged")
@@ -372,7 +372,7 @@ def test_children_of_a_handler_process_get_the_environment_of_a_shell(tmp_path: 
 
 
 class Invalid(Reject):
-    """Of other parameters than what it tells its base."""
+    """An exception whose parameters differ from those of its base."""
 
     def __init__(self, field: str, *, line: int) -> None:
         super().__init__(f"line {line}: {field}")
@@ -387,7 +387,7 @@ class Busy(Exception):
 
 def fail(message: ReceivedMessage) -> None:
     class Local(Reject):
-        """Of no module."""
+        """A class that no module has."""
 
     match message.body:
         case b"later":
@@ -459,7 +459,7 @@ def test_a_handler_process_logs_through_its_parent_and_takes_overrides(
 
 
 class Threshold:
-    """A dependency with a value: another process has another object."""
+    """A dependency with a value, of which another process has another object."""
 
     def __call__(self) -> int:
         return 3
@@ -545,7 +545,7 @@ def received(n: int) -> ReceivedMessage[Order]:
 
 
 def take(order: Order, message: ReceivedMessage[Order]) -> None:
-    """Runs in another process, too."""
+    """A second handler that runs in another process."""
     raise KeyError(order.n, message.payload.n)
 
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md names only files that exist; its table and its picture have the packages that there are."""
+"""docs/architecture.md names only existing files, and its table and picture have all packages."""
 
 from __future__ import annotations
 

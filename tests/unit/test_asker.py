@@ -1,4 +1,4 @@
-"""Claims about asking check listeners: whatever they do, there is an answer, and the next question is asked."""
+"""Check listeners: there is an answer whatever they do, and the next check is made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_check() -> ReceivedMessage:
 
 
 class Listener:
-    """Answers as the function it is given."""
+    """A listener that answers with the given function."""
 
     def __init__(self, answer: Callable[[], Any]) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Which broker gets which queue: even, steady, and never what its holder would not know of."""
+"""Assignment of queues to brokers: even, stable, and only with the knowledge of their holders."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from txmsg.message import QueueId
 
 
 def queues_of(**counts: int) -> list[QueueRow]:
-    """Queues 1, 2, 3, ...: as many of each broker as said; those of `nobody` have none."""
+    """Return queues 1, 2, 3, ...: so many of each broker; those of `nobody` are unowned."""
     owners = [broker for broker, count in counts.items() for _ in range(count)]
     return [QueueRow(QueueId(n), None if owner == "nobody" else owner, None) for n, owner in enumerate(owners, 1)]
 
 
 def after(queues: Sequence[QueueRow], moves: Assignment) -> list[QueueRow]:
-    """The queues once everything is handed over."""
+    """Return the queues after all handovers."""
     done = []
     for row in queues:
         wanted_by = moves.wanted.get(row.queue_id, row.wanted_by)

@@ -82,7 +82,7 @@ def official() -> Draft7Validator:
 
 
 def referred(part: Any) -> set[str]:
-    """What references name."""
+    """Return the targets of all references."""
     if isinstance(part, list):
         return {each for inner in part for each in referred(inner)}
     if not isinstance(part, dict):
@@ -92,7 +92,7 @@ def referred(part: Any) -> set[str]:
 
 
 def check(document: dict[str, Any], official: Draft7Validator) -> None:
-    """The document is valid, and all that it refers to is in it."""
+    """Check that the document is valid and contains all its references."""
     errors = sorted(official.iter_errors(json.loads(json.dumps(document))), key=lambda each: list(each.path))
     assert [f"{'/'.join(map(str, each.path))}: {each.message[:300]}" for each in errors] == []
     assert referred(document)

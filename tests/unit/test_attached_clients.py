@@ -1,4 +1,4 @@
-"""Checks that are out at clients, and outcomes that arrive by other ways meanwhile."""
+"""Pending checks of attached clients, and outcomes that arrive otherwise meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The back-off of failed messages."""
+"""The backoff of failed messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that cannot be sent is refused when it is made, by an error that names the value and the way out."""
+"""An invalid message is refused at construction by an error that names the value and the remedy."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_changing_the_headers_dict_later_does_not_change_the_message() -> None:
 
 
 def test_valid_headers_are_checked_without_formatting_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which takes longer than all else of a message: each header of each message would pay for it."""
+    """Formatting takes longer than everything else of a message, and would be paid for each header."""
     monkeypatch.setattr("txmsg.message.shown", _worded)
     assert Message("t", b"x", headers={"n": "1"}).headers == {"n": "1"}
     with pytest.raises(AssertionError, match="put into words: 'n'"):

@@ -1,4 +1,4 @@
-"""Wrong arguments of a program are refused where they are given, at import, by an error that says what is right."""
+"""Wrong arguments are refused where they are given, at import, by an error that names the valid ones."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ LISTENERS: Refused = {
 
 
 def topics_of(consumer: Callable[[], Any]) -> Refused:
-    """What every kind of consumer refuses, by the same words."""
+    """Calls that every kind of consumer refuses, with the same text."""
     return {
         "no topic": (lambda: consumer().subscribe(""), InvalidName, "topic '' is not a valid name"),
         "topic forgotten": (lambda: consumer().subscribe(print), MisuseError, "write @consumer.subscribe("),
@@ -226,7 +226,7 @@ def topics_of(consumer: Callable[[], Any]) -> Refused:
 
 
 def subscriptions_of(consumer: Callable[[], Any]) -> Refused:
-    """The same, and what those refuse that have handlers."""
+    """Calls of `topics_of`, and those that consumers with handlers refuse."""
     return {
         **topics_of(consumer),
         "no handler": (lambda: consumer().subscribe("t")(anything), MisuseError, "the handler of topic 't' is None"),

@@ -1,4 +1,4 @@
-"""A cancellation while SQLite commits, on its thread, stays a cancellation."""
+"""A cancellation during a commit of SQLite, on its thread, stays a cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The needs of a load, computed from invented costs, so that every answer can be worked out by hand."""
+"""The resources that a load needs, computed from invented costs, so that every answer can be checked by hand."""
 
 from __future__ import annotations
 

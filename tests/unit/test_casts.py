@@ -1,4 +1,4 @@
-"""No test claims that an object is of a class of ours: mypy would not see what it lacks. It derives from the class."""
+"""No test casts an object to a txmsg class, which would hide missing methods from mypy. It derives from the class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent.parent
 
 
 def casts_to_ours(source: str) -> Iterator[str]:
-    """The calls of `cast` whose class is imported from txmsg."""
+    """Return the calls of `cast` whose class is imported from txmsg."""
     tree = ast.parse(source)
     ours = {
         alias.asname or alias.name

@@ -17,7 +17,7 @@ from txmsg.wire.values import NumberRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A field of each kind."""
+    """A change with a field of each kind."""
 
     some_number: Annotated[int, NumberRange(1, 9)] | None = setting("A number.")
     rate: float | None = setting("A rate.")

@@ -1,4 +1,4 @@
-"""Who is named as the one that changes something."""
+"""The name recorded for the author of a change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txmsg.administration.ask import changer
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable names the user of this process."""
+    """Remove all variables that name the user of this process."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
 

@@ -1,4 +1,4 @@
-"""The check loop against a store in memory, with a clock that moves only when a test moves it."""
+"""The check loop against a store in memory, with a clock moved only by the test."""
 
 from __future__ import annotations
 

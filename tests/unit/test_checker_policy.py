@@ -1,4 +1,4 @@
-"""The table of a half message's life, pair by pair, and the decisions about its checks."""
+"""The transition table of half messages, pair by pair, and the decisions about checks."""
 
 from __future__ import annotations
 

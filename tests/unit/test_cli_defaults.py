@@ -1,4 +1,4 @@
-"""What options of commands are when they are not given: variables, and the file of settings."""
+"""Defaults of command options: variables and the settings file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths of time, sizes, and files of tokens on the command line."""
+"""Durations, sizes and token files on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands print exactly the values that they got, whatever characters these contain."""
+"""Commands print values exactly, whatever characters they contain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROW = {"id": ID, "topic": "order.placed", "died_at": AT, "last_error": "ValueErr
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[int], list[str]]:
-    """Prints a row on a terminal that is so wide; the lines of it."""
+    """Print a row on a terminal of this width and return its lines."""
 
     def printed(width: int) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

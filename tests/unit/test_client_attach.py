@@ -1,4 +1,4 @@
-"""The presence of a producer at its brokers, where no broker is needed to see it."""
+"""The presence of a producer at its brokers, as far as it can be tested without a broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AttachOnly:
 
 
 class Attaching:
-    """Tells each stream of a route, and holds it until it is revoked. Then it refuses this one and all later ones."""
+    """Sends each stream a route and holds it until it is revoked; then refuses this one and all later ones."""
 
     def __init__(self) -> None:
         self.revoked = asyncio.Event()
@@ -53,7 +53,7 @@ class Attaching:
 
 
 class KeepingChannel(Channel):
-    """Keeps its stream, so that the test can have things happen to it at an exact moment."""
+    """Keeps its stream, so that the test can act on it at an exact moment."""
 
     kept: ClientStream[Any, Any]
 
@@ -77,7 +77,7 @@ class OneBroker(Brokers):
 
 @asynccontextmanager
 async def attached() -> AsyncIterator[tuple[asyncio.Task[None], AttachedStreams, OneBroker, Attaching]]:
-    """A presence that runs, at a broker."""
+    """A running presence at a broker."""
     answers = Attaching()
     server = WireServer(Handlers({AttachOnly: answers}, request_size_bytes_max=1 << 20), Shared(connections_max=10))
     brokers = OneBroker(await server.bind("127.0.0.1:0"))
@@ -96,7 +96,7 @@ async def attached() -> AsyncIterator[tuple[asyncio.Task[None], AttachedStreams,
 
 @asynccontextmanager
 async def never_greeting(connected: asyncio.Future[asyncio.StreamWriter]) -> AsyncIterator[str]:
-    """The address of a server that takes connections, says nothing, and tells of the first one."""
+    """The address of a server that accepts connections, sends nothing, and reports the first one."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not connected.done():
@@ -108,7 +108,7 @@ async def never_greeting(connected: asyncio.Future[asyncio.StreamWriter]) -> Asy
 
 @pytest.mark.parametrize("turns", [None, *range(8)])
 async def test_a_presence_closes_while_connecting_fails(turns: int | None) -> None:
-    """turns: of the loop, between a hang-up and the cancellation. None: no hang-up."""
+    """turns: of the event loop between a hang-up and the cancellation. None: no hang-up."""
     connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     async with never_greeting(connected) as address:
         brokers = Brokers([address])

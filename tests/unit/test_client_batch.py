@@ -1,4 +1,4 @@
-"""Claims about the columns of a request and about what a reply means for each caller."""
+"""The columns of a request, and the results of a reply for each caller."""
 
 from __future__ import annotations
 

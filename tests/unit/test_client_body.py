@@ -1,4 +1,4 @@
-"""Claims about how a call becomes a message."""
+"""Conversion of a call to a message."""
 
 from __future__ import annotations
 

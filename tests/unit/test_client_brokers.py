@@ -1,4 +1,4 @@
-"""Which brokers a client knows, and which of them it chooses: what brokers tell, and what addresses the user gave."""
+"""The broker list of a client and its choice of a broker, from routes of brokers and configured addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about how waiting calls become requests."""
+"""Coalescing of waiting calls into requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARD = b"h" * 16
 
 
 class Broker:
-    """Holds each request until `release` is set, and remembers what came."""
+    """Holds each request until `release` is set, and records all requests."""
 
     def __init__(self) -> None:
         self.requests: list[list[RequestEntry]] = []

@@ -1,4 +1,4 @@
-"""Claims about what @transactional_message accepts, and about the signature it leaves: mypy reads `assert_type`."""
+"""Valid uses of @transactional_message and the resulting signature: mypy reads `assert_type`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which deliveries a consumer takes for out of date."""
+"""Deliveries that a consumer discards as outdated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about what code may do with the session inside a transaction that txmsg ends."""
+"""Allowed uses of the session inside a transaction that txmsg ends."""
 
 from __future__ import annotations
 
@@ -150,14 +150,14 @@ def test_after_the_guard_the_session_is_unrestricted_again(engine: Engine, sessi
 
 
 def heard(engine: Engine) -> list[str]:
-    """The statements that are sent from now on."""
+    """Record the statements sent from now on."""
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
     return statements
 
 
 def there(read: list[Connection]) -> Callable[[Connection], bool]:
-    """An own row that is always there, and notes who looks."""
+    """A fence row that always exists and counts its reads."""
 
     def own_row(connection: Connection) -> bool:
         read.append(connection)

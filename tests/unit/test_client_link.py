@@ -1,4 +1,4 @@
-"""What a consumer's line to its broker knows about messages in flight."""
+"""The link of a consumer to its broker: messages in flight, keepalives, and reports of deliveries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VISIBILITY_TIMEOUT_S = 60.0
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Its time is put ahead by the test."""
+    """An event loop whose time the test can advance."""
 
     ahead_s = 0.0
 
@@ -54,41 +54,41 @@ async def loop() -> Loop:
 
 
 class Broker(AnsweredBrokers):
-    """Answers each call with what the test has put there; then with nothing, and slowly."""
+    """A broker that answers each call with the reply set by the test; then with nothing, and slowly."""
 
     def __init__(self) -> None:
         super().__init__(["b:1"])
         self.replies: list[pb.ReceiveReply] = []
         self.unreadable = 0
-        """How many replies cannot be read."""
+        """Number of unreadable replies."""
         self.held: asyncio.Queue[list[pb.Receipt]] = asyncio.Queue()
         self.expired: list[pb.Receipt] = []
         self.holds_polls = False
         self.failures = 0
-        """How many calls that ask for no messages fail."""
+        """Number of failing calls that request no messages."""
         self.refuses = False
-        """Whether calls that ask for no messages are refused."""
+        """True if calls that request no messages are refused."""
         self.lost_polls = 0
-        """How many polls fail, when there is no reply left."""
+        """Number of failing polls, after the last reply."""
         self.gate = asyncio.Event()
-        """Closed, calls that ask for no messages wait for it."""
+        """Calls that request no messages wait while it is closed."""
         self.gate.set()
         self.settling = 0
-        """How many such calls wait."""
+        """Number of such waiting calls."""
         self.acks: list[pb.Receipt] = []
-        """What was acknowledged in calls that were answered."""
+        """Receipts acknowledged in answered calls."""
         self.refused: list[pb.Receipt] = []
-        """What was refused in them."""
+        """Refusals in answered calls."""
         self.lines: list[tuple[int, int, int]] = []
-        """Of each call that names its line: that, what was received, and how many messages are asked for."""
+        """For each call with a line: the line, the last received token, and the number of requested messages."""
         self.numbers: list[int] = []
-        """Of the same calls."""
+        """The numbers of the same calls."""
         self.asked: Callable[[int], object] = lambda size_bytes: None
-        """Called for each poll, with how many bytes it asks for."""
+        """Called for each poll with the number of requested bytes."""
         self.free: list[tuple[int, int]] = []
-        """Queues with epochs of which the client has said that it holds nothing."""
+        """Queues with epochs that the client has reported as not held."""
         self.poll_gate = asyncio.Event()
-        """Closed, polls wait for it."""
+        """Polls wait while it is closed."""
         self.poll_gate.set()
 
     async def answer(self, address: str, method: Method[Any, Any], request: pb.ReceiveRequest) -> pb.ReceiveReply:
@@ -201,7 +201,7 @@ async def test_a_broker_is_told_at_once_that_no_message_of_a_queue_is_held() -> 
 
 
 async def test_a_broker_is_told_when_the_last_message_of_a_queue_is_settled() -> None:
-    """Whatever link it came over; and what comes under a lower epoch from then on is refused."""
+    """This holds for messages of any link; later deliveries with a lower epoch are refused."""
     broker, dead = Broker(), Broker()
     of_dead = Shard(dead)
     shard = replace(of_dead, brokers=broker)
@@ -338,7 +338,7 @@ async def test_messages_that_the_broker_took_back_are_not_handled(loop: Loop) ->
 
 
 async def test_messages_taken_back_by_the_broker_count_while_in_memory() -> None:
-    """Their handlers continue, perhaps for long: messages fetched in their place would take memory in addition."""
+    """Their handlers continue, perhaps for long: messages fetched in their place would take additional memory."""
     broker = Broker()
     broker.replies = [pb.ReceiveReply(batches=[columns(5, 6, body=b"x" * 40)])]
     broker.holds_polls = True
@@ -404,7 +404,7 @@ async def test_polled_messages_have_the_visibility_timeout_of_their_poll() -> No
 
 
 def polling_link(broker: Broker) -> Link:
-    """Its first poll brings offset 5; the next one waits in the broker."""
+    """A link whose first poll returns offset 5; the next one waits in the broker."""
     broker.holds_polls = True
     broker.replies = [pb.ReceiveReply(batches=[columns(5)])]
     return new_link(broker)
@@ -518,7 +518,7 @@ async def test_acknowledgements_of_a_refused_client_wait_as_long_as_its_polls() 
 
 
 async def test_an_unreadable_reply_is_not_reported_as_missing() -> None:
-    """It would come for ever, uncounted: a new line knows nothing of it, so its visibility timeout ends."""
+    """It would be redelivered forever, uncounted: a new line does not know of it, so its visibility timeout expires."""
     broker = Broker()
     broker.holds_polls, broker.unreadable = True, 1
     link = new_link(broker)

@@ -1,4 +1,4 @@
-"""A consumer's lines to its brokers: what one of them does at its end is nothing to the others."""
+"""The links of a consumer to its brokers: the end of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOUNDS = FetchBounds(out_min=10, visibility_timeout_s=60)
 
 
 class TwoBrokers(AnsweredBrokers):
-    """a:1 was given. b:1 is known besides until it goes. Neither answers."""
+    """Broker a:1 was configured; b:1 is also known until it leaves. Neither answers."""
 
     def __init__(self) -> None:
         super().__init__(["a:1"])
@@ -37,7 +37,7 @@ class TwoBrokers(AnsweredBrokers):
 
 
 class SilentLink(Link):
-    """Of the broker that goes: it answers no more, so its poll ends only by being cancelled."""
+    """The link to the leaving broker, which is silent, so its poll ends only by cancellation."""
 
     def __init__(self, brokers: TwoBrokers) -> None:
         super().__init__(Shard(brokers), "b:1", _MEMBER, _BOUNDS, lambda _: None)
@@ -58,7 +58,7 @@ class SilentLink(Link):
 
 
 def links_with(link: SilentLink, brokers: TwoBrokers) -> Links:
-    """`link` and a usual one."""
+    """Return links with `link` and an ordinary one."""
 
     def new_link(address: str) -> Link:
         return link if address == link.address else Link(Shard(brokers), address, _MEMBER, _BOUNDS, lambda _: None)

@@ -1,4 +1,4 @@
-"""Claims about retries, against a scripted broker that speaks the real protocol: what it got, and what it does next.
+"""Retries against a scripted broker that speaks the real protocol.
 
 Those of one caller hold for coroutines, and for threads, which make the first attempt by themselves.
 """
@@ -41,7 +41,7 @@ Step = Callable[[Any, "Script"], Coroutine[Any, Any, Any]]
 
 
 class Script:
-    """Does the next step for each request, and answers well when none is left."""
+    """Executes the next step for each request, and answers with success when none is left."""
 
     def __init__(self) -> None:
         self.server = WireServer(Handlers({Notify: self}), Shared(connections_max=100))
@@ -65,7 +65,7 @@ class Script:
         return pb.EndTransactionsReply()
 
     def __getattr__(self, name: str) -> Any:
-        """The other methods: unknown here."""
+        """Handle the other methods: they are unknown here."""
 
         async def refused(*request: Any) -> None:
             raise ProtocolError(f"the script has no {name}")
@@ -74,7 +74,7 @@ class Script:
 
 
 async def lose_reply(request: Any, script: Script) -> None:
-    """It was carried out, and the connection breaks before the reply."""
+    """Execute the request and break the connection before the reply."""
     for connection in list(script.server.shared.connections):
         connection.abort("the script says so")
     await asyncio.Event().wait()
@@ -102,7 +102,7 @@ def fail_item(place: int, code: str, reply: type[Any]) -> Step:
 
 @asynccontextmanager
 async def served(script: Script) -> AsyncIterator[str]:
-    """The address of its server."""
+    """Yield the address of a server with this script."""
     address = await script.server.bind("127.0.0.1:0")
     await script.server.start()
     try:
@@ -119,7 +119,7 @@ async def scripted(*, timeout_s: float = 20.0) -> AsyncIterator[tuple[Script, As
 
 
 class Threaded:
-    """A Producer whose calls are made on threads, as a test on a loop calls an AsyncProducer."""
+    """A Producer whose calls run on threads, as a test on an event loop calls an AsyncProducer."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer

@@ -1,4 +1,4 @@
-"""Claims about the messages of a late transaction and savepoints."""
+"""The messages of a late transaction with savepoints."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_unsent_savepoint_drops_only_its_own_messages() -> None:
 
 @given(st.lists(st.sampled_from(["send", "savepoint", "release", "rollback"]), max_size=30))
 def test_nested_savepoints_behave_as_a_stack(does: list[str]) -> None:
-    """Against a model: each savepoint with what was done in it."""
+    """The model keeps for each savepoint the messages sent in it."""
     sent = SentMessages()
     stack: list[list[str]] = [[]]
     for number, do in enumerate(does):

@@ -1,4 +1,4 @@
-"""Claims about producers with two Notify databases, against scripted brokers that speak the real protocol."""
+"""Producers with two Notify databases, against scripted brokers that speak the real protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ X = Message("t", b"x")
 
 
 class Shard(Script):
-    """A broker of one database, which does the next step for each request, and answers well when none is left."""
+    """A broker of one database that executes the next step for each request, and answers with success when none is
+    left.
+    """
 
     def __init__(self, shard: bytes) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ async def two_shards(*, timeout_s: float = 20.0, **options: Any) -> AsyncIterato
 
 
 async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], shard: Shard) -> TxmsgError:
-    """That of the first call that goes to the shard that fails, as sooner or later one does."""
+    """Return the error of the first call that reaches the failing shard."""
     for _ in range(100):
         try:
             await call()
@@ -75,7 +77,7 @@ async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], shard: Shard
 
 
 def key_of(shard: bytes, producer: AsyncProducer) -> str:
-    """An ordering key that has its shard there."""
+    """Return an ordering key that belongs to this shard."""
     lanes = producer._sender
     assert isinstance(lanes, Shards)
     for number in range(1000):

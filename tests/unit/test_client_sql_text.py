@@ -1,4 +1,4 @@
-"""Claims about which SQL text ends a transaction."""
+"""Recognition of SQL text that ends a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client follows what operators set for it."""
+"""Application of client settings by a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 60.0
 
 
 class Broker(AnsweredBrokers):
-    """Answers each request with one setting, as long as the client has not taken it; then with nothing."""
+    """A broker that answers each request with one setting until the client has applied it; then with nothing."""
 
     async def answer(self, address: str, method: Method[Any, Any], request: WatchSettings) -> WatchedSettings:
         if request.version:

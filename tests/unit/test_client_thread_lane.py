@@ -1,4 +1,4 @@
-"""Claims about threads that send for each other: which one leads, and what the others do if it cannot continue."""
+"""Threads that send for each other: the choice of a leader, and the fallback of the others if it cannot continue."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from txmsg.runtime.process import LoopThread, shared_loop
 SHARD = b"h" * 16
 WAIT_S = 60.0
 PATIENCE_S = 2 * WAIT_S
-"""Of threads that send: more than a test's, so that one which is not woken fails it."""
+"""Timeout of sending threads: longer than a test's, so that a thread that is not woken fails the test."""
 
 
 class Broker:
-    """What requests come to, from threads and from the loop. Those of threads end as `outcome` says."""
+    """Records requests of threads and of the event loop. Those of threads end as `outcome` defines."""
 
     def __init__(self) -> None:
         self.from_threads: list[list[EndEntry]] = []
@@ -61,7 +61,7 @@ class Broker:
 
 
 class Lane:
-    """One, on the loop of the process, and threads that send."""
+    """A lane on the event loop of the process, and threads that send."""
 
     def __init__(self, loop: LoopThread, threads: ThreadPoolExecutor) -> None:
         self.broker = Broker()
@@ -88,18 +88,18 @@ class Lane:
         return self.lane.send_and_wait(entry, waiter, wait_s)
 
     def submit(self, wait_s: float = PATIENCE_S) -> Future[bytes]:
-        """A thread that sends."""
+        """Start a thread that sends."""
         return self._threads.submit(self.send, wait_s)
 
     def sending(self, count: int, wait_s: float = PATIENCE_S) -> list[Future[bytes]]:
-        """So many threads that send, all of which have come."""
+        """Start so many sending threads and return when all have arrived."""
         items = self.lane.items()
         futures = [self.submit(wait_s) for _ in range(count)]
         until(lambda: self.lane.items() == items + count)
         return futures
 
     def fill(self, wait_s: float = PATIENCE_S) -> list[Future[bytes]]:
-        """As many leaders as there may be, whose requests are under way until they are released."""
+        """Start as many leaders as allowed, whose requests are pending until they are released."""
         self.broker.release.clear()
         leaders = []
         for count in range(1, IN_FLIGHT_MAX + 1):
@@ -196,9 +196,9 @@ TRACED = {
 
 
 def interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Whether the call was interrupted, as by Ctrl-C, where it came to its so-manieth line of TRACED.
+    """Return True if the call was interrupted, as by Ctrl-C, at its n-th execution of lines of TRACED.
 
-    Not at a line with `with`: it comes there once more at the end, where none can be, and the lock would stay.
+    Not at a line with `with`: it is executed again at the end, where an interruption would keep the lock.
     """
     seen = 0
 
@@ -225,7 +225,7 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
 
 
 def assert_goes_on(lane: Lane, company: list[Future[bytes]], line: int) -> None:
-    """All others have their answers, and threads send by themselves again."""
+    """Check that all others get their answers and that threads send by themselves again."""
     lane.broker.release.set()
     company += [lane.submit() for _ in range(2)]
     assert results(company) == [SHARD] * len(company), f"interrupted at line {line}"
@@ -250,13 +250,13 @@ def test_a_leader_interrupted_at_any_line_strands_no_other_caller(
         until(lambda: lane.lane._waiting.items == before + 3)
 
     def crowd() -> int:
-        """Others come before the leader takes what waits."""
+        """Let others arrive before the leader takes waiting calls."""
         broker.crowd = lambda: 1
         come()
         return 1
 
     def outcome(entries: list[EndEntry]) -> FailedRequest[EndEntry] | None:
-        """And others while its request is under way."""
+        """Let others arrive during its request."""
         broker.outcome = broker.take
         come()
         if error is not None:

@@ -1,4 +1,4 @@
-"""Values and errors survive the wire; what cannot be read is refused by name."""
+"""Values and errors survive the wire; unreadable ones are refused by name."""
 
 from __future__ import annotations
 

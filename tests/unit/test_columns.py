@@ -1,4 +1,4 @@
-"""Claims about columns that are joined and split: an empty one means no value in any row."""
+"""Joining and splitting of columns: an empty column means no value in any row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUE: dict[str, int | str | bytes] = {
 
 @st.composite
 def columns(draw: st.DrawFn) -> Columns:
-    """A few rows, with and without each of the columns that may be empty."""
+    """Return a few rows, with and without each optional column."""
     count = draw(st.integers(0, 3))
     made = Columns(
         transaction_id=[bytes([draw(st.integers(0, 3))]) * 16 for _ in range(count)],
@@ -52,7 +52,7 @@ def columns(draw: st.DrawFn) -> Columns:
 
 
 def rows(of: Columns) -> list[tuple[object, ...]]:
-    """The messages one by one."""
+    """Return the messages one by one."""
     filled = [
         getattr(of, each.name) or [NONE[each.name]] * len(of.transaction_id) for each in fields(of) if of.transaction_id
     ]

@@ -1,4 +1,4 @@
-"""`txmsg --help` reads like one tool: what holds for every command there is."""
+"""`txmsg --help` reads like one tool: rules for every command."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from txmsg.runtime.durations import shown_duration
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES_OF_TEXTS = {"errors.md", "events.md", "settings.md"}
-"""They list what txmsg says, and show no use of a command."""
+"""Pages that list texts of txmsg and show no use of a command."""
 INTERACTIVE = {"txmsg demo connect"}  # for the eyes of a person
 
 
 def walk(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with the words that call it."""
+    """Yield every command that is not a group, with the words that call it."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
@@ -63,7 +63,7 @@ def test_a_page_names_every_command() -> None:
 
 
 def groups_of(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Group]]:
-    """Every command that lists others."""
+    """Yield every command group."""
     if isinstance(command, click.Group):
         yield path, command
         context = click.Context(command)
@@ -113,7 +113,7 @@ def test_help_fits_a_terminal_of_80_columns() -> None:
 
 
 def options_named(text: str) -> Iterator[tuple[str, click.Command, str]]:
-    """Of each call of a command that a page shows, in a block or a sentence: its words, the command, an option."""
+    """Yield for each command call on a page, in a block or a sentence: its words, the command, an option."""
     for call in re.finditer(r"(?<![\w/.'\"-])txmsg ([^`\n|;&#>]*)", text.replace("\\\n", " ")):
         words = call[1].split()
         command: click.Command = main
@@ -218,7 +218,7 @@ def test_an_argument_that_begins_with_a_dash_is_given_after_a_double_dash() -> N
 
 
 def said_on(terminal: int, until: str = "") -> str:
-    """The terminal output of a process, until it ends with this text, or the process is gone."""
+    """Return the terminal output of a process until this text or its end."""
     text = ""
     while not (until and text.endswith(until)):
         assert select.select([terminal], [], [], 60)[0], text

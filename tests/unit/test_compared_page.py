@@ -1,4 +1,4 @@
-"""The table in docs/compared.md is what tools/compare_programs.py counts."""
+"""The table in docs/compared.md equals the counts of tools/compare_programs.py."""
 
 from __future__ import annotations
 

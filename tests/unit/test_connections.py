@@ -1,4 +1,4 @@
-"""Connections of drivers: what is refused, on SQLite alone. Whether nothing is lost, integration tests show."""
+"""Refusals for driver connections, on SQLite alone. Integration tests show that nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of consumers: one declaration for both sources, and for both kinds of programs."""
+"""Options of consumers: one declaration for both sources and for sync and async programs."""
 
 from __future__ import annotations
 

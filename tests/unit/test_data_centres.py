@@ -1,4 +1,4 @@
-"""The data centres' parts that need no process: when the line is cut, the line itself, and what is found wrong."""
+"""Parts of the data centres demo without processes: the plan of cuts, the network proxy, and the verdict."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_proxy_forwards_all_bytes_until_it_is_cut() -> None:
 
 
 class Ending(ProcesslessChild):
-    """Ends in order while it is looked at."""
+    """A child that exits cleanly while it is watched."""
 
     def __init__(self, *statuses: int | None) -> None:
         super().__init__("it")
@@ -105,7 +105,7 @@ def asked(address: str, text: bytes) -> bytes:
 
 
 def answer(client: socket.socket) -> bytes:
-    """Empty when the connection is gone."""
+    """Return the answer; empty when the connection is gone."""
     try:
         return client.recv(100)
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""What a broker makes of the database's clock by its own: steps, and the silence of others."""
+"""Conclusions of a broker from the database clock and its own: clock steps and silent brokers."""
 
 from __future__ import annotations
 

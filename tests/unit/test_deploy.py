@@ -1,4 +1,4 @@
-"""The files of `deploy` fit txmsg: each command line, variable, key, port and grace period in them.
+"""The files of `deploy` fit txmsg: each command line, variable, key, port and grace period.
 
 No engine runs them here. Their form is checked as well: units by systemd, manifests by Kubernetes' own schemas, the
 rest by a parser.
@@ -38,7 +38,7 @@ PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
 SETTINGS = {each.variable: each for scope in CONFIGS for each in settings_of(config_of(scope), scope)}
 HEALTH = ["txmsg", "health"]
 ON_REQUEST = {"TXMSG_STORAGE": "postgresql://notify@db/notify"}
-"""What secrets hold."""
+"""The contents of secrets."""
 
 
 def documents() -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def documents() -> list[dict[str, Any]]:
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """The template of each workload, by its name."""
+    """Return the pod template of each workload by name."""
     return {
         found["metadata"]["name"]: found["spec"]["template"]["spec"]
         for found in documents()
@@ -71,7 +71,7 @@ def from_docker(word: str) -> list[list[str]]:
 
 
 def command_lines() -> Iterator[list[str]]:
-    """All, with the word txmsg first."""
+    """Return all command lines that begin with txmsg."""
     for unit in UNITS:
         for line in values_of(unit, "Exec[A-Za-z]*"):
             program, *words = shlex.split(line)
@@ -127,7 +127,7 @@ def test_a_command_line_with_a_typing_error_is_found(monkeypatch: pytest.MonkeyP
 
 
 def variables() -> Iterator[tuple[str, str]]:
-    """Those of txmsg that are set somewhere, with their values."""
+    """Yield all txmsg variables that are set, with their values."""
     for unit in UNITS:
         yield from (line.split("=", 1) for line in values_of(unit, "Environment"))  # type: ignore[misc]
     yield from re.findall(r"\b(TXMSG_\w+)=(\S+)", DOCKERFILE)
@@ -176,7 +176,7 @@ def test_each_role_has_its_own_user_and_its_own_secrets(unit: Path) -> None:
 
 
 def test_no_two_workloads_share_a_secret() -> None:
-    """Nor does the page make one that none reads."""
+    """The page creates no unused secret, either."""
     secrets = {
         name: {
             each["valueFrom"]["secretKeyRef"]["name"]

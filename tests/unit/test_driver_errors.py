@@ -1,4 +1,4 @@
-"""What drivers say when another transaction has taken the key of a row."""
+"""Errors of drivers when another transaction holds the key of a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from txmsg.checker.fence.driver import has_met_another
 
 OVERTAKEN = (1020, "Record has changed since last read in table 'txmsg_fence'; try restarting transaction")
-"""As MariaDB 11.8 says it: tests/integration/fence meet it with --mariadb=11.8."""
+"""The error of MariaDB 11.8: tests/integration/fence get it with --mariadb=11.8."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Claims about the encryption of bodies by applications: who reads them, and what is said of those that none can."""
+"""Encryption of bodies by applications: authorized readers, and errors for unreadable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about bodies of erasable topics in a broker, without a database: what is sealed, opened and left out."""
+"""Bodies of erasable topics in a broker, without a database: sealed, opened and left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN = StoredTopic("u", (QueueId(2),), 1, 1, 0)
 
 
 class MemoryKeys(BodyKeyStore):
-    """The keys of a Notify database that keeps them in memory."""
+    """Keys of a Notify database, kept in memory."""
 
     def __init__(self) -> None:
         super().__init__(closed_pool())
@@ -81,7 +81,7 @@ def test_each_body_has_a_key_and_the_same_key_gives_the_same_bytes() -> None:
 
 
 def test_two_bodies_under_one_key_do_not_reveal_each_other() -> None:
-    """Under one nonce, as of a stream cipher, the difference of the bodies is that of what is stored."""
+    """With one nonce, as in a stream cipher, the difference of stored bodies would be that of the bodies."""
     (key,) = new_keys(1)
     stored = [seal(key, body) for body in (b"a" * 32, b"b" * 32)]
     assert stored[0][:12] != stored[1][:12]

@@ -1,4 +1,4 @@
-"""docs/errors.md explains every class of errors, and quotes only texts that the code has."""
+"""docs/errors.md explains every class of errors and quotes only texts of the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = "TxmsgError"
 
 
 def fits(row: Row, said: Row) -> bool:
-    """Whether a row quotes a text of the code. Either may say `…` where the other is exact."""
+    """Return True if a row quotes a text of the code. Either may have `…` where the other is exact."""
     if said.kind not in (row.kind, "error"):  # `error` is a parameter: InvalidName or InvalidMessage
         return False
     return bool(row.pattern.fullmatch(said.text) or pattern_of(said.text).fullmatch(row.text))

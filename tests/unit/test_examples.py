@@ -1,4 +1,4 @@
-"""What Hypothesis chooses, where a run is to choose the same as every other."""
+"""Hypothesis draws the same examples in every run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn() -> list[tuple[int, str]]:
 def test_examples_do_not_depend_on_earlier_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    """Tests run in an order and in processes of each run's own, and import modules of which each has constants."""
+    """Order and processes of tests vary between runs, and tests import modules with constants that it could draw."""
     before = drawn()
     (tmp_path / "full_of_constants.py").write_text(f"A = {[*range(70_000, 70_300)]}\nB = {[*map(str, range(300))]}\n")
     monkeypatch.syspath_prepend(tmp_path)

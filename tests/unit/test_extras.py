@@ -1,4 +1,4 @@
-"""Commands and public names say which extra they lack, when packages that txmsg can do without are not installed."""
+"""Commands and public names tell which extra is missing when optional packages are not installed."""
 
 from __future__ import annotations
 

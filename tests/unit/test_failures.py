@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler raised, as the policy of its subscription says."""
+"""The fate of a message whose handler raised, by the policy of its subscription."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FenceStoreContract finds what a store does wrong: each defect is planted into the store of the how-to page."""
+"""FenceStoreContract finds defects of a store: each is planted into the store of the how-to page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OtherId(OrderFence):  # type: ignore[misc]
 
 
 class TwoTransactions(OrderFence):  # type: ignore[misc]
-    """The row is committed before the effects."""
+    """A defect: the row is committed before the effects."""
 
     @contextmanager
     def transaction(self, transaction_id: TransactionId) -> Iterator[sqlite3.Connection]:
@@ -46,7 +46,7 @@ class TwoTransactions(OrderFence):  # type: ignore[misc]
 
 
 class Takes(OrderFence):  # type: ignore[misc]
-    """A late transaction continues without its row."""
+    """A defect: a late transaction continues without its row."""
 
     @contextmanager
     def transaction(self, transaction_id: TransactionId) -> Iterator[sqlite3.Connection]:
@@ -61,7 +61,7 @@ class Takes(OrderFence):  # type: ignore[misc]
 
 
 class OnlyReads(OrderFence):  # type: ignore[misc]
-    """A check leaves no row."""
+    """A defect: a check leaves no row."""
 
     def outcome(self, transaction_id: TransactionId) -> TransactionState:
         connection = self.connect()
@@ -71,7 +71,7 @@ class OnlyReads(OrderFence):  # type: ignore[misc]
 
 
 class Hides(OrderFence):  # type: ignore[misc]
-    """An exception of the function ends in the block."""
+    """A defect: an exception of the function ends in the block."""
 
     @contextmanager
     def transaction(self, transaction_id: TransactionId) -> Iterator[sqlite3.Connection]:
@@ -80,7 +80,7 @@ class Hides(OrderFence):  # type: ignore[misc]
 
 
 class Unproved(OrderFence):  # type: ignore[misc]
-    """Commits whatever transaction there is."""
+    """A defect: it commits any transaction."""
 
     @contextmanager
     def transaction(self, transaction_id: TransactionId) -> Iterator[sqlite3.Connection]:
@@ -98,7 +98,7 @@ class Unproved(OrderFence):  # type: ignore[misc]
 
 
 class Contract(FenceStoreContract):
-    """As the page has it."""
+    """The contract as on the page."""
 
     def __init__(self, kind: Any, path: Path) -> None:
         self.kind, self.path = kind, str(path / "orders.db")

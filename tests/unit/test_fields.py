@@ -1,4 +1,4 @@
-"""Fields of a JSON object by their annotations."""
+"""Fields of a JSON object, by their annotations."""
 
 from __future__ import annotations
 

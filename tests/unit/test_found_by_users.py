@@ -1,4 +1,4 @@
-"""What users with few rights get of what they find, and what is recorded of what they decide."""
+"""Search results for users with few rights, and the audit of their decisions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ID = UUID(int=1)
 
 
 class User(NamedTuple):
-    """Who makes a call."""
+    """The user of a call."""
 
     principal: Principal
     caller: Caller
@@ -46,7 +46,7 @@ class User(NamedTuple):
 
 @contextmanager
 def as_user(*rules: str) -> Iterator[None]:
-    """What runs inside is done for a user with these rights."""
+    """Run the block as a user with these rights."""
     rights = Rights(parse_rule("ada", *rule.split(" ")) for rule in rules)
     calling = User(Principal("ada", rights=rights), Caller("ada", "peer"))
     token = answering.set(calling)
@@ -61,7 +61,7 @@ def entry(seq: int, group: str | None) -> JournalEntry:
 
 
 class Found(Messages):
-    """A store with one transaction that was rolled back."""
+    """A store with one rolled back transaction."""
 
     async def of_id(
         self, transaction_id: UUID, n: int | None, *, limit: int, with_bodies: bool, size_bytes_max: int
@@ -112,7 +112,7 @@ class OneHalf(HalfMessages):
 
 
 class Noting(AuditLog):
-    """Keeps the actions of its entries in memory."""
+    """An audit log that keeps its actions in memory."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)

@@ -1,4 +1,4 @@
-"""The pure parts of tools/fresh_system: what it takes over, what it parses, and the page that it writes."""
+"""The pure parts of tools/fresh_system: its environment, its parsers, and the page that it writes."""
 
 from __future__ import annotations
 

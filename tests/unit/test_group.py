@@ -1,4 +1,4 @@
-"""A group in memory: turns, waiting members, answers."""
+"""A group in memory: fairness, waiting members, settlements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(offset: int, tag: str | None = None) -> StoredRow:
 
 
 def group_of(*lengths: int, tag: str | None = None) -> Group:
-    """A group with one topic t; queue i (id 10 + i) has as many messages ready as `lengths` says."""
+    """Return a group with one topic t; queue i (id 10 + i) has as many messages ready as `lengths` says."""
     group = Group(1, "g", Retries())
     for number, length in enumerate(lengths):
         window = InFlightWindow(0)
@@ -215,7 +215,7 @@ def test_a_queue_that_is_lost_loses_its_retries_and_no_others() -> None:
 
 
 def test_periodic_steps_visit_busy_feeds_and_no_idle_groups() -> None:
-    """Whatever happens to the queues of a group."""
+    """This holds after any events of the queues of a group."""
     rng = random.Random(7)
     for _ in range(100):
         group = group_of(0, 0, 0)

@@ -1,4 +1,4 @@
-"""What handlers that ask for a session, or for tx, are told where they cannot have them. No broker is there."""
+"""Errors for handlers that ask for a session or for tx where there is none. Without a broker."""
 
 from __future__ import annotations
 

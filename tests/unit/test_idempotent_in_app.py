@@ -1,4 +1,4 @@
-"""`@idempotent` in an application: what stands beside the session is filled as in any other handler."""
+"""`@idempotent` in an application: other parameters than the session are filled as in any handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No modules of the tree import one another in a circle, not even for types.
+"""The modules of the tree have no import cycle, not even for types.
 
 An import counts that stands outside functions: at the level of the module, in a class, in a branch, under
 TYPE_CHECKING. One in a function does not count: it runs when both modules are there, and is how a heavy module is
@@ -19,7 +19,7 @@ _TREES: Final = ("txmsg", "tools", "benchmarks", "examples", "tests")
 
 
 def circles(root: Path, trees: Collection[str]) -> list[list[str]]:
-    """The sets of modules that import one another, by name, in the trees below `root`."""
+    """Return the sets of modules in import cycles, by name, in the trees below `root`."""
     files = {_name_of(file.relative_to(root)): file for tree in trees for file in sorted((root / tree).rglob("*.py"))}
     return _circles_of({name: _imported(name, file, files) for name, file in files.items()})
 
@@ -29,7 +29,7 @@ def _name_of(path: Path) -> str:
 
 
 def _imported(name: str, file: Path, known: Collection[str]) -> set[str]:
-    """The modules among `known` that a module names in statements that count."""
+    """Return the modules among `known` that a module imports in statements that count."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
     for statement in _outside_functions(ast.parse(file.read_text(encoding="utf-8"))):
@@ -51,7 +51,7 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _circles_of(arrows: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one module: whoever reaches one of them is reached by it."""
+    """Return the strongly connected components of more than one module."""
     reached = {name: _reached(name, arrows) for name in arrows}
     found = {frozenset(other for other in reached[name] if name in reached[other]) for name in arrows}
     return sorted(sorted(circle) for circle in found if len(circle) > 1)

@@ -1,4 +1,4 @@
-"""One handler alone in a process: what is waited for, what may not begin, and that all begins again."""
+"""Isolation of a handler in a process: running handlers are waited for, others wait, and all resume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txmsg.message import ReceivedMessage
 
 
 class Handlers:
-    """Handlers that note each message, and hold those at offset 0 until they may go on."""
+    """Handlers that record each message and hold those at offset 0 until released."""
 
     def __init__(self, kind: str) -> None:
         self.began: list[int | None] = []

@@ -1,4 +1,4 @@
-"""What a broker records in the journal, and what it does if it cannot store it."""
+"""The journal of a broker: its entries, and its behaviour when they cannot be stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = 100.0
 
 
 def journal(entries_max: int = 100) -> JournalBuffer:
-    """The journal of a broker where topic t, with queue 1, has one."""
+    """Return the journal of a broker in which topic t, with queue 1, has one."""
     noted = JournalBuffer(entries_max=entries_max, monotonic=lambda: NOW)
     noted.queues, noted.topics = frozenset({1}), frozenset({"t"})
     return noted
@@ -106,7 +106,7 @@ def test_foreign_texts_are_stored_in_a_form_that_the_database_accepts() -> None:
 
 
 class _Unread(tuple[int, ...]):
-    """Offsets that are not looked at."""
+    """Offsets that must not be read."""
 
     __slots__ = ()
 
@@ -115,7 +115,7 @@ class _Unread(tuple[int, ...]):
 
 
 class _Unasked(Backoff):
-    """Delays that are not computed."""
+    """Delays that must not be computed."""
 
     def delay_s(self, attempt: int, asked_s: float | None = None, *, is_least: bool = False) -> float | None:
         raise AssertionError
@@ -164,7 +164,7 @@ def test_deliveries_and_failures_are_recorded_by_attempt() -> None:
 def writer(
     noted: JournalBuffer, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Awaitable[None]]
 ) -> tuple[JournalWriter, Incarnation]:
-    """One whose database answers as `write` does, and its incarnation."""
+    """Return a journal writer whose database answers as `write` does, and its incarnation."""
     monkeypatch.setattr(store, "write", write)
     pool = closed_pool()
     return JournalWriter(pool, noted), pool.incarnation

@@ -1,4 +1,4 @@
-"""Calls that append at once: each polls for the reports of all."""
+"""Concurrent appends: each call polls for the reports of all."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_call_whose_reports_another_call_polled_does_not_poll_again() -> None:
 
 
 def appended(*offsets: int) -> list[list[int]]:
-    """The result of a call whose records were reported at these offsets."""
+    """Return the result of a call whose records were reported at these offsets."""
     left = list(offsets)
 
     class Reporting(Producer):
@@ -81,7 +81,7 @@ def test_offsets_with_a_lost_confirmation_are_derived_from_their_neighbours() ->
 
 
 class Admin:
-    """Says what topics are set to; of a topic that was just created, only when it is asked again."""
+    """Returns topic settings; those of a new topic only at the second request."""
 
     def __init__(self, copies_in_sync: str) -> None:
         self._copies_in_sync = copies_in_sync
@@ -125,9 +125,9 @@ def test_two_copies_are_promised_if_the_topic_requires_them_which_is_read_once()
 
 
 class Ended(Producer):
-    """What librdkafka's producer does after an error from which it cannot go on, such as records out of order.
+    """The producer of librdkafka after a fatal error, such as records out of order.
 
-    The next poll raises the reason, once. Its records are given up, and it accepts no more.
+    The next poll raises the reason, once. Its records are lost, and it accepts no more.
     """
 
     def __init__(self, *, is_told: bool, has_record: bool) -> None:

@@ -1,4 +1,4 @@
-"""Calls of Kafka's client that take long, or do not return."""
+"""Calls of the Kafka client that are slow or never return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.metaq.kafka.awaited import awaited
 
 @pytest.fixture
 def never() -> Iterator[threading.Event]:
-    """Is set when the test is over, so that calls that wait for it end then."""
+    """An event set at the end of the test, so that calls that wait for it end."""
     event = threading.Event()
     yield event
     event.set()

@@ -1,4 +1,4 @@
-"""What Kafka's client logs."""
+"""Log lines of the Kafka client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.metaq.kafka.location import parse_address
 
 
 def test_an_immediately_repeated_log_line_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """librdkafka tries to reach a server that is away twenty times a second, and logs each time."""
+    """librdkafka tries to reach an unavailable server twenty times a second, and logs each attempt."""
     caplog.set_level(logging.INFO, clients.__name__)
     now_s = 100.0
     log = ClientLog(lambda: now_s)

@@ -1,4 +1,4 @@
-"""The Kafka of `--kafka=testcontainers`, as far as that goes without Docker."""
+"""The Kafka of `--kafka=testcontainers`, as far as it can be tested without Docker."""
 
 from __future__ import annotations
 

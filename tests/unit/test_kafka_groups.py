@@ -1,4 +1,4 @@
-"""Groups of Kafka: listed of nodes that have just become their coordinators; whose topics are all gone."""
+"""Kafka groups: listed by nodes that have just become coordinators, and groups without topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txmsg.metaq.kafka.location import parse_address
 
 
 class Admin:
-    """Answers with these errors, one at a time; then with two groups, one of them another log's."""
+    """Answers with these errors, one at a time; then with two groups, one of another log."""
 
     def __init__(self, *codes: int) -> None:
         self._errors = [KafkaError(code) for code in codes]
@@ -53,7 +53,7 @@ def test_a_node_that_is_not_ready_is_queried_again() -> None:
 
 
 class Nothing:
-    """Offsets of groups, which Kafka forgets with the topics."""
+    """Offsets of groups whose topics Kafka has forgotten."""
 
     def kafka_group(self, group: str) -> str:
         return f"shop.{group}"

@@ -1,4 +1,4 @@
-"""The address of a Kafka, and the file of its properties."""
+"""The address of a Kafka and the file of its properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of a group in Kafka: what it deletes of what it has handled, and which errors it hears of."""
+"""A member of a Kafka group: the offsets that it deletes, and the errors that it raises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txmsg.metaq.kafka.progress import Stored
 
 
 class Offsets:
-    """Of a group that has stored nothing yet."""
+    """The offsets of a group that has stored none yet."""
 
     def __init__(self) -> None:
         self.deleted: dict[LogQueue, int] = {}
@@ -65,7 +65,7 @@ class Membership:
 
 
 class Consumer:
-    """A client that tells of errors."""
+    """A client that reports errors."""
 
     def __init__(self, *codes: int) -> None:
         self._codes = list(codes)

@@ -1,4 +1,4 @@
-"""The verifier, which shares no code with the mirror, reads what the mirror writes to Kafka as equal to the table."""
+"""The verifier, which shares no code with the mirror, reads the mirror's Kafka records as equal to the table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HEADERS = {"": "", "shop": "7", "txmsg-id": "mine", "txmsg-header.x": "y", "кл
 
 @dataclass
 class Read:
-    """A record as Kafka's client gives it."""
+    """A record as returned by the Kafka client."""
 
     record: Record
     place: int
@@ -77,7 +77,7 @@ def produced(rows: list[Stored]) -> list[Read]:
 
 
 def shapes() -> list[Stored]:
-    """Messages of all shapes: with keys and none, and each combination of them."""
+    """Return messages of all shapes, with each combination of keys."""
     rows = [written("trade", 0, offset) for offset in range(100, 112)]
     rows[1] = rows[1]._replace(headers=pack_headers(HEADERS), body=b"")
     rows[2] = rows[2]._replace(key=None, ordering_key="o")
@@ -172,7 +172,7 @@ def test_a_partition_with_expired_records_ends_at_the_noted_offset() -> None:
 
 @dataclass
 class Expired:
-    """A sink that knows no more where its one queue ended, and the mirror, which has noted it for a log."""
+    """A sink that no longer knows the end of its queue, and the mirror, which has noted it for a log."""
 
     log_id: int
 
@@ -201,7 +201,7 @@ FILLED = PartitionBounds(0, 9)
 
 @dataclass
 class Deaf:
-    """A Kafka whose node hears of the topic when it is asked for the third time; or of its records, or never."""
+    """A Kafka whose node knows the topic at the third request, or its records then, or never."""
 
     hears_of: PartitionBounds | None = FILLED
     before: PartitionBounds | None = None
@@ -233,7 +233,7 @@ def sink_of(kafka: Deaf, note: TransactionNote | None, last: Read, timeout_s: fl
 
 @pytest.mark.parametrize("before", [None, PartitionBounds(0, 0)])
 def test_a_node_with_stale_metadata_is_asked_again(before: PartitionBounds | None) -> None:
-    """Else the tailer would write all of it once more."""
+    """Otherwise the tailer would write all of it again."""
     [last] = produced([written("trade", 0, 6)])
     kafka = Deaf(before=before)
     [tail] = sink_of(kafka, TransactionNote(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails(

@@ -1,4 +1,4 @@
-"""Topics of txmsg as topics of Kafka."""
+"""Names of txmsg topics in Kafka."""
 
 from __future__ import annotations
 

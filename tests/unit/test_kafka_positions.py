@@ -1,4 +1,4 @@
-"""Places in partitions, asked of nodes of Kafka that do not know them yet."""
+"""Positions in partitions that Kafka nodes do not know yet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answer:
 
 
 class Nodes:
-    """Know the end of a queue at the third time that they are asked, or never."""
+    """Nodes that know the end of a queue at the third request, or never."""
 
     def __init__(self, *, knows_after: int = 2) -> None:
         self.asked = 0
@@ -42,7 +42,7 @@ class Nodes:
 
 
 class Probed:
-    """Partitions whose records have these queue offsets, one at each place."""
+    """Partitions whose records have these queue offsets, one at each position."""
 
     def __init__(self, *offsets: int) -> None:
         self._records = [
@@ -85,7 +85,7 @@ def test_a_partition_that_no_node_knows_is_not_reported_as_empty() -> None:
 
 
 class GoneNodes(Nodes):
-    """Disappear before they answer, twice: librdkafka reports that as an invalid offset, without an error."""
+    """Nodes that disconnect twice before answering: librdkafka reports that as an invalid offset, without an error."""
 
     def list_offsets(self, asked: dict[TopicPartition, Any], **_: object) -> dict[TopicPartition, Answer]:
         self.asked += 1
@@ -99,7 +99,7 @@ def test_a_node_that_disconnected_before_answering_is_asked_again() -> None:
 
 
 class OlderNodes(GoneNodes):
-    """All their messages are older."""
+    """Nodes whose messages are all older."""
 
     def list_offsets(self, asked: dict[TopicPartition, OffsetSpec], **_: object) -> dict[TopicPartition, Answer]:
         if {OffsetSpec.earliest(), OffsetSpec.latest()} & set(asked.values()):
@@ -115,7 +115,7 @@ def test_a_lookup_by_time_is_repeated_when_a_node_disconnected() -> None:
 
 
 class Filled:
-    """Nodes of partitions with the places 0 to 3."""
+    """Nodes of partitions with the positions 0 to 3."""
 
     def list_offsets(self, asked: dict[TopicPartition, OffsetSpec], **_: object) -> dict[TopicPartition, Answer]:
         return {each: Answer(0 if which is OffsetSpec.earliest() else 4) for each, which in asked.items()}

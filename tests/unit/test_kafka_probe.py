@@ -1,4 +1,4 @@
-"""How reading single records interprets the answers of Kafka's client."""
+"""Reading single records from the answers of the Kafka client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Told:
 
 
 class Client:
-    """A consumer of Kafka that hands this out, one after the other."""
+    """A Kafka consumer that returns these, one after the other."""
 
     def __init__(self, *told: Told) -> None:
         self._told = list(told)
@@ -65,7 +65,7 @@ def end(at: int) -> Told:
 
 
 def test_an_end_before_the_committed_offset_is_not_believed() -> None:
-    """So says a node that has just become the leader: the partition would seem to begin at its end."""
+    """A node that has just become the leader answers so: the partition would seem to begin at its end."""
     [record] = probe(end(0), Told(0)).first({P0: 0}, {P0: 3}).values()
     assert record.offset() == 0
     [last] = probe(end(1), Told(2), end(3)).last({P0: PartitionBounds(0, 3)}).values()

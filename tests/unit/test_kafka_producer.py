@@ -1,4 +1,4 @@
-"""A producer on a log that takes columns, as Kafka does: nothing is encoded for it, and no settings are asked for."""
+"""A producer on a log that takes columns, as Kafka does: nothing is encoded for it, and no settings are read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_kafka_takes_columns_and_refuses_delayed_messages() -> None:
 
 
 def test_kafka_refuses_durability_on_disk() -> None:
-    """Of columns, and of frames, as they come from a spool."""
+    """This holds for columns, and for frames, as they come from a spool."""
     with KafkaLog(parse_address("kafka://127.0.0.1:9"), {}, timeout_s=1.0) as log:
         with pytest.raises(MisuseError, match=r"acks=disk .* syncs to disk.*ask for Acks.COPIES"):
             LogProducer(log, acks=Acks.DISK).send(Message("t", b"x"))

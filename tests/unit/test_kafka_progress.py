@@ -1,4 +1,4 @@
-"""What a group stores in Kafka with its offsets, and its open seek requests."""
+"""Metadata that a group stores in Kafka with its offsets, and its open seek requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
 
 class Places:
-    """A log whose queues have 10 to 19, of which markers take every other place of the partition."""
+    """A log whose queues have offsets 10 to 19, with markers at every other position of the partition."""
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         return dict.fromkeys(queues, QueueRange(10, 20))
@@ -39,11 +39,11 @@ class Places:
 
 
 class Emptied:
-    """A mirror that retention has emptied: its last message was 999, and the next place of the partition is 2000."""
+    """A mirror emptied by retention: its last message was 999, and the next position of the partition is 2000."""
 
     def __init__(self) -> None:
         self.filled = QueueRange(2000, 2000)
-        """Of an empty partition, its own."""
+        """The range of the empty partition."""
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         return dict.fromkeys(queues, self.filled)

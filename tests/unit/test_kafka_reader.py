@@ -1,4 +1,4 @@
-"""How a reader of Kafka handles the batches that its client returns."""
+"""Handling of batches of the Kafka client by a reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T0 = LogQueue("t", 0)
 
 @dataclass
 class Told:
-    """A record of partition 0, or the end of it."""
+    """A record of partition 0, or its end."""
 
     at: int
     is_end: bool = False
@@ -57,7 +57,7 @@ class Told:
 
 
 class Client:
-    """A consumer of Kafka that has this to hand out."""
+    """A Kafka consumer that returns these."""
 
     def __init__(self, told: list[Told]) -> None:
         self._told = told

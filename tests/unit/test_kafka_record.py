@@ -1,4 +1,4 @@
-"""Messages as records of Kafka, and back."""
+"""Conversion of messages to Kafka records and back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMES = st.sampled_from(["txmsg-id", "txmsg-place", "txmsg-header.txmsg-id", "t
 
 
 def read(record: Record | dict[str, Any], *, offset: int = 0) -> confluent_kafka.Message:
-    """The record as Kafka gives it back from this offset of a partition."""
+    """Return the record as Kafka returns it at this offset of a partition."""
     found = record._asdict() if isinstance(record, Record) else record
     return confluent_kafka.Message(
         topic="t",
@@ -107,7 +107,7 @@ def test_a_frame_round_trips(found: list[ReceivedMessage], compression: Compress
 def test_columns_equal_those_of_the_messages(
     written: list[tuple[ReceivedMessage, int]], are_alike: bool, has_offsets: bool, is_spoilt: bool
 ) -> None:
-    """Whether records are alike, and are read at once, or not; some are copied from partition 30."""
+    """The cases are records alike or not, read as whole columns or not, and copies from partition 30."""
     found = [message for message, _ in written]
     if are_alike:
         found = [each._replace(key="k", tag=found[0].tag, n=each.n % 10, headers={}) for each in found]
@@ -143,7 +143,7 @@ def test_columns_equal_those_of_the_messages(
 
 
 class Kept:
-    """Takes what a producer appends."""
+    """Records the appends of a producer."""
 
     def __init__(self) -> None:
         self.appends: list[Append] = []
@@ -320,7 +320,7 @@ def test_a_batch_ends_before_an_unreadable_record(
 def test_txmsg_headers_for_another_partition_are_treated_as_user_headers(
     place: bytes | None, header: tuple[str, bytes], is_first: bool
 ) -> None:
-    """Whether they can be parsed or not."""
+    """This holds whether they can be parsed or not."""
     headers = [("txmsg-place", place), header]
     record = read(
         {"value": b"x", "key": b"k", "timestamp_ms": 12, "headers": headers if is_first else headers[::-1]}, offset=9
@@ -350,7 +350,7 @@ def test_the_first_of_two_place_headers_counts() -> None:
 
 
 def test_copied_records_among_produced_ones_get_their_own_offsets() -> None:
-    """In a batch, too: those before and after them are the partition's."""
+    """In a batch, too, those before and after them have the partition's offsets."""
     ids = b"".join(new_transaction_id_bytes() for _ in range(6))
     made = FrameColumns([b"%d" % at for at in range(6)], [5000], ids)
     own, copied = list(records_of(made, "t", 3)), list(records_of(made, "t", 4, 1_000_000))

@@ -1,4 +1,4 @@
-"""Operations that a log in Kafka lacks are refused before Kafka is called, with the way out."""
+"""Operations without support in Kafka are refused before a call to Kafka, with the remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txmsg.metaq.store.topics import Flush, Permission, TopicSettings
 
 @pytest.fixture
 def log() -> Iterator[LogAccess]:
-    """No server listens there: a call to it would raise another error."""
+    """A log without a server: a call to it would raise another error."""
     with open_log("kafka://127.0.0.1:9", timeout_s=1) as access:
         yield access
 

@@ -17,7 +17,7 @@ def record(at: int, offset: int) -> Message:
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(0, 50), st.integers(0, 250))
 def test_the_first_record_at_or_after_an_offset_is_found(steps: list[tuple[int, int]], begin: int, wanted: int) -> None:
-    """Between records are markers; between queue offsets are holes that the log has recorded."""
+    """Between records are markers; between queue offsets are gaps that the log has recorded."""
     places = list(accumulate((step for step, _ in steps), initial=3))
     offsets = list(accumulate((step for _, step in steps), initial=begin))
     high = places[-1] + 2
@@ -51,7 +51,7 @@ def test_the_first_record_at_or_after_a_time_is_found(steps: list[tuple[int, int
 
 
 def test_a_distant_offset_is_found_in_few_reads() -> None:
-    """A hundred million messages, with a marker after each thousand."""
+    """The partition has a hundred million messages, with a marker after each thousand."""
     wanted, per = 87_654_321, 1000
 
     def first_from(at: int) -> Message:

@@ -1,4 +1,4 @@
-"""Topics of Kafka, whose nodes hear of them one by one; and what its errors are to us."""
+"""Kafka topics that nodes learn of one by one, and the translation of Kafka errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answer(found: object) -> Future[object]:
 
 
 class Deaf:
-    """An administrator of a topic with four partitions that another process has made: it is known after `looks`."""
+    """An administrator of a topic with four partitions created by another process: it is known after `looks`."""
 
     def __init__(self, looks: int) -> None:
         self._looks = looks

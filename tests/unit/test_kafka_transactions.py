@@ -1,4 +1,4 @@
-"""A writer of transactions, and clients of Kafka that keep silent."""
+"""A writer of transactions with silent Kafka clients."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def hangs() -> Iterator[threading.Event]:
 def test_a_client_that_never_finds_the_group_coordinator_is_replaced(
     hangs: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka would wait until a node comes or goes, whatever time it was given."""
+    """librdkafka would wait until a node comes or goes, whatever its timeout."""
     client = Client()
     client.hangs = hangs
     with closing(writer_of(client)) as writer:
@@ -107,7 +107,7 @@ def test_a_client_that_never_finds_the_group_coordinator_is_replaced(
 
 
 def test_a_record_with_unknown_position_is_still_noted() -> None:
-    """librdkafka leaves notes at no offset out, without an error."""
+    """librdkafka omits notes without an offset, without an error."""
     for offset, place in ((7, 8), (-1001, 0)):
         client = Client(offset)
         with closing(writer_of(client)) as writer:

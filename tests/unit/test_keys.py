@@ -23,11 +23,11 @@ S, E = KeyState, KeyEvent
 K: Final = "k"
 LATER: Final = 100
 HISTORIES: Final = 200
-"""Of one wrong transition; the first that fails ends them."""
+"""Number of histories per wrong transition; the first that fails ends them."""
 
 
 def in_state(state: KeyState) -> OrderingKeys:
-    """Keys of which one has come so far. If it is busy, its head is 0, and 1 waits behind."""
+    """Return keys of which one is in this state. If it is busy, its head is 0, and 1 waits behind."""
     keys = OrderingKeys([K] if state is S.BLOCKED else ())
     if state in (S.BUSY, S.BUSY_THEN_BLOCKED):
         ready, following = keys.admit(keyed(0, K, K))
@@ -38,7 +38,7 @@ def in_state(state: KeyState) -> OrderingKeys:
 
 
 def over(keys: OrderingKeys) -> None:
-    """Nothing of it is in flight, and all that is not is read again."""
+    """End all that is in flight; the rest is read again."""
     keys.rewound(lambda _offset: False)
 
 
@@ -53,7 +53,7 @@ HAPPENS: Final[Mapping[KeyEvent, Callable[[OrderingKeys], object]]] = {
 
 
 def seen(keys: OrderingKeys) -> KeyState:
-    """The state of the key by what happens to a later message of it, and to that when all before it is done."""
+    """Return the state of the key by the fate of a later message of it, now and when all before it is done."""
     keys = deepcopy(keys)
     ready, following = keys.admit(keyed(LATER, K))
     if ready:
@@ -120,7 +120,7 @@ def test_the_same_histories_find_no_defect_in_the_real_table() -> None:
 
 
 def first_failing() -> int:
-    """Which history of a queue is the first that a wrong table spoils; HISTORIES: none is."""
+    """Return the first history of a queue that a wrong table spoils; HISTORIES: there is none."""
     for seed in range(HISTORIES):
         try:
             play_to_the_end(seed)

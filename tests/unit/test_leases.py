@@ -1,4 +1,4 @@
-"""Which queues a broker may deliver, until when, and which it prefers for new messages."""
+"""Leases of a broker: deliverable queues, deadlines, and preferences for new messages."""
 
 from __future__ import annotations
 

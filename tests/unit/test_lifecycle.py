@@ -1,4 +1,4 @@
-"""A consumer whose start waits: for a server that says whether it lets us in."""
+"""A consumer whose start waits for the server's answer to its credentials."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txmsg.errors import MisuseError, Unauthenticated
 
 @pytest.fixture(autouse=True)
 def default_signals() -> Iterator[None]:
-    """Other tests in this process may have left handlers."""
+    """Reset signal handlers that other tests in this process may have left."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL), signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGTERM, before[0])
@@ -28,7 +28,7 @@ def default_signals() -> Iterator[None]:
 
 
 class Waiting(WithHandlers):
-    """Its start waits until the server has `answered`, with an error if there is a `refusal`."""
+    """A consumer whose start waits until the server has `answered`, with an error if there is a `refusal`."""
 
     def __init__(self) -> None:
         super().__init__("g", ConsumerOptions(concurrency=1, close_timeout_s=1))
@@ -89,7 +89,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 
 async def running(consumer: Waiting) -> asyncio.Task[None]:
-    """The task of its `run`, which waits to be stopped."""
+    """Return the task of its `run`, which waits to be stopped."""
     consumer.answered.set()
     task = asyncio.create_task(consumer.run())
     await until_async(lambda: consumer.opened)

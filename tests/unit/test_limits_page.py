@@ -1,4 +1,4 @@
-"""docs/limits.md: the table of listening sockets has the bounds and times of the code."""
+"""The table of listening sockets in docs/limits.md has the bounds and times of the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAGE: Final = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(enco
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    """The cells of a section's table, by the first of each row."""
+    """Return the cells of a section's table, by the first of each row."""
     section = _PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| .*$", section, re.M)]
     return {first: rest for first, *rest in cells}

@@ -1,4 +1,4 @@
-"""Users and rules in a broker's memory: what it reads again, and what it sends to servers that ask."""
+"""Users and rules in a broker's memory: refreshes, and versions sent to servers that ask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txmsg.wire.access.snapshot import AccessSnapshot
 
 
 class Database(Users):
-    """Users of which only the version matters."""
+    """A database of users with only a version."""
 
     def __init__(self) -> None:
         super().__init__(closed_pool())

@@ -1,4 +1,4 @@
-"""`living` finds objects by class even if other objects in memory raise when asked for theirs."""
+"""`living` finds objects by class even if other objects in memory raise when their class is read."""
 
 from __future__ import annotations
 

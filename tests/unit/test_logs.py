@@ -1,4 +1,4 @@
-"""Events: each has a name and its fields, as text or as JSON, and no log call of txmsg is without one."""
+"""Log events: each has a name and its fields, as text or as JSON, and every log call of txmsg has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lottery's parts that need no process: when users come, what the page shows, what the verifier finds."""
+"""Parts of the lottery without processes: arrival of users, the page, and the verifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group remembers of the lines of its members."""
+"""The lines of the members of a group and their unconfirmed deliveries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_only_deliveries_that_did_not_arrive_are_taken_back() -> None:
 
 
 def test_a_replaced_delivery_is_taken_back() -> None:
-    """Two calls without numbers may both take something, and the next one can confirm one only."""
+    """Two calls without numbers may both take messages, and the next one can confirm only one."""
     members = members_with(PollSequenceStep(7, 0), PollSequenceStep(7, 0))
     assert members.sent("c", PollSequenceStep(7, 0), taken(50)) == ()
     assert members.sent("c", PollSequenceStep(7, 0), taken(51)) == taken(50)
@@ -43,7 +43,7 @@ def test_a_call_is_the_latest_until_a_later_one_arrives() -> None:
 
 
 def test_each_of_many_concurrent_calls_gets_its_own_lost_deliveries() -> None:
-    """As many as a client of RocketMQ makes: a gateway has a line for each."""
+    """There are as many as a RocketMQ client makes: a gateway has a line for each."""
     lines = [PollSequenceStep(number, 0, 1) for number in range(1, 33)]
     members = members_with(*lines)
     for line in lines:

@@ -1,4 +1,4 @@
-"""The life of a message, put together from tables and journal."""
+"""The life of a message, assembled from tables and journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Entry = partial(made, JournalEntry)
 
 
 def at(after_s: float) -> datetime:
-    """So long after noon."""
+    """Return the time so many seconds after noon."""
     return NOON + timedelta(seconds=after_s)
 
 

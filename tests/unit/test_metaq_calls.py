@@ -1,4 +1,4 @@
-"""Claims about calls of a MetaQ server that are tried again. No server runs: each attempt fails as a test says."""
+"""Retried calls of a MetaQ server. No server runs: each attempt fails as the test defines."""
 
 from __future__ import annotations
 

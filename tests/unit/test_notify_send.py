@@ -1,4 +1,4 @@
-"""Which messages of a request may be sent: producers join the sends of all callers, to several topics, into one."""
+"""Permissions and rates of the messages of a request: producers join the sends of all callers, to several topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
 class Stored(ClosedService):
-    """Accepts what is sent, except what the test tells it to refuse."""
+    """Accepts all messages except those that the test refuses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Stored(ClosedService):
 
 
 class NoOtherBroker(BrokerRoutes):
-    """Of a broker that is alone, and takes messages."""
+    """The route of a single broker that accepts messages."""
 
     address = ""
     is_draining = is_cut_off = False
@@ -63,7 +63,7 @@ class NoOtherBroker(BrokerRoutes):
 
 
 class Changed(Usage):
-    """Rates at which messages wait until something has happened."""
+    """Rates at which messages wait until an event."""
 
     def __init__(self, happens: Callable[[], None]) -> None:
         super().__init__("anna", NO_LIMITS)
@@ -74,7 +74,7 @@ class Changed(Usage):
 
 
 class Sending:
-    """A call of a user, whose rules may be taken away while its messages wait for their rate."""
+    """A call of a user whose rules may be revoked while its messages wait for their rate."""
 
     def __init__(self, *rules: str) -> None:
         self.caller = Caller("anna", "peer")

@@ -1,4 +1,4 @@
-"""Offsets as ranges, and what is in the hands of consumers. Nothing here waits: the clock is an argument."""
+"""Ranges of offsets and messages in flight. Nothing waits: the clock is an argument."""
 
 from __future__ import annotations
 

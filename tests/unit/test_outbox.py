@@ -1,4 +1,4 @@
-"""Claims about the parts of the outbox that need no broker: rows on SQLite, the relay with a broker that is played."""
+"""Parts of the outbox that need no broker: rows on SQLite, and the relay with a simulated broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 
 
 class PlayedBroker:
-    """Stores halves and outcomes. on_store: called when a message arrives."""
+    """A simulated broker that stores halves and outcomes. on_store: called for each message."""
 
     def __init__(self) -> None:
         self.halves: dict[UUID, list[bytes]] = {}
@@ -55,7 +55,7 @@ class PlayedBroker:
         self.outcomes[half.transaction_id] = state
 
     def delivered(self) -> list[bytes]:
-        """The committed messages, in the order of the halves."""
+        """Return the committed messages in the order of their halves."""
         committed = TransactionState.COMMIT
         return [body for each, bodies in self.halves.items() if self.outcomes.get(each) is committed for body in bodies]
 
@@ -88,7 +88,7 @@ def new_relay(fence: AsyncFence, played: PlayedBroker) -> OutboxRelay:
 
 
 async def keep(engine: AsyncEngine, *bodies: bytes, key: str | None = None, group: str = GROUP) -> None:
-    """A committed transaction with messages in the outbox."""
+    """Commit a transaction with messages in the outbox."""
     transaction_id = new_transaction_id()
     kept = packed(transaction_id, [Message("order", body, ordering_key=key) for body in bodies])
     async with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""Ports of servers that are killed and started again at the same address."""
+"""Ports of servers that are killed and restarted at the same address."""
 
 from __future__ import annotations
 

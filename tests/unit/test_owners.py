@@ -1,4 +1,4 @@
-"""What is said of a refusal by the operating system, without one: errors and modes are given."""
+"""Advice after refusals of the operating system, with given errors and modes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def of_nobody(tmp_path: Path) -> Path:
 
 
 def refusals(directory: Path) -> list[str]:
-    """What root is told who is to write in there, in each way."""
+    """Return the refusals for root when it writes there, for each kind of write."""
     told = []
     for write in (
         lambda: require_own(directory, "the log"),
@@ -104,7 +104,7 @@ def test_root_does_not_create_a_directory_in_that_of_another_user(of_nobody: Pat
 
 
 def test_root_follows_its_own_links_but_not_those_of_another_user(of_nobody: Path) -> None:
-    """As in /tmp, where everybody can make links."""
+    """In /tmp everybody can create links."""
     target = of_nobody.parent / "target"
     target.mkdir()
     link = of_nobody.parent / "link"

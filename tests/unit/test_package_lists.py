@@ -1,4 +1,4 @@
-"""Docstrings of packages that list modules name all of them, and none that is not there."""
+"""Lists of modules in docstrings of packages name all modules and no others."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _ROW = re.compile(r"^ *(\w+(?:, \w+)*)/? {2,}\S", re.MULTILINE)
 
 
 def modules_of(package: Path) -> set[str]:
-    """The modules and packages directly in a package."""
+    """Return the modules and packages directly in a package."""
     below = {path.parent.name for path in package.glob("*/__init__.py")}
     return below | {path.stem for path in package.glob("*.py") if path.stem != "__init__"}
 
 
 def lists_of(package: Path) -> list[str]:
-    """The paragraphs of its docstring that begin with a module's name and a phrase."""
+    """Return the paragraphs of its docstring that begin with a module's name and a phrase."""
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     paragraphs = docstring.split("\n\n")
     return [each for each in paragraphs if (row := _ROW.match(each)) and row[1].split(", ")[0] in modules_of(package)]
 
 
 def unlisted(package: Path) -> list[str]:
-    """Modules that its lists do not name. A sync twin is named by its source, `NAME_async`."""
+    """Return modules that its lists do not name. A sync twin is named by its source, `NAME_async`."""
     named = set(re.findall(r"\w+", "\n".join(lists_of(package))))
     return sorted(name for name in modules_of(package) if not {name, f"{name}_async"} & named)
 
 
 def gone(package: Path) -> list[str]:
-    """Names at the beginning of rows that are not modules."""
+    """Return names at the beginning of rows that are not modules."""
     rows = [row for each in lists_of(package) for row in _ROW.findall(each)]
     return sorted({name for row in rows for name in row.split(", ")} - modules_of(package))
 

@@ -1,4 +1,4 @@
-"""When delivery to a group pauses, which members that affects, and how it resumes. Time is an argument."""
+"""Pauses of delivery to a group: their start, their members, and their end. Time is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of permissions has every method of every service, and names fields that requests have."""
+"""The permission table has every method of every service and names existing request fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rights(*rules: str) -> Rights:
 
 
 def part_at(kind: Any, path: str) -> Part:
-    """The field at a path, where `[]` stands behind those that are lists."""
+    """Return the field at a path, where `[]` marks lists."""
     first, _, rest = path.partition(".")
     part = parts_of(kind)[first.removesuffix("[]")]
     assert part.is_list == first.endswith("[]"), path

@@ -1,4 +1,4 @@
-"""A pool that has one connection: nothing of txmsg's asks for a second while the caller's session holds it."""
+"""A pool with one connection: txmsg never asks for a second while the caller's session holds it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 
 def written(engine: Engine) -> None:
-    """A fence that has not been asked for its id yet writes in a session that holds a connection already."""
+    """Write with a fence whose id is not known yet, in a session that already holds a connection."""
     fence = Fence(engine)
     transaction_id = new_transaction_id()
     with Session(engine) as session:

@@ -1,4 +1,4 @@
-"""Processes that have imported everything before they begin are processes like others."""
+"""Prestarted processes behave like other processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ StartTeller = Callable[..., Prestarted]
 
 @pytest.fixture
 def start_teller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartTeller]:
-    """Starts a module of the working directory that prints its identity and exits with the given status."""
+    """A function that starts a module of the working directory that prints its identity and exits with the given
+    status.
+    """
     (tmp_path / "teller.py").write_text(_TELLER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SAID", "by the test")

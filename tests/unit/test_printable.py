@@ -1,4 +1,4 @@
-"""Texts of others in logs and terminals: nothing in them steers a terminal or forges a line."""
+"""Foreign text in logs and terminals cannot control a terminal or forge a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makefile, CI workflow and pre-commit name only targets and files that exist."""
+"""Makefile, CI workflow and pre-commit name only existing targets and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of which queues a consumer holds messages, over all its links of a Notify database."""
+"""Queues of which a consumer holds messages, over all its links to a Notify database."""
 
 from __future__ import annotations
 

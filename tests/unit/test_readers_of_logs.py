@@ -1,4 +1,4 @@
-"""Each part of txmsg that fetches from a log copes with messages that cannot be read and with compressed topics.
+"""Each module that fetches from a log handles unreadable messages and compressed topics.
 
 A part that is new is added here, and with it to the tests that the class names.
 """
@@ -19,9 +19,9 @@ OF_MESSAGES = {
     "ops/cli/metaq_contents.py",
     "metaq/consumer/fetcher.py",
 }
-"""Read single messages that `Fetched.readable` returns: tests/metaq/test_unreadable.py, tests/agent/test_control.py."""
+"""Modules that read messages of `Fetched.readable`: tests/metaq/test_unreadable.py, tests/agent/test_control.py."""
 OF_ARROW = {"metaq/tables.py", "spark/reader.py"}
-"""Make Arrow of many batches, in the pieces of `in_pieces`: tests/metaq/test_tables.py, tests/spark/test_readers.py."""
+"""Modules that build Arrow tables by `in_pieces`: tests/metaq/test_tables.py, tests/spark/test_readers.py."""
 OF_ONE_BATCH = {
     "metaq/finding.py": "looks for one id, and skips what cannot be read",
     "metaq/kafka/kafka_log.py": "looks for a key in records, which are decoded when they are fetched",

@@ -1,4 +1,4 @@
-"""README.zh.md says in Chinese what README.md says: the same commands, code, names and links."""
+"""README.zh.md corresponds to README.md: the same commands, code, names and links."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def pages() -> list[str]:
 
 
 def blocks(page: str) -> list[str]:
-    """Commands, output and code, as printed."""
+    """Return commands, output and code, as printed."""
     return re.findall(r"^```.*?^```$", page, re.DOTALL | re.MULTILINE)
 
 
 def prose(page: str) -> str:
-    """The page without them."""
+    """Return the page without them."""
     return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""A message as a consumer reads it."""
+"""A message as read by a consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference page lists exactly the names that can be imported."""
+"""The reference page lists exactly the importable names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROW = re.compile(r"^\| `(?P<name>\w+)[^`]*` \| (?P<summary>.*) \|$", re.MULTILI
 
 
 def names_of(module: str) -> set[tuple[str, int]]:
-    """With the identity of what each names: two modules may give one name to different things."""
+    """Return names with the identity of their objects: two modules may use one name for different things."""
     found = import_module(module)
     return {(name, id(getattr(found, name))) for name in found.__all__ if not name.startswith("__")}
 
@@ -50,5 +50,5 @@ def test_every_public_name_can_be_imported_from_the_package(package: ModuleType)
 
 
 def test_the_top_package_has_few_names() -> None:
-    """Every new user reads them: one more takes the place of another, or goes into a module, as txmsg.client.fence."""
+    """Every new user reads them: a further name replaces another or goes into a module, such as txmsg.client.fence."""
     assert len(txmsg.__all__) <= 36

@@ -1,4 +1,4 @@
-"""What retention drops and keeps, and when a segment is closed: decided without a database."""
+"""Retention without a database: dropped, kept and closed segments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = BrokerConfig(
 
 
 def closed(*ages_s: float, size_bytes: int = 0) -> list[SegmentRow]:
-    """Closed segments of these ages, and an open one."""
+    """Return closed segments of these ages, and an open one."""
     rows = [SegmentRow(place, "closed", False, _OPENED, age_s, size_bytes) for place, age_s in enumerate(ages_s, 1)]
     return [*rows, SegmentRow(len(rows) + 1, "open", False, _OPENED, 0.0, size_bytes)]
 
@@ -51,7 +51,7 @@ def test_segments_are_deleted_by_size_until_the_rest_fits() -> None:
 
 
 def test_no_segment_is_deleted_before_an_older_one() -> None:
-    """A clock that was set back makes ages disagree with the order; holes in a queue would stop its readers."""
+    """After a backward clock step ages disagree with the order; gaps in a queue would stop its readers."""
     assert past(closed(1.0, 99 * DAY_S, 1.0, 1.0)) == []
 
 
@@ -76,7 +76,7 @@ def test_unread_messages_are_waited_for_then_dropped_or_kept_by_topic_setting(
 
 
 def opened(age_s: float, size_bytes: int, *, before: int = 1) -> list[SegmentRow]:
-    """A segment that is open since age_s, after so many closed ones."""
+    """Return a segment that has been open for age_s, after so many closed ones."""
     return [*closed(*[1.0] * before)[:-1], SegmentRow(before + 1, "open", False, _OPENED, age_s, size_bytes)]
 
 

@@ -1,4 +1,4 @@
-"""Retries in memory. Nothing here waits: the clock is an argument."""
+"""Retries in memory. Nothing waits: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def wants_all(_queue_id: int, _tag: str | None) -> bool:
 
 
 def settle(box: Retries, offset: int, failure: DeliveryFailure | None, token: int = 4) -> list[int]:
-    """Settles a retry of queue 7; the offsets that came too late."""
+    """Settle a retry of queue 7 and return the offsets that came too late."""
     done, late = box.take_back(QueueId(7), token, [offset])
     box.settled(done, failure)
     return late
@@ -66,7 +66,7 @@ def test_retries_are_bounded_by_count_and_bytes() -> None:
 
 
 def chain(*offsets: int, key: str = "k") -> list[RetryRow]:
-    """Retries of an ordering key, as read together: the first has failed, the others wait behind it."""
+    """Return retries of an ordering key, as read together: the first has failed, the others wait behind it."""
     return [
         RetryRow(QueueId(7), int(offset == offsets[0]), 0, row(offset)._replace(ordering_key=key)) for offset in offsets
     ]

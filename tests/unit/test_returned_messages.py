@@ -1,4 +1,4 @@
-"""Messages that handlers return or yield: sent with the handler's transaction, and with nothing else. No broker."""
+"""Messages that handlers return or yield are sent only with the handler's transaction. Without a broker."""
 
 from __future__ import annotations
 

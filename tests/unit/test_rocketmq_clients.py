@@ -1,4 +1,4 @@
-"""Whom the gateway asks what became of a transaction, and for which topics it is attached."""
+"""Clients that the gateway checks for the outcome of a transaction, and the topics for which it is attached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HALF = ReceivedMessage("orders", b"x", id_bytes=bytes(16))
 
 
 class NoBrokers(Brokers):
-    """None to attach to."""
+    """A broker list without brokers."""
 
     def __init__(self) -> None:
         super().__init__(["none:1"])
@@ -42,7 +42,7 @@ def _attached(clients: GatewayClients, name: str, *topics: str) -> GatewayClient
 
 
 async def _asked(clients: GatewayClients, *able: GatewayClient) -> GatewayClient:
-    """Who of them is asked. It answers COMMIT."""
+    """Return the one of these clients that is checked. It answers COMMIT."""
     asking = asyncio.create_task(clients.ask("orders", _HALF))
     getting = [asyncio.create_task(client.commands.get()) for client in able]
     done, others = await asyncio.wait(getting, return_when=asyncio.FIRST_COMPLETED)

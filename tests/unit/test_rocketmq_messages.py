@@ -1,4 +1,4 @@
-"""Messages, tags, ids and handles of RocketMQ's clients as those of txmsg, and back."""
+"""Conversion of messages, tags, ids and handles of RocketMQ clients."""
 
 from __future__ import annotations
 

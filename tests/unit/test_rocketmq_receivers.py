@@ -1,4 +1,4 @@
-"""The answers that consumers get for messages whose broker does not answer."""
+"""Answers to consumers for messages of a silent broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEMBER = ClientSubscription("mail", "client-1", "orders")
 
 
 class Away(AnsweredBrokers):
-    """They do not answer. Of those that a client calls without a name, one may say who is there."""
+    """Silent brokers. Of those that a client calls without a name, one may tell which brokers exist."""
 
     said: RouteReply | None = None
 
@@ -42,7 +42,7 @@ async def away() -> AsyncIterator[Away]:
 
 
 async def _code(call: Awaitable[object]) -> pb.Code:
-    """The code that a client gets."""
+    """Return the code that a client gets."""
     try:
         late = await call
     except (CallRefused, TxmsgError) as exc:

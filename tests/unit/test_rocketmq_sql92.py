@@ -1,4 +1,4 @@
-"""SQL filters of RocketMQ: what they match, against SQLite, and what is refused, with its place."""
+"""SQL filters of RocketMQ: their matches, compared with SQLite, and the positions of syntax errors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 
 class Both(NamedTuple):
-    """One condition, in RocketMQ's syntax and in SQLite's."""
+    """A condition in RocketMQ's syntax and in SQLite's."""
 
     rocketmq: str
     sqlite: str

@@ -1,4 +1,4 @@
-"""Claims about the one loop of a process. Each runs in a separate process."""
+"""The event loop of a process. Each test runs in a separate process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _ALL = "gevent.monkey.patch_all()"
     ],
 )
 def test_a_gevent_patched_process_is_refused_with_a_remedy(before: str, after: str, told: str | None) -> None:
-    """No broker answers at port 1: who gets as far as that would get as far as a broker."""
+    """No broker listens at port 1: a call that is not refused would try to connect."""
     program = f"""
         import gevent, gevent.monkey
         {before or "pass"}

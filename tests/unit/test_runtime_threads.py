@@ -1,4 +1,4 @@
-"""Claims about the threads on which the user's functions run."""
+"""The threads on which user functions run."""
 
 from __future__ import annotations
 

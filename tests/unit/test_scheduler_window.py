@@ -1,4 +1,4 @@
-"""The window of the scheduler of delayed messages: from which due time on a look begins."""
+"""The window of the scheduler of delayed messages: the due time at which a scan starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EARLIER = NOON - timedelta(hours=1)
 
 @pytest.fixture
 def window() -> DueWindow:
-    """One whose first look has gone through noon."""
+    """A window whose first scan has reached noon."""
     window = DueWindow()
     with window.begin_scan() as first:
         assert first.since is None
@@ -24,7 +24,7 @@ def window() -> DueWindow:
 
 
 def begins(window: DueWindow) -> datetime | None:
-    """Where the next look begins. It finds nothing later."""
+    """Return the start of the next scan, which finds nothing later."""
     with window.begin_scan() as look:
         look.through = NOON
         return look.since

@@ -1,4 +1,4 @@
-"""What readers by one schema refuse in what was sent by another, by the schemas of models."""
+"""Compatibility of a reader's schema with a sender's, by the schemas of models."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_recursive_types_are_compared_completely() -> None:
 
 
 def test_a_union_is_compatible_if_one_member_reads_all_of_it() -> None:
-    """A problem found in a definition is found again when another choice refers to it."""
+    """A problem found in a definition is found again when another member refers to it."""
 
     def schema(article: type) -> Schema:
         first, second = ({"type": "object", "properties": {"line": {"$ref": "#/$defs/Line"}}} for _ in range(2))

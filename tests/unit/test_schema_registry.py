@@ -1,4 +1,4 @@
-"""Which version of a topic's schema may be registered after which, and the steps of a registration."""
+"""Registration of versions of a topic's schema: allowed successors, and steps."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_compatibility_is_one_of_four() -> None:
 
 
 class Registered:
-    """A broker's schemas. beaten_by: topics that others register just before we do."""
+    """The schemas of a broker. beaten_by: topics that others register just before."""
 
     def __init__(self, *beaten_by: Topic[Any]) -> None:
         self.kept: list[SchemaVersion] = []

@@ -1,4 +1,4 @@
-"""The users of the secured demo have the rights that their parts need, and not one more."""
+"""The users of the secured demo have exactly the rights that their processes need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.wire.v1 import metaq_pb2, txmsg_pb2
 _HALF = txmsg_pb2.SendRequest(group=SERVICE, half=True, batches=[txmsg_pb2.MessageColumns(topic=TOPIC)])
 _ATTACH = txmsg_pb2.ClientFrame(hello=txmsg_pb2.Hello(producer_group=SERVICE, fence_ids=[bytes(16)]))
 _NOTHING: Any = None
-"""For calls whose needs name nothing in the request."""
+"""For calls whose permission names no request field."""
 CALLS: dict[str, dict[str, Any]] = {
     SERVICE: {
         "Notify/Send": _HALF,
@@ -41,7 +41,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "operator": {"Cluster/Show": _NOTHING, "Topics/List": _NOTHING, "Groups/List": _NOTHING},
     "supervisor": {"Admin/Stats": _NOTHING},
 }
-"""By user: what its part asks for."""
+"""The calls of each user's process."""
 
 
 def allowed(user: str, rights: tuple[str, ...]) -> bool:

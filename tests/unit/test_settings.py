@@ -1,4 +1,4 @@
-"""The catalogue of settings: what a value may be, where it comes from, and what an error says."""
+"""The catalogue of settings: valid values, their sources, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One subscription to several topics: names, patterns, and payloads of which the topic decides. Without a broker."""
+"""A subscription to several topics: names, patterns, and payload types selected by topic. Without a broker."""
 
 from __future__ import annotations
 

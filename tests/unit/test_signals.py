@@ -1,4 +1,4 @@
-"""What signals do to a process that runs in the foreground, and to one that a supervisor ends."""
+"""Effects of signals on a foreground process, and on one that a supervisor ends."""
 
 from __future__ import annotations
 

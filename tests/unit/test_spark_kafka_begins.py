@@ -1,4 +1,4 @@
-"""Where a stream of Spark begins in partitions of Kafka, when it is to begin outside of what is kept."""
+"""Start positions of a Spark stream in Kafka partitions, outside of the available range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUE = LogQueue("t", 0)
 
 
 class Log:
-    """Keeps the queue offsets 1000 to 1099 at the places from `low` on."""
+    """A log that keeps the queue offsets 1000 to 1099 at the positions from `low` on."""
 
     def __init__(self, low: int) -> None:
         self._low = low

@@ -1,4 +1,4 @@
-"""Properties of librdkafka for Kafka's Java client."""
+"""Translation of librdkafka properties for Kafka's Java client."""
 
 from __future__ import annotations
 

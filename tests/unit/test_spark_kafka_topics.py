@@ -1,4 +1,4 @@
-"""Which topics of Kafka a read finds: those whose names in txmsg match."""
+"""Kafka topics that a read finds: those whose txmsg names match."""
 
 from __future__ import annotations
 

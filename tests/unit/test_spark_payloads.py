@@ -1,4 +1,4 @@
-"""The columns of payloads in Spark: of JSON Schemas as pydantic and msgspec make them, and as others write them."""
+"""The columns of payloads in Spark: from JSON Schemas of pydantic and msgspec, and from foreign ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLModel, whose Session is a session of SQLAlchemy: it needs nothing special."""
+"""SQLModel, whose Session is a SQLAlchemy session, needs nothing special."""
 
 from __future__ import annotations
 

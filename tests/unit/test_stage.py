@@ -1,4 +1,4 @@
-"""Processes of a demo, and what is said while they start."""
+"""Processes of a demo, and messages while they start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's setting synchronous_standby_names asks for, in all its forms."""
+"""All forms of PostgreSQL's setting synchronous_standby_names."""
 
 from __future__ import annotations
 

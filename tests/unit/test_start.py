@@ -1,4 +1,4 @@
-"""Where to begin, as values and as text."""
+"""Start positions, as values and as text."""
 
 from __future__ import annotations
 

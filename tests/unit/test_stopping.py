@@ -1,4 +1,4 @@
-"""Servers that stop while a client connects: the connection is closed, at whatever moment it comes."""
+"""Servers that stop while a client connects: the connection is closed at any moment."""
 
 from __future__ import annotations
 

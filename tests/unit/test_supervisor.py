@@ -1,4 +1,4 @@
-"""How a worker's supervisor handles processes that cannot start, die, grow, or write nonsense; none is real."""
+"""A worker's supervisor with simulated processes that cannot start, die, grow, or write invalid lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALLS = "txmsg_client_calls_total"
 
 
 class Child(ProcesslessChild):
-    """It says what the test has it say."""
+    """A child that prints the lines given by the test."""
 
     made: ClassVar[list[Child]] = []
     on_stop: ClassVar[Callable[[], object]] = staticmethod(lambda: None)
@@ -64,7 +64,7 @@ def supervisor(lines: list[str]) -> Supervisor:
 
 
 def starts(supervisor: Supervisor, children: list[Child], seconds: int) -> list[float]:
-    """When processes were started, as it looks each half second."""
+    """Return the times at which processes were started, with a step each half second."""
     found: list[float] = []
     for now in (n / 2 for n in range(2 * seconds)):
         before = len(children)

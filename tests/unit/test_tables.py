@@ -1,4 +1,4 @@
-"""The tables in a business database: made through whatever an application has."""
+"""Tables in a business database, created through any kind of engine or connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`txmsg.testing.handle`: handlers of an application called with messages, without a broker."""
+"""`txmsg.testing.handle`: handlers of an application are called with messages, without a broker."""
 
 from __future__ import annotations
 

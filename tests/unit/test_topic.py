@@ -1,4 +1,4 @@
-"""Topics that know the type of their payloads: what is sent, what is read back, and what is refused."""
+"""Topics with a payload type: sent payloads, read payloads, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load of the trade dashboard is the same for the same seed, and has the shape of the day."""
+"""The load of the trade dashboard depends only on the seed, and has the shape of the day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the day of trades waits for what does not move."""
+"""The stall timeout of the day of trades."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.ops.demo.trades.stage import TradeStage
 
 
 class Starting(ProcesslessChild):
-    """A process that was killed, and starts again: what it counts moves when it is ready."""
+    """A killed process that starts again: its counts move when it is ready."""
 
     has_started = False
 

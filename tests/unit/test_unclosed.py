@@ -1,4 +1,4 @@
-"""What the tests themselves are told of connections that are left open, on each Python."""
+"""Reports of unclosed connections to the tests themselves, on each Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of an exception that a user's function raised."""
+"""The stored text of an exception of a user function."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_the_text_of_an_exception_shows_only_frames_of_the_user(
 
 
 class Handler:
-    """An object that is called as a coroutine function is, such as that of `idempotent`."""
+    """An object with an async call, such as that of `idempotent`."""
 
     async def __call__(self, argument: object) -> None:
         pass
@@ -107,7 +107,7 @@ def test_an_exception_raised_by_txmsg_shows_its_location() -> None:
 
 
 def raised(call: Callable[[], object]) -> Exception:
-    """The exception that it raises, without the frame of this function."""
+    """Return the exception that it raises, without the frame of this function."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - it is the test's own
         call()
     return caught.value.with_traceback(caught.tb.tb_next)
@@ -152,7 +152,7 @@ def test_a_message_whose_handler_returned_unfinished_work_is_not_handled(kind: s
 
 
 class EffectsLater:
-    """An object that is called as a coroutine function, and returns another coroutine."""
+    """An object with an async call that returns another coroutine."""
 
     def __init__(self) -> None:
         self.is_done = False

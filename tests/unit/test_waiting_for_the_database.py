@@ -1,4 +1,4 @@
-"""Whether a broker that starts waits for its database: decided from the error that it met, not from how it is now."""
+"""A starting broker waits for its database depending on the error that it met, not on the present state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txmsg.broker.migrate import may_pass
 from txmsg.errors import StorageError
 
 NOWHERE = "postgresql://notify@/notify?host=/nowhere"
-"""Asked, it says "no response": then waiting helps."""
+"""An address whose ping reports "no response": then waiting helps."""
 AT = 'connection failed: connection to server at "db", port 5432 failed: '
 
 

@@ -1,4 +1,4 @@
-"""The in-flight window. Nothing here waits: the clock is an argument."""
+"""The in-flight window. Nothing waits: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def rows(start: int, end: int) -> list[StoredRow]:
 
 
 def ack(window: InFlightWindow, *offsets: int, token: int = 1) -> list[int]:
-    """Acknowledges; the offsets that came too late."""
+    """Acknowledge offsets and return those that came too late."""
     return window.ack(token, offsets)
 
 
 def refuse(window: InFlightWindow, failure: DeliveryFailure, *offsets: int, token: int = 1) -> list[int]:
-    """Refuses; the offsets that came too late."""
+    """Refuse offsets and return those that came too late."""
     done, late = window.take_back(token, offsets)
     window.fail(done, failure)
     return late
 
 
 def expire(window: InFlightWindow, now: float) -> int:
-    """Fails what was not acknowledged in time, and tells how many."""
+    """Expire messages not acknowledged in time and return their number."""
     late = window.expire(now)
     for _, offsets, _ in late:
         window.fail(offsets, DeliveryFailure(EXPIRED))

@@ -1,4 +1,4 @@
-"""Ordering keys in the in-flight window, on its own. Nothing here waits."""
+"""Ordering keys in the in-flight window alone. Nothing waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txmsg.wire.tags import parse_tags
 
 
 def keyed(start: int, *keys: str | None, tag: str | None = None) -> list[StoredRow]:
-    """Messages from offset `start`, one for each key."""
+    """Return messages from offset `start`, one for each key."""
     return [
         StoredRow(Offset(start + n), bytes(16), 0, None, tag, None, b"body", 0, 0, key) for n, key in enumerate(keys)
     ]
@@ -81,7 +81,7 @@ def test_a_requested_retry_waits_for_the_delivered_message_of_its_key() -> None:
 
 
 def run(window: InFlightWindow, count: int, *, token: int = 1, wanted: str = "*") -> list[int]:
-    """Takes messages, several of a key at once."""
+    """Take messages, several of a key at once."""
     mine = parse_tags(wanted)
     rows = window.take_rows(
         QueueFetch(count, LARGE, wanted=mine, wanted_by_any=parse_tags("*"), in_runs=True),

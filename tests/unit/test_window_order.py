@@ -1,4 +1,4 @@
-"""The order of ordering keys under any interleaving: of several consumers, failures, pauses, and ends of the broker."""
+"""The order of ordering keys under any interleaving of consumers, failures, pauses and broker deaths."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DEAD = DeliveryFailure("never", is_final=True)
 
 @dataclass
 class World:
-    """A queue, its window, and a table `retry` that does what the database would do."""
+    """A queue, its window, and a table `retry` that acts as the database would."""
 
     keys: list[str | None]
     window: InFlightWindow = field(init=False)
     out: dict[int, int] = field(default_factory=dict)
-    """What consumers have: the token of each offset."""
+    """Messages held by consumers: the token of each offset."""
     retries: set[int] = field(default_factory=set)
     seen: list[int] = field(default_factory=list)
     """The first retry of each key, as read from the table a moment ago."""
@@ -61,7 +61,9 @@ class World:
             assert all(self.keys[n] in blocked for n in left), f"{left} do not come along with {taken}"
 
     def check(self, offset: int) -> None:
-        """It may be delivered now: it is nowhere else, and all before it of its key is done, or with that consumer."""
+        """Check that it may be delivered now: it is nowhere else, and all before it of its key is done, or with that
+        consumer.
+        """
         assert offset not in self.out
         assert offset not in self.done
         if (key := self.keys[offset]) is not None:
@@ -71,7 +73,8 @@ class World:
             assert not others, f"{offset} comes while {others} are with another consumer"
 
     def check_followers(self, blocked: Collection[str], followers: Collection[int]) -> None:
-        """A key is blocked while a message of it is in the table or on its way there; what follows, follows a failure.
+        """Check that a key is blocked while its messages are in the table or on the way there, and that followers
+        follow a failure.
 
         blocked, followers: before the step.
         """
@@ -112,7 +115,7 @@ class World:
         self.out = {n: token for n, token in self.out.items() if not self.window.renew(token, [n], 0)}
 
     def put_back(self, n: int) -> None:
-        """A whole reply is lost."""
+        """Lose a whole reply."""
         if self.out:
             token = sorted(set(self.out.values()))[n % len(set(self.out.values()))]
             back, late = self.window.take_back(token, [each for each, given in self.out.items() if given == token])
@@ -121,7 +124,7 @@ class World:
             self.window.unread(back)
 
     def write(self) -> None:
-        """The failures are stored; those that are final are dead. Keys of which nothing is stored any more are free."""
+        """Store the failures; final ones become dead letters. Keys without stored messages are unblocked."""
         failing = self.window.failing()
         keys = self.window.keys_of(failing)
         dead = {offset for offset, failure in failing.items() if failure.is_final}
@@ -131,14 +134,14 @@ class World:
         self.free(keys)
 
     def look(self) -> None:
-        """The first retry of each key is read, and handed out later, by `retry`."""
+        """Read the first retry of each key, which `retry` delivers later."""
         heads: dict[str | None, int] = {}
         for offset in sorted(self.retries):
             heads.setdefault(self.keys[offset] or str(offset), offset)
         self.seen = list(heads.values())
 
     def retry(self) -> None:
-        """Messages read before are delivered and processed, unless their key is busy."""
+        """Deliver and process messages read before, unless their key is busy."""
         self.token += 1
         for offset in self.seen:
             if (key := self.keys[offset]) is None or self.window.block(key):
@@ -153,7 +156,7 @@ class World:
         self.window.unblock(key for key in {*self.window.blocked_keys(), *keys} if key not in left)
 
     def crash(self) -> None:
-        """Another broker begins with what is written, when the time of all that is out is over."""
+        """Let another broker begin with the written state, when all visibility timeouts are over."""
         next_offset, acked, _ = self.window.progress()
         blocked = {key for offset in self.retries if (key := self.keys[offset])}
         self.window = InFlightWindow(next_offset, acked, count_max=COUNT_MAX, blocked_keys=blocked)
@@ -175,7 +178,7 @@ def test_any_interleaving_keeps_each_key_in_order_and_loses_nothing(seed: int) -
 
 
 def play_to_the_end(seed: int) -> None:
-    """A history of a queue, the same for the same seed. AssertionError if a message is lost or comes too early."""
+    """Play a history of a queue, the same for the same seed. AssertionError if a message is lost or comes too early."""
     random_ = random.Random(seed)
     keys = random_.choices(["a", "b", None], (6, 2, 1), k=random_.randint(4, 24))
     world = World(keys)
@@ -230,7 +233,7 @@ def _play(world: World, step: str, n: int) -> None:
 @settings(max_examples=100)
 @given(keys=st.lists(KEYS, min_size=1, max_size=12))
 def test_messages_of_other_keys_are_never_delayed(keys: list[str | None]) -> None:
-    """While one key fails, everything else that fits the window can be taken, without any answer for that key."""
+    """While one key fails, all other messages that fit the window can be taken without any answer for that key."""
     world = World(["x", *keys])
     world.window = InFlightWindow(0)
     world.read(len(world.keys))

@@ -1,4 +1,4 @@
-"""What commands print of headers and bodies that brokers withhold: why, rather than nothing."""
+"""Output of commands for withheld headers and bodies: the reason, rather than nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running handlers: how many at once, in which order, what a link is notified of, when the loop gets its turn."""
+"""Running handlers: concurrency, order, notifications of a link, and turns of the event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 class Told(Deliveries):
-    """Records what it is told, and tells no broker."""
+    """Records its notifications and does not call a broker."""
 
     def __init__(self) -> None:
         self.acked: list[int] = []
@@ -53,7 +53,7 @@ class Told(Deliveries):
         return offset not in self.lost
 
     async def until(self, count: int) -> None:
-        """Returns when it was told of so many messages."""
+        """Return when so many messages were settled."""
         async with asyncio.timeout(DEADLINE_S):
             while len(self.acked) + len(self.refused) + self.dropped < count:
                 self._told.clear()
@@ -75,7 +75,7 @@ _SEEN: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="not
 
 
 class Series(MessageRun):
-    """A run of several messages that notes what it is asked and told; over when `goes_on` says no."""
+    """A run of several messages that records its calls; it ends when `goes_on` is False."""
 
     def __init__(
         self, call: Callable[[ReceivedMessage], Any], count: int, *, goes_on: Callable[[], bool] = lambda: True
@@ -120,7 +120,7 @@ async def working(count: int) -> AsyncIterator[tuple[Workers[MessageDelivery], T
 
 
 def as_kind(kind: str, call: Callable[[ReceivedMessage], None]) -> Callable[[ReceivedMessage], Any]:
-    """The handler as `async def` for workers on the loop."""
+    """Return the handler as `async def` for workers on the event loop."""
 
     async def call_async(message: ReceivedMessage) -> None:
         call(message)
@@ -133,7 +133,7 @@ KINDS = pytest.mark.parametrize("kind", ["loop", "threads"])
 
 @KINDS
 async def test_context_variables_of_a_handler_do_not_leak_into_the_next_run(kind: str) -> None:
-    """A run is a queue's: another queue's must not act for the user, or in the trace, of the former."""
+    """A run belongs to a queue: another queue's must not act for the user, or in the trace, of the former."""
     seen: list[str] = []
 
     def call(message: ReceivedMessage) -> None:
@@ -204,7 +204,7 @@ class Mute(Exception):
 
 
 class Panic(BaseException):
-    """As those of libraries in Rust."""
+    """A panic, as raised by libraries in Rust."""
 
 
 @KINDS
@@ -567,7 +567,7 @@ async def test_threads_never_exceed_the_limit_while_it_changes() -> None:
 
 
 class Unspeakable:
-    """Of an exception whose words are not to be had."""
+    """Mixin of exceptions whose text cannot be read."""
 
     def __init__(self, message: ReceivedMessage) -> None:
         self.message = message

@@ -1,4 +1,4 @@
-"""The business database of a service, and its engines. Each engine has one connection."""
+"""The business database of a service and its engines with one connection each."""
 
 from __future__ import annotations
 

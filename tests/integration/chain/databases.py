@@ -1,4 +1,4 @@
-"""Business databases of a chain: those that its services know, looked at by plain SQL."""
+"""Business databases of services in a chain, inspected by plain SQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ASYNC = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite", "mar
 
 
 class BusinessDatabase:
-    """One with the table `paid`, of payments by the id of their order."""
+    """A database with the table `paid`: payments by order id."""
 
     def __init__(self, kind: str, request: pytest.FixtureRequest, directory: Path) -> None:
         self.kind = kind
@@ -29,16 +29,16 @@ class BusinessDatabase:
 
     @property
     def async_url(self) -> str:
-        """For an AsyncEngine."""
+        """The URL for an AsyncEngine."""
         return make_url(self.url).set(drivername=_ASYNC[self.kind]).render_as_string(hide_password=False)
 
     def execute(self, sql: str) -> list[tuple[object, ...]]:
-        """What a statement gives in a transaction of its own, which commits."""
+        """Execute a statement in its own committed transaction and return its rows."""
         engine = create_engine(self.url, poolclass=NullPool)
         with engine.begin() as connection:
             result = connection.execute(text(sql))
             return [tuple(row) for row in result] if result.returns_rows else []
 
     def paid(self) -> list[tuple[object, ...]]:
-        """All payments."""
+        """Return all payments."""
         return self.execute("select order_id, amount from paid order by order_id, amount")

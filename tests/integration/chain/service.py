@@ -1,4 +1,4 @@
-"""A service that pays orders, and ends at a step: a program for tests.
+"""A service that pays orders and ends at a given step: a program for tests.
 
     python -m tests.integration.chain.service KIND URL BROKER STEP PLANT [LOG]
 
@@ -33,7 +33,7 @@ VISIBILITY_TIMEOUT_S: Final = 2
 
 
 class Ending:
-    """Ends the process at its step."""
+    """Ends the process at the given step."""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -52,7 +52,7 @@ class Ending:
         self.at("told")
 
     def watch(self, app: Txmsg) -> None:
-        """Once the handler is subscribed and the application has made what sends."""
+        """Install the step hooks, after the handler is subscribed and the application has its producer."""
         app.middleware(self.around)
         hooks = app._producer_of("the test").hooks
         hooks.before_half = lambda: self.at("fence")
@@ -81,7 +81,7 @@ def service(url: str, broker: str, ending: Ending, plant: str, log: str | None) 
 
 
 def recorded_apart(engine: Engine) -> Any:
-    """Writes the row of the inbox, and commits it before anything else is done."""
+    """Write the row of the inbox and commit it before anything else: a planted defect."""
 
     def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
         with engine.begin() as connection:

@@ -33,7 +33,7 @@ def engine(database: BusinessDatabase) -> Iterator[Engine]:
 
 
 def begin_immediate(engine: Engine) -> None:
-    """As SQLAlchemy's documentation has it, for SQLite."""
+    """Begin transactions with BEGIN IMMEDIATE on SQLite, as SQLAlchemy's documentation recommends."""
 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _: object) -> None:
@@ -167,7 +167,7 @@ def test_a_redelivery_after_the_commit_has_no_effect(
 
 
 def handle_again(app: Txmsg, message: ReceivedMessage) -> None:
-    """As the consumer of another process would, to which it is delivered."""
+    """Handle a message again, as after redelivery to another process."""
     from txmsg.testing import handle
 
     handle(app, message, group="payment")

@@ -1,4 +1,4 @@
-"""Messages that leave with a transaction which somebody else has begun, and ends."""
+"""Messages sent with a transaction that the application begins and ends itself."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_rollback_sends_nothing_and_a_rolled_back_savepoint_drops_its_messages
 def test_statements_on_the_connection_of_a_session_commit_with_its_messages(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
-    """The way out for code that has a connection, which cannot be joined."""
+    """This is the remedy for code that has only a connection, which cannot be joined."""
     with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
         with session.begin():
             session.connection().execute(PAY, {"id": 1})
@@ -134,7 +134,7 @@ def test_a_commit_that_fails_after_the_halves_is_resolved_by_the_check_back(
 def test_a_commit_of_an_aborted_transaction_sends_nothing(
     broker: BrokerProcess, database: BusinessDatabase, engine: Engine, notify_url: str
 ) -> None:
-    """PostgreSQL answers such a COMMIT by rolling back, without an error."""
+    """PostgreSQL answers such a COMMIT with a rollback, without an error."""
     with Txmsg(broker.address, group="shop", database=engine) as app, Session(engine) as session:
         app.join(session).send("order.paid", {"order_id": 1})
         session.execute(PAY, {"id": 1})

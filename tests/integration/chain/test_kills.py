@@ -1,4 +1,4 @@
-"""A service that is killed at every step of a transaction: what it wrote and sent is there once, by plain SQL."""
+"""A service killed at every step of a transaction: its effects and messages exist once, by plain SQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ select t.name, m.key, count(*), count(distinct (m.transaction_id, m.n))
 
 
 class World:
-    """The two databases, and the service between them.
+    """The two databases and the service between them.
 
     log: where the service reads orders, if not from the broker.
     """
@@ -82,7 +82,7 @@ class World:
             producer.send_many(orders)
 
     def is_done(self) -> bool:
-        """Whether all orders are acknowledged, or dead, and nothing is undecided."""
+        """Return True if all orders are acknowledged or dead and nothing is undecided."""
         return self._are_handled() and self.notify("select count(*) from txmsg.half_message") == [(0,)]
 
     def _are_handled(self) -> bool:
@@ -95,7 +95,7 @@ class World:
         return not any(each.waiting or each.late for each in placed)
 
     def wrong(self) -> list[tuple[str, object]]:
-        """What the databases hold otherwise than once."""
+        """Return the effects and messages that do not exist exactly once."""
         wanted: dict[str, object] = {
             "paid": [(id, 7) for id in range(ORDERS)],
             "sent": [(topic, str(id), 1, 1) for topic in ("order.paid", "order.thanked") for id in range(ORDERS)],
@@ -126,7 +126,7 @@ def world_of_log(
 
 
 def killed_and_started_again(world: World, kind: str, step: str, plant: str = "none") -> None:
-    """The service dies once; another process then finishes the work."""
+    """Let the service die once; another process then completes the work."""
     world.place_orders()
     with world.service(kind, step, plant) as dying:
         assert dying.wait(WAIT_S) == -signal.SIGKILL
@@ -151,7 +151,7 @@ def test_kills_at_every_step_leave_effects_and_messages_once(world: World, kind:
 @pytest.mark.parametrize("database", ["postgresql"])
 @pytest.mark.parametrize("kind", ["def", "async"])
 def test_kills_at_every_step_of_log_handlers_leave_effects_and_messages_once(world_of_log: World, kind: str) -> None:
-    """The step "told" is the one between the commit and the offset of the log."""
+    """The step "told" is between the commit and the commit of the log offset."""
     test_kills_at_every_step_leave_effects_and_messages_once(world_of_log, kind)
 
 

@@ -1,4 +1,4 @@
-"""How tests connect by each driver: as an application does that has no SQLAlchemy."""
+"""Connections of each driver, as an application without SQLAlchemy opens them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FIXTURE_OF: Final = {
 
 
 def address_of(driver: str, request: Any, tmp_path: Path) -> str:
-    """Of a fresh database: a URL, or the path of a file."""
+    """Return the address of a fresh database: a URL, or the path of a file."""
     fixture = FIXTURE_OF.get(driver.removesuffix("-async"))
     return str(tmp_path / "business.db") if fixture is None else request.getfixturevalue(fixture)
 
 
 def connecting(driver: str, address: str) -> Connect:
-    """A function that opens a connection, `async def` for asyncio."""
+    """Return a function that opens a connection, `async def` for asyncio."""
 
     async def connect_async() -> Any:
         match driver:

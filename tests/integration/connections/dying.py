@@ -1,4 +1,4 @@
-"""An application that is killed in a transactional call: `python -m tests.integration.connections.dying`.
+"""An application killed in a transactional call: `python -m tests.integration.connections.dying`.
 
 Arguments: driver, address of its database, address of a broker, and when it dies: "inside", or "after" the commit.
 """

@@ -1,4 +1,4 @@
-"""The project's own fences as stores of the contract: of SQLAlchemy's sessions, and of connections of drivers."""
+"""The project's fences as stores of the contract: SQLAlchemy sessions and driver connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWNER = "the test"
 
 
 class SessionStore(FenceStore[Session]):
-    """Sessions, as the flows use them."""
+    """Sessions as used by the flows."""
 
     def __init__(self, engine: Engine) -> None:
         self._fence = Fence(engine)
@@ -69,7 +69,7 @@ class ConnectionStore(FenceStore[Any]):
 
 
 class AsyncConnectionStore(AsyncFenceStore[Any]):
-    """The same of drivers for asyncio."""
+    """Connections of asyncio drivers."""
 
     def __init__(self, connect: AsyncConnect) -> None:
         self._connect = connect

@@ -1,4 +1,4 @@
-"""The decorators on connections of drivers, with a broker: as an application without SQLAlchemy has them."""
+"""The decorators on driver connections, with a broker, as in an application without SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _drivers(*names: str) -> list[Any]:
 
 
 class Business:
-    """A business database: looked at, and prepared, by the synchronous driver."""
+    """A business database, prepared and inspected with the synchronous driver."""
 
     def __init__(self, driver: str, address: str) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""The contract of a fence, held by each of the project's own, on real databases: whatever is done inside."""
+"""Each of the project's fences keeps the fence contract on real databases, whatever happens inside."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAKE = "create table effects (name varchar(80) primary key)"
 
 
 class _OfConnections(FenceStoreContract):
-    """SQL by which the connection's driver is led astray."""
+    """SQL that tries to mislead the fence through the connection of a driver."""
 
     connect: Connect
     dialect: str
@@ -56,7 +56,7 @@ class _OfConnections(FenceStoreContract):
         await _awaited(connection.close())
 
     def sql(self, *statements: str) -> Callable[[Any], Any]:
-        """Sends them, and catches what comes of it, as careless code does."""
+        """Execute the statements and swallow their errors, as careless code does."""
         return lambda connection: self._send(connection, *statements)
 
     def _send(self, connection: Any, *statements: str) -> Any:

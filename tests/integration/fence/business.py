@@ -1,4 +1,4 @@
-"""What the tests of the fence stand on: business databases with one table of their own, users."""
+"""Business databases for tests of the fence, with one table, users."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ _UNKNOWN_THREAD = 1094
 
 
 def kill(engine: Engine, connection_id: int) -> None:
-    """Ends a connection of the server, if it is there; its transaction is over then on PostgreSQL, on MariaDB soon."""
+    """End a connection of the server, if it exists; PostgreSQL ends its transaction at once, MariaDB soon."""
     with engine.connect() as connection:
         kill_by(connection, connection_id)
 
 
 def kill_by(connection: Connection, connection_id: int) -> None:
-    """The same by a connection."""
+    """End a connection of the server over another connection."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("select pg_terminate_backend(:id, 60000)"), {"id": connection_id})
         return
@@ -88,14 +88,14 @@ def kill_by(connection: Connection, connection_id: int) -> None:
 
 
 def message(transaction_id: TransactionId) -> ReceivedMessage:
-    """What a listener is asked about."""
+    """Return the message of a check."""
     return ReceivedMessage("user.registered", b"", id_bytes=transaction_id.bytes)
 
 
 def place_by_both_flows(
     address: str, listener: FenceCheckListener, sessions: Callable[[], Session], order: Callable[[int], object]
 ) -> None:
-    """Adds orders 1 and 2 with a message for topic order each: by a decorated function, and by a late transaction."""
+    """Add orders 1 and 2 with a message for topic order each: by a decorated function and by a late transaction."""
     with Producer(address, group="g", timeout_s=WAIT_S, check_listener=listener) as producer:
 
         @transactional_message(producer, topic="order", session=sessions)

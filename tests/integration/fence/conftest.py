@@ -1,4 +1,4 @@
-"""The business databases: PostgreSQL, MariaDB, and SQLite with either journal."""
+"""Business databases: PostgreSQL, MariaDB, and SQLite with either journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVERS = ("postgresql", "mariadb")
 
 
 def make_business(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a fresh database with the table users and nothing of the fence."""
+    """Create a fresh database with the table users and without the fence, and return its URL."""
     if name == "postgresql":
         url: str = request.getfixturevalue("database_url").replace("postgresql:", "postgresql+psycopg:", 1)
     elif name == "mariadb":
@@ -38,7 +38,7 @@ def business_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["postgresql", "asyncpg", "mariadb", "sqlite"])
 def async_url(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[str]:
-    """The same for each driver of asyncio."""
+    """The URL of a fresh business database for each asyncio driver."""
     if request.param == "asyncpg":
         yield make_business("postgresql", request, tmp_path).replace("+psycopg:", "+asyncpg:")
         return
@@ -50,9 +50,9 @@ def async_url(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.Log
 
 
 def close_what_aiomysql_left() -> None:
-    """It leaves the socket of a connection that was killed or cancelled to the garbage collector.
+    """Collect the sockets that aiomysql leaves of killed or cancelled connections.
 
-    Which would say so in whichever test it comes to.
+    They would otherwise warn in an unrelated test.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -77,7 +77,7 @@ def fence(engine: Engine) -> Fence:
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """A database of a server, with the fence's tables."""
+    """A database of a server with the fence tables."""
     engine = create_engine(make_business(request.param, request, tmp_path))
     create_tables(engine)
     yield engine

@@ -1,4 +1,4 @@
-"""Business transactions against checks, at random moments, again and again; then the books are compared.
+"""Business transactions race against checks at random moments, repeatedly; then the results are compared.
 
 A race is one transaction id. Its business transaction writes the fence row and a row of users, and then commits, rolls
 back, loses its connection, is cancelled, or is never begun; two checks ask meanwhile, on other connections. The seed
@@ -37,7 +37,7 @@ _ERRORS = (SQLAlchemyError, pymysql.err.Error, asyncpg.InternalClientError)
 
 
 class Ending(StrEnum):
-    """What the business transaction is about to do."""
+    """The planned end of the business transaction."""
 
     COMMIT = "commit"
     COMMIT_AFTER_SAVEPOINT = "commit after a savepoint rolled back"
@@ -48,7 +48,7 @@ class Ending(StrEnum):
 
 
 class Said(StrEnum):
-    """What the business transaction knows of its end."""
+    """The outcome known to the business transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -59,7 +59,7 @@ class Said(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Race:
-    """The plan, and what came of it."""
+    """The plan of a race and its results."""
 
     id: TransactionId
     ending: Ending
@@ -75,7 +75,7 @@ class Race:
     effect: bool = False
 
     def problem(self) -> str | None:
-        """What must not have happened."""
+        """Return the violation in this race, if any."""
         known = {Said.COMMITTED: COMMIT, Said.IN_DOUBT: self.final}.get(self.said, ROLLBACK)
         if (self.final is COMMIT) != self.effect:
             return f"the fence says {self.final.name}, its effect is {'' if self.effect else 'not '}there: {self}"
@@ -91,7 +91,7 @@ def problems(races: Sequence[Race]) -> list[str]:
 
 
 def report(races: Sequence[Race]) -> str:
-    """How many of each kind."""
+    """Return the number of races of each kind."""
     ends = Counter(f"{race.ending} -> {race.said} -> {race.final.name}" for race in races)
     answers = Counter(answer.name for race in races for answer in race.answers)
     lines = [f"  {count:6} {name}" for name, count in sorted(ends.items())]
@@ -139,7 +139,7 @@ def _said_by(error: BaseException, *, committing: bool) -> Said:
 
 
 def run_sync(url: str, count: int, seed: int) -> list[Race]:
-    """Runs them in threads, and settles each."""
+    """Run the races in threads and settle each."""
     business, checks = (create_engine(url, pool_size=_AT_ONCE * 3, pool_timeout=60) for _ in range(2))
     fence = Fence(checks)
     create_tables(business)
@@ -226,7 +226,7 @@ def _look_for_effects(engine: Engine, races: Sequence[Race]) -> None:
 
 
 async def run_async(url: str, checks_url: str, count: int, seed: int) -> list[Race]:
-    """Runs them as tasks by the asyncio driver of `url`; kills and settles by the blocking one of `checks_url`."""
+    """Run the races as tasks with the asyncio driver of `url`; kill and settle by the blocking one of `checks_url`."""
     business, checks = (create_async_engine(url, pool_size=_AT_ONCE * 3, pool_timeout=60) for _ in range(2))
     blocking = create_engine(checks_url)
     fence = AsyncFence(checks)

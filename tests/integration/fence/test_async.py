@@ -1,4 +1,4 @@
-"""The fence with an AsyncEngine, by each driver."""
+"""The fence with an AsyncEngine and each driver."""
 
 from __future__ import annotations
 

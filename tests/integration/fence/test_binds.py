@@ -1,4 +1,4 @@
-"""Sessions that choose a connection for each statement: by `binds=`, or by a `get_bind` of the application."""
+"""Sessions that choose a connection for each statement, by `binds=` or by a custom `get_bind`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def replica(tmp_path: Path) -> Iterator[Engine]:
-    """The database that sessions read from when they route their statements. It has no tables."""
+    """A database from which routing sessions read. It has no tables."""
     engine = create_engine(f"sqlite:///{tmp_path / 'replica.db'}", **POOL_OF_ONE)
     yield engine
     engine.dispose()

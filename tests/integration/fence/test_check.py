@@ -1,4 +1,4 @@
-"""What a check answers: of a transaction in each of its states, and what it leaves behind."""
+"""Checks of transactions in each of their states, and their side effects."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_transaction_that_rolls_back_while_the_check_waits_for_it_is_answered_
 def _check_during(
     engine: Engine, fence: Fence, monkeypatch: pytest.MonkeyPatch, *, commit: bool
 ) -> list[TransactionState]:
-    """Ends a transaction once a check is about to insert its rollback row, having seen nothing before."""
+    """End a transaction when a check, having seen no row, is about to insert its rollback row."""
     inserting = threading.Event()
     original = check_steps._insert_rollback
 

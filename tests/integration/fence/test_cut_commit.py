@@ -1,4 +1,4 @@
-"""COMMIT whose reply never comes: the message follows the transaction, whatever the caller was told."""
+"""A COMMIT without a reply: the message follows the transaction, whatever the caller was told."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txmsg.message import Message, ReceivedMessage, TransactionId, TransactionSt
 
 @pytest.fixture
 def proxy(postgres_engine: Engine) -> Iterator[PostgresProxy]:
-    """Before the business database; checks go past it."""
+    """A proxy in front of the business database; checks bypass it."""
     with PostgresProxy(postgres_engine.url.render_as_string(hide_password=False)) as proxy:
         yield proxy
 
@@ -48,12 +48,12 @@ def at_commit(proxy: PostgresProxy, verdict: Verdict) -> None:
 
 
 def settled(notify_url: str, *, leaving: int = 0) -> None:
-    """Waits until so many halves are undecided."""
+    """Wait until so many halves are undecided."""
     until(lambda: half_count(notify_url) == leaving)
 
 
 def agree(engine: Engine, notify_url: str, *, committed: bool) -> None:
-    """Waits until nothing is undecided; then the row and the message are both there, or neither is."""
+    """Wait until nothing is undecided; then check that row and message both exist or neither does."""
     settled(notify_url)
     assert (users_count(engine), message_count(notify_url)) == (int(committed), int(committed))
 
@@ -134,7 +134,7 @@ def test_a_rolled_back_savepoint_keeps_fence_row_and_message(
 
 
 async def _cancelled_while_held(address: str, proxy: PostgresProxy, checks_url: str, verdict: Verdict) -> None:
-    """Cancels the call while its COMMIT is under way, and then lets COMMIT through, or not."""
+    """Cancel the call during its COMMIT, and then forward or drop the COMMIT."""
     engine, checks = create_async_engine(proxy.url), create_async_engine(checks_url)
     sessions = async_sessionmaker(engine)
     listener = FenceCheckListener(checks)
@@ -199,7 +199,7 @@ def test_a_function_that_writes_two_databases_is_resolved_by_that_of_its_session
 
 
 class _Recording(FenceCheckListener):
-    """Remembers what it was asked about."""
+    """A listener that records its checks."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)

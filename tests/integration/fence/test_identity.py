@@ -1,4 +1,4 @@
-"""The tables of the fence, and which fence it is."""
+"""The tables of the fence and its identity."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_tables_are_created_at_any_isolation_level(business_url: str, isolation_
 def test_a_started_producer_answers_checks_only_for_its_announced_fence(
     broker: BrokerProcess, engine: Engine, fence: Fence
 ) -> None:
-    """Its URL leads to a copy meanwhile, which has another fence id: nobody knows what happened in the original."""
+    """Its URL leads to a copy with another fence id: the copy does not know the original's transactions."""
     listener = FenceCheckListener(engine)
     with Producer(broker.address, group="g", check_listener=listener):
         on_engine(engine, renew_fence_id)

@@ -1,4 +1,4 @@
-"""The inbox on each database: once for each request, and no message in the way of another one."""
+"""The inbox on each database: one effect per request, and no conflict between messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.client import idempotent
 from txmsg.message import ReceivedMessage, new_transaction_id
 
 GENERATIONS = [(0, True), (0, False), (2, True), (1, False), (0, False), (2, False), (3, True)]
-"""The generations with which one message is delivered, in this order, and whether each is handled."""
+"""The generations of deliveries of one message, in order; True if the delivery is handled."""
 
 
 def message() -> ReceivedMessage:
@@ -20,7 +20,7 @@ def message() -> ReceivedMessage:
 
 
 def recorded(engine: Engine) -> list[int]:
-    """The generation of each message."""
+    """Return the generation of each message."""
     with engine.connect() as connection:
         return list(connection.scalars(select(inbox_table.c.generation).order_by(inbox_table.c.generation)))
 
@@ -70,7 +70,7 @@ def test_a_request_whose_handler_fails_is_not_recorded(engine: Engine) -> None:
 
 
 def test_transactions_of_different_messages_do_not_conflict_under_serializable(server: Engine) -> None:
-    """Three at once, of which the last one commits first: each read of the first two would be overtaken."""
+    """Three transactions overlap and the last commits first: each read of the first two would be invalidated."""
     serializable = server.execution_options(isolation_level="SERIALIZABLE")
 
     def handled(generation: int, *, within: int) -> None:

@@ -1,4 +1,4 @@
-"""Lists that are handled in one transaction: each message once, and one that fails fails alone."""
+"""Batches handled in one transaction: each message once, and a failing message fails alone."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_control_exception_for_the_whole_batch_is_tried_once(tables: Engine) -
 
 
 def test_an_unavailable_database_is_tried_once(tables: Engine) -> None:
-    """Also where it goes away while the messages are tried one by one."""
+    """It is also tried once if it fails while messages are handled one by one."""
     opened: list[int] = []
     failing_from = 1
 
@@ -127,7 +127,7 @@ def test_an_unavailable_database_is_tried_once(tables: Engine) -> None:
 
 
 def test_a_statement_that_fails_for_one_message_fails_only_that_message(tables: Engine) -> None:
-    """Drivers call many of them OperationalError, as they do a database that is away."""
+    """Drivers raise OperationalError for many such errors, as for an unavailable database."""
 
     def store_or_break(session: Session, given: list[ReceivedMessage]) -> None:
         for message in given:
@@ -148,7 +148,7 @@ def test_results_of_single_messages_are_refused(tables: Engine) -> None:
 
 
 def test_batches_that_share_messages_do_not_deadlock(tables: Engine) -> None:
-    """In any order: each message takes effect once, and what waited for another list is left out."""
+    """Each message takes effect once in any order; messages that waited for another batch are left out."""
     handler = of_lists(tables, store)
     given = messages(*(f"m{n}" for n in range(20)))
     lists = [given, given[::-1], given[10:] + given[:10], given[::2] + given[1::2]]

@@ -1,4 +1,4 @@
-"""Old rows of the inbox are deleted in steps, so that handlers write meanwhile: on each database, with each driver."""
+"""Old inbox rows are deleted in steps so that handlers can write, on each database with each driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.client.fence import purge_inbox
 
 
 def fill(connection: Connection) -> None:
-    """2,500 old rows and a new one."""
+    """Insert 2,500 old rows and a new one."""
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
     old = [{"group_name": "g", "message_id": str(n), "generation": n % 2, "handled_at": long_ago} for n in range(2500)]
     connection.execute(insert(inbox_table), old)

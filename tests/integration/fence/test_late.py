@@ -1,4 +1,4 @@
-"""Late transactions: those that write their fence row after a check did."""
+"""Late transactions, which write their fence row after a check did."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_check_works_at_any_default_isolation_level(server: Engine, level: str
 
 
 def test_a_fence_row_written_with_do_nothing_would_continue_silently(postgres_engine: Engine) -> None:
-    """Why `write` is a plain INSERT."""
+    """This is why `write` is a plain INSERT."""
     fence = Fence(postgres_engine)
     transaction_id = new_transaction_id()
     assert fence.check(transaction_id) is ROLLBACK
@@ -147,7 +147,7 @@ def test_a_fence_row_written_with_do_nothing_would_continue_silently(postgres_en
 
 
 def test_do_nothing_under_repeatable_read_is_a_serialization_error(postgres_engine: Engine) -> None:
-    """Why a check sets READ COMMITTED explicitly."""
+    """This is why a check sets READ COMMITTED explicitly."""
     fence = Fence(postgres_engine)
     transaction_id = new_transaction_id()
     with postgres_engine.connect().execution_options(isolation_level="REPEATABLE READ") as check, check.begin():

@@ -1,4 +1,4 @@
-"""What InnoDB does differently: its locks, its deadlocks, and a transaction that goes on after an error."""
+"""Differences of InnoDB: its locks, its deadlocks, and transactions that continue after an error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_check_that_is_a_deadlock_victim_is_unknown_and_correct_next_time(mari
     answers: list[TransactionState] = []
 
     def lock_across(connection: object, cursor: object, statement: str, *_: object) -> None:
-        """Before a check inserts: locks a row that the business transaction wants while it holds the check's."""
+        """Before the insert of a check, lock a row that the business transaction needs while it has the check's row."""
         if "INSERT INTO txmsg_fence" in statement and threading.current_thread() is checker:
             execute = cursor.execute  # type: ignore[attr-defined]
             execute("select * from users where id = 1 for update")
@@ -89,7 +89,7 @@ def test_a_check_that_is_a_deadlock_victim_is_unknown_and_correct_next_time(mari
 
 
 def test_effects_written_before_a_refusal_are_rolled_back_with_the_session(mariadb_engine: Engine) -> None:
-    """InnoDB undoes the statement alone, so the session must be rolled back, as `write` says."""
+    """InnoDB rolls back only the statement, so the session must be rolled back, as `write` documents."""
     fence = Fence(mariadb_engine)
     late = new_transaction_id()
     fence.check(late)
@@ -116,7 +116,7 @@ insert into users (email) values ('it''s; commit') | explain select 1 | set sess
 
 @pytest.mark.parametrize(("texts", "commits"), [(COMMITTING, True), (FREE, False)])
 def test_text_with_an_implicit_commit_is_recognized(mariadb_engine: Engine, texts: str, commits: bool) -> None:
-    """As this server has it: is what was written before the statement there after a rollback?"""
+    """The server decides: rows written before the statement are looked up after a rollback."""
     wrong = []
     for sql in [each.strip() for line in texts.splitlines() for each in line.split(" | ")]:
         with mariadb_engine.connect() as connection:

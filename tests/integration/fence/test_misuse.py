@@ -1,4 +1,4 @@
-"""What the fence refuses."""
+"""Refusals of the fence."""
 
 from __future__ import annotations
 

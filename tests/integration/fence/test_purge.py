@@ -1,4 +1,4 @@
-"""Which rows a purge deletes."""
+"""Purges of fence rows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_purge_of_young_rows_is_refused(fence: Fence) -> None:
 
 
 def hold(broker: BrokerProcess, fence: Fence) -> TransactionId:
-    """A transaction whose half message stays undecided, with its fence row."""
+    """Store an undecided half message with its fence row."""
     with Producer(broker.address, group="shop") as producer:
         half = producer.half([Message("user", b"x")])
     assert fence.check(half.transaction_id) is ROLLBACK

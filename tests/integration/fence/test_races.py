@@ -1,4 +1,4 @@
-"""A transaction's effects are there if and only if its fence says COMMIT, whatever raced, died or was cancelled.
+"""Effects of a transaction exist if and only if its fence says COMMIT, after races, deaths and cancellations.
 
 `make races` runs ten thousand of each driver; a failure names the seed that repeats its plan.
 """
@@ -20,7 +20,7 @@ Run = Callable[[int, int], list[Race]]
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], seed: int) -> Callable[[Run], None]:
-    """Runs the races and compares the books."""
+    """Run the races and compare the results."""
     count: int = request.config.getoption("--fence-races")
 
     def judge(run: Run) -> None:

@@ -29,7 +29,7 @@ from txmsg.message import new_transaction_id
 
 @pytest.fixture(params=["legacy", "BEGIN", "BEGIN IMMEDIATE"])
 def begun(request: pytest.FixtureRequest) -> str:
-    """Who begins a transaction: the driver before the first INSERT, or SQLAlchemy's documented recipe, always."""
+    """The kind of BEGIN: by the driver before the first INSERT, or always, as in SQLAlchemy's documented recipe."""
     way: str = request.param
     return way
 

@@ -33,7 +33,7 @@ class Order(Base):
 
 @pytest.fixture
 def shared(postgres_engine: Engine) -> Engine:
-    """The tables of txmsg are in its default schema, those of the application in `tenant`."""
+    """Tables of txmsg in the default schema, those of the application in `tenant`."""
     with postgres_engine.begin() as connection:
         connection.execute(text("create schema tenant"))
     Base.metadata.create_all(of_tenant(postgres_engine))
@@ -77,7 +77,7 @@ def test_a_fence_of_a_tenant_is_checked_in_its_schema(shared: Engine) -> None:
 
 
 def test_one_fence_serves_the_sessions_of_all_tenants(shared: Engine) -> None:
-    """Its rows are where its own engine looks for them, also when another process asks after a death."""
+    """Its rows are in the schema of its own engine, also for checks by another process after a death."""
     fence, transaction_id = Fence(shared), new_transaction_id()
     with Session(of_tenant(shared)) as session:
         fence.write(session, transaction_id)

@@ -1,4 +1,4 @@
-"""Applications at the broker of a test: `txmsg_app`, and what an application does while it runs and when it ends."""
+"""Applications with the broker of a test: `txmsg_app`, and their behaviour while running and when stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of tests moves every due time there is."""
+"""The clock of tests moves every due time in the schema."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOLD = {
     "alert_silence.until",
     "journal.until",
 }
-"""Of tokens, of alerts, of keys, and of what is told to people: no message waits for them."""
+"""Times of tokens, alerts, keys and displays: no message waits for them."""
 
 COLUMNS = """
 select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid

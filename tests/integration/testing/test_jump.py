@@ -1,4 +1,4 @@
-"""Time that runs ahead of nothing: `jump=True` moves the clock of a test when only a time is waited for."""
+"""`jump=True` moves the clock of a test only when nothing but a time is waited for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ANSWER_S = 0.8
 
 
 class SlowListener:
-    """Takes its time for each answer, as a busy database does; the second one is the outcome."""
+    """Answers slowly, as with a busy database; the second answer is the outcome."""
 
     def __init__(self) -> None:
         self.checks = 0

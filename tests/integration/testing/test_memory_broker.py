@@ -1,4 +1,4 @@
-"""`memory:` and txmsg.testing.Memory: services that send are tested without a broker."""
+"""`memory:` and txmsg.testing.Memory: tests of sending services without a broker."""
 
 from __future__ import annotations
 

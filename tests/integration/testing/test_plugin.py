@@ -1,4 +1,4 @@
-"""The pytest plugin in a project of its user: what it costs, what it isolates, and what it says when a test fails."""
+"""The pytest plugin in a user's project: its cost, its isolation, and its output when a test fails."""
 
 from __future__ import annotations
 

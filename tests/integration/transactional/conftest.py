@@ -1,4 +1,4 @@
-"""The business database of these tests, and a producer that is fenced by it."""
+"""The business database of these tests, and a producer with its fence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User functions that do everything wrong, made at random; and what they stand on.
+"""Random misbehaving user functions and their business databases.
 
 A program is a list of steps that are run on a Session. It writes markers: rows that are there if and only if their
 message is. A step may fail, and what fails may be caught: the interpreter is a user who catches everything and goes on.
@@ -27,7 +27,7 @@ _HEAVY = 200  # rows: who has written fewer is the deadlock's victim
 
 
 class Do(StrEnum):
-    """What a step does."""
+    """The action of a step."""
 
     MARK = "mark"
     READ = "read"
@@ -55,31 +55,31 @@ class Do(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is done. catch: which exceptions of it are swallowed."""
+    """A single action. catch: the exceptions that are swallowed."""
 
     do: Do
     sql: str = ""
     inner: tuple[Step, ...] = ()
     roll_back: bool = False
-    """Of a savepoint: in its end."""
+    """True if the exception of a savepoint is raised at its end."""
     catch: type[BaseException] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """name: unique; its markers begin with it."""
+    """A sequence of steps. name: unique; its markers begin with it."""
 
     name: str
     steps: tuple[Step, ...]
 
 
 class Oops(Exception):
-    """Of the program itself."""
+    """An exception of the program itself."""
 
 
 @dataclass(slots=True)
 class Business:
-    """What a program runs on. engine: a blocking one, for second connections."""
+    """The business database of a program. engine: a blocking one, for second connections."""
 
     engine: Engine
     program: Program
@@ -91,7 +91,7 @@ class Business:
 
 
 def prepare(engine: Engine) -> None:
-    """Tables, and the rows that steps run into."""
+    """Create the tables and the rows that conflict with steps."""
     _metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(junk), [{"id": 1}])
@@ -102,7 +102,7 @@ def prepare(engine: Engine) -> None:
 
 
 def programs(seed: int, count: int, url_name: str, *, savepoints_mark: bool, cancels: bool) -> list[Program]:
-    """So many, and a polite one at the end, which commits.
+    """Return so many random programs, and at the end a correct one, which commits.
 
     savepoints_mark: whether a marker may be in a savepoint; its message must be, too, then.
     """
@@ -161,7 +161,7 @@ class _Maker:
 
 
 def run(session: Session, business: Business) -> None:
-    """The user function."""
+    """Run a program, as the user function."""
     _run_all(session, business, business.program.steps)
 
 
@@ -256,7 +256,7 @@ def _raw_savepoint(session: Session, business: Business, step: Step) -> None:
 
 
 def _deadlock(session: Session, engine: Engine) -> None:
-    """InnoDB ends it by rolling back who has written less: us."""
+    """Cause a deadlock, which InnoDB ends by rolling back this transaction: it has written less."""
     has_second = threading.Event()
 
     def other() -> None:

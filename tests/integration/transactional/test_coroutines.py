@@ -1,4 +1,4 @@
-"""Claims about @transactional_message on coroutines, against a real broker and a real business database."""
+"""@transactional_message on coroutines, with a real broker and a real business database."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_coroutine_cancelled_in_its_body_rolls_back(
 async def test_a_coroutine_cancelled_in_its_commit_is_resolved_by_the_fence(
     broker: BrokerProcess, engine: Engine
 ) -> None:
-    """The row may be there though the caller saw a cancellation: then the message must be, too."""
+    """The row may exist although the caller saw a cancellation: then the message must exist as well."""
 
     async with in_async(broker, engine) as (producer, sessions):
         calls: list[asyncio.Task[None]] = []

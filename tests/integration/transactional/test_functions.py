@@ -1,4 +1,4 @@
-"""Claims about @transactional_message on functions, against a real broker and a real business database."""
+"""@transactional_message on functions, with a real broker and a real business database."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_after_the_death_of_a_broker_the_check_back_resolves_the_half(
 def test_an_error_during_or_after_the_commit_is_resolved_by_the_check_back(
     broker: BrokerProcess, producer: Producer, engine: Engine, sessions: sessionmaker[Session]
 ) -> None:
-    """The reply of COMMIT is lost: the client cannot know, the fence does."""
+    """The reply of COMMIT is lost: the client does not know the outcome, the fence does."""
 
     class LosesReply(Session):
         def commit(self) -> None:
@@ -295,7 +295,7 @@ def test_a_commit_that_bypasses_sqlalchemy_before_an_exception_counts_as_a_commi
 def test_a_custom_listener_is_checked_after_an_exception_even_with_a_session(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
-    """It alone can know of a commit that was made past SQLAlchemy."""
+    """Only the listener can know of a commit that bypassed SQLAlchemy."""
 
     class UsersListener:
         def check(self, message: ReceivedMessage) -> TransactionState:
@@ -343,7 +343,7 @@ def test_work_that_would_run_after_the_return_is_refused(
 def test_a_check_while_a_call_waits_for_its_connection_is_answered_unknown(
     broker: BrokerProcess, producer: Producer, sessions: sessionmaker[Session], engine: Engine, notify_url: str
 ) -> None:
-    """The fence has no row yet; only this process knows that the call is on its way."""
+    """The fence has no row yet; only this process knows that the call is in progress."""
     halves: list[bytes] = []
     answers: list[TransactionState] = []
     producer.hooks.after_half = lambda half: halves.append(half.id_bytes)

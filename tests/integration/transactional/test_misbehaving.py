@@ -1,6 +1,6 @@
-"""A message is delivered if and only if its marker row is there, whatever the user's function does to its session.
+"""A message is delivered if and only if its marker row exists, whatever the function does to its session.
 
-And under @idempotent: it is acknowledged if and only if the effect and the inbox row are there. A failure names the
+Under @idempotent it is acknowledged if and only if the effect and the inbox row exist. A failure names the
 seed, the first part of a program's name, that repeats it with --seed.
 """
 
@@ -43,7 +43,7 @@ DRIVERS = {
 
 
 class Place:
-    """A business database, by its drivers."""
+    """A business database with its drivers."""
 
     def __init__(self, name: str, engine: Engine, async_driver: str | None) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class Place:
 
 
 class OwnListener:
-    """Looks for the marker."""
+    """A listener that looks for the marker."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -99,7 +99,7 @@ def made(request: pytest.FixtureRequest, place: Place, seed: int) -> Callable[..
 
 
 def run_decorated(place: Place, address: str, listener: CheckMessageListener, made: list[Program]) -> None:
-    """In the decorator's session."""
+    """Run a program in the decorator's session."""
     sessions = sessionmaker(place.engine)
     with Producer(address, group="shop", timeout_s=WAIT_S, check_listener=listener) as producer:
 
@@ -115,7 +115,7 @@ def run_decorated(place: Place, address: str, listener: CheckMessageListener, ma
 
 
 def run_late(place: Place, address: str, listener: CheckMessageListener, made: list[Program]) -> None:
-    """In a session of the user's."""
+    """Run a program in a session of the user."""
 
     def call(session: Session, program: Program) -> None:
         with producer.transaction(session) as tx:
@@ -128,7 +128,7 @@ def run_late(place: Place, address: str, listener: CheckMessageListener, made: l
 
 
 async def run_decorated_async(place: Place, address: str, listener: CheckMessageListener, made: list[Program]) -> None:
-    """The same for coroutines."""
+    """Run a program as a coroutine in the decorator's session."""
     engine = create_async_engine(place.async_url)
     sessions = async_sessionmaker(engine)
     async with AsyncProducer(address, group="shop", timeout_s=WAIT_S, check_listener=listener) as producer:
@@ -156,7 +156,7 @@ async def _ended(call: Coroutine[Any, Any, None]) -> BaseException | None:
 
 
 async def run_late_async(place: Place, address: str, listener: CheckMessageListener, made: list[Program]) -> None:
-    """The same for coroutines."""
+    """Run a program as a coroutine in a session of the user."""
 
     async def call(program: Program) -> None:
         async with AsyncSession(engine) as session, producer.transaction(session) as tx:
@@ -173,7 +173,7 @@ async def run_late_async(place: Place, address: str, listener: CheckMessageListe
 def judge(
     place: Place, listener: CheckMessageListener, broker: BrokerProcess, notify_url: str, made: list[Program]
 ) -> None:
-    """Waits until all is decided, by check-backs of another client; then compares."""
+    """Wait until all is decided, by check-backs of another client; then compare."""
     with Producer(broker.address, group="shop", timeout_s=WAIT_S, check_listener=listener):
         until(lambda: half_count(notify_url) == 0)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
@@ -213,7 +213,7 @@ def test_a_message_is_delivered_if_and_only_if_its_marker_exists(
 def test_a_message_is_acknowledged_if_and_only_if_its_effect_and_inbox_row_exist(
     place: Place, length: str, made: Callable[..., list[Program]]
 ) -> None:
-    """The handler that returns is acknowledged."""
+    """The message of a handler that returns is acknowledged."""
     acknowledged: set[str] = set()
     ids: dict[str, str] = {}
     made_ = made()

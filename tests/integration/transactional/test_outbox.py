@@ -1,4 +1,4 @@
-"""Claims about calls that go on when no broker answers: a real broker that is killed, on each kind of database."""
+"""Calls that continue without a broker: a real broker is killed, on each kind of database."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def count(engine: Engine, table: Table) -> int:
 
 
 def bodies(got: queue.Queue[ReceivedMessage], wanted: int) -> list[bytes]:
-    """Of the next messages, in the order of the first time. A message that comes again has the id that it had."""
+    """Return the bodies of the next messages, in order of first arrival. A redelivered message has its former id."""
     found: dict[MessageId, bytes] = {}
     while len(found) < wanted:
         message = got.get(timeout=WAIT_S)
@@ -68,7 +68,7 @@ def bodies(got: queue.Queue[ReceivedMessage], wanted: int) -> list[bytes]:
 
 
 def assert_stored_once(notify_url: str, wanted: list[bytes]) -> None:
-    """All of them, and nothing else, when no half is undecided any more."""
+    """Check that all of them, and nothing else, are stored once no half is undecided."""
     until(lambda: half_count(notify_url) == 0)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         assert sorted(body for (body,) in connection.execute("select body from txmsg.message")) == sorted(wanted)
@@ -151,7 +151,7 @@ async def test_a_call_of_a_coroutine_is_stored_in_the_outbox_and_relayed(
 def test_a_call_waits_behind_outbox_messages_of_another_process(
     broker: BrokerProcess, producer: Producer, engine: Engine
 ) -> None:
-    """The row of the other process is what makes this one keep its own, though the broker is there."""
+    """The row of the other process makes this one use the outbox, although the broker is available."""
     with Producer("127.0.0.1:1", group="shop", check_listener=FenceCheckListener(engine)) as cut_off:
 
         def placing(by: Producer) -> object:

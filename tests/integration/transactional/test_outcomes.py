@@ -1,4 +1,4 @@
-"""Claims about outcomes that go out while their callers have gone on, and about half messages that travel alongside."""
+"""Outcomes sent after their callers have continued, and halves sent alongside."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from txmsg.testing import dies_before_commit
 
 @contextmanager
 def held_outcomes(producer: Producer) -> Iterator[threading.Event]:
-    """Outcomes do not leave until the event is set: the loop that sends them is held."""
+    """Hold outcomes until the event is set: the event loop that sends them is blocked."""
     go_on = threading.Event()
     thread = producer._started()
     reached = threading.Event()
@@ -79,7 +79,7 @@ def test_a_call_that_waits_returns_when_the_broker_has_the_outcome(
 
 
 def test_outcomes_are_sent_before_the_process_ends(broker: BrokerProcess, notify_url: str, database_url: str) -> None:
-    """Without close(), as in a script; and no check-back helps, as nobody else is of this group."""
+    """Without close(), as in a script; no check-back helps, as the group has no other member."""
     program = """
 import sys
 from sqlalchemy import create_engine, text
@@ -162,7 +162,7 @@ def test_an_outage_is_logged_once_and_each_conflict_is_logged(caplog: pytest.Log
 async def test_calls_of_an_unstarted_async_producer_wait_for_their_outcome(
     broker: BrokerProcess, engine: Engine, notify_url: str
 ) -> None:
-    """Nobody closes it either, and its loop may end at once."""
+    """The producer is never closed, and its event loop may end at once."""
     async_engine = create_async_engine(engine.url)
     producer = AsyncProducer(broker.address, group="g", check_listener=FenceCheckListener(async_engine))
 

@@ -1,4 +1,4 @@
-"""Claims about outer transactions around functions that are decorated without session=."""
+"""Outer transactions around functions decorated without session=."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txmsg.message import ReceivedMessage, TransactionState
 
 
 class Unsure:
-    """A listener that knows nothing."""
+    """A listener that answers UNKNOWN."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.UNKNOWN
@@ -66,7 +66,7 @@ with Producer(sys.argv[1], group="p", check_listener=Unsure()) as producer:
 
 
 def test_a_surrounding_django_transaction_is_refused(broker: BrokerProcess, notify_url: str) -> None:
-    """In a process of its own: Django is configured once for all."""
+    """It runs in its own process: Django can be configured only once."""
     command = [sys.executable, "-c", DJANGO, broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert ended.returncode == 0, ended.stderr

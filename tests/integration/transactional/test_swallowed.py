@@ -1,4 +1,4 @@
-"""Claims about errors and SQL text that a function hides, each with the database that answers it in its own way."""
+"""Errors and SQL text that a function hides, with the behaviour of each database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Work = Callable[[Session], None]
 
 
 class Unsure:
-    """A listener that knows nothing."""
+    """A listener that answers UNKNOWN."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.ROLLBACK
@@ -114,7 +114,7 @@ def marks(engine: Engine) -> int:
 
 @pytest.fixture
 def decided(notify_url: str) -> Callable[[Engine], tuple[int, int]]:
-    """How many markers and messages there are in the end."""
+    """Return the final numbers of markers and messages."""
 
     def decided(engine: Engine) -> tuple[int, int]:
         until(lambda: half_count(notify_url) == 0)
@@ -209,7 +209,7 @@ def test_a_handler_that_swallows_an_error_is_not_acknowledged(engine: Engine) ->
 
 
 def deadlocks(session: Session) -> None:
-    """As the one of both that has written less."""
+    """Cause a deadlock whose victim is this session, which has written less."""
     engine = session.get_bind()
     assert isinstance(engine, Engine)
     has_second = threading.Event()

@@ -1,4 +1,4 @@
-"""A business database with users in it."""
+"""A business database with a table of users."""
 
 from __future__ import annotations
 
