@@ -43,10 +43,10 @@ from tests.postgres_versions import VERSIONS, ExternalPostgres, PrivatePostgres
 from txmsg.broker import migrate
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-    # As a shell starts what runs in the background. Programs that tests start would ignore it, too: users' do not.
+    # A shell starts background jobs so. Programs started by tests would inherit it, which those of users do not.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is no defect of what is tested, nor of how its examples are made.
+# Slow examples on a busy machine are no failure.
 _PROFILE = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("the same in every run", _PROFILE, derandomize=True)
 hypothesis.settings.register_profile("new in every run", _PROFILE, derandomize=False)
@@ -133,7 +133,7 @@ def _leave_constants_of_modules_out() -> None:
         from hypothesis.internal.conjecture import providers
         from hypothesis.internal.constants_ast import Constants
     except ImportError:
-        return  # a later Hypothesis, which has it elsewhere: tests/unit/test_examples.py says whether it matters
+        return  # a later Hypothesis has it elsewhere; tests/unit/test_examples.py fails if it matters
     none = Constants()
     providers._get_local_constants = lambda: none
 

@@ -98,7 +98,7 @@ def _places(of_thread: int) -> Iterator[str]:
 def _place(innermost: FrameType) -> str:
     """Return the innermost line of this repository that runs or that the test awaits."""
     frame: FrameType | None = innermost
-    while isinstance(frame, FrameType):  # now and then Python 3.11 gives another object for a frame that is just left
+    while isinstance(frame, FrameType):  # Python 3.11 sometimes returns another object for a frame that was just left
         if frame.f_code.co_name == "run_forever":
             return _awaited(frame.f_locals.get("self")) or "an event loop"
         if _is_ours(frame):

@@ -53,7 +53,7 @@ _PART_S_MAX: Final = 5400
 def main(arguments: Sequence[str]) -> int:
     """Run the tests and return the exit status."""
     options = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the run of pytest is ended, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that pytest is ended as well
     passed = True
     for database in options.database or DATABASES:
         for part in options.part or (PARTS if database.startswith("postgresql") else ["business"]):
@@ -114,7 +114,7 @@ def met(database: str, part: str, options: argparse.Namespace) -> DatabaseRun:
 def version_of(database: str) -> tuple[str, str]:
     """Return product and version, as reported by the server."""
     with tempfile.TemporaryDirectory() as empty:
-        directory = Path(empty, "private", "server")  # PostgreSQL's user passes through the two above it
+        directory = Path(empty, "private", "server")  # PostgreSQL's user has to enter the two directories above it
         directory.parent.mkdir()
         if database.startswith("postgresql"):
             with PrivatePostgres(database.removeprefix("postgresql-"), directory) as postgres:

@@ -51,7 +51,7 @@ def _shared_settings(copies: int) -> dict[str, int | str]:
     """Return the settings that tests rely on, for any kind of node."""
     enough = min(2, copies)
     return {
-        "auto.create.topics.enable": "true",  # as it is in Kafka: what asks for a topic must not create it
+        "auto.create.topics.enable": "true",  # a request for a topic must not create it
         "default.replication.factor": copies,
         "min.insync.replicas": enough,
         "offsets.topic.replication.factor": copies,
@@ -62,7 +62,7 @@ def _shared_settings(copies: int) -> dict[str, int | str]:
         "share.coordinator.state.topic.replication.factor": copies,
         "share.coordinator.state.topic.min.isr": enough,
         "group.initial.rebalance.delay.ms": 0,
-        # Messages of tests are of any time: none is refused, and none deleted at the look of each five minutes.
+        # Test messages have any timestamp: none is refused, and none deleted by the retention check every five minutes.
         "log.message.timestamp.after.max.ms": 2**63 - 1,
         "log.retention.ms": -1,
     }
@@ -257,6 +257,6 @@ def admin(kafka: Kafka, config: Mapping[str, str] | None = None) -> AdminClient:
 
 def create_topic(kafka: Kafka, name: str, partitions: int = 1, **config: str) -> None:
     """Create a Kafka topic. config: its settings, with _ for each dot."""
-    client = admin(kafka)  # kept until the answer is there
+    client = admin(kafka)  # keeps the client alive until the answer arrives
     topic = NewTopic(name, partitions, config={key.replace("_", "."): value for key, value in config.items()})
     client.create_topics([topic])[name].result(_ANSWER_S_MAX)

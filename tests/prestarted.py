@@ -59,7 +59,7 @@ class Prestarted:
         self.returncode: int | None = None
         self._module = module
         self._status_fd = status_fd
-        finalize(self, os.close, status_fd)  # not before: another thread may be waiting for what it tells
+        finalize(self, os.close, status_fd)  # not before: another thread may wait for its report
         self._told = b""
         self._hearing = threading.Lock()
         deadline = time.monotonic() + _PID_S_MAX
@@ -90,7 +90,7 @@ class Prestarted:
     def send_signal(self, signum: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has just ended; its server, whose child it is, has yet to say so
+            with suppress(ProcessLookupError):  # it has just ended, and its server has not reported that yet
                 os.kill(self.pid, signum)
 
     def terminate(self) -> None:
@@ -104,7 +104,7 @@ class Prestarted:
         if not select.select([self._status_fd], [], [], timeout_s)[0]:
             return False
         with self._hearing:
-            if not self._told.endswith(b"\n"):  # else another thread has heard it
+            if not self._told.endswith(b"\n"):  # otherwise another thread has read the report
                 piece = os.read(self._status_fd, 100)
                 assert piece, "the server of prestarted processes has ended"
                 self._told += piece
@@ -120,7 +120,7 @@ def start(
     environment: Mapping[str, str] | None = None,
 ) -> Prestarted:
     """Start `python -m module arguments`; its `stdout`, and with has_stdin its `stdin`, are pipes."""
-    with ExitStack() as given:  # these ends are the process's: closed here when it has them
+    with ExitStack() as given:  # these ends belong to the process: closed here after it has them
 
         def pipe() -> tuple[int, int]:
             reading, writing = os.pipe()
@@ -251,7 +251,7 @@ def _tell_of_the_dead(told_fd_of: dict[int, int]) -> None:
 
 
 def _tell(fd: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # nobody wants to know
+    with suppress(BrokenPipeError):  # the reader is gone
         os.write(fd, b"%d\n" % number)
 
 
@@ -282,12 +282,12 @@ def _become(asked: Mapping[str, object], fds: Sequence[int]) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the owner
     for module in _IMPORTED:
         import_module(module)
     assert not _THREADS.exists() or len(list(_THREADS.iterdir())) == 1, "a fork would leave its threads behind"
     gc.collect()
-    gc.freeze()  # what is here stays, and stays shared: no collection writes to it
+    gc.freeze()  # keep these objects shared: no collection writes to their pages
     work = _serve(socket.socket(fileno=int(sys.argv[1])))
     if work is not None:
         work()

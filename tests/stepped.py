@@ -71,7 +71,7 @@ def stepped_server() -> Iterator[SteppedServer]:
         pytest.skip(HOW_TO_INSTALL_CC)
     with TemporaryDirectory(prefix="txmsg-stepped-") as name:
         directory = Path(name)
-        directory.chmod(0o755)  # PostgreSQL may run as another user, and looks at its clock
+        directory.chmod(0o755)  # PostgreSQL may run as another user, and reads its clock file
         server = SteppedServer(directory)
         server.start()
         try:

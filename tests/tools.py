@@ -26,9 +26,9 @@ def missing(*, mariadb: str, kafka: str) -> list[str]:
         prometheus.HOW_TO_INSTALL: prometheus.is_installed(),
         pgbouncer.HOW_TO_INSTALL: pgbouncer.is_installed(),
         HOW_TO_INSTALL_LOGROTATE: shutil.which("logrotate") is not None,
-        guest_java.HOW_TO_INSTALL: guest_java.is_installed(),  # it needs all that other tests in Java need
+        guest_java.HOW_TO_INSTALL: guest_java.is_installed(),  # it needs everything that other Java tests need
         programs.NODE.how_to_install: programs.NODE.is_installed(),
-        # One that is too old is all that some systems have: its tests are skipped all the same, and say so.
+        # Some systems have only an old one: its tests are then skipped with that reason.
         programs.GO.how_to_install: shutil.which("go") is not None,
         HOW_TO_INSTALL_CC: compiler() is not None,
     }

@@ -38,7 +38,7 @@ class _Opening:
 
     def __init__(self, database: object) -> None:
         self._database = database
-        # Not traceback.extract_stack: it looks for each file on disk, at each opening.
+        # Not traceback.extract_stack: it reads each source file at each opening.
         self._stack: list[tuple[CodeType, int]] = [
             (frame.f_code, line) for frame, line in traceback.walk_stack(sys._getframe(2))
         ]
@@ -142,7 +142,7 @@ def none_left(within_s: float = _CLOSES_S_MAX) -> Iterator[None]:
     yield
     deadline = time.monotonic() + within_s
     if not all(isinstance(each, sqlite3.Connection) for each in _open_connections().keys() - before):
-        gc.collect()  # a finalizer may close it; one that nobody closes warns
+        gc.collect()  # a finalizer may close it; an unclosed one warns
     while left := [opening for each, opening in _open_connections().items() if each not in before]:
         if time.monotonic() >= deadline:
             for opening in left:

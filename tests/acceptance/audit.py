@@ -95,7 +95,7 @@ class Audit:
                 youngest = dict(self._youngest)
             try:
                 reply = channel.call(Notify.receive, request, timeout_s=_CALL_S_MAX)
-            except TxmsgError:  # it is not there, or delivers nothing now: its messages come from another
+            except TxmsgError:  # it is down, or delivers nothing now: another delivers its messages
                 acks = []
                 self._stop.wait(_PAUSE_S)
                 continue

@@ -59,7 +59,7 @@ class Shop:
 
     async def take_long(self, n: int) -> None:
         """Take an order whose transaction stays open until the end, when other brokers run."""
-        for attempt in itertools.count():  # so slow may the machine be that its check comes first
+        for attempt in itertools.count():  # on a slow machine its check may come first
             if await self.take(f"{self.name}-long-{n}-{attempt}", "waits", None):
                 return
 

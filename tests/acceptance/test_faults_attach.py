@@ -53,7 +53,7 @@ def test_a_client_that_never_reads_its_checks_does_not_delay_others_of_its_group
         with Producer(broker.address, group="shop", check_listener=Commits()) as producer:
             before = message_count(notify_url)
             for number in range(20):
-                producer.half([Message("orders", str(number).encode())])  # and nobody says what became of it
+                producer.half([Message("orders", str(number).encode())])  # and no client sends its outcome
             until(lambda: half_count(notify_url) == 0)
         good.goes_on()
         assert message_count(notify_url) - before >= 20

@@ -191,7 +191,7 @@ def test_message_and_transaction_agree_wherever_the_database_fails(
             checking.refuse()
             with pytest.raises(DBAPIError):  # the driver's error, unchanged
                 register(name)
-            until(lambda: checks(notify_url) >= 1)  # it is asked about, and nobody can answer
+            until(lambda: checks(notify_url) >= 1)  # it is checked, and no client can answer
             proxy.accept()
             checking.accept()
             until(lambda: half_count(notify_url) == 0)

@@ -68,7 +68,7 @@ async def test_clients_with_wrong_clocks_can_send_commit_and_receive(
             await producer.end(half, TransactionState.COMMIT)
             with pytest.raises(OutcomeConflict):
                 await producer.end(half, TransactionState.ROLLBACK)
-            with pytest.raises(OutcomeConflict):  # a late copy does not come back to life
+            with pytest.raises(OutcomeConflict):  # a late copy is not stored
                 await producer.half([message], transaction_id=committed)
             other = await producer.half([message], transaction_id=rolled_back)
             await producer.end(other, TransactionState.ROLLBACK)

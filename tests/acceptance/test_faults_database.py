@@ -98,7 +98,7 @@ def test_a_silent_database_is_named_and_replaced_by_a_new_connection(proxy: Post
         until(lambda: any("database" in str(error) for error in good.errors))
         assert {type(error) for error in good.errors} <= {BrokerUnavailable, OutcomeUnknown}
         assert [error for error in good.errors if not is_documented(error)] == []
-        # What is held stays held: only new connections get an answer.
+        # Held requests stay held: only new connections get an answer.
         proxy.on_request = lambda request: FORWARD
         good.goes_on()
 

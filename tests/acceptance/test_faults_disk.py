@@ -83,11 +83,11 @@ def test_a_full_table_disk_is_named_and_writes_resume_when_there_is_room(disk: P
             send_until_it_fails(broker, lambda error: FULL in str(error))
             ballast.unlink()
             good.goes_on()
-        # Nothing acknowledged is lost, nothing doubled; a call that failed may have been carried out.
+        # Nothing acknowledged is lost, nothing duplicated; a failed call may have been executed.
         assert len(good.committed) <= stored(url) <= len(good.committed) + len(good.errors)
 
 
-@pytest.mark.long  # that nothing is lost by a crash of PostgreSQL, test_postgres_restart.py shows
+@pytest.mark.long  # test_postgres_restart.py shows that a crash of PostgreSQL loses nothing
 def test_a_full_disk_that_stops_postgres_loses_no_accepted_message(disk: Path, tmp_path: Path) -> None:
     """All of PostgreSQL is on the disk: without room for its WAL it panics, as it must."""
     with EmbeddedPostgres(disk / "data") as server:

@@ -128,7 +128,7 @@ def test_a_connection_with_a_foreign_protocol_is_closed_and_affects_no_other_cli
         said = []
         for name, data in strange:
             [connection] = stack.enter_context(connected(broker, 1))
-            with contextlib.suppress(ConnectionError):  # closed before it has all been said
+            with contextlib.suppress(ConnectionError):  # closed before all was sent
                 connection.sendall(data)
             said.append((name, connection))
         assert [name for name, connection in said if not is_closed(connection, within_s=WAIT_S)] == []
@@ -158,7 +158,7 @@ def test_a_request_that_decompresses_past_the_limit_is_refused_without_using_the
     assert good.errors == []
 
 
-@pytest.mark.long  # one that swells is refused above
+@pytest.mark.long  # one that decompresses to more is refused above
 def test_concurrent_decompressing_requests_are_cut_off_before_they_use_the_memory(broker: BrokerProcess) -> None:
     count, size_bytes = 16, 48 * 1024**2
     process = psutil.Process(broker.pid)
@@ -196,7 +196,7 @@ def test_a_client_that_does_not_read_its_replies_is_blocked_and_cut_off(broker: 
         us, before, peak = client.socket.getsockname(), process.memory_info().rss, 0
         client.socket.setblocking(False)
         calls, rest = 1, b""
-        with contextlib.suppress(ConnectionError):  # cut off, and told so
+        with contextlib.suppress(ConnectionError):  # cut off with an error
             while True:
                 if not rest:
                     calls += 1
@@ -237,7 +237,7 @@ def test_thousands_of_half_open_connections_are_closed_and_affect_no_other_clien
                 send_from_a_new_client(broker)
                 per_connection = (process.memory_info().rss - memory_before) / count
                 assert per_connection < 50_000, "bytes of memory for each"
-                # The broker closes them; nobody here does.
+                # The broker closes them; the test does not.
                 assert all(is_closed(each, within_s=WAIT_S) for each in (*silent, *without_greeting, *without_calls))
                 until(lambda: process.num_fds() < files_before + 20)
             good.goes_on()

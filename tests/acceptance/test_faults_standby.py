@@ -66,7 +66,7 @@ class Load:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.sent: set[MessageId] = set()  # of which the broker said that they will be delivered
+        self.sent: set[MessageId] = set()  # which the broker has accepted for delivery
         self.rolled_back: set[str] = set()
         self.enough = asyncio.Event()
 
@@ -95,7 +95,7 @@ class Load:
                         self.ledger.committed.add(name)
                         await producer.end(half, TransactionState.COMMIT)
                         self.sent.add(MessageId(f"{name}.0"))
-            except TxmsgError:  # before there is enough, of a machine that is busy: what became of it a check finds out
+            except TxmsgError:  # before there is enough, because the machine is busy: a check resolves it
                 if self.enough.is_set():
                     return
             if len(self.sent) > _BEFORE_KILL:
@@ -127,7 +127,7 @@ async def test_acknowledged_messages_survive_the_loss_of_the_primary(servers: Pa
         loading = asyncio.create_task(load.run(broker.address))
         async with asyncio.timeout(_WAIT_S):
             await load.enough.wait()
-        with servers.standby_stands_still():  # so that something is under way, and nothing of it confirmed
+        with servers.standby_stands_still():  # so that commits are pending and none is confirmed
             await asyncio.to_thread(until, servers.commit_waits)
             await asyncio.to_thread(servers.kill_primary)
         await loading
@@ -137,7 +137,7 @@ async def test_acknowledged_messages_survive_the_loss_of_the_primary(servers: Pa
         assert sent <= stored(servers), "a message was acknowledged and is lost"
         with Producer(broker.address, group="shop", timeout_s=7) as producer:
             until(lambda: fails(producer, b"safe on one disk only", BrokerUnavailable, "no synchronous standby"))
-        # Until there is another standby, a person may do without.
+        # Until there is another standby, an operator may disable the wait.
         servers.query("update txmsg.topic set durability = 'sync'", of=standby)
         with Producer(broker.address, group="shop", check_listener=ledger):
             until(lambda: servers.query("select n from txmsg.half_message limit 1", of=standby) == [], within_s=_WAIT_S)
@@ -185,7 +185,7 @@ def test_a_commit_is_reported_as_replicated_only_if_the_standby_confirmed_it(ser
     """PostgreSQL reports success when it ends a wait for a standby: with a warning, or, when the setting that named the
     standby is emptied, as Patroni does when a standby is gone, without one.
     """
-    servers.query("alter database notify set client_min_messages = error")  # the warning is not heard
+    servers.query("alter database notify set client_min_messages = error")  # the client does not get the warning
     config = BrokerConfig(storage=servers.url, listen="127.0.0.1:0", standby_wait_s=2)
     with (
         served(config) as address,

@@ -42,7 +42,7 @@ def program(broker: BrokerProcess, tmp_path: Path) -> Path:
 def running(program: Path) -> Iterator[str]:
     """Run the program, with warnings as errors, until Ctrl-C; yields its first line."""
     with subprocess.Popen(
-        # The program's engine lives as long as the program: Python 3.13 says that nobody closes its connection.
+        # The program's engine lives as long as the program: Python 3.13 warns of its unclosed connection.
         [sys.executable, "-u", "-W", "error", "-W", "ignore:unclosed database:ResourceWarning", program],
         cwd=program.parent,
         stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ def running(program: Path) -> Iterator[str]:
             assert made.stdout is not None
             yield made.stdout.readline()
             made.send_signal(signal.SIGINT)
-            # Of what is only collected at the end Python warns on stderr.
+            # Python warns on stderr of objects collected at the end.
             assert made.communicate(timeout=_END_S_MAX) == ("", "")
             assert made.returncode == 0
         finally:

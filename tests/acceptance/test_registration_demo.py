@@ -61,7 +61,7 @@ def test_the_secured_demo_is_correct_while_certificates_and_tokens_change(tmp_pa
     assert result["effects"] == dict.fromkeys(GROUPS, result["committed"])
     security = result["security"]
     assert (security["users"], security["refused"], security["let_in"]) == (len(RIGHTS), 10, 0)
-    assert security["mirrored"] == result["committed"] - 2 * 5  # without those who registered in the old ways
+    assert security["mirrored"] == result["committed"] - 2 * 5  # without users registered in the old ways
 
     assert (keep / "access").stat().st_mode & 0o777 == 0o700
     tokens = {file.read_text().strip() for file in (keep / "access").glob("*.token")}

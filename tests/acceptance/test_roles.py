@@ -102,7 +102,7 @@ class Place:
         token = json_of("user", "create", name, *as_ops)["token"]
         for rule in RULES[part]:
             said("acl", "allow", name, *rule.replace("TOPIC", "t").replace("GROUP", group).split(" "), *as_ops)
-        if part.startswith("reader of bodies"):  # it reads the log, too
+        if part.startswith("reader of bodies"):  # it also reads the log
             said("acl", "allow", name, "receive", "topic:t", *as_ops)
         if part != _OF_LOG:
             self._await_log(json_of("user", "create", f"{name}-has-come", *as_ops)["token"])

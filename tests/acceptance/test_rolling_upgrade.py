@@ -201,7 +201,7 @@ def test_a_rolling_upgrade_of_brokers_loses_and_duplicates_nothing(
 def check_records(clients: Crowd, committed: set[str]) -> None:
     """Check that the records cover the test and agree with the business database."""
     said = set(clients.orders("commit"))
-    # A client that was killed in a commit could not say so; none was.
+    # A client killed in a commit could not record it; none was killed.
     assert said == committed
     assert not committed & set(clients.orders("rollback"))
     long_ones = {order for order in committed if "-long-" in order}

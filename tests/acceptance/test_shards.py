@@ -185,7 +185,7 @@ class Shop:
             if self.ending.is_set():
                 return
             name = f"{thread}-{number}"
-            # Whether the order was taken, its row says: no broker was there, or its check came first, so slow it was.
+            # Its row tells if the order was taken: there was no broker, or on a slow machine its check came first.
             with contextlib.suppress(BrokerUnavailable, TransactionRefused):
                 self._order(name=name)
             try:
@@ -193,7 +193,7 @@ class Shop:
                 self.plain.add(f"plain {name}")
             except OutcomeUnknown:
                 self.unknown.add(f"plain {name}")
-            except BrokerUnavailable:  # so slow was the machine: it was not sent
+            except BrokerUnavailable:  # it was not sent, because the machine is slow
                 pass
 
     def orders(self) -> set[str]:

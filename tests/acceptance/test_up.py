@@ -68,7 +68,7 @@ class Up:
 @contextmanager
 def up_in(root: Path, *others: str) -> Iterator[Up]:
     """Run until it is ready; kill it at the end if it still runs."""
-    # Nobody is given these ports when they are free again. The last comes last: it is the first of three.
+    # No other test gets these ports when they are free again. The last comes last: it is the first of three.
     broker, metaq, http = (f"127.0.0.1:{own_port()}" for _ in range(3))
     listening = ["--listen", broker, "--metaq-listen", metaq, "--http-listen", http]
     options = ["--data-dir", str(root), *listening, "--json", *others]
@@ -169,7 +169,7 @@ def test_a_process_that_dies_is_named_and_the_others_stop_cleanly(tmp_path: Path
         assert up.process.returncode == 1
         assert b"tailer ended by itself, by SIGKILL" in said
         up.require_nothing_left(parts)
-    with up_in(tmp_path) as up:  # and comes back; killed without a word it leaves nothing, either
+    with up_in(tmp_path) as up:  # and comes back; after SIGKILL it leaves nothing, either
         parts = up.parts()
         _send(up, 1)
         assert _received(up, 1) == [b"0"]

@@ -50,7 +50,7 @@ class Environment:
         self.bin = directory / "environment" / "bin"
         self.directory = directory / "empty"
         self.directory.mkdir()
-        # Nothing that leads to the working tree.
+        # No variable that leads to the working tree.
         self.variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self.run(sys.executable, "-m", "venv", "--without-pip", str(self.bin.parent))
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]

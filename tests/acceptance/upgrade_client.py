@@ -38,7 +38,7 @@ from txmsg.metaq import LogProducer, open_log
 
 try:
     from txmsg.metaq import PullConsumer
-except ImportError:  # a release whose consumer of a log had handlers, too
+except ImportError:  # a release in which log consumers also had handlers
     from txmsg.metaq import LogConsumer as PullConsumer  # type: ignore[attr-defined,no-redef]
 
 ORDERS = 200

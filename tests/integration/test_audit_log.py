@@ -220,7 +220,7 @@ def test_every_changing_method_of_a_log_is_logged(tmp_path: Path, caplog: pytest
             "MetaQGroups/SeekGroup": (metaq_pb2.SeekLogGroupRequest(group="g"), "g"),
             "MetaQGroups/AlterGroup": (metaq_pb2.AlterLogGroupRequest(group="g", stopped=True), "g"),
             "MetaQGroups/DeleteGroup": (metaq_pb2.DeleteLogGroupRequest(group="g"), "g"),
-            "MetaQCopies/Fence": (fence, str(tmp_path)),  # the last one: a log that is fenced changes nothing more
+            "MetaQCopies/Fence": (fence, str(tmp_path)),  # the last one: a fenced log refuses further changes
         }
         assert set(requests) == OF_LOGS
         session = bytes(16)

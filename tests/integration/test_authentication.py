@@ -446,7 +446,7 @@ def test_a_user_above_its_limits_is_refused_and_another_is_not(secured: Secured)
     ):
 
         def flood() -> None:
-            for _ in range(4):  # each of the two brokers takes as much
+            for _ in range(4):  # the limit applies to each of the two brokers
                 greedy.send_many(many)
 
         until_told(f"user {anna} is at its limit", flood)

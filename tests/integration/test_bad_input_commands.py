@@ -198,7 +198,7 @@ def test_a_role_without_table_privileges_is_refused_with_the_reason(database_url
     assert "permission denied for schema txmsg" in said
     assert "run the broker as the role that ran `txmsg db upgrade`" in said
     assert "LINE" not in said
-    assert "revision" not in said  # the statement that failed is nobody's concern
+    assert "revision" not in said  # the failed statement is not shown
     assert is_documented(StorageError(said)), said
     name = make_url(poor_role).username or ""
     with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
@@ -214,7 +214,7 @@ def test_a_role_without_table_privileges_is_refused_with_the_reason(database_url
 def test_a_server_that_is_too_old_is_refused_but_can_be_checked(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "VERSION_MIN", 990_000)  # no server is new enough for that
+    monkeypatch.setattr(database, "VERSION_MIN", 990_000)  # no server has that version
     for command in (["broker"], ["db", "upgrade"]):
         said = failing(*command, "--storage", database_url)
         assert ": use 99 or newer" in said

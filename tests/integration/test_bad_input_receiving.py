@@ -233,7 +233,7 @@ def test_a_missing_inbox_table_is_reported_and_no_message_counts_as_handled(
     engine.dispose()
     kind, _, words = said[0].partition(": ")
     assert kind == "StorageError"
-    # A text that is long, as of a long path, is cut in the first line, and whole in the last.
+    # A long text, such as of a long path, is truncated in the first line and complete in the last.
     assert is_documented(StorageError(words)) or is_documented(StorageError(said[-1])), said
 
 

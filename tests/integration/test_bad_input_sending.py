@@ -219,7 +219,7 @@ def test_a_call_whose_message_is_invalid_does_not_run(
     assert is_documented(caught.value)
     assert ran == []
     assert counts(notify_url) == before
-    place(uuid4(), {"price": Decimal("1.10")})  # the same function, session factory and producer go on
+    place(uuid4(), {"price": Decimal("1.10")})  # the same function, session factory and producer continue to work
     assert ran == [{"price": Decimal("1.10")}]
     assert (orders(engine), *counts(notify_url)) == (1, 0, before[1] + 1)
 
@@ -299,7 +299,7 @@ def test_a_conflicting_or_unknown_outcome_is_refused(producer: Producer) -> None
     refused(OutcomeExpired, f"{unknown.transaction_id} is not known", producer.end, unknown, COMMIT)
     refused(OutcomeExpired, f"{unknown.transaction_id} is not known", producer.end, unknown, ROLLBACK)
     for half in (committed, rolled_back, unknown):
-        producer.end(half, UNKNOWN)  # a question, which harms nothing
+        producer.end(half, UNKNOWN)  # UNKNOWN has no effect
     elsewhere = Half(committed.id_bytes, uuid4().bytes)
     refused(InvalidMessage, "send their outcomes to a broker of their own database", producer.end, elsewhere, COMMIT)
 

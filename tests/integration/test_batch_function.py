@@ -58,7 +58,7 @@ async def test_a_transaction_of_another_producer_group_is_unknown(db: Notify) ->
     assert foreign.ends == {}
     assert await db.rows("select transaction_id, next_check_at from txmsg.half_message order by 1") == checks
     assert await db.rows("select count(*) from txmsg.rolled_back") == [(0,)]
-    # Beside one that is not: each keeps its outcome, and who decided it.
+    # Beside an undecided one: each keeps its outcome and its decider.
     groups = {committed: "stranger", rolled_back: "shop", asked: "shop"}
     mixed = await db.apply(
         WriteBatch(commit=[committed], rollback=[rolled_back, asked], groups=groups, decided_by=decided_by)

@@ -54,7 +54,7 @@ async def test_a_broker_that_does_not_read_its_answer_holds_no_lock(db: Notify) 
         call = f"call {write_batch(commit='$1')}"
         paused.pgconn.send_query_params(call.encode(), [ids.data], param_types=[ids.oid], param_formats=[1])
         while paused.pgconn.flush():
-            pass  # the request leaves, and from here on the broker does nothing any more
+            pass  # the request is sent, and from here on the broker does nothing
         await until_rows(
             db.connection,
             "select from pg_stat_activity where pid = %s and wait_event = 'ClientWrite' and backend_xmin is null",
@@ -158,7 +158,7 @@ async def test_brokers_with_thousands_of_queues_in_flight_do_not_exhaust_the_loc
     assert await db.rows("select count(*), count(distinct queue) from txmsg.message") == [(3 * 4 * 4096, 4 * 4096)]
 
 
-# ---- segments come and go
+# ---- segments are added and dropped
 
 
 async def test_senders_do_not_wait_for_open_readers_when_segments_are_added_and_dropped(db: Notify) -> None:
@@ -178,7 +178,7 @@ async def test_senders_do_not_wait_for_open_readers_when_segments_are_added_and_
                 "select from pg_stat_activity where pid = %s and wait_event_type = 'Lock'",
                 keeper.info.backend_pid,
             )
-            for segment in (3, 4):  # senders go on, and so do rotations and new segments
+            for segment in (3, 4):  # senders, rotations and new segments continue
                 half = db.columns(20)
                 await write(sender, WriteBatch(half=half, plain=db.columns(20)), segment=segment)
                 await write(sender, WriteBatch(commit=half.transaction_id), segment=segment)

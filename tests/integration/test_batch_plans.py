@@ -113,8 +113,8 @@ async def test_batches_read_no_more_pages_with_dead_rows_and_stale_statistics(
     first = await _measured(db)
     async with await AsyncConnection.connect(db.url) as reader:
         await reader.execute("set transaction isolation level repeatable read")
-        await reader.execute("select count(*) from txmsg.message")  # no row that dies from now on can be vacuumed
-        await db.connection.execute("analyze txmsg.half_message")  # which is empty, so it says
+        await reader.execute("select count(*) from txmsg.message")  # rows deleted from now on cannot be vacuumed
+        await db.connection.execute("analyze txmsg.half_message")  # the statistics say that it is empty
         for _ in range(_DEAD // _ROWS_MAX + 1):
             half = db.columns(_ROWS_MAX)
             half.ordering_key[::4] = [f"{uuid4()}" for _ in half.transaction_id[::4]]

@@ -128,7 +128,7 @@ async def test_a_clock_step_does_not_change_the_waits_of_halves_and_retries(
     server.set_by(before)
     await db.rows(
         "update txmsg.segment set opened_at = now() where state = 'open' returning id"
-    )  # else the broker opens another one
+    )  # otherwise the broker opens another one
     await fail_one(db.url)
     log = tmp_path / "broker.log"
     with running_broker(db.url, log=log):
@@ -238,7 +238,7 @@ async def test_live_brokers_are_not_marked_dead_by_a_forward_step(server: Steppe
 async def test_held_ordered_messages_are_waited_for_after_a_forward_step(server: SteppedServer, url: str) -> None:
     async with notify_at(url) as seen, delivering(seen, "b2", background=False) as heir:
         await seen.queue_ids()
-        seen.query("update txmsg.broker set state = 'draining'")  # the queues are the other one's
+        seen.query("update txmsg.broker set state = 'draining'")  # the other broker has the queues
         async with delivering(seen, "b1", graceful=False) as delivery:
             await seen.add(1)
             seen.query("update txmsg.message set ordering_key = 'k'")

@@ -56,7 +56,7 @@ def processed(broker: BrokerProcess, *messages: Message, group: str = "collector
         sent = [producer.send(message) for message in messages]
     with collecting(broker.address, messages[0].topic, group=group) as got:
         assert different(got, len(sent)) == set(sent)
-    ask_broker(broker.address, AdminService.stats, Nothing())  # for which it writes its cursors
+    ask_broker(broker.address, AdminService.stats, Nothing())  # after which it writes its cursors
     return sent
 
 
@@ -230,7 +230,7 @@ def interrupted(redrive: subprocess.Popen[str], count: int) -> int:
 
 def slow_redrive(broker: BrokerProcess) -> subprocess.Popen[str]:
     """Start a redrive of one message per second."""
-    # A process that was started in the background hands on that it ignores Ctrl-C.
+    # A background process passes its ignored SIGINT on to its children.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from txmsg.ops.cli.main import main; main(prog_name='txmsg')"
@@ -268,7 +268,7 @@ def test_a_redrive_interrupted_in_its_first_step_reports_none_redriven(broker: B
         waits = "select from pg_locks where relation = 'txmsg.retry'::regclass and not granted"
         until(lambda: connection.execute(waits).rowcount == 1)
         assert interrupted(slow, len(ids)) == 0
-    # Now the step goes on: the broker finishes what nobody waits for.
+    # Now the step continues: the broker completes it without a waiting client.
     assert json_of(*REDRIVE, "--broker", broker.address)["redriven"] in (len(ids), len(ids) - 1)
     until(lambda: len(retries(notify_url)) == len(ids))
     assert listed(broker) == []

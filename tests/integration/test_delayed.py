@@ -271,7 +271,7 @@ async def test_the_window_moves_forward_and_returns_for_messages_stored_late(db:
         assert deliver_at_us is not None
         window.note(deliver_at_us - (_HOUR_S + 2) * 1_000_000)
         assert (await scheduler.run_once()).count == 2
-        await db.apply(WriteBatch(plain=_delayed(db, 3)))  # by another broker, of which this one hears nothing
+        await db.apply(WriteBatch(plain=_delayed(db, 3)))  # by another broker, without a notice to this one
         await _pass(db)
         assert (await scheduler.run_once()).count == 0
         assert (await scheduler.run_once(sweep=True)).count == 3
@@ -283,7 +283,7 @@ async def test_a_scan_for_due_messages_reads_no_dead_rows_of_released_ones(
 ) -> None:
     async def pages(since: datetime) -> int:
         async with await connect_writer(db.url, lock_timeout_s=60, transaction_timeout_s=120) as connection:
-            await _pages_read(db.connection)  # its part is counted before, not at some moment while this is measured
+            await _pages_read(db.connection)  # its reads are reported before the measurement
             before = await _pages_read(connection)
             await connection.execute(
                 "call txmsg.release_due(1, %s, 1000, 8388608, null, null, null, null, null)", (since,)
@@ -303,7 +303,7 @@ async def test_a_scan_for_due_messages_reads_no_dead_rows_of_released_ones(
         release = "call txmsg.release_due(1, null, 4000, 8388608, null, null, null, null, null)"
         while await db.rows("select from txmsg.scheduled where deliver_at <= now() limit 1"):
             await db.rows(release)
-        await db.apply(WriteBatch(plain=_delayed(db, 4000)))  # and these wait
+        await db.apply(WriteBatch(plain=_delayed(db, 4000)))  # and these are not due
         then = await pages(datetime.now(UTC) - timedelta(seconds=1))
         everything = await pages(datetime(2000, 1, 1, tzinfo=UTC))
     assert everything > 100 + start, "the dead rows cost nothing from the beginning, either: this shows nothing"

@@ -85,7 +85,7 @@ async def test_a_receive_without_messages_returns_empty_in_time(notify_url: str)
 
 async def test_a_later_receive_on_a_line_ends_only_the_waiting_one(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
-        delivery.follow("g", "c", PollSequenceStep(7, 0))  # nobody waits
+        delivery.follow("g", "c", PollSequenceStep(7, 0))  # no receive waits
         mine = asyncio.create_task(delivery.receive(poll("g", "c", T, 10, NEVER_S, 60, line=PollSequenceStep(7, 0))))
         others = [
             asyncio.create_task(delivery.receive(poll("g", client, T, 10, NEVER_S, 60, line=line)))
@@ -112,7 +112,7 @@ async def test_messages_lost_on_a_line_are_redelivered_at_once_and_uncounted(not
         came = PollSequenceStep(7, first[0].receipt.token)
         delivery.follow("g", "c", came)
         (third,) = await take(1, came)
-        delivery.follow("g", "c", came)  # the third did not come
+        delivery.follow("g", "c", came)  # the third was lost
         again = await receive(delivery, 2, client="other")
         assert [(message.offset, message.attempt) for message in again] == [(2, 1), (3, 1)]
         assert await delivery.settle("g", "c", receipts([third]), []) == receipts([third])
@@ -136,7 +136,7 @@ async def test_a_late_call_of_a_line_takes_and_returns_nothing(notify_url: str) 
 
         (first,) = await take(PollSequenceStep(7, 0, 1))
         token = first.receipt.token
-        # The second call is on its way over a connection that the member has given up; the third comes before it.
+        # The second call is in transit on an abandoned connection; the third arrives before it.
         (held,) = await take(PollSequenceStep(7, token, 3))
         assert await take(PollSequenceStep(7, token, 2)) == []
         assert offsets(await receive(delivery, 1, client="other")) == [2]
@@ -204,7 +204,7 @@ async def test_lost_deliveries_do_not_count_against_the_rate_of_a_group(notify_u
         assert await receive(delivery, 1, wait_s=0) == []
         await notify.add(1)
         members = delivery._state.groups["g"].members
-        members.limit(1 / NEVER_S, delivery._state.monotonic())  # the next message after this one comes in an hour
+        members.limit(1 / NEVER_S, delivery._state.monotonic())  # the rate allows the next message after an hour
         assert len(await delivery.receive(poll("g", "c", T, 1, 30, NEVER_S, line=PollSequenceStep(7, 0, 1)))) == 1
         assert members.room("other", delivery._state.monotonic()) == 0
         delivery.follow("g", "c", PollSequenceStep(7, 0, 2))

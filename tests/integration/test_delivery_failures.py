@@ -275,7 +275,7 @@ async def test_deleting_a_topic_waits_for_a_broker_that_writes_its_failures(noti
             deleting = asyncio.create_task(TopicAdministration(notify.topics._pool).delete("t", force=True))
             waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
             await until_async(lambda: notify.query(waits) or deleting.done())
-            # As a foreign key does when a retry is written.
+            # A foreign key takes this lock when a retry is written.
             await writer.execute("select from txmsg.queue where id = %s for key share", [queue_id])
         await deleting
         assert notify.query("select queue_id from txmsg.queue_lease") == []

@@ -211,7 +211,7 @@ async def test_a_broker_paused_while_writing_failures_blocks_no_other_and_loses_
 
         async def write() -> None:
             async with session(pool, timeout_s=120) as connection, connection.transaction():
-                timeout = await set_timeout(connection, "0")  # for as long as the other one looks
+                timeout = await set_timeout(connection, "0")  # while the other one polls
                 assert await leases_store.hold_leases(
                     connection, incarnation, "paused", {queue_ids[0]: leases[queue_ids[0]]}
                 )
@@ -316,7 +316,7 @@ async def test_closing_twice_or_before_running_is_allowed(notify_url: str) -> No
 async def test_a_group_loaded_during_a_queue_handover_gets_nothing_of_that_queue(
     notify_url: str,
 ) -> None:
-    # Nothing but the group that is loaded is to wait for its retries.
+    # Only the group being loaded may wait for its retries.
     settings: dict[str, Any] = {"poll_s": 0.05, "retry_poll_s": NEVER_S}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
         await notify.add(1)

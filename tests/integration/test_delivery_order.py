@@ -214,7 +214,7 @@ async def test_a_reply_contains_a_retry_and_a_new_message_of_an_ordered_queue(no
         delivery.wake(await add_keyed(notify, "b"))
         await delivery.reader.read_once(feed)
         await delivery.maintenance.retries_once()
-        clock.now += 60  # by now the first note says too little
+        clock.now += 60  # by now the stored time is too early
         got = each_of(await delivery.receive(poll("g", "c", T, 10, 0, 60)))
         assert [(message.offset, message.attempt) for message in got] == [(0, 2), (1, 1)]
 
@@ -240,7 +240,7 @@ async def test_a_queue_with_a_stale_epoch_is_reread_and_delays_no_other(
         await delivery.maintenance.queues_once()
         again = delivery._state.groups["g"].feeds[refused.queue_id]
         assert again is not refused
-        again.opens_at = None  # nobody has anything of it
+        again.opens_at = None  # no consumer holds its messages
         await delivery.reader.read_once(again)
         (message,) = await receive(delivery, 9, wait_s=0)
         assert (message.queue, message.attempt) == (refused.number, 1)
@@ -399,7 +399,7 @@ async def test_a_parked_key_waits_for_an_operator_across_a_restart(notify_url: s
             await receive(delivery, 1, wait_s=0, topics=[("other", "*")])
             notify.query("update txmsg.consumer_group set poisoned_key = 'park', version = version + 1")
             await until_async(lambda: delivery._state.groups["g"].settings.parks_keys)
-            head, other = await receive_only(delivery, 2, in_runs=True)  # what comes after a dead letter is not out
+            head, other = await receive_only(delivery, 2, in_runs=True)  # nothing behind a dead letter is in flight
             await fail(delivery, head)
             await settle(delivery, other)
             assert notify.query("select queue_offset, blocks_key, ordering_key from txmsg.dead_letter") == [
@@ -457,7 +457,7 @@ async def test_a_message_redriven_while_the_last_retry_of_its_key_completes_is_d
             await fail(delivery, head)
         assert (await dead_letters.redrive(_of_group(1))).count == 1
         assert retry_rows(notify) == [(0, 0, False)]
-        # As a broker writes that it is done, and sees nothing else of the key.
+        # As a broker that writes its acknowledgement and sees no other row of the key.
         await broker.execute("delete from txmsg.retry")
         redriving = asyncio.create_task(dead_letters.redrive(_of_group(1)))
         waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'txmsg.retry'"
@@ -580,7 +580,7 @@ async def test_a_broker_that_regains_its_queue_waits_only_for_its_own_deliveries
             await delivery.maintenance.notes_once()
             assert offsets(await receive(delivery, 1, wait_s=0)) == [1]
             delivery.drop("the database was away")
-            notify.query("update txmsg.cursor set epoch = epoch + 1")  # another broker had it meanwhile
+            notify.query("update txmsg.cursor set epoch = epoch + 1")  # another broker owned it meanwhile
             await delivery._membership.step_once()
             assert 60 < await opens_in_s() <= 70
 
@@ -627,7 +627,7 @@ async def test_the_hold_of_a_message_is_stored_until_it_is_settled(notify_url: s
             await delivery.reader.read_once(feed)
             (first,) = await receive(delivery, 1, wait_s=0)
             notify.query("update txmsg.cursor set held_until = now()")
-            clock.now += 30  # renewed meanwhile, or not: it is out
+            clock.now += 30  # it is in flight, renewed or not
             await delivery.maintenance.notes_once()
             assert notify.query("select held_until > now() + interval '60 s' from txmsg.cursor") == [(True,)]
             await settle(delivery, first)
@@ -653,7 +653,7 @@ async def test_messages_taken_for_a_departed_member_are_delivered_to_the_next_at
         assert await receive(delivery, 1, wait_s=0) == []
         (feed,) = delivery._state.groups["g"].feeds.values()
         with psycopg.connect(notify_url, connect_timeout=10) as other:
-            other.execute("select from txmsg.cursor for update")  # what is given is noted there, before it is given
+            other.execute("select from txmsg.cursor for update")  # deliveries are stored there before they are sent
             delivery.wake(await add_keyed(notify, "a", "b"))
             gone = asyncio.create_task(delivery.receive(poll("g", "gone", T, 9, 30, 60)))
             await until_async(lambda: feed.window.unsettled_count == 2)

@@ -85,7 +85,7 @@ async def test_two_brokers_share_a_topic_created_later(notify_url: str) -> None:
         assert sorted(each.queue for each in found) == [0, 1, 2, 3]
 
 
-# ---- where it begins
+# ---- start positions
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -135,7 +135,7 @@ async def test_a_named_topic_begins_at_the_start_position_regardless_of_patterns
         assert await get(delivery, 0, topics=both, start=Start.latest()) == []
 
 
-# ---- tags, and what is gone
+# ---- tags and deleted topics
 
 
 async def test_tags_come_from_the_name_or_the_longest_pattern(notify_url: str) -> None:
@@ -193,7 +193,7 @@ async def test_another_pattern_of_the_group_does_not_skip_messages_stored_meanwh
 async def test_topics_are_looked_up_again_after_a_time_without_polls(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S, member_ttl_s=0.001) as delivery:
         assert await get(delivery, 0) == []
-        await delivery.maintenance.patterns_once()  # nobody is there any more
+        await delivery.maintenance.patterns_once()  # no member is left
         await notify.add(5, topic="order.old")
         assert await get(delivery, 0, start=Start.latest(), group="h") == []
         assert notify.query("select next_offset from txmsg.cursor order by group_id") == [(5,)]
@@ -202,7 +202,7 @@ async def test_topics_are_looked_up_again_after_a_time_without_polls(notify_url:
 async def test_a_poll_whose_topics_changed_while_the_group_was_loading_ends_for_a_new_poll(notify_url: str) -> None:
     async with notify_at(notify_url) as notify, delivering(notify, poll_s=NEVER_S) as delivery:
         lock = delivery._loader._locks.setdefault("g", asyncio.Lock())
-        async with lock:  # loading takes its time
+        async with lock:  # while the group is loading
             asking = replace(poll("g", "c", ORDERS, 10, 300, 60), line=PollSequenceStep(1, 0, 1))
             waiting = asyncio.create_task(delivery.receive(asking))
             await until_async(lambda: bool(delivery._patterns._topics))

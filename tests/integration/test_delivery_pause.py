@@ -198,7 +198,7 @@ async def test_a_member_gets_its_probe_between_any_two_clock_readings(
 
 
 async def test_a_success_wakes_members_waiting_for_the_end_of_the_pause(notify_url: str) -> None:
-    # By this clock the pause never lets a probe through.
+    # With this clock the pause never lets a probe through.
     settings: dict[str, Any] = {"monotonic": Clock(), "lease_ttl_s": 1e9, "pause_failures": 2}
     async with notify_at(notify_url) as notify, delivering(notify, **settings) as delivery:
         await notify.add(10)

@@ -58,14 +58,14 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir(mode=0o700)
     for name in ("home", "tmp"):
         (place / name).mkdir()
-        (place / name).chmod(0o755)  # whatever the umask
+        (place / name).chmod(0o755)  # independent of the umask
     shutil.copytree(
         Path(txmsg.__file__).parent, place / "clone" / "txmsg", ignore=shutil.ignore_patterns("__pycache__")
     )
     (place / "site").mkdir()
     installed = binaries_dir().parents[1]
     for package in (installed, installed.with_name(f"{installed.name}.libs")):
-        (place / "site" / package.name).symlink_to(package)  # the way to it is what is closed
+        (place / "site" / package.name).symlink_to(package)  # only the directories above are closed
     monkeypatch.syspath_prepend(place / "site")
     assert binaries_dir().is_relative_to(place)
     return place
@@ -160,7 +160,7 @@ def test_an_inaccessible_or_unwritable_cache_is_named(closed: Path, open_dir: Pa
     cache = closed / "cache"
     cache.mkdir()
     copy = programs_for(nobody()).parents[2]
-    (cache / copy.name).symlink_to(copy)  # it is there, and the way to it is closed
+    (cache / copy.name).symlink_to(copy)  # it exists below a closed directory
     with pytest.raises(
         StorageError, match=rf"cannot run the programs in .*, nor their copy in {cache}/postgresql-.*: run txmsg as"
     ):

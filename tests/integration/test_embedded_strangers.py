@@ -126,7 +126,7 @@ def test_the_user_nobody_has_no_access(data_dir: Path) -> None:
         told = json.loads(as_user(nobody(), _TRIES, data_dir, socket_dir, server_of(data_dir).pid))
         assert len(told) == 10
         assert set(told.values()) == {"PermissionError"}, told
-        # Were the directory open, the server itself would refuse.
+        # If the directory were open, the server itself would refuse.
         socket_dir.chmod(0o777)
         command = ("-h", socket_dir, "-U", "postgres", "-c", "select 1", "postgres")
         done = run(programs_for(nobody()) / "psql", *command, user=nobody())

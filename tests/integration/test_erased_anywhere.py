@@ -169,7 +169,7 @@ def test_a_repeated_send_uses_the_key_of_a_broker_killed_before_storing(
             sending.start()
             until(lambda: len(keys()) == 1, why="no key is stored")
             broker.kill()
-            # Its batch, which waits for the lock, must not be stored by a session that outlives it.
+            # A session that outlives the broker must not store the batch that waits for the lock.
             holder.execute(
                 "select pg_terminate_backend(pid, 60000) from pg_stat_activity "
                 "where datname = current_database() and application_name like 'txmsg%%'"

@@ -170,7 +170,7 @@ class History:
         for number, offset in dead:
             self.asked[number, offset] += 1
 
-    # ---- the whole
+    # ---- histories
 
     async def play(self) -> None:
         await self.open()
@@ -191,7 +191,7 @@ class History:
             await self.let_go()
         self.told.append("the end")
         await self.redrive()
-        for _ in range(2):  # all that was asked has happened, and nothing more happens
+        for _ in range(2):  # all requests were fulfilled, and nothing more happens
             await self.admin.seek(Seek(group="g", topic="t", to=Start.earliest()))
             await self.delivery.maintenance.settings_once()
             while await self.consume(is_well=True):

@@ -85,7 +85,7 @@ def test_a_half_can_request_an_earlier_or_later_first_check(start_broker: StartB
         two = [Message("t", b"first", first_check_after=minute), Message("t", b"second", first_check_after=hour)]
         half = shop.half(two)
         again = [replace(message, first_check_after=None) for message in two]
-        shop.half(again, transaction_id=half.transaction_id)  # the same message all the same: the first one stands
+        shop.half(again, transaction_id=half.transaction_id)  # still the same message: the first one counts
         shop.half([Message("t", b"beyond", first_check_after=timedelta(hours=24))])
         shop.send(Message("t", b"plain", first_check_after=hour))
     with psycopg.connect(notify_url, connect_timeout=10) as connection:

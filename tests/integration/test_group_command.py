@@ -324,7 +324,7 @@ def test_a_group_with_members_or_messages_is_deleted_only_by_force(broker: Broke
         until(lambda: len(shown(broker)["members"]) == 1)
         for how in ("--yes", "--dry-run"):
             assert "group 'collector' has 1 members, the last seen " in refused(broker, "delete", "collector", how)
-    # One that was closed is a member no more, although it asked for messages a moment ago.
+    # A closed consumer is not a member, although it polled a moment ago.
     until(lambda: not shown(broker)["members"], within_s=WAIT_S)
     dry = json_of("group", "delete", "collector", "--dry-run", *where)
     assert dry == {"group": "collector", "members": 0, "waiting": 0, "retrying": 0, "dead": 0, "dry_run": True}
@@ -335,7 +335,7 @@ def test_a_group_with_members_or_messages_is_deleted_only_by_force(broker: Broke
     assert json_of("group", "list", *where)["groups"] == []
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         assert connection.execute("select count(*) from txmsg.cursor").fetchone() == (0,)
-    with collecting(broker.address, "t") as got:  # made anew, and begins at the earliest message
+    with collecting(broker.address, "t") as got:  # recreated, and begins at the earliest message
         assert len(ids_of(got, 1)) == 1
 
 

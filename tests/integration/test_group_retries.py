@@ -37,7 +37,7 @@ def test_retries_can_be_listed_delivered_at_once_and_skipped(broker: BrokerProce
         until(lambda: len(retries()) == 3)
         page = json_of("group", "retries", "collector", "--limit", "2", *where)
         first, second = page["retries"]
-        assert {first["id"], second["id"]} == {poison, slow}  # what waits for its key comes last
+        assert {first["id"], second["id"]} == {poison, slow}  # messages waiting for their key come last
         assert (first["attempts"], first["failures"][0]["attempt"], first["due_at"] is None) == (1, 1, False)
         assert "no route to the bank" in first["last_error"]
         (last,) = json_of("group", "retries", "collector", "--page", page["next"], *where)["retries"]

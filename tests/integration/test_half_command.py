@@ -120,7 +120,7 @@ def test_a_truncated_reply_is_marked_as_truncated(monkeypatch: pytest.MonkeyPatc
     assert not last.with_bodies
 
 
-# ---- what is parked, checked again
+# ---- parked halves, resumed
 
 
 def park(notify_url: str, *transaction_ids: str) -> None:
@@ -219,7 +219,7 @@ def test_decisions_and_lists_can_be_printed_as_json(start_broker: StartBroker) -
     assert ids == [half["transaction_id"] for half in json.loads(said("half", "list", *where))["halves"]]
     assert len(ids) > 1
     told = said("half", "commit", first, *where, answer="y\n")
-    committed = json.loads(told.removeprefix(" y\n"))  # up to click 8.3, its tests echo the answer here
+    committed = json.loads(told.removeprefix(" y\n"))  # up to click 8.3, CliRunner echoes the answer here
     assert committed == {"transaction_id": first, "outcome": "committed"}
     dropped = json.loads(said("half", "rollback", second, *where, "--yes"))
     assert dropped == {"transaction_id": second, "outcome": "rolled back"}

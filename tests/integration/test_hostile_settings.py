@@ -139,7 +139,7 @@ def test_everything_works_under_hostile_settings_from_upgrade_to_mirror(
 ) -> None:
     be_hostile(database_url, monkeypatch)
     assert migrate.upgrade(database_url) == migrate.REVISIONS[-1]
-    # Tests run without fsync, and everything else is well.
+    # Tests run without fsync; all other findings are good.
     assert {each.name for each in migrate.check(database_url) if not each.ok} <= {"fsync"}
     broker = start_broker("--first-check-s", "0", "--check-interval-s", "1", storage=database_url)
     where = ("--broker", broker.address)

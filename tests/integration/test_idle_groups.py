@@ -72,7 +72,7 @@ async def work_of_steps(notify_url: str, groups: int) -> dict[str, int]:
     ):
         steps = [step for step, interval_s, _ in delivery.maintenance.steps() if interval_s <= 1]
         await notify.topics.refresh_once()  # so that no step has to
-        for _ in range(2):  # the first takes notice that all groups are idle
+        for _ in range(2):  # the first step notices that all groups are idle
             for step in steps:
                 await step()
         return {step.__name__: await lines_run(step) for step in steps}
@@ -128,7 +128,7 @@ def test_due_retries_are_found_by_an_index_descent_per_group_that_has_retries(no
         connection.execute("insert into txmsg.consumer_group (name) select 'g' || n from generate_series(1, 2000) n")
         connection.execute("insert into txmsg.topic (name, queue_count, ordered_queues) values ('t', 1, 1)")
         connection.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")
-        connection.execute("vacuum analyze txmsg.retry")  # it is empty, say the statistics
+        connection.execute("vacuum analyze txmsg.retry")  # the statistics say that it is empty
         connection.execute(
             """
             insert into txmsg.retry (group_id, queue_id, queue_offset, transaction_id, n, body, born_at, stored_at,

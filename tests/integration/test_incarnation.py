@@ -75,7 +75,7 @@ async def settle(delivery: Delivery, messages: Sequence[Delivered]) -> None:
 async def test_messages_at_reused_offsets_are_delivered_after_a_restore(
     proxy: PostgresProxy, past: GoingBack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "_FRESH_S", 0.0)  # a connection that was cut would tell of the restart
+    monkeypatch.setattr(connect, "_FRESH_S", 0.0)  # a cut connection would reveal the restart
     async with notify_at(proxy.url) as notify, delivering(notify, graceful=False, **BY_ITSELF_NOTHING) as delivery:
         await notify.add(10)
         await settle(delivery, await receive(delivery, 10))
@@ -123,7 +123,7 @@ def test_running_brokers_use_the_restored_queues_and_deliver_all_messages(
         before = send(TOPICS)
         assert different(orders, 16) | different(quotes, 16) == before
         past.go_back()
-        after = send(TOPICS[::-1])  # so that queues of one have the ids that those of the other had
+        after = send(TOPICS[::-1])  # so that queues of one have the ids of the other's former queues
         assert different(orders, 16) | different(quotes, 16) == after
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         lost = "select count(*) from txmsg.message m where not exists (select from txmsg.queue q where q.id = m.queue)"

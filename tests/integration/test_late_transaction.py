@@ -65,7 +65,7 @@ def test_messages_may_depend_on_results_of_the_transaction(
             ids = {tx.send(Message("order", str(order.id).encode())), tx.send(Message("order", b"second"))}
         assert not session.in_transaction()
         assert {got.get(timeout=WAIT_S).id, got.get(timeout=WAIT_S).id} == ids
-        with producer.transaction(session) as tx:  # the session is still the caller's: once more
+        with producer.transaction(session) as tx:  # the caller can use the session again
             tx.send(Message("order", b"third"))
         assert got.get(timeout=WAIT_S).body == b"third"
     assert orders(engine) == 1

@@ -101,7 +101,7 @@ async def test_senders_wait_only_briefly_behind_a_rotation_waiting_for_a_standby
         async with asyncio.timeout(60):
             while not await (await watcher.execute(_WAITING)).fetchall():
                 pass
-        await db.apply(WriteBatch(plain=db.columns(8)))  # behind the rotation, until that gives up
+        await db.apply(WriteBatch(plain=db.columns(8)))  # waits for the rotation, until that gives up
         assert not await rotating
         assert segments.open == 1
         await unconfirmed.commit()

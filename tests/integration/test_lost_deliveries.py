@@ -77,7 +77,7 @@ def test_a_reply_lost_by_the_connection_is_redelivered_on_report(broker: BrokerP
         with RawClient(broker.address) as client:
             call = client.begin(Notify.receive.name, asking("small", "c", line=7).SerializeToString())
             sent = client.answer(call)
-            assert sent.reply is not None  # the kernel had it all, but let nobody have seen it
+            assert sent.reply is not None  # the kernel received it all, but the client did not read it
         count = sum(len(batch.body) for batch in pb.ReceiveReply.FromString(sent.reply).batches)
         again = received(channel, asking("small", "c", line=7), count)
         assert [attempt for _, attempt in again] == [1] * count

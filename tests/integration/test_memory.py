@@ -150,7 +150,7 @@ async def test_after_a_crash_a_memory_queue_continues_above_all_used_offsets(db:
     await rotate(db)
     assert (await db.apply(WriteBatch(plain=columns_of([queue, idle])), segment=2, previous=1)).ends == {
         queue: 3 * LIFE + 1,
-        idle: LIFE + 1,  # nobody has looked after it before
+        idle: LIFE + 1,  # its first upkeep
     }
     await db.apply(WriteBatch(plain=columns_of([db.queues[0]] * 2)), segment=2, previous=1)
     assert [each for _, each in await offsets_of(db, db.queues[0])] == [0, 1]
@@ -198,7 +198,7 @@ async def test_groups_continue_after_a_crash_from_any_position(notify_url: str) 
         new = [LIFE, LIFE + 1, LIFE + 2]
         must = {(0, 2), *((offset, 1) for offset in new)}
         got = await receive_until(here, lambda got: must <= {(message.offset, message.attempt) for message in got})
-        assert [each for each in offsets(got) if each >= LIFE] == new  # what is retried stands in a logged table
+        assert [each for each in offsets(got) if each >= LIFE] == new  # retries are in a logged table
         assert offsets(await receive_only(here, 3, group="new")) == new
         assert await here.settle("g", "c", receipts([*got, first[3]]), []) == receipts([first[3]])
         lag = {each.group: (each.waiting, each.retrying) for each in await seen.lag(here)}

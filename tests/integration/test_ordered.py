@@ -71,7 +71,7 @@ async def test_a_rollback_releases_held_back_messages(db: Notify) -> None:
 
 async def test_outcomes_of_one_batch_are_released_in_the_order_of_halves(db: Notify) -> None:
     half = ordered(db, *["a"] * 6)
-    half.transaction_id.sort(reverse=True)  # the order of ids is not theirs
+    half.transaction_id.sort(reverse=True)  # the ids are in another order
     await db.apply(WriteBatch(half=half))
     await db.apply(
         WriteBatch(

@@ -280,7 +280,7 @@ def test_a_certificate_of_another_authority_gets_no_connection(codes: Codes) -> 
     assert set(codes[FOREIGN].values()) == {"no connection"}
 
 
-# ---- what ids of others are worth
+# ---- ids of other users
 
 
 def half_of(place: Place, user: str, group: str, topic: str) -> bytes:
@@ -481,7 +481,7 @@ def test_counting_and_purging_dead_letters_of_all_groups_needs_a_right_on_all(pl
     place.call(OTHER, "DeadLetters/List", DeadLetterQuery())
 
 
-# ---- what users create
+# ---- topics and groups created by users
 
 
 def receive(group: str) -> txmsg_pb2.ReceiveRequest:
@@ -494,7 +494,7 @@ def test_limits_on_topics_and_groups_of_a_user_apply_and_are_audited(place: Plac
     place.call("ops", "Topics/Create", CreateTopic(topic=MINE))
     limits = LimitUser(name="maker", limits={"topics": 2, "groups": 1})
     place.call("ops", "Access/LimitUser", limits)
-    for _ in range(2):  # a topic that is there is not made
+    for _ in range(2):  # an existing topic is not created
         for name in ("made1", "made2"):
             place.call("maker", "Topics/Create", CreateTopic(topic=name))
         place.call("maker", "Notify/Receive", receive("made1"))
@@ -505,7 +505,7 @@ def test_limits_on_topics_and_groups_of_a_user_apply_and_are_audited(place: Plac
     ):
         with pytest.raises(PermissionDenied, match=f"txmsg user limit maker {option} N"):
             place.call("maker", method, request)
-    for new in (["made3"], ["made3", "made4"]):  # of a request, what is for other topics is sent
+    for new in (["made3"], ["made3", "made4"]):  # messages of the request for other topics are sent
         batches = [plain_to(topic).batches[0] for topic in ("made1", *new)]
         errors = place.call("maker", "Notify/Send", txmsg_pb2.SendRequest(batches=batches)).errors
         assert {(error.transaction_id, error.code) for error in errors} == {
@@ -572,7 +572,7 @@ def test_no_other_request_field_names_the_caller() -> None:
     assert found - {"who"} == _TAKEN_FROM_REQUESTS  # `who` of Audit/List chooses entries
 
 
-# ---- what others have, in what is found
+# ---- objects of others in search results
 
 _BURIED = """
 insert into txmsg.consumer_group (name) values ('mine.dead'), ('other.dead');
@@ -708,7 +708,7 @@ def test_clients_of_forbidden_groups_are_left_out(place: Place) -> None:
         assert groups_seen(OTHER) == {"other.here"}
 
 
-# ---- rules, as people have them
+# ---- rules in commands
 
 
 def acl(place: Place, *words: str, status: int = 0) -> str:

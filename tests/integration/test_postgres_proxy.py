@@ -57,7 +57,7 @@ def test_pipelines_binary_results_copy_and_cancellation_are_forwarded(proxy: Pos
 
         def cancel() -> None:
             proxy.wait_for("pg_sleep")
-            while not is_cancelled.wait(0.1):  # what comes before the server has begun is passed over
+            while not is_cancelled.wait(0.1):  # requests before the server has started are skipped
                 connection.cancel_safe()
 
         cancelling = threading.Thread(target=cancel)

@@ -59,7 +59,7 @@ def test_a_half_message_is_delivered_after_commit_and_not_before(broker: BrokerP
         assert nothing_comes(got)
         producer.end(half, TransactionState.COMMIT)
         assert got.get(timeout=WAIT_S).id == message_id(half.transaction_id, 0)
-        producer.end(half, TransactionState.COMMIT)  # told again: fine
+        producer.end(half, TransactionState.COMMIT)  # a repeated outcome is accepted
         with pytest.raises(OutcomeConflict):
             producer.end(half, TransactionState.ROLLBACK)
 
@@ -117,11 +117,11 @@ def test_a_send_executed_late_by_a_paused_broker_is_stored_once(start_broker: St
     with Producer([first.address, second.address], group="p", timeout_s=6.0) as producer:
         producer.send(Message("user", b"1"))
         first.pause()
-        producer.send(Message("user", b"2"))  # no answer from the first: the second gets the same ids
+        producer.send(Message("user", b"2"))  # the first does not answer: the second gets the same ids
         half = producer.half([Message("user", b"3")])
         first.resume()
         producer.end(half, TransactionState.COMMIT)
-        first.stop()  # in good order: it has carried out what it had
+        first.stop()  # stopped cleanly: it has executed pending requests
     assert message_count(notify_url) == 3
     assert half_count(notify_url) == 0
 

@@ -90,7 +90,7 @@ def cursor_at(notify: Notify, next_offset: int, acked: str = "{}", *, group: str
     )
 
 
-# ---- what is dropped
+# ---- drops
 
 
 async def test_old_segments_read_by_every_group_are_dropped(notify: Notify, retention: Retention) -> None:
@@ -159,7 +159,7 @@ async def test_messages_unread_by_a_group_are_kept(notify: Notify, retention: Re
     cursor_at(notify, 20, group="fast")
     for next_offset, acked, left in (
         (0, "{}", [1, 2, 3, 4]),
-        (4, "{[5,20)}", [1, 2, 3, 4]),  # one hole in the first
+        (4, "{[5,20)}", [1, 2, 3, 4]),  # one gap in the first
         (5, "{}", [2, 3, 4]),
         (5, "{[6,20)}", [2, 3, 4]),
         (10, "{}", [3, 4]),
@@ -293,7 +293,7 @@ async def test_an_interrupted_drop_is_completed_from_any_step(
     notify.query("update txmsg.segment set dropping = true where id = 1")
     for step, root in _STEPS[interrupted]:
         step(notify, root)
-    async with delivering(notify) as delivery:  # senders and readers live with each of these
+    async with delivering(notify) as delivery:  # senders and readers continue in each of these states
         assert offsets(await receive(delivery, 15)) == list(range(5, 20))
         delivery.wake(await notify.add(1))
         assert offsets(await receive(delivery, 1)) == [20]
@@ -302,7 +302,7 @@ async def test_an_interrupted_drop_is_completed_from_any_step(
     assert kept(notify) == [2, 3, 4]
 
 
-# ---- side by side
+# ---- concurrency
 
 
 async def test_senders_and_readers_continue_while_an_open_reader_prevents_a_drop(

@@ -55,7 +55,7 @@ def test_a_broker_follows_the_retry_policy_of_handlers(broker: BrokerProcess) ->
             )
         }
         got = {message.id: message.attempt for message in (handled.get(timeout=WAIT_S) for _ in range(3))}
-        # What follows a rejected message of its key comes as a retry, of which it is the first delivery or the second.
+        # Messages behind a rejected one of their key are delivered as retries, for the first or the second time.
         assert got.pop(ids[b"behind"]) in {1, 2}
         assert got == {ids[b"good"]: 1, ids[b"soon"]: 2}
         letters = partial(json_of, "dead-letter", "list", "--group", "g", *where)

@@ -47,7 +47,7 @@ def taken(broker: BrokerProcess, version: int) -> None:
     until(lambda: config(broker, "show")["version"] >= version)
 
 
-# ---- brokers take changes
+# ---- brokers apply changes
 
 
 def test_a_change_at_one_broker_takes_effect_at_another_without_a_restart(start_broker: StartBroker) -> None:
@@ -244,7 +244,7 @@ async def test_changes_at_two_brokers_do_not_contradict_each_other(notify_url: s
         here, there = settings_in(pool, notify_url), settings_in(pool, notify_url)
         await changing(here, "broker.retention_s", "20d")
         with pytest.raises(MisuseError, match="settings of all brokers would contradict each other"):
-            await changing(there, "broker.retention_max_s", "10d")  # has not heard of the other one yet
+            await changing(there, "broker.retention_max_s", "10d")  # does not know of the other one yet
 
 
 async def test_the_settings_of_one_broker_are_checked_with_those_of_all(notify_url: str) -> None:
@@ -406,7 +406,7 @@ async def test_a_watcher_is_woken_by_a_change_and_by_the_stop(notify_url: str) -
         settings.close()
         with pytest.raises(BrokerUnavailable, match="is stopping: ask another broker"):
             await watching
-        with pytest.raises(BrokerUnavailable, match="is stopping"):  # nor is it asked in a loop
+        with pytest.raises(BrokerUnavailable, match="is stopping"):  # nor does it poll in a loop
             await settings.changed_from(settings.version, 60)
 
 

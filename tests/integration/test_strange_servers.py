@@ -97,7 +97,7 @@ def server(*says: bytes) -> Iterator[str]:
                 except OSError:
                     return  # the test is over
                 held.append(connection)
-                with suppress(OSError):  # the client has given it up
+                with suppress(OSError):  # the client has closed it
                     connection.settimeout(5)
                     for piece in says:
                         connection.recv(65_536)
@@ -193,11 +193,11 @@ def test_text_of_a_foreign_client_is_not_logged_by_a_broker(broker: BrokerProces
     with socket.create_connection((host, int(port))) as connection:
         connection.settimeout(60)
         connection.sendall(says)
-        with suppress(ConnectionError):  # closed, which is an answer, too
+        with suppress(ConnectionError):  # closing is also an answer
             connection.sendall(frame_of(WireFrameKind.PING, payload=question))
         heard = b""
         with suppress(ConnectionError):
-            while question not in heard:  # else the broker has read what came before
+            while question not in heard:  # until the broker has read all earlier bytes
                 more = connection.recv(4096)
                 if not more:
                     break

@@ -293,7 +293,7 @@ def test_a_deleted_topic_is_recreated_by_the_next_send_and_read_by_waiting_consu
         altered(broker, "--permission", "none")
         until(lambda: is_closed(producer))
         settle(notify_url)
-        said("topic", "delete", "t", "--yes", "--force", *where)  # the consumer makes it anew at once
+        said("topic", "delete", "t", "--yes", "--force", *where)  # the consumer recreates it at once
         new = sent_when_open(producer)
         while got.get(timeout=WAIT_S).id != new:
             pass  # one that was sent before the topic was closed

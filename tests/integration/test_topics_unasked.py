@@ -55,7 +55,7 @@ def test_a_receive_with_too_many_unknown_topics_creates_none(channel: BlockingCh
     assert topics(notify_url) == set()
     receive(channel, names(TOPICS_MADE_MAX))
     assert topics(notify_url) == set(names(TOPICS_MADE_MAX))
-    receive(channel, names(2 * TOPICS_MADE_MAX))  # of which half are there
+    receive(channel, names(2 * TOPICS_MADE_MAX))  # half of which exist
     assert topics(notify_url) == set(names(2 * TOPICS_MADE_MAX))
 
 

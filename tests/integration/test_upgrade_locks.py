@@ -46,7 +46,7 @@ def test_senders_continue_while_an_upgrade_waits_for_a_reader(old_url: str, read
             sender.execute("set statement_timeout = '20s'")
             for _ in range(2):
                 sender.execute("update txmsg.half_message set checks = checks")
-                sender.execute("select from txmsg.message")  # behind the upgrade in the line, if it keeps its place
+                sender.execute("select from txmsg.message")  # behind the upgrade in the lock queue, if that waits on
             assert migrate.current(old_url) == OLD
         assert not upgrading.done()
         reader.commit()

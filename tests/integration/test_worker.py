@@ -101,7 +101,7 @@ def test_a_stop_finishes_running_handlers_and_loses_nothing(broker: BrokerProces
         until(lambda: any(note.startswith("began") for note in worker.notes()))
         processes = processes_of(worker.child.pid)
         for process in [psutil.Process(worker.child.pid), *processes]:
-            process.terminate()  # all of them, as systemd does; the supervisor then does so once more
+            process.terminate()  # all of them, as systemd does; the supervisor then sends the signal again
         assert worker.child.wait(STOP_S_MAX) == 0
         assert not [process for process in processes if process.is_running()]
         began = {note.split()[1] for note in worker.notes() if note.startswith("began")}
@@ -111,7 +111,7 @@ def test_a_stop_finishes_running_handlers_and_loses_nothing(broker: BrokerProces
     with working(tmp_path, broker.address, f"{APP}:app", "--concurrency", "20") as worker:
         until(lambda: worker.ended() == keys)
     began_once = [note.split()[1] for note in worker.notes() if note.startswith("began")]
-    assert sorted(began_once) == sorted(keys)  # what was finished at the end was acknowledged
+    assert sorted(began_once) == sorted(keys)  # messages finished at the end were acknowledged
 
 
 def test_processes_share_the_queues_of_a_log_and_a_stop_finishes_running_handlers(
@@ -144,7 +144,7 @@ def test_processes_share_the_queues_of_a_log_and_a_stop_finishes_running_handler
             second = append(log, "b")
             until(lambda: worker.ended() == first | second)
     rows = [note.split() for note in worker.notes() if note.startswith("began")]
-    assert sorted(row[1] for row in rows) == sorted(first | second)  # what was finished at the end is not handled again
+    assert sorted(row[1] for row in rows) == sorted(first | second)  # those finished at the end are not handled again
     assert len({row[3] for row in rows if row[1] in second}) == 2
 
 

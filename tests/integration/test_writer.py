@@ -35,7 +35,7 @@ def _writable(url: str) -> str:
 async def test_a_poison_item_in_a_batch_fails_alone(notify_url: str) -> None:
     async with running_writer(BrokerConfig(storage=notify_url)) as (writer, queue, ends):
         plain = columns_of([queue] * 100)
-        plain.key[-1] = "poison\0"  # the service refuses it; the database does, too
+        plain.key[-1] = "poison\0"  # the service refuses it, and so does the database
         problems = await writer.write(WriteBatch(plain=plain), 100)
         assert problems == {plain.transaction_id[-1]: FAILED}
         assert ends == {queue: 99}
@@ -66,12 +66,12 @@ async def test_a_read_only_database_is_unavailable_and_blames_no_message(notify_
         task = asyncio.create_task(writer.run())
         error: Exception | None = None
         async with asyncio.timeout(120):
-            # What the database says may come later than a request waits for it.
+            # The answer of the database may arrive after the timeout of the request.
             while not (isinstance(error, OutcomeUnknown) and "read-only" in str(error)):
                 with pytest.raises((OutcomeUnknown, BrokerUnavailable)) as refused:
                     await writer.write(WriteBatch(plain=columns_of([queue])), 1)
                 error = refused.value
-        # Nothing is sent any more, as by who has asked /readyz: the writer finds out itself that it can write again.
+        # No client sends any more, as after a failed /readyz: the writer itself finds that it can write again.
         await until_async(lambda: "read-only" in writer.trouble)
         with psycopg.connect(_writable(notify_url), autocommit=True) as connection:
             connection.execute(f'alter database "{name}" reset default_transaction_read_only'.encode())

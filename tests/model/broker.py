@@ -94,7 +94,7 @@ class Broker:
             await self._crash()
         self._proxy.__exit__(None, None, None)
 
-    # ---- living and dying
+    # ---- start and crash
 
     async def restart(self) -> None:
         """Crash and restart it, one restart at a time."""
@@ -127,12 +127,12 @@ class Broker:
         while alive := {task for task in self._tasks if not task.done()}:
             for task in alive:
                 task.cancel()
-            await asyncio.wait(alive, timeout=0.02)  # the driver may lose a cancellation that meets a lost connection
+            await asyncio.wait(alive, timeout=0.02)  # a lost connection may hide a cancellation
         await parts.pool.close(timeout=1)
         self._proxy.requests.clear()
         self._proxy.accept()
 
-    # ---- what it is asked
+    # ---- requests
 
     def new_topics(self, queues: int) -> None:
         """Forget the topics; new ones have this many queues."""
@@ -147,7 +147,7 @@ class Broker:
         try:
             await asyncio.wait({task})
         finally:
-            task.cancel()  # nothing if it is done; else the client has gone away
+            task.cancel()  # nothing if it is done; otherwise the client has disconnected
         if task.cancelled():
             raise OutcomeUnknown("the broker died")
         problems: Problems = task.result()
@@ -194,7 +194,7 @@ class Broker:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # ---- trouble
+    # ---- faults
 
     def cut(self, cut: Cut) -> None:
         """Cut a request as `Cut` says. One at a time: a later one replaces one that has not happened yet."""
@@ -219,7 +219,7 @@ class Broker:
         self.release()
 
     def _verdict(self, request: Request) -> Verdict:
-        # In the proxy's thread; the trouble is set in the other one, a word at a time.
+        # In the proxy's thread; the other one sets the faults, one attribute at a time.
         batch = "txmsg.write_batch" in request.sql
         if batch and self._hold:
             self._hold = False

@@ -91,7 +91,7 @@ class Clients:
         """Answer a check from the fence, or by the listener without a fence."""
         number = self._scene.numbers.get(half.transaction_id)
         if number is None:
-            return TransactionState.UNKNOWN  # of a history that was given up
+            return TransactionState.UNKNOWN  # of an abandoned history
         self.counts["checks"] += 1
         if half.fence_id is not None:
             return self.business.check(half.transaction_id)

@@ -179,7 +179,7 @@ class _Stage:
         self._counts.update(self._play.counts)
         self._grew = self._grew or grows_topics(history.seed)
         if _show(Defect.STUCK, violations):
-            await self.close()  # who knows what still goes on there
+            await self.close()  # something may still run there
         else:
             await self._tables.drop_closed_segments()
         return violations

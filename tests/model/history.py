@@ -329,7 +329,7 @@ class _Maker:
     def _broker(self) -> int:
         return self._random.randrange(BROKERS)
 
-    # ---- transactions, and what their clients do
+    # ---- transactions and the steps of their clients
 
     def _crowd(self, number: int) -> Crowd:
         kind = self._random.choice((Kind.FENCED, Kind.FENCED, Kind.CLAIMED, Kind.PLAIN))
@@ -352,13 +352,13 @@ class _Maker:
             return [send, *(self._claim(crowd) for _ in range(rng.choice((0, 1, 1, 2, 3))))]
         tell: Plan = partial(Tell, crowd=number, broker=self._broker(), doubtful=rng.random() < 0.15)
         whole: list[Plan] = [send, partial(Begin, crowd=number), partial(Finish, crowd=number), tell]
-        return whole if rng.random() < 0.75 else whole[: rng.randint(1, 3)]  # the client dies on its way
+        return whole if rng.random() < 0.75 else whole[: rng.randint(1, 3)]  # the client dies in between
 
     def _claim(self, crowd: Crowd) -> Plan:
         words = self._random.choices((Word.COMMIT, Word.ROLLBACK, Word.UNKNOWN), (5, 5, 1), k=len(crowd.transactions))
         return partial(Claim, crowd=crowd.number, broker=self._broker(), words=tuple(words))
 
-    # ---- what comes in between
+    # ---- interleaved faults
 
     def _add_copy(self) -> None:
         rng, last = self._random, self._steps[-1]

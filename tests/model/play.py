@@ -102,7 +102,7 @@ class Play:
         match step:
             case Send() | Begin() | Finish() | Tell() | Claim():
                 task = self._go(step, self._act(step, self._last.get(step.crowd)))
-                if not isinstance(step, Claim):  # anybody may claim, at the same time as others
+                if not isinstance(step, Claim):  # any client may claim, concurrently with others
                     self._last[step.crowd] = task
             case Copy():
                 self._go(step, self._clients.copy(step))

@@ -121,7 +121,7 @@ def _of_a_key(batch: str) -> Record:
         Told(1, Word.COMMIT, 0, begun=10, ended=11, reply=OK, segment_max=1),
     ]
     record.committed_at |= {1: 9, 2: 5}
-    record.reads.append(Seen(8, ()))  # it is held back, and nobody was promised more
+    record.reads.append(Seen(8, ()))  # it is held back, which keeps the guarantee
     record.rows += [Stored(1, 0, 1, 1, 0, "a"), Stored(1, 1, 1, 2, 0, batch)]
     return record
 

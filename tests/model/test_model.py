@@ -19,8 +19,8 @@ FIND_S_MAX = 240.0
 """`make model` wants it within a minute; here the machine may be busy with the rest of the suite."""
 
 
-@pytest.mark.long  # that a history is played and judged, test_a_planted_defect_is_found shows each time
-@pytest.mark.timeout(0)  # as long as asked for; every wait inside has an end
+@pytest.mark.long  # test_a_planted_defect_is_found shows that histories are played and judged
+@pytest.mark.timeout(0)  # as long as requested; every wait inside is bounded
 async def test_random_histories_keep_the_guarantees(
     postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest, seed: int
 ) -> None:

@@ -68,7 +68,7 @@ def test_an_empty_file_grants_no_access() -> None:
         pytest.param(
             f"[users.a]\ntokens = ['{entry_of(TOKEN)}']\n[users.b]\ntokens = ['{entry_of(TOKEN)}']",
             "is that of user a",
-            id="a token of two users",  # the same in each process, which has another token
+            id="a token of two users",  # the same in each process, but not the token
         ),
         ("[rules]\nshop = ['fly topic:x']", "'fly' is not an action"),
         ("[rules]\nshop = 'send topic:x'", "not a list of texts"),

@@ -37,7 +37,7 @@ async def test_senders_over_the_rate_wait_and_those_beyond_the_limit_are_refused
     admission = Admission(8.0, lambda: now[0])
     slow = topic(rate=10)
     for _ in range(3):
-        await admission.admit(slow, 5)  # 5 at once, 10 to be paid for
+        await admission.admit(slow, 5)  # 5 at once, 10 as debt
         now[0] += 1
     await admission.admit(slow, 1000)
     with pytest.raises(Overloaded, match=r"accepts 10 messages/s.*--send-rate"):
@@ -59,7 +59,7 @@ async def test_a_request_over_the_rate_waits_for_those_before_it() -> None:
 async def test_a_sender_that_gives_up_while_waiting_does_not_delay_others() -> None:
     admission = Admission(60.0, lambda: 0.0)
     slow = topic(rate=100)
-    await admission.admit(slow, 51)  # one more than goes through at once
+    await admission.admit(slow, 51)  # one more than the burst
     for _ in range(3):
         impatient = asyncio.create_task(admission.admit(slow, 100_000))
         await asyncio.sleep(0)

@@ -266,7 +266,7 @@ async def test_a_rate_does_not_make_batches_shorter() -> None:
     app.include(router)
     handling = Handling(app.subscriptions[0], {})
     await asyncio.gather(*(handling.handle(MESSAGE) for _ in range(80)))
-    assert lengths == [20, 20, 20, 20]  # 50 at once, then a list whenever there is room for one message
+    assert lengths == [20, 20, 20, 20]  # 50 at once, then a batch whenever there is room for one message
     await handling.close()
 
 
@@ -295,7 +295,7 @@ async def test_a_batch_starts_when_its_rate_allows_and_counts_all_its_messages()
 
     batches = Batches(3, 1, handle_list, name="t", pace=gate)
     adding = asyncio.gather(*(batches.add(MESSAGE) for _ in range(5)))
-    await asyncio.sleep(0.02)  # in which a list that does not wait would begin
+    await asyncio.sleep(0.02)  # in which a batch that does not wait would begin
     assert not handled.is_set()
     gate.is_open = True
     await adding
@@ -452,7 +452,7 @@ def test_a_handler_process_logs_through_its_parent_and_takes_overrides(
         processes.close()
     (record,) = [each for each in caplog.records if each.name == __name__]
     assert (record.getMessage(), record.levelname, vars(record)["tenant"]) == ("computing k with 2", "INFO", "acme")
-    # What cannot be made again here costs no message.
+    # An object that cannot be unpickled here costs no message.
     assert (vars(record)["why"], vars(record)["items"]) == ("Unmade('ab')", ["k"])
     assert vars(record)["lock"].startswith("<unlocked")
     assert record.process != os.getpid()
@@ -663,7 +663,7 @@ def topic_of(handling: Handling) -> Topic[Any]:
     return Topic(name, payload_type)
 
 
-# ---- what must not be acknowledged
+# ---- results that must not be acknowledged
 
 
 def caught() -> Iterator[int]:
@@ -877,7 +877,7 @@ async def test_a_close_during_start_runs_in_the_starting_task() -> None:
         go_on.set()
         await asyncio.gather(starting, *closing)
         assert seen == ["left", "closed", "closed"]
-        await app.start()  # what was wanted of the start before is over
+        await app.start()  # the former start is over
         assert len(seen) == 3
         await app.close()
 

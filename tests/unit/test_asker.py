@@ -108,7 +108,7 @@ async def test_a_hanging_check_is_unknown_and_blocks_only_its_own_thread(
     try:
         listener = Hanging()
         asker = Asker(listener, threads=2, timeout_s=0.05)
-        while not listener.asked:  # on a busy machine the time may be over before the thread has begun
+        while not listener.asked:  # on a busy machine the timeout may pass before the thread has begun
             assert await asker.ask(hung) is UNKNOWN
         assert [await asker.ask(hung) for _ in range(5)] == [UNKNOWN] * 5
         assert listener.asked == 1

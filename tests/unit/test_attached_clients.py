@@ -52,8 +52,8 @@ async def test_an_outcome_from_another_client_ends_a_pending_check() -> None:
         rollback=[rolled_back.transaction_id.bytes],
     )
     assert [await checks[0], await checks[1]] == [None, None]
-    for half in (refused, answered):  # what was not stored has to be answered
+    for half in (refused, answered):  # an outcome that was not stored still needs an answer
         silent.answer(half.transaction_id, TransactionState.COMMIT)
     assert [await checks[2], await checks[3]] == [TransactionState.COMMIT] * 2
-    silent.answer(committed.transaction_id, TransactionState.ROLLBACK)  # too late: nobody listens
+    silent.answer(committed.transaction_id, TransactionState.ROLLBACK)  # too late: no check is pending
     await service.end_transactions(commit=[committed.transaction_id.bytes])

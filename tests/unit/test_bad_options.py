@@ -43,7 +43,7 @@ class ListenerOfNothing:
         return TransactionState.UNKNOWN
 
 
-# What is given below no type checker lets through.
+# A type checker would refuse the arguments below.
 anything: Any = None
 fence_listener: Any = FenceCheckListener
 decorate: Any = transactional_message

@@ -64,7 +64,7 @@ def row_of(found: Plan, part: Part) -> Row:
 def test_the_bottleneck_is_the_resource_that_is_used_up_first() -> None:
     found = plan(COSTS, LOAD, MACHINE)
 
-    # 100,000/s of 20 us are 2 cores, of 4 that are to be filled by half; of 1,500 B, 150 MB/s of 500.
+    # 100,000/s of 20 us are 2 cores of 4, which are used by half; 1,500 B each are 150 MB/s of 500.
     assert bottleneck_of(found) == (Part.DATABASE, "cores", pytest.approx(1.0))
     assert need_of(found, Part.DATABASE, "disk speed") == pytest.approx(0.3)
     assert found.shards == 1
@@ -93,7 +93,7 @@ def test_calls_of_many_processes_cost_brokers_more_than_batched_calls_of_one() -
 
     many = plan(COSTS, replace(LOAD, producers=5_000), MACHINE)
 
-    assert row_of(one, Part.BROKER).processes == 3  # a core, and little more, filled by half; and idle clients
+    assert row_of(one, Part.BROKER).processes == 3  # slightly more than a core, used by half; and idle clients
     assert row_of(many, Part.BROKER).processes == 88  # 200 us more for each; and 0.26 of each core for idle clients
     assert row_of(many, Part.DATABASE).takes.core_us > row_of(one, Part.DATABASE).takes.core_us  # more brokers' upkeep
     assert need_of(many, Part.DATABASE, "cores") == need_of(one, Part.DATABASE, "cores")
@@ -128,8 +128,8 @@ def test_brokers_of_many_shards_serve_only_the_clients_of_their_shard() -> None:
     split = plan(COSTS, replace(load, is_split=True), MACHINE)
 
     assert everywhere.shards == split.shards == 6
-    # 9 cores for messages and 2 for requests; replies at 1/100 s of each line: 2 cores of every broker, which
-    # none has, so there are brokers enough for a reply a message: 100 cores. Of a sixth of the clients, 0.33 of a core.
+    # 9 cores for messages and 2 for requests. Replies at 100/s on each line would take 2 cores of every broker, which
+    # none has, so there are enough brokers for one reply per message: 100 cores. A sixth of the clients takes 0.33.
     assert everywhere.of_brokers["calls"] == pytest.approx(102, abs=0.1)
     assert split.of_brokers["calls"] < 50
     assert row_of(split, Part.BROKER).processes < row_of(everywhere, Part.BROKER).processes / 2

@@ -160,7 +160,7 @@ async def test_an_outcome_that_cannot_be_stored_leaves_the_half_for_the_next_che
     assert world.outcomes.commits == [half]
 
 
-# ---- who is asked
+# ---- clients that are checked
 
 
 async def test_only_halves_of_attached_groups_and_fences_are_claimed() -> None:
@@ -270,7 +270,7 @@ async def test_checks_in_flight_never_exceed_the_limit() -> None:
     assert max(in_flight) == 4
 
 
-# ---- nobody to ask
+# ---- no client to check
 
 
 async def test_a_half_without_any_client_for_a_day_is_parked() -> None:

@@ -65,7 +65,7 @@ async def test_a_broker_without_a_complete_route_does_not_change_the_list() -> N
     async with brokers_at("a:1") as brokers:
         brokers.learn("a:1", route("a:1", "a:1", "b:1"))
         brokers.learn("b:1", route("b:1"))  # cut off from its database
-        brokers.learn("a:1", RouteChanged(brokers=["a:1"]))  # says no name of its own
+        brokers.learn("a:1", RouteChanged(brokers=["a:1"]))  # has no name of its own
         brokers.learn("gone:1", route("gone:1", "gone:1"))
         assert brokers.addresses == ["a:1", "b:1"]
 

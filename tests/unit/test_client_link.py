@@ -237,7 +237,7 @@ async def test_polls_request_no_more_bytes_than_fit_and_wait_for_a_quarter_to_be
     running = asyncio.create_task(link.run())
     assert await asked.get() == 100
     assert await asked.get() == 40
-    await until_async(lambda: link.out == 3)  # of 20 bytes left no more is asked for
+    await until_async(lambda: link.out == 3)  # 20 free bytes are too few for another poll
     link.deliveries.ack(HAND, 5)
     assert await asked.get() == 50
     assert asked.empty()
@@ -540,7 +540,7 @@ async def test_a_paused_link_returns_messages_in_transit_and_polls_again_when_re
     running = asyncio.create_task(link.run())
     await asked.get()
     link.pause()
-    await until_async(lambda: len(broker.lines) == 2)  # the poll, and what tells the broker that it came to nothing
+    await until_async(lambda: len(broker.lines) == 2)  # the poll, and the report that nothing came of it
     assert broker.lines[1] == (broker.lines[0][0], 0, 0)
     assert asked.empty()
     link.resume()

@@ -268,6 +268,6 @@ async def test_a_timed_out_wait_does_not_withdraw_the_outcome(kind: Any) -> None
         with pytest.raises(OutcomeUnknown, match="still being tried"):
             await producer.end(half, TransactionState.COMMIT, timeout_s=0.1)
         go_on.set()
-        producer._end_soon(half, TransactionState.COMMIT)  # nobody waits, and it is sent all the same
-    assert len(script.ends) >= 2  # a thread's request, when it leaves, is repeated for it
+        producer._end_soon(half, TransactionState.COMMIT)  # it has no waiter and is still sent
+    assert len(script.ends) >= 2  # the request of a thread that leaves is repeated on the event loop
     assert {request.commit for request in script.ends} == {half.id_bytes}

@@ -51,7 +51,7 @@ def test_in_mysql_a_savepoint_replaces_one_with_its_name() -> None:
     sent.savepoint("X", replaces=True)
     send(sent, "b")
     sent.released("X")
-    sent.rolled_back_to("X")  # which the server refuses: none is left
+    sent.rolled_back_to("X")  # which the server refuses: there is no savepoint
     assert bodies(sent) == "ab"
 
 
@@ -79,7 +79,7 @@ def test_messages_sent_before_the_first_statement_of_a_savepoint_are_dropped_wit
         sent.rolled_back_to("INNER")
         assert bodies(sent) == "ab"
         send(sent, "e")
-        sent.rolled_back_to("INNER")  # its place is not that of what has gone
+        sent.rolled_back_to("INNER")  # it does not replace a dropped message
         assert bodies(sent) == "ab"
         sent.rolled_back_to("OUTER")
         assert bodies(sent) == "a"

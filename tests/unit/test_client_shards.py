@@ -71,7 +71,7 @@ async def first_error(call: Callable[[], Coroutine[Any, Any, Any]], shard: Shard
         try:
             await call()
         except TxmsgError as exc:
-            if shard.sends:  # else a busy machine has let the other one fail, too
+            if shard.sends:  # otherwise a busy machine has made the other one fail as well
                 return exc
     raise AssertionError("no call has failed")
 

@@ -27,7 +27,7 @@ from txmsg.runtime.durations import shown_duration
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES_OF_TEXTS = {"errors.md", "events.md", "settings.md"}
 """Pages that list texts of txmsg and show no use of a command."""
-INTERACTIVE = {"txmsg demo connect"}  # for the eyes of a person
+INTERACTIVE = {"txmsg demo connect"}  # for people
 
 
 def walk(command: click.Command, path: str = "txmsg") -> Iterator[tuple[str, click.Command]]:
@@ -170,7 +170,7 @@ def test_options_with_one_name_have_one_type_everywhere() -> None:
 def test_every_command_that_asks_for_confirmation_has_yes() -> None:
     destructive = {path for path in COMMANDS if path.rpartition(" ")[2] in ("purge", "delete", "rollback", "commit")}
     assert "txmsg dead-letter purge" in destructive
-    for path in destructive - {"txmsg fence purge"}:  # a daily job, which deletes only what nobody can miss
+    for path in destructive - {"txmsg fence purge"}:  # a daily job, which deletes only rows that are no longer needed
         assert "--yes" in options_of(COMMANDS[path]), path
 
 
@@ -224,7 +224,7 @@ def said_on(terminal: int, until: str = "") -> str:
         assert select.select([terminal], [], [], 60)[0], text
         try:
             text += os.read(terminal, 4096).decode()
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open
             return text
     return text
 

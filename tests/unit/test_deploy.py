@@ -117,7 +117,7 @@ def test_every_command_line_is_valid(words: tuple[str, ...], monkeypatch: pytest
         _, found, left = command.resolve_command(context, left)
         assert found is not None
         command, context = found, click.Context(found, parent=context)
-    command.parse_args(context, left)  # raises what the user would see
+    command.parse_args(context, left)  # raises the error that the user would see
 
 
 def test_a_command_line_with_a_typing_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_policy_for_a_derived_type_takes_precedence() -> None:
     retry = Retry(by_type={LookupError: Retry(delays_s=[7], by_type={KeyError: Reject, TooMany: Skip})})
     assert retry._failure_of(IndexError(), 1, "why") == HandlerFailure("why", 7)
     assert retry._failure_of(KeyError(), 1, "why") == HandlerFailure("why", is_final=True, is_rejected=True)
-    assert retry._failure_of(TooMany(), 1, "why") == HandlerFailure("why")  # not of a type that is looked up there
+    assert retry._failure_of(TooMany(), 1, "why") == HandlerFailure("why")  # not of a type in the nested policy
 
 
 def test_without_a_policy_the_group_decides() -> None:

@@ -151,7 +151,7 @@ def test_number_of_copies_is_a_setting_of_kafka_only() -> None:
         TailerConfig(storage="postgresql://h/d", metaq="kafka://h:1", replication_factor=1, min_insync_replicas=2)
 
 
-# ---- where a queue ends of which nothing can be read
+# ---- the end of a queue without readable records
 
 
 def tail_of(bounds: PartitionBounds, note: TransactionNote | None) -> QueueTail | Exception:
@@ -302,7 +302,7 @@ def test_a_record_that_cannot_be_encoded_does_not_change_the_writer(servers: str
 
 def test_a_producer_does_not_create_topics_implicitly(servers: str) -> None:
     producer = KafkaClients(parse_address(f"kafka://{servers}"), {}, timeout_s=60.0).producer()
-    for _ in range(2):  # the first look would make it
+    for _ in range(2):  # the first request would create it
         assert producer.list_topics("deleted", timeout=60).topics["deleted"].error is not None
 
 

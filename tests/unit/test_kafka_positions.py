@@ -53,7 +53,7 @@ class Probed:
     def first(
         self, starts: Mapping[KafkaPartition, int], _: Mapping[KafkaPartition, int] | None
     ) -> dict[KafkaPartition, Message]:
-        return {each: self._records[at] for each, at in starts.items()}  # each look is where a record may be
+        return {each: self._records[at] for each, at in starts.items()}  # each read is where a record can be
 
     def last(self, bounds: Mapping[KafkaPartition, PartitionBounds]) -> dict[KafkaPartition, Message]:
         return {each: self._records[-1] for each in bounds}

@@ -79,7 +79,7 @@ def test_a_partition_with_only_markers_has_no_record() -> None:
 def test_a_partition_whose_end_is_not_reached_in_time_is_not_reported_as_empty() -> None:
     with pytest.raises(BrokerUnavailable):
         probe(end(0)).first({P0: 0}, {P0: 3})
-    with pytest.raises(BrokerUnavailable):  # a tailer that starts tries again, and does not end
+    with pytest.raises(BrokerUnavailable):  # a starting tailer retries and does not end
         probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}, {P0: 3})
 
 

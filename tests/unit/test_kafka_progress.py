@@ -61,7 +61,7 @@ class Emptied:
 
 @pytest.fixture
 def offsets() -> GroupOffsets:
-    unused: Any = None  # nothing is asked of Kafka
+    unused: Any = None  # no call to Kafka
     return GroupOffsets(
         KafkaClients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), unused, unused, Places()
     )

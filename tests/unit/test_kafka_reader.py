@@ -110,7 +110,7 @@ def test_a_client_that_returns_nothing_while_records_remain_is_replaced(monkeypa
     monkeypatch.setattr(reader_module, "_STALL_S", 0.0)
     reader = KafkaReader(clients, positions, threading.Event())
     assert reader.fetch({T0: 5}, 1000, 0.01) == []
-    assert not stalled.is_closed  # it has given all there is
+    assert not stalled.is_closed  # it has returned all records
     end = 7
     assert reader.fetch({T0: 5}, 1000, 0.01) == []
     assert stalled.is_closed

@@ -48,7 +48,7 @@ def topics_of(admin: Any, timeout_s: float = 60.0) -> KafkaTopicAdmin:
 
 
 def test_a_topic_just_created_by_another_process_is_waited_for() -> None:
-    topics_of(Deaf(3)).ensure("t", 4)  # `Deaf` cannot add partitions
+    topics_of(Deaf(3)).ensure("t", 4)  # `StaleAdmin` cannot add partitions
 
 
 def test_waiting_for_a_topic_unknown_to_all_nodes_is_bounded() -> None:

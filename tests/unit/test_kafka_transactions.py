@@ -96,7 +96,7 @@ def test_a_client_that_never_finds_the_group_coordinator_is_replaced(
     client.hangs = hangs
     with closing(writer_of(client)) as writer:
 
-        def be_impatient() -> None:  # not before: other calls are made on threads, too, which may have to wait
+        def be_impatient() -> None:  # not before: other calls also run on threads and may have to wait
             monkeypatch.setattr(writer._clients, "timeout_s", 0.05)
             monkeypatch.setattr(transactions, "_SLACK_S", 0.05)
 

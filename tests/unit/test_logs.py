@@ -73,7 +73,7 @@ def test_a_json_line_contains_traceback_and_error(written: _Written) -> None:
         raise StorageError("no room\n2026 ERROR forged \u202e \x9b 表")
     except StorageError as exc:
         _log.exception("write.refused", "refused: %(error)s", error=exc)
-    line = written.line()  # one line, whatever the error says
+    line = written.line()  # one line, whatever the error text
     assert written.stream.getvalue().isascii()
     assert line["error"] == "no room\n2026 ERROR forged \u202e \x9b 表"
     assert str(line["exception"]).startswith("Traceback")

@@ -29,6 +29,6 @@ def test_a_refusal_after_an_unanswered_attempt_is_still_an_unknown_outcome(betwe
     with pytest.raises(OutcomeUnknown, match="you may not; an earlier attempt may have been carried out") as caught:
         server.ask(failing(*attempts), timeout_s=60, changes=True)
     assert caught.value.__cause__ is REFUSED
-    with pytest.raises(PermissionDenied):  # what changes nothing is simply refused
+    with pytest.raises(PermissionDenied):  # a call without effects is simply refused
         server.ask(failing(*attempts), timeout_s=60)
     server.close()

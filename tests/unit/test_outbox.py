@@ -165,7 +165,7 @@ async def test_two_concurrent_relays_deliver_once(engine: AsyncEngine, fence: As
     assert len(played.halves) == 10, "both have stored all"
     assert done.count(5) == 1
     assert played.delivered() == [b"0", b"1", b"2", b"3", b"4"]
-    # What a check-back says of the others: never a second delivery.
+    # A check-back of the others never leads to a second delivery.
     others = [each for each, state in played.outcomes.items() if state is TransactionState.UNKNOWN]
     assert {await fence.check(each) for each in others} == {TransactionState.ROLLBACK}  # type: ignore[arg-type]
 
@@ -338,7 +338,7 @@ async def test_a_late_commit_is_relayed_before_a_refused_row_of_its_key(
     late: dict[str, object] = {}
     for body in (b"1", b"bad", b"3"):
         await keep(engine, body, key="k")
-        if not late:  # its number is taken, and its transaction goes on
+        if not late:  # its number is used, and its transaction is still open
             async with engine.begin() as connection:
                 late.update((await connection.execute(select(outbox_table))).mappings().one())
                 await connection.execute(delete(outbox_table))
@@ -346,7 +346,7 @@ async def test_a_late_commit_is_relayed_before_a_refused_row_of_its_key(
     assert await relay.run_once() == 0
     async with engine.begin() as connection:
         await connection.execute(insert(outbox_table).values(late))
-    assert await relay.run_once() == 1  # though it is not time yet to try refused rows again
+    assert await relay.run_once() == 1  # although refused rows are not due for a retry yet
     assert played.delivered() == [b"1"]
     assert await count(engine) == 2
 
@@ -424,7 +424,7 @@ async def test_a_requested_run_relays_all_rows_while_another_relay_leads(
         half = await store(messages, born_at_us)
         if messages[0].body == b"1":
             assert not await fence._run(rows.take_turn, GROUP, other), "it stands back"
-            await fence._run(rows.remove, [1])  # as one that was under way with it
+            await fence._run(rows.remove, [1])  # as a concurrent relay would
         return half
 
     relay._store = store_behind_another
@@ -507,7 +507,7 @@ async def test_stopping_a_relay_does_not_wait_for_a_hanging_database(
         await relay._leave_turn()
     finally:
         hangs.set()
-        # A connection that its thread returns later would not be closed.
+        # A connection returned by its thread later would not be closed.
         assert await asyncio.to_thread(returned.wait, 30)
         engine.dispose()
 

@@ -245,7 +245,7 @@ def test_a_generator_that_yields_a_non_message_is_closed_within_the_transaction(
     with pytest.raises(MisuseError, match="yielded None") as raised, app:
         handle(app, PLACED)
     assert left == [1]
-    assert raised.tb  # kept, and with it the generator: it was not left by being forgotten
+    assert raised.tb  # keeps the generator alive: garbage collection has not closed it
 
 
 done: list[str] = []

@@ -60,7 +60,7 @@ async def test_a_client_that_sends_only_plain_messages_is_not_checked(clients: G
     clients.has_sent("plain", "orders", half=False)
     assert clients.attached == set()
     assert await clients.ask("orders", _HALF) is TransactionState.UNKNOWN
-    clients.names("plain", ["orders"])  # clients say it again and again
+    clients.names("plain", ["orders"])  # clients repeat it regularly
     assert (clients.attached, plain.unanswered) == (set(), 0)
     clients.has_sent("plain", "orders", half=True)
     clients.has_sent("plain", "orders", half=False)
@@ -75,7 +75,7 @@ async def test_clients_that_sent_halves_are_checked_first_and_silent_ones_last(c
     clients.has_sent("new", "orders", half=True)
     old.unanswered = 1
     assert await _asked(clients, new, old) is new
-    clients.ended("old", "orders", bytes(15) + b"x", TransactionState.COMMIT)  # by itself: it is well
+    clients.ended("old", "orders", bytes(15) + b"x", TransactionState.COMMIT)  # unasked: it works
     assert old.unanswered == 0
     clients.detach(old)
     assert await _asked(clients, new) is new
@@ -144,7 +144,7 @@ async def test_changed_rules_update_the_attached_topics_of_the_gateway(clients: 
         allowed.clear()
         allowed.update(now)
         clients.look_again()
-        clients.has_sent("c", "orders", half=True)  # which says nothing new
+        clients.has_sent("c", "orders", half=True)  # no change
         assert clients.attached == now
     assert await _asked(clients, client) is client
 

@@ -219,7 +219,7 @@ _ZEROS = bytes(BODY_SIZE_BYTES_MAX)
         _with_properties({str(n): "x" for n in range(128)}),
         _with_properties({"a": "x" * (16 * 1024 - 6)}, tag="tag", keys=["k", "l"]),
         _with_properties({"": ""}),
-        _delivered_at(_NOW_US // 1_000_000 - 1),  # the past is now
+        _delivered_at(_NOW_US // 1_000_000 - 1),  # a past time means now
         _delivered_at(_NOW_US // 1_000_000 + 366 * 86_400),
     ],
 )

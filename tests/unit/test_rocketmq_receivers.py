@@ -60,7 +60,7 @@ async def _code(call: Awaitable[object]) -> pb.Code:
         ("c:1", ["b:1"], True),
         ("c:1", None, False),
         ("localhost:1", ["b:1"], True),
-        ("localhost:2", ["b:1"], False),  # it has not said its name: it may be b:1
+        ("localhost:2", ["b:1"], False),  # its name is unknown: it may be b:1
     ],
 )
 async def test_messages_of_a_permanently_removed_broker_cannot_be_settled(

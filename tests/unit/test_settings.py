@@ -212,7 +212,7 @@ def test_passwords_are_not_shown() -> None:
     assert "notify:***@db" in shown
 
 
-# ---- the settings that there are
+# ---- the real settings
 
 
 def all_settings() -> list[Setting]:

@@ -69,7 +69,7 @@ def test_a_pydantic_model_becomes_columns() -> None:
 
 
 def test_a_dataclass_becomes_columns() -> None:
-    # A date-time has a timezone, which msgspec knows of annotated ones alone.
+    # A date-time has a timezone, which msgspec knows only of annotated ones.
     assert payload_schema(Topic("customers", Customer)).simpleString() == (
         "struct<name:string,born_on:date,place:struct<street:string,digest:binary>,seen_at:array<timestamp>,"
         "told_at:string,pair:string,parent:string>"

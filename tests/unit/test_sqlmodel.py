@@ -41,7 +41,7 @@ def test_models_and_fence_row_commit_together(tmp_path: Path) -> None:
 
     kept, undone = new_transaction_id(), new_transaction_id()
     placed = LocalTransaction(fence, kept, "place").run(sessions, lambda session: place(session, "a book"))
-    assert (placed.id, placed.article) == (1, "a book")  # readable behind its session's end
+    assert (placed.id, placed.article) == (1, "a book")  # readable after the end of its session
     with pytest.raises(Refused):
         LocalTransaction(fence, undone, "place").run(sessions, lambda session: place(session, "nothing"))
     assert [fence.check(each) for each in (kept, undone)] == [TransactionState.COMMIT, TransactionState.ROLLBACK]

@@ -61,7 +61,7 @@ def test_a_connection_accepted_while_a_server_stops_is_closed(
     async def stop_after(turns: int) -> socket.socket:
         address, stop = await serve()
         client = socket.create_connection(host_and_port(address), timeout=_WAIT_S)
-        for _ in range(turns):  # by one, the connection is accepted; by the others, one more step of it is done
+        for _ in range(turns):  # the first iteration accepts the connection; each further one does another step of it
             await asyncio.sleep(0)
         await stop()
         return client
@@ -71,6 +71,6 @@ def test_a_connection_accepted_while_a_server_stops_is_closed(
             warnings.simplefilter("always")
             client = runner.run(stop_after(turns))
             runner.close()
-            gc.collect()  # what is left open says so
+            gc.collect()  # an open transport would warn
         assert not left_open, f"after {turns} turns: {left_open[0].message}"
         client.close()

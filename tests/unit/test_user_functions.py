@@ -46,7 +46,7 @@ async def test_the_text_of_an_exception_shows_only_frames_of_the_user(
 ) -> None:
     with ThreadPoolExecutor(1) as threads, pytest.raises(LookupError) as caught:
         await UserFunction("a handler", function, "message")("tea", threads)
-    # As in a consumer: pytest's own frame, which is first here, is not there.
+    # A consumer has no frame of pytest, which is the first here.
     text = text_of(caught.value.with_traceback(caught.tb.tb_next))
     first, *frames = text.splitlines()
     assert first == "LookupError: no stock for tea"

@@ -186,7 +186,7 @@ def play_to_the_end(seed: int) -> None:
         play(world, step, random_.randint(1, 8))
         assert world.window.outstanding_count <= COUNT_MAX
     rounds = 0
-    while len(world.done) < len(keys):  # to the end, in good order
+    while len(world.done) < len(keys):  # to a clean end
         rounds += 1
         assert rounds < 4 * len(keys) + 4, f"stuck: {world}"
         for step in ("rewind", "read", "run", "ack", "ack", "ack", "write", "look", "retry"):

@@ -420,7 +420,7 @@ async def test_one_worker_continues_in_each_iteration_of_the_event_loop(monkeypa
 
     def counted(delay: float) -> Any:
         nonlocal count
-        count += delay == 0 and asyncio.get_running_loop() is loop  # others sleep, too
+        count += delay == 0 and asyncio.get_running_loop() is loop  # others also sleep
         return sleep(delay)
 
     async with working(100) as (workers, told):
@@ -543,7 +543,7 @@ async def test_threads_never_exceed_the_limit_while_it_changes() -> None:
     def handler(message: ReceivedMessage) -> None:
         gate.wait(DEADLINE_S)
 
-    before = set(threading.enumerate())  # also of tests whose handlers outlived them
+    before = set(threading.enumerate())  # including those of earlier tests with surviving handlers
 
     def threads() -> int:
         return sum(thread.name.startswith("test-") for thread in set(threading.enumerate()) - before)
@@ -557,7 +557,7 @@ async def test_threads_never_exceed_the_limit_while_it_changes() -> None:
         assert threads() == 4
         gate.set()
         await told.until(23)
-        workers.resize(1)  # nobody is busy now
+        workers.resize(1)  # no worker is busy now
         async with asyncio.timeout(DEADLINE_S):
             while threads() != 1:  # noqa: ASYNC110 - of threads
                 await asyncio.sleep(0.001)

@@ -24,7 +24,7 @@ class BusinessDatabase:
             self.url = url.replace("postgresql://", "postgresql+psycopg://")
         else:
             self.url = request.getfixturevalue("mariadb_url")
-        # Without a key: whoever writes twice is to be seen, not stopped.
+        # Without a key: a double write has to be visible, not prevented.
         self.execute("create table paid (order_id integer not null, amount integer not null)")
 
     @property

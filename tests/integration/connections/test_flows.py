@@ -185,7 +185,7 @@ def test_connections_may_come_from_a_pool(broker: BrokerProcess, business: Busin
                 insert(connection, name)
 
         place("first")
-        place("second")  # on the same connection, which was given back
+        place("second")  # on the same connection, which was returned to the pool
     assert business.names() == ["first", "second"]
     assert message_count(notify_url) == 2
 
@@ -237,11 +237,11 @@ def test_an_async_handler_on_a_connection_has_its_effects_once(business: Busines
 def _check_once(business: Business, handle: Handle) -> None:
     message = ReceivedMessage("order", b"once", id_bytes=new_transaction_id().bytes)
     handle(message)
-    handle(message)  # its row is there: skipped, or the key of effects would be there twice
-    for generation in (2, 1, 2):  # asked for once more, and come as before
+    handle(message)  # its row exists: it is skipped, otherwise the key of effects would be violated
+    for generation in (2, 1, 2):  # redriven, and delivered as before
         handle(message._replace(body=b"again", generation=generation))
     failing = ReceivedMessage("order", b"fails", id_bytes=new_transaction_id().bytes)
-    for _ in range(2):  # not recorded, so that it is tried again
+    for _ in range(2):  # not recorded, so that it is retried
         with pytest.raises(Refused):
             handle(failing)
     assert business.names() == ["again", "once"]

@@ -45,7 +45,7 @@ def async_url(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.Log
     url = make_business(request.param, request, tmp_path)
     yield url.replace("+pymysql:", "+aiomysql:").replace("sqlite:", "sqlite+aiosqlite:")
     if request.param == "mariadb":
-        caplog.get_records("call").clear()  # what SQLAlchemy has logged of a connection would hold it
+        caplog.get_records("call").clear()  # log records of SQLAlchemy would keep the connection alive
         close_what_aiomysql_left()
 
 

@@ -163,7 +163,7 @@ def _until_gone(engine: Engine, connection_id: int) -> None:
             assert time.monotonic() < deadline_s, "the connection does not end"
 
 
-# ---- what a check leaves behind
+# ---- side effects of a check
 
 
 def test_a_check_leaves_no_setting_on_the_pooled_connection(engine: Engine, fence: Fence) -> None:

@@ -163,7 +163,7 @@ async def test_a_cancelled_async_commit_is_resolved_by_the_fence(
 ) -> None:
     url = postgres_engine.url.render_as_string(hide_password=False)
     await _cancelled_while_held(broker.address, proxy, url, verdict)
-    # The client is gone; any other of its group that reads the same fence is asked.
+    # The client is gone; another one of its group with the same fence is checked.
     with Producer(broker.address, group="shop", check_listener=FenceCheckListener(postgres_engine)):
         settled(notify_url)
     assert users_count(postgres_engine) == message_count(notify_url)
@@ -223,7 +223,7 @@ def test_a_client_with_another_fence_is_never_checked(
             session.commit()
     with Producer(broker.address, group="shop", check_listener=stranger) as producer:
         own = producer.half([Message("user", b"b")])
-        producer.end(half, TransactionState.UNKNOWN)  # "ask the group now"
+        producer.end(half, TransactionState.UNKNOWN)  # UNKNOWN makes the check due now
         producer.end(own, TransactionState.UNKNOWN)
         settled(notify_url, leaving=1)
         assert stranger.asked == {own.transaction_id}

@@ -68,7 +68,7 @@ def test_a_batch_is_one_transaction_and_repeats_are_left_out(tables: Engine) -> 
 
     handler = of_lists(tables, store_and_note)
     a, b, c = messages("a", "b", "c")
-    assert handler.handle_list([b, a, b]) == [None, None, None]  # b came twice in one list
+    assert handler.handle_list([b, a, b]) == [None, None, None]  # b came twice in one batch
     assert handler.handle_list([a, c]) == [None, None]
     assert handler.handle_list([a, b, c]) == [None, None, None]
     assert seen == [[b"b", b"a"], [b"c"]]
@@ -120,7 +120,7 @@ def test_an_unavailable_database_is_tried_once(tables: Engine) -> None:
         handler.handle_list(messages("a", "b", "c"))
     assert opened == [1]
     opened.clear()
-    failing_from = 3  # the list, and its first message alone, have a session
+    failing_from = 3  # the batch and its first message alone get a session
     results = handler.handle_list(messages("a", "a", "c", "d"))
     assert [type(each) for each in results] == [type(None), *[ConnectionRefusedError] * 3]
     assert (len(opened), effects(tables)) == (3, ["a"])
@@ -159,7 +159,7 @@ def test_batches_that_share_messages_do_not_deadlock(tables: Engine) -> None:
     for thread in threads:
         thread.join(WAIT_S)
     failed = [error for _ in lists for error in results.get(timeout=WAIT_S) if error is not None]
-    if tables.dialect.name != "sqlite":  # whose writers may be told that it is locked, and come again
+    if tables.dialect.name != "sqlite":  # SQLite writers may get "locked" and are redelivered
         assert failed == []
     assert len(effects(tables)) == recorded(tables) <= 20
 

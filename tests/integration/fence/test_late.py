@@ -61,7 +61,7 @@ def test_a_refused_session_cannot_commit_its_effects_on_postgresql(postgres_engi
         register(session)
         with pytest.raises(TransactionRefused):
             fence.write(session, transaction_id)
-        session.commit()  # PostgreSQL makes a rollback of it
+        session.commit()  # PostgreSQL turns it into a rollback
     assert users_count(postgres_engine) == 0
 
 
@@ -102,7 +102,7 @@ def test_a_late_transaction_waiting_for_the_row_of_a_check_is_refused_when_the_c
     assert len(refused) == 1
 
 
-# Read more often than every 0.1 s, this table shows what it showed the last time.
+# Read more often than every 0.1 s, this table shows its former contents.
 _WAITING_IN_INNODB = "select count(*), sleep(0.2) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
 _WAITING = {
     "postgresql": "select count(*), pg_sleep(0.01) from pg_stat_activity "

@@ -42,7 +42,7 @@ def test_gap_locks_of_a_business_transaction_make_a_check_unknown_but_never_wron
     asked, running = new_transaction_id(), new_transaction_id()
     with Session(mariadb_engine.execution_options(isolation_level=level)) as session:
         fence.write(session, running)
-        session.execute(select(fence_table).with_for_update()).all()  # locks the gaps, too, where the level has any
+        session.execute(select(fence_table).with_for_update()).all()  # also locks gaps, at levels that do so
         state = fence.check(asked)
         assert state is (ROLLBACK if level == "READ COMMITTED" else UNKNOWN)
         assert fence.check(running) is UNKNOWN

@@ -95,7 +95,7 @@ def test_a_transaction_with_an_old_snapshot_cannot_commit_after_a_rollback_answe
             session.rollback()
             became = ROLLBACK
     assert fence.check(transaction_id) is became
-    # Who reads inside BEGIN keeps writers out of a file without WAL, and who begins IMMEDIATE always does.
+    # A reader inside BEGIN blocks writers of a file without WAL; BEGIN IMMEDIATE always does.
     keeps_writers_out = begun == "BEGIN IMMEDIATE" or (begun == "BEGIN" and journal == "delete")
     assert (state, became) == ((UNKNOWN, COMMIT) if keeps_writers_out else (ROLLBACK, ROLLBACK))
 

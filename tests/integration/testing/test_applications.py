@@ -86,7 +86,7 @@ async def test_a_locally_paused_group_gets_nothing_until_resumed(txmsg_app: RunA
         app.resume("paused")
         await running.wait_until_idle_async()
         assert len(seen["paused"]) == 21
-    assert _acknowledged(app) == 42  # what was counted is still told when it has ended
+    assert _acknowledged(app) == 42  # counts are still reported after the end
 
 
 async def test_a_group_stopped_by_one_process_is_stopped_in_all_until_started_again(
@@ -102,7 +102,7 @@ async def test_a_group_stopped_by_one_process_is_stopped_in_all_until_started_ag
         await producer.send(Message("t", b""))
         await running.wait_until_idle_async()
         await app.stop_group("stopped")
-        for begin_anew in (txmsg_broker.stop, txmsg_broker.start):  # rather than wait until it looks
+        for begin_anew in (txmsg_broker.stop, txmsg_broker.start):  # rather than wait for its next poll
             await asyncio.to_thread(begin_anew)
         await producer.send_many([Message("t", b"") for _ in range(20)])
         await txmsg_broker.wait_until_idle_async("other")
@@ -138,7 +138,7 @@ async def test_a_handler_that_closes_the_application_finishes_before_its_resourc
     @app.subscribe("t")
     async def close(message: ReceivedMessage) -> None:
         await app.close()
-        await asyncio.sleep(0.2)  # in which a close that does not wait for this handler would leave all it uses
+        await asyncio.sleep(0.2)  # in which a close that does not wait for this handler would close its resources
         await producer.send(Message("after", b""))
         seen.append("handled")
 

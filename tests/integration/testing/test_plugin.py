@@ -185,7 +185,7 @@ txmsg_clock.advance() by -60 s: it only goes forward
 
 
 def test_a_run_without_txmsg_fixtures_is_not_slowed(tmp_path: Path) -> None:
-    # Plugins of others load what they like.
+    # Other plugins may load anything.
     outcome = UserProject(tmp_path, {"test_it.py": _WITHOUT}).pytest("-q", "-p", "no:xdist", "-p", "no:anyio")
     assert outcome.status == 0, outcome.output
 

@@ -23,7 +23,7 @@ junk = Table("junk", _metadata, Column("id", Integer, primary_key=True), mysql_e
 held = Table("held", _metadata, Column("id", Integer, primary_key=True), Column("n", Integer), mysql_engine="InnoDB")
 
 _WAIT_S = 60.0
-_HEAVY = 200  # rows: who has written fewer is the deadlock's victim
+_HEAVY = 200  # rows: the session with fewer of them is the victim of a deadlock
 
 
 class Do(StrEnum):
@@ -98,7 +98,7 @@ def prepare(engine: Engine) -> None:
         connection.execute(insert(held), [{"id": 1, "n": 0}, {"id": 2, "n": 0}, {"id": 3, "n": 0}])
 
 
-# ---- making them
+# ---- random programs
 
 
 def programs(seed: int, count: int, url_name: str, *, savepoints_mark: bool, cancels: bool) -> list[Program]:
@@ -123,7 +123,7 @@ class _Maker:
             case "postgresql":
                 harm += [Do.NOWAIT, Do.NOWAIT]
                 sql += ["ABORT", "select 1; ROLLBACK", "begin", "select $$;$$"]
-                if "asyncpg" not in url_name:  # which does not tell
+                if "asyncpg" not in url_name:  # which reports no error
                     harm += [Do.DRIVER_NONSENSE, Do.DRIVER_NONSENSE]
             case "mysql":
                 harm += [Do.NOWAIT, Do.DEADLOCK, Do.DEADLOCK, Do.DEADLOCK]
@@ -157,7 +157,7 @@ class _Maker:
         return Step(step.do, step.sql, step.inner, step.roll_back, catch)
 
 
-# ---- running them
+# ---- execution
 
 
 def run(session: Session, business: Business) -> None:

@@ -90,7 +90,7 @@ async def test_a_coroutine_cancelled_in_its_body_rolls_back(
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        # A cancelled caller waits for nothing more, so UNKNOWN is told, and the check-back finds that it rolled back.
+        # A cancelled caller waits no longer, so UNKNOWN is sent, and the check-back finds the rollback.
         await until_async(lambda: half_count(notify_url) == 0)
     assert (users(engine), *counts(notify_url)) == (0, 0, 0)
 

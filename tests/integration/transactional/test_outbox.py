@@ -39,7 +39,7 @@ _OUTBOX = Outbox(wait_s=0.5)
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 def engine(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[Engine]:
-    patience = {"timeout": 60} if request.param == "sqlite" else {}  # its writers wait for each other, unfairly
+    patience = {"timeout": 60} if request.param == "sqlite" else {}  # its writers wait for each other without fairness
     engine = create_engine(make_business(request.param, request, tmp_path), connect_args=patience)  # type: ignore[arg-type]
     _tables.create_all(engine)
     create_tables(engine)
@@ -165,7 +165,7 @@ def test_a_call_waits_behind_outbox_messages_of_another_process(
         there, away = placing(producer), placing(cut_off)
         producer.start()
         other = uuid4()
-        with engine.connect() as connection:  # another one has the turn: nothing is relayed meanwhile
+        with engine.connect() as connection:  # another relay leads: nothing is relayed meanwhile
             until(lambda: rows.take_turn(connection, "shop", other))
             away(key="k", n=1)  # type: ignore[operator]
             there(key="k", n=2)  # type: ignore[operator]

@@ -174,7 +174,7 @@ async def test_a_swallowed_error_of_a_coroutine_commits_and_delivers_nothing(
         for flow in (decorated, block):
             for work in SWALLOWING:
                 if driver == "asyncpg" and work is swallows_an_error_of_the_driver:
-                    continue  # asyncpg does not tell that a transaction is aborted
+                    continue  # asyncpg does not report an aborted transaction
                 with pytest.raises(MisuseError):
                     await flow(work)
         await until_async(lambda: half_count(notify_url) == 0)
