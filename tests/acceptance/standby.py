@@ -117,7 +117,7 @@ def processes_of(server: EmbeddedPostgres) -> list[psutil.Process]:
 
 
 def kill_all(server: EmbeddedPostgres) -> None:
-    """SIGKILL, to every process of it; returns when all have ended.
+    """Send SIGKILL to every process of a server; returns when all have ended.
 
     One that is forked meanwhile would wait for ever for locks of those killed.
     """

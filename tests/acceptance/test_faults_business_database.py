@@ -44,7 +44,7 @@ class User(Base):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class FailurePoint:
     """A point of failure: the first request that begins so, and the kind of cut. commits: the resulting outcome."""
 
     text: str
@@ -53,12 +53,12 @@ class Moment:
 
 
 MOMENTS = {
-    "before it begins": Moment("BEGIN", CUT_BEFORE, False),
-    "at the fence": Moment("insert into txmsg_fence", CUT_BEFORE, False),
-    "in the middle": Moment("insert into users", CUT_BEFORE, False),
-    "in the middle, its reply lost": Moment("insert into users", CUT_AFTER, False),
-    "before the commit arrives": Moment("COMMIT", CUT_BEFORE, False),
-    "after the commit": Moment("COMMIT", CUT_AFTER, True),
+    "before it begins": FailurePoint("BEGIN", CUT_BEFORE, False),
+    "at the fence": FailurePoint("insert into txmsg_fence", CUT_BEFORE, False),
+    "in the middle": FailurePoint("insert into users", CUT_BEFORE, False),
+    "in the middle, its reply lost": FailurePoint("insert into users", CUT_AFTER, False),
+    "before the commit arrives": FailurePoint("COMMIT", CUT_BEFORE, False),
+    "after the commit": FailurePoint("COMMIT", CUT_AFTER, True),
 }
 
 
@@ -174,7 +174,7 @@ def test_message_and_transaction_agree_wherever_the_database_fails(
     database_url: str,
     notify_url: str,
 ) -> None:
-    def goes_away(moment: Moment) -> Callable[[Request], Verdict]:
+    def goes_away(moment: FailurePoint) -> Callable[[Request], Verdict]:
         def judge(request: Request) -> Verdict:
             if not request.sql.lower().startswith(moment.text.lower()):
                 return FORWARD

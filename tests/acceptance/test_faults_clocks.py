@@ -41,7 +41,7 @@ def id_at(clock_ms: int) -> TransactionId:
     return TransactionId(UUID(int=value))
 
 
-class Rolls:
+class RollsBack:
     """A listener that answers ROLLBACK and records its checks."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ async def test_halves_of_clients_with_wrong_clocks_are_checked_on_time(
     start_broker: StartBroker, notify_url: str
 ) -> None:
     broker = start_broker("--first-check-s", "1", "--check-interval-s", "2")
-    listener = Rolls()
+    listener = RollsBack()
 
     async with AsyncProducer(broker.address, group="shop", check_listener=listener) as producer:
         ids = {id_at(clock_ms) for clock_ms in CLOCKS_MS.values()}

@@ -19,7 +19,7 @@ from txmsg.wire.v1.txmsg_pb2 import MessageColumns, SendRequest
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 
-class Asked:
+class CountingListener:
     """A listener that answers UNKNOWN and counts its checks."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def test_check_settings_of_a_producer_group_apply_at_all_brokers_and_to_no_other
 ) -> None:
     here = start_broker("--first-check-s", "600", "--check-interval-s", "600", "--checks-max", "7")
     there = start_broker("--first-check-s", "600", "--check-interval-s", "600")
-    asked, other = Asked(), Asked()
+    asked, other = CountingListener(), CountingListener()
     with (
         Producer(there.address, group="shop", check_listener=asked) as shop,
         Producer(there.address, group="other", check_listener=other) as others,
@@ -77,7 +77,7 @@ def test_check_settings_of_a_producer_group_apply_at_all_brokers_and_to_no_other
 
 def test_a_half_can_request_an_earlier_or_later_first_check(start_broker: StartBroker, notify_url: str) -> None:
     broker = start_broker("--first-check-s", "7200", "--check-interval-s", "600")
-    with Producer(broker.address, group="shop", check_listener=Asked()) as shop:
+    with Producer(broker.address, group="shop", check_listener=CountingListener()) as shop:
         shop.half([Message("t", b"default")])
         json_of("group", "alter", "shop", "--first-check-s", "3600", "--broker", broker.address)
         shop.half([Message("t", b"group")])
@@ -120,6 +120,6 @@ def test_invalid_check_settings_are_refused(start_broker: StartBroker, options: 
     broker = start_broker()
     command = ("group", "alter", "shop", *options, "--broker", broker.address)
     assert "producer group 'shop' is unknown" in said(*command, status=1)
-    with Producer(broker.address, group="shop", check_listener=Asked()) as shop:
+    with Producer(broker.address, group="shop", check_listener=CountingListener()) as shop:
         shop.half([Message("t", b"1")])
     assert told in said(*command, status=1)

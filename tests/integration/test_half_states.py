@@ -39,7 +39,7 @@ select coalesce(
 """
 
 
-class Lives:
+class HalvesInStates:
     """Half messages of a Notify database and the events that they can meet."""
 
     def __init__(self, url: str, producer: Producer) -> None:
@@ -119,15 +119,15 @@ class Lives:
         return asyncio.run(on_pool())
 
 
-_EVENTS: Final[Mapping[HalfEvent, Callable[[Lives, Half], bool]]] = {
-    E.STORE: Lives.store,
-    E.COMMIT: partial(Lives.end, outcome=TransactionState.COMMIT),
-    E.ROLLBACK: partial(Lives.end, outcome=TransactionState.ROLLBACK),
-    E.ASK_NOW: partial(Lives.end, outcome=TransactionState.UNKNOWN),
-    E.CLAIM: Lives.claim,
-    E.UNKNOWN: Lives.leave_unknown,
-    E.PARK: Lives.park,
-    E.RESUME: Lives.resume,
+_EVENTS: Final[Mapping[HalfEvent, Callable[[HalvesInStates, Half], bool]]] = {
+    E.STORE: HalvesInStates.store,
+    E.COMMIT: partial(HalvesInStates.end, outcome=TransactionState.COMMIT),
+    E.ROLLBACK: partial(HalvesInStates.end, outcome=TransactionState.ROLLBACK),
+    E.ASK_NOW: partial(HalvesInStates.end, outcome=TransactionState.UNKNOWN),
+    E.CLAIM: HalvesInStates.claim,
+    E.UNKNOWN: HalvesInStates.leave_unknown,
+    E.PARK: HalvesInStates.park,
+    E.RESUME: HalvesInStates.resume,
 }
 _WAYS: Final[Mapping[HalfState, tuple[HalfEvent, ...]]] = {
     S.STORED: (),
@@ -139,11 +139,13 @@ _WAYS: Final[Mapping[HalfState, tuple[HalfEvent, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def lives(postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+def lives(
+    postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HalvesInStates]:
     url = postgres.create_database("half_states", template=notify_template)
     log = tmp_path_factory.mktemp("half_states") / "broker.log"
     with BrokerProcess(url, "--first-check-s", "600", log=log) as broker, Producer(broker.address, group="p") as own:
-        yield Lives(url, own)
+        yield HalvesInStates(url, own)
     postgres.drop_database("half_states")
 
 
@@ -151,7 +153,7 @@ def lives(postgres: PostgresServer, notify_template: str, tmp_path_factory: pyte
     ("state", "event"), [pytest.param(*pair, id=" meets ".join(each.value for each in pair)) for pair in product(S, E)]
 )
 def test_every_state_and_event_changes_the_database_as_the_table_says(
-    lives: Lives, state: HalfState, event: HalfEvent
+    lives: HalvesInStates, state: HalfState, event: HalfEvent
 ) -> None:
     half = lives.in_state(state)
     becomes = TRANSITIONS[state].get(event)

@@ -14,7 +14,7 @@ from txmsg.broker.store.connect import notify, open_pool, session
 WAIT_S = 60.0
 
 
-class Heard:
+class ReceivedNotices:
     """The notices received by one broker."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Heard:
 
 
 @asynccontextmanager
-async def listening(url: str) -> AsyncIterator[tuple[Hints, Heard]]:
-    heard = Heard()
+async def listening(url: str) -> AsyncIterator[tuple[Hints, ReceivedNotices]]:
+    heard = ReceivedNotices()
     async with open_pool(url) as pool:
         hints = Hints(pool)
         notices = Notices(url, {"topic": heard.on_said}, on_ends=heard.on_ends, on_connect=heard.on_connect)

@@ -50,7 +50,7 @@ NASTY = b"\x1b[31mred\x1b[0m\r\n2026-01-01 ERROR forged\xe2\x80\xaeback"
 """A colour, a forged log line, and a change of the writing direction."""
 
 
-class Nasty(TxmsgError):
+class ForeignError(TxmsgError):
     """An error with a code that no release of txmsg has."""
 
     code = NASTY.decode()
@@ -61,8 +61,8 @@ def nasty_greeting(*versions: int) -> bytes:
     return PREFACE + frame_of(WireFrameKind.HELLO, payload=hello.SerializeToString())
 
 
-NASTY_GOAWAY = frame_of(WireFrameKind.GOAWAY, payload=bytes_of_error(Nasty(NASTY.decode())))
-NASTY_ERROR = frame_of(WireFrameKind.ERROR, 0, 1, bytes_of_error(Nasty(NASTY.decode())))
+NASTY_GOAWAY = frame_of(WireFrameKind.GOAWAY, payload=bytes_of_error(ForeignError(NASTY.decode())))
+NASTY_ERROR = frame_of(WireFrameKind.ERROR, 0, 1, bytes_of_error(ForeignError(NASTY.decode())))
 NASTY_SAYS: dict[str, tuple[list[bytes], type[TxmsgError]]] = {
     "at once": ([NASTY], BrokerUnavailable),
     "behind its greeting": ([nasty_greeting(1) + NASTY], BrokerUnavailable),
@@ -222,7 +222,7 @@ class Refusing:
         return refuse
 
 
-@pytest.mark.parametrize("kind", [MisuseError, Nasty])
+@pytest.mark.parametrize("kind", [MisuseError, ForeignError])
 async def test_error_text_of_a_broker_is_shown_without_control_characters(kind: type[TxmsgError]) -> None:
     strange = WireServer(Handlers({TopicsService: Refusing(kind(NASTY.decode()))}), Shared(connections_max=10))
     address = await strange.bind("127.0.0.1:0")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.model.broker import FENCE_ID, Broker, EndRequest, Problems, SendRequest
 from tests.model.business import Business
-from tests.model.history import Begin, Claim, Copy, Finish, Kind, Send, Tell, Word
+from tests.model.history import Begin, Claim, Copy, Finish, Kind, RequestKind, Send, Tell
 from tests.model.model import KNOWS_NOTHING, OK
 from tests.model.scene import NOBODY, Scene
 from txmsg.checker.ports import DueHalf
@@ -18,9 +18,9 @@ from txmsg.message import TransactionState
 
 PAUSE_S = 0.002
 _WORDS = {
-    TransactionState.COMMIT: Word.COMMIT,
-    TransactionState.ROLLBACK: Word.ROLLBACK,
-    TransactionState.UNKNOWN: Word.UNKNOWN,
+    TransactionState.COMMIT: RequestKind.COMMIT,
+    TransactionState.ROLLBACK: RequestKind.ROLLBACK,
+    TransactionState.UNKNOWN: RequestKind.UNKNOWN,
 }
 
 
@@ -28,7 +28,7 @@ _WORDS = {
 class _Asked:
     """A request as it was first made, of which copies are exact repeats."""
 
-    words: dict[int, Word]
+    words: dict[int, RequestKind]
     """By transaction number."""
     request: SendRequest | EndRequest
 
@@ -52,7 +52,7 @@ class Clients:
         crowd = self._scene.history.crowds[step.crowd]
         half = crowd.kind is not Kind.PLAIN
         fence_id = FENCE_ID.bytes if crowd.kind is Kind.FENCED else b""
-        words = {each.number: Word.HALF if half else Word.PLAIN for each in crowd.transactions}
+        words = {each.number: RequestKind.HALF if half else RequestKind.PLAIN for each in crowd.transactions}
         asked = _Asked(words, SendRequest(half, fence_id, self._scene.columns(step.crowd)))
         self._asked[step.number] = asked
         replies = await self._repeat(asked, step.broker)
@@ -104,12 +104,12 @@ class Clients:
     def _numbers(self, crowd: int) -> set[int]:
         return {each.number for each in self._scene.history.crowds[crowd].transactions}
 
-    async def _end(self, step: int, words: dict[int, Word], broker: int) -> None:
-        def ids(of: Word) -> tuple[bytes, ...]:
+    async def _end(self, step: int, words: dict[int, RequestKind], broker: int) -> None:
+        def ids(of: RequestKind) -> tuple[bytes, ...]:
             return tuple(self._scene.ids[number] for number, word in words.items() if word is of)
 
         if words:
-            request = EndRequest(ids(Word.COMMIT), ids(Word.ROLLBACK), ids(Word.UNKNOWN))
+            request = EndRequest(ids(RequestKind.COMMIT), ids(RequestKind.ROLLBACK), ids(RequestKind.UNKNOWN))
             asked = self._asked[step] = _Asked(words, request)
             await self._repeat(asked, broker)
 

@@ -26,7 +26,7 @@ class Kind(enum.Enum):
     """A plain send."""
 
 
-class Word(enum.Enum):
+class RequestKind(enum.Enum):
     """The kind of a client request about a transaction."""
 
     HALF = "half"
@@ -108,7 +108,7 @@ class Claim:
     number: int
     crowd: int
     broker: int
-    words: tuple[Word, ...]
+    words: tuple[RequestKind, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +355,9 @@ class _Maker:
         return whole if rng.random() < 0.75 else whole[: rng.randint(1, 3)]  # the client dies in between
 
     def _claim(self, crowd: Crowd) -> Plan:
-        words = self._random.choices((Word.COMMIT, Word.ROLLBACK, Word.UNKNOWN), (5, 5, 1), k=len(crowd.transactions))
+        words = self._random.choices(
+            (RequestKind.COMMIT, RequestKind.ROLLBACK, RequestKind.UNKNOWN), (5, 5, 1), k=len(crowd.transactions)
+        )
         return partial(Claim, crowd=crowd.number, broker=self._broker(), words=tuple(words))
 
     # ---- interleaved faults

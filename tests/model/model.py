@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.model.history import Kind, Transaction, Word
+from tests.model.history import Kind, RequestKind, Transaction
 
 OK = "ok"
 KNOWS_NOTHING = frozenset({"", "broker_unavailable", "overloaded", "outcome_unknown"})
@@ -51,11 +51,11 @@ class Violation(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class RequestRecord:
     """The part of one transaction in one request to one broker."""
 
     transaction: int
-    word: Word
+    word: RequestKind
     broker: int
     begun: int
     ended: int | None = None
@@ -88,7 +88,7 @@ class Record:
     """The complete record of requests, answers and reads of a history."""
 
     transactions: Mapping[int, Transaction]
-    told: list[Told] = field(default_factory=list)
+    told: list[RequestRecord] = field(default_factory=list)
     committed_at: dict[int, int] = field(default_factory=dict)
     """Fenced: when the local transaction committed."""
     reads: list[Seen] = field(default_factory=list)
@@ -130,7 +130,7 @@ class _Life:
     """One transaction: its requests and their answers."""
 
     transaction: Transaction
-    told: list[Told]
+    told: list[RequestRecord]
     rows: list[Stored]
     rolled_back: list[int]
     """Segments."""
@@ -142,13 +142,13 @@ class _Life:
             case Kind.FENCED:
                 return self.committed_at
             case Kind.CLAIMED:
-                return min((each.begun for each in self.told if each.word is Word.COMMIT), default=None)
+                return min((each.begun for each in self.told if each.word is RequestKind.COMMIT), default=None)
             case Kind.PLAIN:
-                return min((each.begun for each in self.told if each.word is Word.PLAIN), default=None)
+                return min((each.begun for each in self.told if each.word is RequestKind.PLAIN), default=None)
 
     def acknowledged_at(self) -> int | None:
         """The first moment at which a client knew that it is in its queue; None: never."""
-        return min((each.ended or 0 for each in self._ok(Word.COMMIT, Word.PLAIN)), default=None)
+        return min((each.ended or 0 for each in self._ok(RequestKind.COMMIT, RequestKind.PLAIN)), default=None)
 
     def entered_at(self, n: int) -> int | None:
         """The first moment at which a client knew that its n-th message is in its queue; with an ordering key it may be
@@ -156,7 +156,7 @@ class _Life:
         """
         return None if self.transaction.key(n) else self.acknowledged_at()
 
-    def _ok(self, *words: Word) -> Iterator[Told]:
+    def _ok(self, *words: RequestKind) -> Iterator[RequestRecord]:
         return (each for each in self.told if each.reply == OK and each.word in words)
 
     def outcome(self) -> Iterator[Violation]:
@@ -174,24 +174,28 @@ class _Life:
         fenced = self.transaction.kind is Kind.FENCED
         if any(fenced or abs(row.segment - segment) < 2 for row in self.rows for segment in self.rolled_back):
             yield Violation(Defect.TURNED, f"{name} is rolled back, and delivered as well")
-        if not self.rolled_back and any(self._ok(Word.ROLLBACK)):
+        if not self.rolled_back and any(self._ok(RequestKind.ROLLBACK)):
             yield Violation(Defect.TURNED, f"{name}: a rollback was answered OK, but is not remembered")
 
     def replies(self) -> Iterator[Violation]:
         """Check refusals and late answers against the tables."""
         decided = [*(row.segment for row in self.rows), *self.rolled_back]
-        stored_at = min((each.ended or 0 for each in self._ok(Word.HALF)), default=None)
-        known_at = min((each.ended or 0 for each in self._ok(Word.COMMIT, Word.ROLLBACK)), default=None)
+        stored_at = min((each.ended or 0 for each in self._ok(RequestKind.HALF)), default=None)
+        known_at = min((each.ended or 0 for each in self._ok(RequestKind.COMMIT, RequestKind.ROLLBACK)), default=None)
         for each in self.told:
             what = f"{self.transaction.number}: {each.word.value} told to broker {each.broker} at {each.begun}"
             remembered = bool(decided) and min(decided) >= each.segment_max - 1
             if each.reply in KNOWS_NOTHING:
                 continue
             if each.reply == OK:
-                if each.word is Word.HALF and remembered and known_at is not None and known_at < each.begun:
+                if each.word is RequestKind.HALF and remembered and known_at is not None and known_at < each.begun:
                     yield Violation(Defect.TURNED, f"{what}: a late copy was answered OK, though decided")
             elif each.reply == "outcome_conflict":
-                other = {Word.COMMIT: bool(self.rolled_back), Word.ROLLBACK: bool(self.rows), Word.HALF: bool(decided)}
+                other = {
+                    RequestKind.COMMIT: bool(self.rolled_back),
+                    RequestKind.ROLLBACK: bool(self.rows),
+                    RequestKind.HALF: bool(decided),
+                }
                 if not other.get(each.word, False):
                     yield Violation(Defect.TURNED, f"{what} was refused for an outcome that it does not have")
             elif each.reply == "outcome_expired":
@@ -263,8 +267,10 @@ def _stored_before(one: _Life, other: _Life) -> bool:
     """Return True if `one` was on disk, as a half or plain, before `other` was first sent."""
     if one.rolled_back:
         return False  # and forgotten, it may have been stored a second time
-    stored_at = min((each.ended or 0 for each in one._ok(Word.HALF, Word.PLAIN)), default=None)
-    begun_at = min((each.begun for each in other.told if each.word in (Word.HALF, Word.PLAIN)), default=None)
+    stored_at = min((each.ended or 0 for each in one._ok(RequestKind.HALF, RequestKind.PLAIN)), default=None)
+    begun_at = min(
+        (each.begun for each in other.told if each.word in (RequestKind.HALF, RequestKind.PLAIN)), default=None
+    )
     return stored_at is not None and begun_at is not None and stored_at < begun_at
 
 
@@ -292,8 +298,8 @@ def _surely_before(one: _Life, other: _Life) -> bool:
 
     By different brokers the order is not kept without an ordering key: each session takes sequence numbers in advance.
     """
-    first = [each for each in one.told if each.word is Word.HALF]
-    second = [each for each in other.told if each.word is Word.HALF]
+    first = [each for each in one.told if each.word is RequestKind.HALF]
+    second = [each for each in other.told if each.word is RequestKind.HALF]
     if not first or not second or len({each.broker for each in (*first, *second)}) > 1 or one.rolled_back:
         return False  # rolled back and forgotten, it may have been stored a second time
     stored_at = min((each.ended or 0 for each in first if each.reply == OK), default=None)

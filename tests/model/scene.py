@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tests.model.history import TOPICS, History, Word
-from tests.model.model import Record, Told
+from tests.model.history import TOPICS, History, RequestKind
+from tests.model.model import Record, RequestRecord
 from txmsg.message import new_transaction_id_bytes, now_us
 from txmsg.message.columns import Columns
 
@@ -47,9 +47,9 @@ class Scene:
     def uuid(self, number: int) -> UUID:
         return UUID(bytes=self.ids[number])
 
-    def tell(self, number: int, word: Word, broker: int) -> Told:
+    def tell(self, number: int, word: RequestKind, broker: int) -> RequestRecord:
         """Record that a broker is told something now; `answered` records its answer."""
-        told = Told(number, word, broker, self.moment())
+        told = RequestRecord(number, word, broker, self.moment())
         if number in self._judged:
             self.record.told.append(told)
         return told
@@ -64,7 +64,7 @@ class Scene:
         self.record.reads.clear()
         self.record.alive_again.clear()
 
-    def answered(self, told: Told, reply: str) -> None:
+    def answered(self, told: RequestRecord, reply: str) -> None:
         told.reply, told.ended, told.segment_max = reply, self.moment(), self.segment_max
 
     def columns(self, crowd: int) -> tuple[tuple[str, Columns], ...]:

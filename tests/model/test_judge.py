@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.model.history import Kind, Transaction, Word, random_history
-from tests.model.model import OK, Defect, Record, Seen, Stored, Told, judge
+from tests.model.history import Kind, RequestKind, Transaction, random_history
+from tests.model.model import OK, Defect, Record, RequestRecord, Seen, Stored, judge
 
 FENCED, ROLLED_BACK, PLAIN = 1, 2, 3
 
@@ -22,11 +22,11 @@ def _record() -> Record:
         }
     )
     record.told += [
-        Told(FENCED, Word.HALF, 0, begun=1, ended=2, reply=OK, segment_max=1),
-        Told(ROLLED_BACK, Word.HALF, 0, begun=3, ended=4, reply=OK, segment_max=1),
-        Told(FENCED, Word.COMMIT, 1, begun=6, ended=7, reply=OK, segment_max=1),
-        Told(ROLLED_BACK, Word.ROLLBACK, 1, begun=8, ended=9, reply=OK, segment_max=1),
-        Told(PLAIN, Word.PLAIN, 0, begun=10, ended=11, reply=OK, segment_max=1),
+        RequestRecord(FENCED, RequestKind.HALF, 0, begun=1, ended=2, reply=OK, segment_max=1),
+        RequestRecord(ROLLED_BACK, RequestKind.HALF, 0, begun=3, ended=4, reply=OK, segment_max=1),
+        RequestRecord(FENCED, RequestKind.COMMIT, 1, begun=6, ended=7, reply=OK, segment_max=1),
+        RequestRecord(ROLLED_BACK, RequestKind.ROLLBACK, 1, begun=8, ended=9, reply=OK, segment_max=1),
+        RequestRecord(PLAIN, RequestKind.PLAIN, 0, begun=10, ended=11, reply=OK, segment_max=1),
     ]
     record.committed_at[FENCED] = 5
     record.rows += [Stored(1, 0, 1, FENCED, 0, "a"), Stored(1, 1, 1, FENCED, 1, "a"), Stored(1, 2, 1, PLAIN, 0, "b")]
@@ -35,8 +35,8 @@ def _record() -> Record:
     return record
 
 
-def _say(record: Record, number: int, word: Word, reply: str, segment_max: int = 1) -> None:
-    record.told.append(Told(number, word, 0, begun=20, ended=21, reply=reply, segment_max=segment_max))
+def _say(record: Record, number: int, word: RequestKind, reply: str, segment_max: int = 1) -> None:
+    record.told.append(RequestRecord(number, word, 0, begun=20, ended=21, reply=reply, segment_max=segment_max))
 
 
 def _restore(record: Record, *rows: Stored) -> None:
@@ -49,13 +49,13 @@ def test_the_required_record_has_no_violation() -> None:
 
 
 def _late_copy_within_memory(record: Record) -> None:
-    _say(record, FENCED, Word.HALF, "outcome_conflict")
-    _say(record, FENCED, Word.COMMIT, OK)
+    _say(record, FENCED, RequestKind.HALF, "outcome_conflict")
+    _say(record, FENCED, RequestKind.COMMIT, OK)
 
 
 def _late_copy_beyond_memory(record: Record) -> None:
-    _say(record, FENCED, Word.COMMIT, "outcome_expired", segment_max=3)
-    _say(record, FENCED, Word.HALF, OK, segment_max=3)
+    _say(record, FENCED, RequestKind.COMMIT, "outcome_expired", segment_max=3)
+    _say(record, FENCED, RequestKind.HALF, OK, segment_max=3)
     record.rows += [Stored(1, 3, 3, FENCED, 0, "c"), Stored(1, 4, 3, FENCED, 1, "c")]
 
 
@@ -91,10 +91,16 @@ WRONG: dict[str, tuple[Defect, Callable[[Record], object]]] = {
     "an older segment behind": (Defect.REORDERED, lambda r: _restore(r, _A._replace(segment=2), _B, _C)),
     "rolled back and delivered": (Defect.TURNED, lambda r: r.rolled_back.append((FENCED, 1))),
     "a rollback is forgotten": (Defect.TURNED, lambda r: r.rolled_back.clear()),
-    "refused without the other outcome": (Defect.TURNED, lambda r: _say(r, FENCED, Word.COMMIT, "outcome_conflict")),
-    "forgotten too early": (Defect.TURNED, lambda r: _say(r, FENCED, Word.COMMIT, "outcome_expired", segment_max=2)),
-    "a late copy is taken": (Defect.TURNED, lambda r: _say(r, FENCED, Word.HALF, OK, segment_max=2)),
-    "called wrong": (Defect.REFUSED, lambda r: _say(r, PLAIN, Word.PLAIN, "invalid_message")),
+    "refused without the other outcome": (
+        Defect.TURNED,
+        lambda r: _say(r, FENCED, RequestKind.COMMIT, "outcome_conflict"),
+    ),
+    "forgotten too early": (
+        Defect.TURNED,
+        lambda r: _say(r, FENCED, RequestKind.COMMIT, "outcome_expired", segment_max=2),
+    ),
+    "a late copy is taken": (Defect.TURNED, lambda r: _say(r, FENCED, RequestKind.HALF, OK, segment_max=2)),
+    "called wrong": (Defect.REFUSED, lambda r: _say(r, PLAIN, RequestKind.PLAIN, "invalid_message")),
     "undecided for ever": (Defect.STUCK, lambda r: r.undecided.add(FENCED)),
 }
 
@@ -115,10 +121,10 @@ def _of_a_key(batch: str) -> Record:
     """Return a record with two transactions of one key: the second committed first and waited for the first."""
     record = Record({n: Transaction(n, Kind.FENCED, (0,), 0, commits=True, keys=(1,)) for n in (1, 2)})
     record.told += [
-        Told(1, Word.HALF, 0, begun=1, ended=2, reply=OK, segment_max=1),
-        Told(2, Word.HALF, 1, begun=3, ended=4, reply=OK, segment_max=1),
-        Told(2, Word.COMMIT, 1, begun=6, ended=7, reply=OK, segment_max=1),
-        Told(1, Word.COMMIT, 0, begun=10, ended=11, reply=OK, segment_max=1),
+        RequestRecord(1, RequestKind.HALF, 0, begun=1, ended=2, reply=OK, segment_max=1),
+        RequestRecord(2, RequestKind.HALF, 1, begun=3, ended=4, reply=OK, segment_max=1),
+        RequestRecord(2, RequestKind.COMMIT, 1, begun=6, ended=7, reply=OK, segment_max=1),
+        RequestRecord(1, RequestKind.COMMIT, 0, begun=10, ended=11, reply=OK, segment_max=1),
     ]
     record.committed_at |= {1: 9, 2: 5}
     record.reads.append(Seen(8, ()))  # it is held back, which keeps the guarantee

@@ -15,13 +15,13 @@ from txmsg.wire.method import checked
 from txmsg.wire.start import Start
 
 
-class Asked(Exception):
+class CallReached(Exception):
     """Raised when the call gets as far as the broker."""
 
 
 def _ask(method: object, request: object) -> NoReturn:
     checked(request)
-    raise Asked
+    raise CallReached
 
 
 _NOTIFY = NotifyAdministration(_ask)
@@ -41,7 +41,7 @@ def test_a_number_out_of_range_is_refused_with_its_field_name(call: str, number:
     name, ask = _CALLS[call]
     with pytest.raises(MisuseError, match=f"{name}=.* must be a whole number from 0 to "):
         ask(number)
-    with pytest.raises(Asked):
+    with pytest.raises(CallReached):
         ask(7)
 
 

@@ -270,7 +270,7 @@ async def test_a_rate_does_not_make_batches_shorter() -> None:
     await handling.close()
 
 
-class Gate(HandlerRate):
+class FakePace(HandlerRate):
     """A rate limit that has room or not, as the test defines."""
 
     is_open = False
@@ -288,7 +288,7 @@ class Gate(HandlerRate):
 
 
 async def test_a_batch_starts_when_its_rate_allows_and_counts_all_its_messages() -> None:
-    gate, handled = Gate(), asyncio.Event()
+    gate, handled = FakePace(), asyncio.Event()
 
     async def handle_list(messages: list[ReceivedMessage]) -> None:
         handled.set()
@@ -311,7 +311,7 @@ def other_number() -> int:
     return 2
 
 
-class Unmade(Exception):
+class Unpicklable(Exception):
     """An exception that pickle can dump but not load, as many are."""
 
     def __init__(self, first: str, second: str) -> None:
@@ -320,7 +320,7 @@ class Unmade(Exception):
 
 def compute(message: ReceivedMessage, of: Annotated[int, Depends(number)], log: logging.Logger) -> None:
     """A handler that runs in another process."""
-    extra = {"tenant": "acme", "why": Unmade("a", "b"), "lock": threading.Lock(), "items": [message.key]}
+    extra = {"tenant": "acme", "why": Unpicklable("a", "b"), "lock": threading.Lock(), "items": [message.key]}
     log.info("computing %s with %d", message.key, of, extra=extra)
     log.debug("not logged")
     if message.body == b"die":
@@ -453,7 +453,7 @@ def test_a_handler_process_logs_through_its_parent_and_takes_overrides(
     (record,) = [each for each in caplog.records if each.name == __name__]
     assert (record.getMessage(), record.levelname, vars(record)["tenant"]) == ("computing k with 2", "INFO", "acme")
     # An object that cannot be unpickled here costs no message.
-    assert (vars(record)["why"], vars(record)["items"]) == ("Unmade('ab')", ["k"])
+    assert (vars(record)["why"], vars(record)["items"]) == ("Unpicklable('ab')", ["k"])
     assert vars(record)["lock"].startswith("<unlocked")
     assert record.process != os.getpid()
 

@@ -15,7 +15,7 @@ from txmsg.checker.ports import DueHalf
 from txmsg.message import ReceivedMessage, TransactionState, new_transaction_id
 
 
-class Storing(ClosedWriter):
+class PartlyFailingWriter(ClosedWriter):
     """A writer that stores all outcomes but one."""
 
     def __init__(self, refused: bytes) -> None:
@@ -43,7 +43,10 @@ async def test_an_outcome_from_another_client_ends_a_pending_check() -> None:
     silent = AttachedClient("silent", "shop", frozenset({None}), sent.append)
     clients.attach(silent)
     committed, rolled_back, refused, answered = halves = [_half() for _ in range(4)]
-    topics, writer = TopicRegistry(closed_pool(), auto_create=True, queues=1), Storing(refused.transaction_id.bytes)
+    topics, writer = (
+        TopicRegistry(closed_pool(), auto_create=True, queues=1),
+        PartlyFailingWriter(refused.transaction_id.bytes),
+    )
     service = NotifyService(topics, writer, writer, on_decided=clients.decided)
     checks = [asyncio.create_task(clients.ask(half)) for half in halves]
     await until_async(lambda: len(sent) == len(halves))

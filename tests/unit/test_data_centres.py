@@ -61,7 +61,7 @@ def test_a_proxy_forwards_all_bytes_until_it_is_cut() -> None:
         thread.join()
 
 
-class Ending(ProcesslessChild):
+class EndingChild(ProcesslessChild):
     """A child that exits cleanly while it is watched."""
 
     def __init__(self, *statuses: int | None) -> None:
@@ -79,7 +79,7 @@ def test_only_a_writer_that_exits_cleanly_while_watched_has_not_failed(status: i
     with CuttableLink() as line:
         stage = DataCentres(tmp_path, line)
         for site in SITES:
-            stage.children |= {f"{site}-orders": Ending(None, status), f"{site}-totals": Ending(None)}
+            stage.children |= {f"{site}-orders": EndingChild(None, status), f"{site}-totals": EndingChild(None)}
         run = _CopyRun(DataCentresPlan(orders=100, seconds=1), stage, NoAudience())
         run._read_children()
         if status:

@@ -29,7 +29,7 @@ class OtherId(OrderFence):  # type: ignore[misc]
         return uuid4()
 
 
-class TwoTransactions(OrderFence):  # type: ignore[misc]
+class CommitsRowFirst(OrderFence):  # type: ignore[misc]
     """A defect: the row is committed before the effects."""
 
     @contextmanager
@@ -45,7 +45,7 @@ class TwoTransactions(OrderFence):  # type: ignore[misc]
             connection.close()
 
 
-class Takes(OrderFence):  # type: ignore[misc]
+class ContinuesWithoutRow(OrderFence):  # type: ignore[misc]
     """A defect: a late transaction continues without its row."""
 
     @contextmanager
@@ -60,7 +60,7 @@ class Takes(OrderFence):  # type: ignore[misc]
             connection.close()
 
 
-class OnlyReads(OrderFence):  # type: ignore[misc]
+class ChecksWithoutRow(OrderFence):  # type: ignore[misc]
     """A defect: a check leaves no row."""
 
     def outcome(self, transaction_id: TransactionId) -> TransactionState:
@@ -70,7 +70,7 @@ class OnlyReads(OrderFence):  # type: ignore[misc]
         return TransactionState(found[0]) if found else TransactionState.ROLLBACK
 
 
-class Hides(OrderFence):  # type: ignore[misc]
+class SwallowsExceptions(OrderFence):  # type: ignore[misc]
     """A defect: an exception of the function ends in the block."""
 
     @contextmanager
@@ -79,7 +79,7 @@ class Hides(OrderFence):  # type: ignore[misc]
             yield connection
 
 
-class Unproved(OrderFence):  # type: ignore[misc]
+class CommitsAnyTransaction(OrderFence):  # type: ignore[misc]
     """A defect: it commits any transaction."""
 
     @contextmanager
@@ -127,13 +127,13 @@ class Contract(FenceStoreContract):
     ("kind", "test"),
     [
         (OtherId, "test_the_fence_id_stays"),
-        (TwoTransactions, "test_an_exception_goes_out_unchanged_and_nothing_is_committed"),
-        (Takes, "test_what_a_check_has_rolled_back_can_no_longer_begin"),
-        (Takes, "test_an_id_is_used_once"),
-        (OnlyReads, "test_what_a_check_has_rolled_back_can_no_longer_begin"),
-        (OnlyReads, "test_a_running_transaction_is_unknown"),
-        (Hides, "test_an_exception_goes_out_unchanged_and_nothing_is_committed"),
-        (Unproved, "test_what_interferes_commits_all_or_raises"),
+        (CommitsRowFirst, "test_an_exception_goes_out_unchanged_and_nothing_is_committed"),
+        (ContinuesWithoutRow, "test_what_a_check_has_rolled_back_can_no_longer_begin"),
+        (ContinuesWithoutRow, "test_an_id_is_used_once"),
+        (ChecksWithoutRow, "test_what_a_check_has_rolled_back_can_no_longer_begin"),
+        (ChecksWithoutRow, "test_a_running_transaction_is_unknown"),
+        (SwallowsExceptions, "test_an_exception_goes_out_unchanged_and_nothing_is_committed"),
+        (CommitsAnyTransaction, "test_what_interferes_commits_all_or_raises"),
     ],
 )
 def test_every_planted_defect_is_found(kind: Any, test: str, tmp_path: Path) -> None:
@@ -162,4 +162,6 @@ def test_a_store_that_swallows_an_exception_is_detected(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(MisuseError, match="hid an exception"):
-        LocalTransaction(None, new_transaction_id(), "place").run(Hides(str(tmp_path / "orders.db")), fails)
+        LocalTransaction(None, new_transaction_id(), "place").run(
+            SwallowsExceptions(str(tmp_path / "orders.db")), fails
+        )

@@ -60,7 +60,7 @@ def entry(seq: int, group: str | None) -> JournalEntry:
     return JournalEntry(seq=seq, at=AT, event="delivered", group=group, by="peer", attempt=1)
 
 
-class Found(Messages):
+class RolledBackStore(Messages):
     """A store with one rolled back transaction."""
 
     async def of_id(
@@ -88,7 +88,7 @@ class Found(Messages):
 async def test_a_journal_shows_only_groups_that_the_user_may_describe() -> None:
     pool = closed_pool()
     with as_user("describe topic:orders", "describe group:billing"):
-        reply = await MessagesApi(Found(pool), BodyKeyStore(pool)).trace(TraceQuery(id=str(ID)))
+        reply = await MessagesApi(RolledBackStore(pool), BodyKeyStore(pool)).trace(TraceQuery(id=str(ID)))
     assert reply.ended is not None
     assert [each.seq for each in reply.ended.journal.entries] == [1, 2]
 
@@ -111,7 +111,7 @@ class OneHalf(HalfMessages):
         return {ID: "shop"}
 
 
-class Noting(AuditLog):
+class RecordingAudit(AuditLog):
     """An audit log that keeps its actions in memory."""
 
     def __init__(self, pool: Pool) -> None:
@@ -126,7 +126,7 @@ class Noting(AuditLog):
 
 async def test_a_decision_that_failed_is_recorded_as_refused() -> None:
     pool = closed_pool()
-    audit = Noting(pool)
+    audit = RecordingAudit(pool)
     delivery: Any = None
     api = AdminApi(
         FullService(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_workers import DEADLINE_S, Told, deliveries
+from tests.unit.test_workers import DEADLINE_S, RecordingDeliveries, deliveries
 from tests.waiting import until_async
 from txmsg.client.receiving.delivery import MessageDelivery
 from txmsg.client.receiving.suspects import alone_s
@@ -39,7 +39,7 @@ class Handlers:
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_no_handler_of_any_consumer_starts_during_an_isolated_one(kind: str) -> None:
-    told, other_told, handlers, alone = Told(), Told(), Handlers(kind), Handlers(kind)
+    told, other_told, handlers, alone = RecordingDeliveries(), RecordingDeliveries(), Handlers(kind), Handlers(kind)
     workers, others = Workers[MessageDelivery](4, name="a"), Workers[MessageDelivery](4, name="b")
     try:
         others.put_runs(deliveries(other_told, 1, handlers.call))
@@ -65,7 +65,7 @@ async def test_no_handler_of_any_consumer_starts_during_an_isolated_one(kind: st
 
 
 async def test_waiting_for_a_running_handler_is_bounded() -> None:
-    told, handlers = Told(), Handlers("async def")
+    told, handlers = RecordingDeliveries(), Handlers("async def")
     workers = Workers[MessageDelivery](1, name="a")
     try:
         workers.put_runs(deliveries(told, 1, handlers.call))

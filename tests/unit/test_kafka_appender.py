@@ -124,7 +124,7 @@ def test_two_copies_are_promised_if_the_topic_requires_them_which_is_read_once()
         other.append([batch], in_copies=True)
 
 
-class Ended(Producer):
+class FailedProducer(Producer):
     """The producer of librdkafka after a fatal error, such as records out of order.
 
     The next poll raises the reason, once. Its records are lost, and it accepts no more.
@@ -150,13 +150,13 @@ class Ended(Producer):
 @pytest.mark.parametrize(
     ("ended", "why"),
     [
-        pytest.param(Ended(is_told=False, has_record=True), "a made-up gap", id="this call is told"),
-        pytest.param(Ended(is_told=True, has_record=True), "_PURGE_QUEUE", id="another call was told"),
-        pytest.param(Ended(is_told=True, has_record=False), "_FATAL", id="it had ended before"),
+        pytest.param(FailedProducer(is_told=False, has_record=True), "a made-up gap", id="this call is told"),
+        pytest.param(FailedProducer(is_told=True, has_record=True), "_PURGE_QUEUE", id="another call was told"),
+        pytest.param(FailedProducer(is_told=True, has_record=False), "_FATAL", id="it had ended before"),
     ],
 )
 def test_after_a_fatal_producer_error_the_append_is_unknown_and_the_next_uses_a_new_producer(
-    ended: Ended, why: str
+    ended: FailedProducer, why: str
 ) -> None:
     class Reporting(Producer):
         def produce(self, *_: object, on_delivery: Callable[[None, Message], None], **__: object) -> None:

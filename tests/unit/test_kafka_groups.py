@@ -52,7 +52,7 @@ def test_a_node_that_is_not_ready_is_queried_again() -> None:
     assert groups(KafkaError.COORDINATOR_LOAD_IN_PROGRESS).groups() == ["mail"]
 
 
-class Nothing:
+class NoOffsets:
     """Offsets of groups whose topics Kafka has forgotten."""
 
     def kafka_group(self, group: str) -> str:
@@ -72,7 +72,7 @@ class Log:
 
 def test_a_listed_group_without_topics_is_shown_and_can_be_deleted() -> None:
     admin = Admin()
-    found = groups_of(admin, Log(), Nothing())
+    found = groups_of(admin, Log(), NoOffsets())
     assert found.group("mail") == GroupState("mail", (), ())
     found.delete_group("mail")
     assert admin.deleted == ["shop.mail", "shop.mail%%asked", "shop.mail.txmsg-retry", "shop.mail.txmsg-dlq"]

@@ -35,7 +35,7 @@ HEADERS = {"": "", "shop": "7", "txmsg-id": "mine", "txmsg-header.x": "y", "кл
 
 
 @dataclass
-class Read:
+class ClientRecord:
     """A record as returned by the Kafka client."""
 
     record: Record
@@ -71,9 +71,9 @@ def row_of_table(stored: Stored) -> TableRow:
     )
 
 
-def produced(rows: list[Stored]) -> list[Read]:
+def produced(rows: list[Stored]) -> list[ClientRecord]:
     batch = RowBatch("trade", QueueNumber(0), rows[0].offset, [row_of_table(row) for row in rows])
-    return [Read(record, 2 * place) for place, record in enumerate(_records(batch, KafkaPartition("trade", 0)))]
+    return [ClientRecord(record, 2 * place) for place, record in enumerate(_records(batch, KafkaPartition("trade", 0)))]
 
 
 def shapes() -> list[Stored]:
@@ -171,7 +171,7 @@ def test_a_partition_with_expired_records_ends_at_the_noted_offset() -> None:
 
 
 @dataclass
-class Expired:
+class ExpiredSink:
     """A sink that no longer knows the end of its queue, and the mirror, which has noted it for a log."""
 
     log_id: int
@@ -179,7 +179,7 @@ class Expired:
     def tails(self, _: object) -> list[QueueTail]:
         return [QueueTail(None, None)]
 
-    def read_row(self) -> Expired:
+    def read_row(self) -> ExpiredSink:
         return self
 
     def positions(self) -> dict[int, MirrorPosition]:
@@ -189,9 +189,9 @@ class Expired:
 @pytest.mark.parametrize(("noted", "end"), [(1, 40), (2, 0)])
 def test_a_note_of_another_log_is_ignored(noted: int, end: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.binlog.comparing.table.marks_at", lambda *_: {})
-    mirrors: Any = Expired(log_id=noted)
+    mirrors: Any = ExpiredSink(log_id=noted)
     queue = MirroredQueue(QueueId(7), "trade", QueueNumber(0), 0, 50)
-    [compared] = compare(cast("Any", None), cast("Any", Expired(log_id=1)), mirrors, [queue])
+    [compared] = compare(cast("Any", None), cast("Any", ExpiredSink(log_id=1)), mirrors, [queue])
     assert isinstance(compared, Compared)
     assert (compared.in_log.end, compared.go_on.next_offset) == (end, end)
 
@@ -200,7 +200,7 @@ FILLED = PartitionBounds(0, 9)
 
 
 @dataclass
-class Deaf:
+class StaleKafka:
     """A Kafka whose node knows the topic at the third request, or its records then, or never."""
 
     hears_of: PartitionBounds | None = FILLED
@@ -219,7 +219,7 @@ class Deaf:
         return dict.fromkeys(queues, self._bounds) if self._bounds is not None else {}
 
 
-def sink_of(kafka: Deaf, note: TransactionNote | None, last: Read, timeout_s: float = 60.0) -> KafkaSink:
+def sink_of(kafka: StaleKafka, note: TransactionNote | None, last: ClientRecord, timeout_s: float = 60.0) -> KafkaSink:
     sink = object.__new__(KafkaSink)
     fake: Any = kafka
     sink.name, sink._wanted = "kafka://h:1", {}
@@ -235,7 +235,7 @@ def sink_of(kafka: Deaf, note: TransactionNote | None, last: Read, timeout_s: fl
 def test_a_node_with_stale_metadata_is_asked_again(before: PartitionBounds | None) -> None:
     """Otherwise the tailer would write all of it again."""
     [last] = produced([written("trade", 0, 6)])
-    kafka = Deaf(before=before)
+    kafka = StaleKafka(before=before)
     [tail] = sink_of(kafka, TransactionNote(9, _note_of(7, row_of_table(written("trade", 0, 6)))), last).tails(
         [("trade", 0)]
     )
@@ -246,7 +246,7 @@ def test_a_node_with_stale_metadata_is_asked_again(before: PartitionBounds | Non
 @pytest.mark.parametrize("bounds", [None, PartitionBounds(0, 0)])
 def test_a_noted_record_that_never_appears_stops_its_queue(bounds: PartitionBounds | None) -> None:
     [last] = produced([written("trade", 0, 6)])
-    kafka = Deaf(hears_of=bounds, before=bounds)
+    kafka = StaleKafka(hears_of=bounds, before=bounds)
     note = TransactionNote(9, _note_of(7, row_of_table(written("trade", 0, 6))))
     [tail] = sink_of(kafka, note, last, timeout_s=0.2).tails([("trade", 0)])
     assert isinstance(tail, CorruptLog)
@@ -256,7 +256,7 @@ def test_a_noted_record_that_never_appears_stops_its_queue(bounds: PartitionBoun
 @pytest.mark.parametrize(("note", "end"), [(None, 0), (TransactionNote(0, _note_of(7)), 7)])
 def test_a_new_topic_or_one_starting_with_a_gap_is_not_waited_for(note: TransactionNote | None, end: int) -> None:
     [last] = produced([written("trade", 0, 6)])
-    kafka = Deaf()
+    kafka = StaleKafka()
     assert sink_of(kafka, note, last).tails([("trade", 0)]) == [QueueTail(OffsetRange(0, end), None)]
     assert kafka.asked == 1
 
@@ -313,7 +313,7 @@ def test_a_topic_deleted_during_the_search_for_its_end_is_a_retryable_error(
         raise UnknownTopic("topic trade is not there")
 
     [last] = produced([written("trade", 0, 6)])
-    sink = sink_of(Deaf(), None, last)
+    sink = sink_of(StaleKafka(), None, last)
     monkeypatch.setattr(sink, "_topics", SimpleNamespace(all=deleted))
     with pytest.raises(BrokerUnavailable, match="topic trade is not there"):
         sink.tails([("trade", 0)])

@@ -17,7 +17,7 @@ P0 = KafkaPartition("t", 0)
 
 
 @dataclass
-class Told:
+class ClientRecord:
     """A record of partition 0, or an error."""
 
     at: int
@@ -39,7 +39,7 @@ class Told:
 class Client:
     """A Kafka consumer that returns these, one after the other."""
 
-    def __init__(self, *told: Told) -> None:
+    def __init__(self, *told: ClientRecord) -> None:
         self._told = list(told)
 
     def assign(self, _: object) -> None:
@@ -48,11 +48,11 @@ class Client:
     def unassign(self) -> None:
         pass
 
-    def poll(self, _: float) -> Told | None:
+    def poll(self, _: float) -> ClientRecord | None:
         return self._told.pop(0) if self._told else None
 
 
-def probe(*told: Told) -> Probe:
+def probe(*told: ClientRecord) -> Probe:
     class Fake(KafkaClients):
         def consumer(self, *_: object, **__: object) -> Any:
             return Client(*told)
@@ -60,15 +60,15 @@ def probe(*told: Told) -> Probe:
     return Probe(Fake(parse_address("kafka://localhost:9092"), {}, timeout_s=0.05))
 
 
-def end(at: int) -> Told:
-    return Told(at, KafkaError._PARTITION_EOF)
+def end(at: int) -> ClientRecord:
+    return ClientRecord(at, KafkaError._PARTITION_EOF)
 
 
 def test_an_end_before_the_committed_offset_is_not_believed() -> None:
     """A node that has just become the leader answers so: the partition would seem to begin at its end."""
-    [record] = probe(end(0), Told(0)).first({P0: 0}, {P0: 3}).values()
+    [record] = probe(end(0), ClientRecord(0)).first({P0: 0}, {P0: 3}).values()
     assert record.offset() == 0
-    [last] = probe(end(1), Told(2), end(3)).last({P0: PartitionBounds(0, 3)}).values()
+    [last] = probe(end(1), ClientRecord(2), end(3)).last({P0: PartitionBounds(0, 3)}).values()
     assert last.offset() == 2
 
 
@@ -80,8 +80,8 @@ def test_a_partition_whose_end_is_not_reached_in_time_is_not_reported_as_empty()
     with pytest.raises(BrokerUnavailable):
         probe(end(0)).first({P0: 0}, {P0: 3})
     with pytest.raises(BrokerUnavailable):  # a starting tailer retries and does not end
-        probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}, {P0: 3})
+        probe(ClientRecord(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}, {P0: 3})
 
 
 def test_an_expired_offset_has_no_record() -> None:
-    assert probe(Told(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}) == {}
+    assert probe(ClientRecord(0, KafkaError._AUTO_OFFSET_RESET)).first({P0: 0}) == {}

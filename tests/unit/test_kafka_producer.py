@@ -19,7 +19,7 @@ from txmsg.metaq.producer import LogProducer, Place
 from txmsg.metaq.store.log import Append
 
 
-class Kept:
+class RecordingLog:
     def __init__(self) -> None:
         self.batches: list[ColumnsFor] = []
         self.acks: list[Acks | None] = []
@@ -38,7 +38,7 @@ class Kept:
 
 @pytest.mark.parametrize("acks", [None, Acks.COPIES])
 def test_messages_are_appended_as_columns_at_the_offsets_of_the_log(acks: Acks | None) -> None:
-    log = Kept()
+    log = RecordingLog()
     messages = [Message("t", b"a", key="k"), Message("u", b"b"), Message("t", b"c")]
     places = LogProducer(log, queues=1, acks=acks).send_many(messages)
     assert places == [Place("t", 0, 7), Place("u", 0, 7), Place("t", 0, 8)]

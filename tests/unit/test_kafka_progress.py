@@ -19,7 +19,7 @@ from txmsg.metaq.kafka.progress import GroupOffsets, Stored, sought_in
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
 
-class Places:
+class FakePositions:
     """A log whose queues have offsets 10 to 19, with markers at every other position of the partition."""
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
@@ -38,7 +38,7 @@ class Places:
         return set()
 
 
-class Emptied:
+class EmptiedPositions:
     """A mirror emptied by retention: its last message was 999, and the next position of the partition is 2000."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Emptied:
 def offsets() -> GroupOffsets:
     unused: Any = None  # no call to Kafka
     return GroupOffsets(
-        KafkaClients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), unused, unused, Places()
+        KafkaClients(parse_address("kafka://localhost:9092/shop."), {}, timeout_s=1), unused, unused, FakePositions()
     )
 
 
@@ -88,7 +88,7 @@ def test_offsets_stored_by_other_programs_are_converted(offsets: GroupOffsets) -
 
 @pytest.mark.parametrize("seek", ["", "5f3a"])
 def test_a_member_of_an_emptied_partition_stores_no_invalid_offset(seek: str) -> None:
-    places = Emptied()
+    places = EmptiedPositions()
     unused: Any = None
     clients = KafkaClients(parse_address("kafka://localhost:9092"), {}, timeout_s=1)
     offsets = GroupOffsets(clients, unused, unused, places)

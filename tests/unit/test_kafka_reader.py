@@ -22,7 +22,7 @@ T0 = LogQueue("t", 0)
 
 
 @dataclass
-class Told:
+class ClientRecord:
     """A record of partition 0, or its end."""
 
     at: int
@@ -59,7 +59,7 @@ class Told:
 class Client:
     """A Kafka consumer that returns these."""
 
-    def __init__(self, told: list[Told]) -> None:
+    def __init__(self, told: list[ClientRecord]) -> None:
         self._told = told
         self.is_closed = False
 
@@ -72,13 +72,13 @@ class Client:
     def close(self) -> None:
         self.is_closed = True
 
-    def consume(self, _: int, __: float) -> list[Told]:
+    def consume(self, _: int, __: float) -> list[ClientRecord]:
         told, self._told = self._told, []
         return told
 
 
 def test_records_that_arrive_with_the_end_of_partition_are_read() -> None:
-    client = Client([Told(5), Told(6), Told(7, is_end=True)])
+    client = Client([ClientRecord(5), ClientRecord(6), ClientRecord(7, is_end=True)])
 
     class Fake(KafkaClients):
         def consumer(self, *_: object, **__: object) -> Any:
@@ -94,7 +94,7 @@ def test_records_that_arrive_with_the_end_of_partition_are_read() -> None:
 
 
 def test_a_client_that_returns_nothing_while_records_remain_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    stalled, other = Client([Told(5, is_end=True)]), Client([Told(5), Told(6)])
+    stalled, other = Client([ClientRecord(5, is_end=True)]), Client([ClientRecord(5), ClientRecord(6)])
     made = iter([stalled, other])
 
     class Fake(KafkaClients):

@@ -142,7 +142,7 @@ def test_columns_equal_those_of_the_messages(
     assert len(batch.to_arrow(parse_tags("paid"))) == sum(each.tag == "paid" for each in expected)
 
 
-class Kept:
+class RecordingLog:
     """Records the appends of a producer."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ def test_records_of_a_producer_or_a_mirror_are_read_as_whole_columns(
         pytest.fail("each record was made a message, which takes three times as long")
 
     monkeypatch.setattr(txmsg.metaq.kafka.batch, "_columns_of", one_by_one)
-    kept = Kept()
+    kept = RecordingLog()
     LogProducer(kept, queues=1).send_many([Message("t", b"%d" % number, **more) for number in range(5)])
     [append] = kept.appends
     records = [read(record) for record in records_of(unpacked(append.payload), "t", 3, offset)]

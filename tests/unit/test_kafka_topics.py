@@ -28,7 +28,7 @@ def answer(found: object) -> Future[object]:
     return future
 
 
-class Deaf:
+class StaleAdmin:
     """An administrator of a topic with four partitions created by another process: it is known after `looks`."""
 
     def __init__(self, looks: int) -> None:
@@ -48,12 +48,12 @@ def topics_of(admin: Any, timeout_s: float = 60.0) -> KafkaTopicAdmin:
 
 
 def test_a_topic_just_created_by_another_process_is_waited_for() -> None:
-    topics_of(Deaf(3)).ensure("t", 4)  # `StaleAdmin` cannot add partitions
+    topics_of(StaleAdmin(3)).ensure("t", 4)  # `StaleAdmin` cannot add partitions
 
 
 def test_waiting_for_a_topic_unknown_to_all_nodes_is_bounded() -> None:
     with pytest.raises(BrokerUnavailable, match=r"topic t .* have not heard of it"):
-        topics_of(Deaf(10**9), timeout_s=0.1).ensure("t", 4)
+        topics_of(StaleAdmin(10**9), timeout_s=0.1).ensure("t", 4)
 
 
 def test_a_new_queue_is_not_created_twice_because_of_stale_metadata() -> None:

@@ -173,12 +173,12 @@ def test_a_text_that_does_not_match_its_fields_does_not_raise(
 
 
 def test_a_value_whose_str_raises_does_not_lose_the_line(written: _Written) -> None:
-    class Mute:
+    class FailingStr:
         def __str__(self) -> str:
             raise RuntimeError("no words")
 
-    _log.info("handler.raised", "a handler raised", error=Mute())
-    assert written.line()["error"] == "<Mute, whose __str__ raised>"
+    _log.info("handler.raised", "a handler raised", error=FailingStr())
+    assert written.line()["error"] == "<FailingStr, whose __str__ raised>"
 
 
 # ---- all calls in the code

@@ -26,7 +26,7 @@ from txmsg.wire.caller import Caller, answering
 from txmsg.wire.v1 import txmsg_pb2 as pb
 
 
-class Stored(ClosedService):
+class RecordingService(ClosedService):
     """Accepts all messages except those that the test refuses."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class NoOtherBroker(BrokerRoutes):
         await asyncio.Event().wait()
 
 
-class Changed(Usage):
+class WaitingUsage(Usage):
     """Rates at which messages wait until an event."""
 
     def __init__(self, happens: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Changed(Usage):
         self._happens()
 
 
-class Sending:
+class UserSend:
     """A call of a user whose rules may be revoked while its messages wait for their rate."""
 
     def __init__(self, *rules: str) -> None:
@@ -86,11 +86,11 @@ class Sending:
         self.principal = Principal("anna", frozenset(), rights, "")
 
     def taken_away_while_it_waits(self, *left: str) -> None:
-        self.usage = Changed(lambda: self.allow(*left))
+        self.usage = WaitingUsage(lambda: self.allow(*left))
 
 
-async def send(sending: Sending, *topics: str, half: bool = False) -> tuple[Stored, pb.SendReply]:
-    stored, pool, incarnation = Stored(), closed_pool(), Incarnation()
+async def send(sending: UserSend, *topics: str, half: bool = False) -> tuple[RecordingService, pb.SendReply]:
+    stored, pool, incarnation = RecordingService(), closed_pool(), Incarnation()
     incarnation.shard = UUID(int=1)
     delivery: Any = None
     scheduled: Any = None
@@ -118,19 +118,19 @@ def refused(reply: pb.SendReply) -> list[tuple[bytes, str]]:
 
 
 async def test_messages_to_forbidden_topics_are_refused_and_others_of_the_request_stored() -> None:
-    stored, reply = await send(Sending("send topic:orders"), "bills", "orders", "leads")
+    stored, reply = await send(UserSend("send topic:orders"), "bills", "orders", "leads")
     assert stored.stored_in == ["orders"]
     assert refused(reply) == [(bytes([0] * 16), "permission_denied"), (bytes([2] * 16), "permission_denied")]
     assert "anna may not send topic:leads" in reply.errors[1].text
 
 
 async def test_a_rule_revoked_while_messages_wait_for_their_rate_applies() -> None:
-    sending = Sending("send topic:orders", "send topic:bills")
+    sending = UserSend("send topic:orders", "send topic:bills")
     sending.taken_away_while_it_waits("send topic:bills")
     stored, reply = await send(sending, "orders", "bills")
     assert stored.stored_in == ["bills"]
     assert refused(reply) == [(bytes(16), "permission_denied")]
-    sending = Sending("send topic:orders", "send group:shop")
+    sending = UserSend("send topic:orders", "send group:shop")
     sending.taken_away_while_it_waits("send topic:orders")
     with pytest.raises(PermissionDenied, match="send group:shop"):
         await send(sending, "orders", half=True)

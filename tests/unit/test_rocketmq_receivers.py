@@ -22,7 +22,7 @@ from txmsg.wire.v1.txmsg_rpc import Notify
 _MEMBER = ClientSubscription("mail", "client-1", "orders")
 
 
-class Away(AnsweredBrokers):
+class SilentBrokers(AnsweredBrokers):
     """Silent brokers. Of those that a client calls without a name, one may tell which brokers exist."""
 
     said: RouteReply | None = None
@@ -34,8 +34,8 @@ class Away(AnsweredBrokers):
 
 
 @pytest.fixture
-async def away() -> AsyncIterator[Away]:
-    brokers = Away(["localhost:1", "localhost:2"])
+async def away() -> AsyncIterator[SilentBrokers]:
+    brokers = SilentBrokers(["localhost:1", "localhost:2"])
     brokers.learn("localhost:1", RouteChanged(this="a:1", brokers=["a:1", "b:1"]))
     yield brokers
     await brokers.close()
@@ -64,7 +64,7 @@ async def _code(call: Awaitable[object]) -> pb.Code:
     ],
 )
 async def test_messages_of_a_permanently_removed_broker_cannot_be_settled(
-    away: Away, broker: str, said: Sequence[str] | None, has_gone: bool
+    away: SilentBrokers, broker: str, said: Sequence[str] | None, has_gone: bool
 ) -> None:
     away.said = None if said is None else RouteReply(brokers=said)
     receivers, handle = Receivers(away, Tasks()), Handle(broker, 1, 1, 1, 1, is_renewed=True)
@@ -79,7 +79,7 @@ async def test_messages_of_a_permanently_removed_broker_cannot_be_settled(
     assert await _code(receivers.receive(_MEMBER, broker, ALL, **how)) == pb.HA_NOT_AVAILABLE
 
 
-async def test_a_cut_off_broker_does_not_decide_which_brokers_are_removed(away: Away) -> None:
+async def test_a_cut_off_broker_does_not_decide_which_brokers_are_removed(away: SilentBrokers) -> None:
     away.said = RouteReply(brokers=["b:1"], is_cut_off=True)
     receivers, handle = Receivers(away, Tasks()), Handle("a:1", 1, 1, 1, 1, is_renewed=True)
     assert await _code(receivers.acknowledge(_MEMBER, [handle])) == pb.HA_NOT_AVAILABLE

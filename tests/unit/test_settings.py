@@ -197,13 +197,13 @@ def test_sections_are_built_from_their_own_values() -> None:
 
 def test_a_required_setting_has_no_default() -> None:
     @dataclass(kw_only=True)
-    class Needy:
+    class WithRequired:
         root: str = required("Where.", kind=SettingKind.TEXT, option="--root")
 
-    [found] = settings_of(Needy, "metaq")
+    [found] = settings_of(WithRequired, "metaq")
     assert found.shown_default() == "none; it must be given"
     with pytest.raises(TypeError):
-        made_of(Needy, {})
+        made_of(WithRequired, {})
 
 
 def test_passwords_are_not_shown() -> None:

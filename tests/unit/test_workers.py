@@ -27,7 +27,7 @@ HAND = DeliveredBatch(7, 1, 1)
 DEADLINE_S = 60.0
 
 
-class Told(Deliveries):
+class RecordingDeliveries(Deliveries):
     """Records its notifications and does not call a broker."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Told(Deliveries):
 
 
 def deliveries(
-    told: Told, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0
+    told: RecordingDeliveries, count: int, call: Callable[[ReceivedMessage], Any], *, start: int = 0
 ) -> list[MessageDelivery]:
     handler = Handler("g", "t", UserFunction("the handler", call, "message"))
     late_at = asyncio.get_running_loop().time() + 60
@@ -111,10 +111,10 @@ async def working_on_series(count: int) -> AsyncIterator[Workers[Series]]:
 
 
 @asynccontextmanager
-async def working(count: int) -> AsyncIterator[tuple[Workers[MessageDelivery], Told]]:
+async def working(count: int) -> AsyncIterator[tuple[Workers[MessageDelivery], RecordingDeliveries]]:
     workers = Workers[MessageDelivery](count, name="test")
     try:
-        yield workers, Told()
+        yield workers, RecordingDeliveries()
     finally:
         await workers.close()
 
@@ -268,7 +268,12 @@ async def test_a_handler_that_swallows_its_cancellation_does_not_delay_the_stop(
 ) -> None:
     monkeypatch.setattr("txmsg.consumer.workers._CANCEL_S_MAX", 0.01)
 
-    workers, told, began, go = Workers[MessageDelivery](1, name="test"), Told(), asyncio.Event(), asyncio.Event()
+    workers, told, began, go = (
+        Workers[MessageDelivery](1, name="test"),
+        RecordingDeliveries(),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
 
     async def call(message: ReceivedMessage) -> None:
         began.set()
@@ -383,7 +388,7 @@ async def test_an_exception_in_the_before_hook_refuses_the_message(kind: str) ->
     def call(message: ReceivedMessage) -> None:
         called.append(message.offset)
 
-    workers, told = Workers[MessageDelivery](1, name="test", before=before), Told()
+    workers, told = Workers[MessageDelivery](1, name="test", before=before), RecordingDeliveries()
     workers.put_runs(deliveries(told, 2, as_kind(kind, call)))
     await told.until(2)
     await workers.close()
@@ -458,7 +463,7 @@ async def test_a_slow_handler_does_not_delay_others() -> None:
 
 
 async def test_messages_being_handled_when_workers_stop_are_dropped() -> None:
-    workers, told, began = Workers[MessageDelivery](2, name="test"), Told(), asyncio.Event()
+    workers, told, began = Workers[MessageDelivery](2, name="test"), RecordingDeliveries(), asyncio.Event()
 
     async def call(message: ReceivedMessage) -> None:
         began.set()
@@ -474,7 +479,7 @@ def test_a_thread_that_outlives_its_event_loop_ends_silently() -> None:
     go, done = threading.Event(), threading.Event()
 
     async def begin() -> None:
-        workers, told, began = Workers[MessageDelivery](1, name="test"), Told(), asyncio.Event()
+        workers, told, began = Workers[MessageDelivery](1, name="test"), RecordingDeliveries(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def call(message: ReceivedMessage) -> None:
@@ -566,7 +571,7 @@ async def test_threads_never_exceed_the_limit_while_it_changes() -> None:
         await told.until(26)
 
 
-class Unspeakable:
+class WithoutText:
     """Mixin of exceptions whose text cannot be read."""
 
     def __init__(self, message: ReceivedMessage) -> None:
@@ -576,16 +581,16 @@ class Unspeakable:
         raise LookupError("no words")
 
 
-class MutedReject(Unspeakable, Reject): ...
+class MutedReject(WithoutText, Reject): ...
 
 
-class MutedRetry(Unspeakable, RetryAfter): ...
+class MutedRetry(WithoutText, RetryAfter): ...
 
 
-class MutedSkip(Unspeakable, Skip): ...
+class MutedSkip(WithoutText, Skip): ...
 
 
-class MutedError(Unspeakable, TxmsgError): ...
+class MutedError(WithoutText, TxmsgError): ...
 
 
 @KINDS

@@ -32,7 +32,7 @@ PAY: Final = text("insert into paid values (:id, :amount)")
 VISIBILITY_TIMEOUT_S: Final = 2
 
 
-class Ending:
+class EndsAtStep:
     """Ends the process at the given step."""
 
     def __init__(self, step: str) -> None:
@@ -60,7 +60,7 @@ class Ending:
         hooks.before_end = lambda *_: self.at("committed")
 
 
-def service(url: str, broker: str, ending: Ending, plant: str, log: str | None) -> Txmsg:
+def service(url: str, broker: str, ending: EndsAtStep, plant: str, log: str | None) -> Txmsg:
     engine = create_engine(url, **(POOL_OF_ONE if plant == "none" else {}))
     app = Txmsg(broker, log=log, group="payment", database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S)
     if plant == "inbox":
@@ -90,7 +90,7 @@ def recorded_apart(engine: Engine) -> Any:
     return record
 
 
-def async_service(url: str, broker: str, ending: Ending, log: str | None) -> Txmsg:
+def async_service(url: str, broker: str, ending: EndsAtStep, log: str | None) -> Txmsg:
     engine = create_async_engine(url, **POOL_OF_ONE)
     app = Txmsg(broker, log=log, group="payment", database=engine, visibility_timeout_s=VISIBILITY_TIMEOUT_S)
 
@@ -105,7 +105,7 @@ def async_service(url: str, broker: str, ending: Ending, log: str | None) -> Txm
 
 
 def main(kind: str, url: str, broker: str, step: str, plant: str, log: str | None = None) -> None:  # noqa: PLR0917
-    ending = Ending(step)
+    ending = EndsAtStep(step)
     app = service(url, broker, ending, plant, log) if kind == "def" else async_service(url, broker, ending, log)
     ending.watch(app)
     app.run()

@@ -36,7 +36,7 @@ _SETTLED_S_MAX = 60.0
 _ERRORS = (SQLAlchemyError, pymysql.err.Error, asyncpg.InternalClientError)
 
 
-class Ending(StrEnum):
+class PlannedEnd(StrEnum):
     """The planned end of the business transaction."""
 
     COMMIT = "commit"
@@ -47,7 +47,7 @@ class Ending(StrEnum):
     ABSENT = "absent"
 
 
-class Said(StrEnum):
+class KnownEnd(StrEnum):
     """The outcome known to the business transaction."""
 
     COMMITTED = "committed"
@@ -62,21 +62,21 @@ class Race:
     """The plan of a race and its results."""
 
     id: TransactionId
-    ending: Ending
+    ending: PlannedEnd
     level: str | None
     fence_first: bool
     begins_after_s: float
     works_for_s: float
     blow_after_s: float
     check_after_s: tuple[float, float]
-    said: Said = Said.ROLLED_BACK
+    said: KnownEnd = KnownEnd.ROLLED_BACK
     answers: list[TransactionState] = field(default_factory=list)
     final: TransactionState = UNKNOWN
     effect: bool = False
 
     def problem(self) -> str | None:
         """Return the violation in this race, if any."""
-        known = {Said.COMMITTED: COMMIT, Said.IN_DOUBT: self.final}.get(self.said, ROLLBACK)
+        known = {KnownEnd.COMMITTED: COMMIT, KnownEnd.IN_DOUBT: self.final}.get(self.said, ROLLBACK)
         if (self.final is COMMIT) != self.effect:
             return f"the fence says {self.final.name}, its effect is {'' if self.effect else 'not '}there: {self}"
         if self.final is not known:
@@ -103,12 +103,12 @@ def _plan(seed: int, count: int, dialect_name: str, *, cancels: bool) -> list[Ra
     is_server = dialect_name in CONNECTION_ID
     long_work_s = 1.5 if dialect_name in ("mariadb", "mysql") else 0.5  # longer than a check waits
     weights = {
-        Ending.COMMIT: 45,
-        Ending.COMMIT_AFTER_SAVEPOINT: 10,
-        Ending.ROLL_BACK: 15,
-        Ending.KILLED: 20 if is_server else 0,
-        Ending.CANCELLED: 20 if cancels else 0,
-        Ending.ABSENT: 5,
+        PlannedEnd.COMMIT: 45,
+        PlannedEnd.COMMIT_AFTER_SAVEPOINT: 10,
+        PlannedEnd.ROLL_BACK: 15,
+        PlannedEnd.KILLED: 20 if is_server else 0,
+        PlannedEnd.CANCELLED: 20 if cancels else 0,
+        PlannedEnd.ABSENT: 5,
     }
 
     def one(number: int) -> Race:
@@ -129,10 +129,10 @@ def _plan(seed: int, count: int, dialect_name: str, *, cancels: bool) -> list[Ra
     return [one(number) for number in range(count)]
 
 
-def _said_by(error: BaseException, *, committing: bool) -> Said:
+def _said_by(error: BaseException, *, committing: bool) -> KnownEnd:
     if isinstance(error, TransactionRefused):
-        return Said.REFUSED
-    return Said.IN_DOUBT if committing else Said.FAILED
+        return KnownEnd.REFUSED
+    return KnownEnd.IN_DOUBT if committing else KnownEnd.FAILED
 
 
 # ---- threads
@@ -166,7 +166,7 @@ def _check(fence: Fence, race: Race, after_s: float) -> None:
 
 
 def _transact(engine: Engine, fence: Fence, race: Race, killers: ThreadPoolExecutor) -> None:
-    if race.ending is Ending.ABSENT:
+    if race.ending is PlannedEnd.ABSENT:
         return
     time.sleep(race.begins_after_s)
     committing = False
@@ -178,24 +178,24 @@ def _transact(engine: Engine, fence: Fence, race: Race, killers: ThreadPoolExecu
             _write_effect(session, race)
             if not race.fence_first:
                 fence.write(session, race.id)
-            if race.ending is Ending.KILLED:
+            if race.ending is PlannedEnd.KILLED:
                 connection_id = session.scalar(CONNECTION_ID[engine.dialect.name])
                 killers.submit(_kill, engine, connection_id, race.blow_after_s)
             time.sleep(race.works_for_s)
-            if race.ending is Ending.ROLL_BACK:
+            if race.ending is PlannedEnd.ROLL_BACK:
                 session.rollback()
                 return
             committing = True
             session.commit()
-            race.said = Said.COMMITTED
+            race.said = KnownEnd.COMMITTED
     except (*_ERRORS, TransactionRefused) as exc:
-        if race.said is not Said.COMMITTED:
+        if race.said is not KnownEnd.COMMITTED:
             race.said = _said_by(exc, committing=committing)
 
 
 def _write_effect(session: Session, race: Race) -> None:
     session.execute(insert(users).values(email=str(race.id)))
-    if race.ending is Ending.COMMIT_AFTER_SAVEPOINT:
+    if race.ending is PlannedEnd.COMMIT_AFTER_SAVEPOINT:
         with session.begin_nested() as savepoint:
             session.execute(insert(users).values(email="savepoint"))
             savepoint.rollback()
@@ -239,7 +239,7 @@ async def run_async(url: str, checks_url: str, count: int, seed: int) -> list[Ra
             for after_s in race.check_after_s:
                 group.create_task(_check_async(fence, race, after_s))
             transaction = group.create_task(_transact_async(business, fence, race, group, blocking))
-            if race.ending is Ending.CANCELLED:
+            if race.ending is PlannedEnd.CANCELLED:
                 await asyncio.sleep(race.begins_after_s + race.works_for_s + race.blow_after_s)
                 transaction.cancel()
 
@@ -263,7 +263,7 @@ async def _check_async(fence: AsyncFence, race: Race, after_s: float) -> None:
 async def _transact_async(
     engine: AsyncEngine, fence: AsyncFence, race: Race, group: asyncio.TaskGroup, blocking: Engine
 ) -> None:
-    if race.ending is Ending.ABSENT:
+    if race.ending is PlannedEnd.ABSENT:
         return
     committing = False
     bind = engine.execution_options(isolation_level=race.level) if race.level else engine
@@ -275,16 +275,16 @@ async def _transact_async(
             await session.run_sync(_write_effect, race)
             if not race.fence_first:
                 await fence.write(session, race.id)
-            if race.ending is Ending.KILLED:
+            if race.ending is PlannedEnd.KILLED:
                 connection_id = await session.scalar(CONNECTION_ID[blocking.dialect.name])
                 group.create_task(asyncio.to_thread(_kill, blocking, connection_id, race.blow_after_s))
             await asyncio.sleep(race.works_for_s)
-            if race.ending is Ending.ROLL_BACK:
+            if race.ending is PlannedEnd.ROLL_BACK:
                 await session.rollback()
                 return
             committing = True
             await session.commit()
-            race.said = Said.COMMITTED
+            race.said = KnownEnd.COMMITTED
     except (*_ERRORS, TransactionRefused, asyncio.CancelledError) as exc:
-        if race.said is not Said.COMMITTED:
+        if race.said is not KnownEnd.COMMITTED:
             race.said = _said_by(exc, committing=committing)

@@ -13,7 +13,7 @@ import pytest
 
 from tests import unclosed
 from tests.integration.fence.business import COMMIT, ROLLBACK, UNKNOWN
-from tests.integration.fence.races import Race, Said, problems, report, run_async, run_sync
+from tests.integration.fence.races import KnownEnd, Race, problems, report, run_async, run_sync
 
 Run = Callable[[int, int], list[Race]]
 
@@ -32,7 +32,7 @@ def judge(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], se
         assert not found, f"{len(found)} with --seed={seed}; the first: {found[:3]}"
         answers = {answer for race in races for answer in race.answers}
         assert answers == {COMMIT, ROLLBACK, UNKNOWN}, "the races are none: checks met no transaction in some state"
-        assert {Said.COMMITTED, Said.ROLLED_BACK, Said.REFUSED} <= {race.said for race in races}
+        assert {KnownEnd.COMMITTED, KnownEnd.ROLLED_BACK, KnownEnd.REFUSED} <= {race.said for race in races}
 
     return judge
 
