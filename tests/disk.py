@@ -1,4 +1,4 @@
-"""A disk whose syncs take time, and that forgets what was not synced when the power is cut: `disk.c`, preloaded.
+"""A disk with slow syncs that loses unsynced writes in a power cut: `disk.c`, preloaded.
 
     disk = Disk(directory)
     disk.prepare()
@@ -33,7 +33,7 @@ _DELAY_NS_MAX: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What a write replaced: the size of the file before, and the bytes that stood at `offset`."""
+    """The data that a write replaced: the former size of the file, and the bytes at `offset`."""
 
     size_bytes: int
     offset: int
@@ -41,7 +41,7 @@ class _Write:
 
 
 class Disk:
-    """Of the programs that are started with its environment.
+    """The disk of the programs started with its environment.
 
     Its files are in a directory that the users of these programs can enter. name: of the part of the disk that is
     forgotten by itself, where several databases share the directory and the delay.
@@ -54,22 +54,22 @@ class Disk:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether programs can be started with its environment."""
+        """True if programs can be started with its environment."""
         return self._library.exists()
 
     @property
     def is_forgetful(self) -> bool:
-        """Whether anything is noted for `forget`, which makes writes slower."""
+        """True if writes are recorded for `forget`, which makes them slower."""
         return self._undo.exists()
 
     def prepare(self) -> None:
-        """Compiles the library. Raises OSError without a C compiler."""
+        """Compile the library. Raises OSError without a C compiler."""
         self._control.write_bytes(_CONTROL.pack(0, 0))
         self._control.chmod(0o666)  # the program may run as another user
         compile_library(_SOURCE, self._library)
 
     def environment(self, *, forgets: str | None = None) -> Mapping[str, str]:
-        """What a program is started with. forgets: files with this text in their path are forgotten, too."""
+        """Return the environment of a program. forgets: files with this text in their path lose unsynced writes."""
         environment = {"LD_PRELOAD": str(self._library), "DISK_CONTROL": str(self._control)}
         if forgets is not None:
             self.make_forgetful()
@@ -77,26 +77,26 @@ class Disk:
         return environment
 
     def make_forgetful(self) -> None:
-        """Makes the place for what `forget` puts back. Making it twice is fine."""
+        """Create the place of the records of `forget`. Idempotent."""
         self._undo.mkdir(exist_ok=True)
         self._undo.chmod(0o777)  # the program may run as another user
 
     def set_delay(self, delay_s: float) -> None:
-        """From now on each sync takes so much longer, those that are under way, too."""
+        """Delay each sync by so much from now on, including pending ones."""
         with self._control.open("r+b") as file:  # in place: it is mapped
             file.write(_DELAY.pack(round(min(delay_s * 1e9, _DELAY_NS_MAX))))
 
     def syncs(self) -> int:
-        """How many syncs have begun."""
+        """The number of syncs begun."""
         _, syncs = _CONTROL.unpack(self._control.read_bytes())
         return int(syncs)
 
     def unsynced_bytes(self) -> int:
-        """How much a power cut would take now."""
+        """The number of bytes that a power cut would lose now."""
         return sum(end - start for path in self._undo_files() for start, end in [_head(path)])
 
     def forget(self, root: Path) -> int:
-        """Gives the files below a directory what was synced last; returns how many writes that takes away.
+        """Restore the last synced contents of the files below a directory; returns the number of lost writes.
 
         No process may write to them meanwhile.
         """
@@ -115,7 +115,7 @@ class Disk:
 
 
 def _head(undo: Path) -> tuple[int, int]:
-    """Where its records begin and end."""
+    """Return the start and end positions of the records."""
     with undo.open("rb") as file:
         start, end, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
     return start, end

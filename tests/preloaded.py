@@ -1,4 +1,4 @@
-"""Libraries in C that tests preload into programs (LD_PRELOAD): compiled at need by the system's compiler."""
+"""C libraries that tests preload into programs (LD_PRELOAD), compiled on demand by the system's compiler."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ HOW_TO_INSTALL_CC = "no C compiler is installed: `apt-get install gcc libc6-dev`
 
 
 def compiler() -> str | None:
-    """The C compiler, if there is one."""
+    """Return the C compiler, if there is one."""
     return shutil.which("cc")
 
 
 def compile_library(source: Path, library: Path) -> None:
-    """Compiles a source file to a library that other users can read, too. Raises OSError without a compiler."""
+    """Compile a source file to a library that other users can read. Raises OSError without a compiler."""
     cc = compiler()
     if cc is None:
         raise OSError(HOW_TO_INSTALL_CC)

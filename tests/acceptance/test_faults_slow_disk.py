@@ -1,4 +1,4 @@
-"""A disk that is slow, and a power cut meanwhile: nothing is acknowledged before it is on disk, and then all is."""
+"""A slow disk and a power cut: nothing is acknowledged before it is on disk, and everything acknowledged is kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 60.0
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One that the user of PostgreSQL can enter, too."""
+    """A directory that the user of PostgreSQL can enter."""
     if compiler() is None:
         pytest.skip(HOW_TO_INSTALL_CC)
     with tempfile.TemporaryDirectory(prefix="txmsg-slow-") as name:
@@ -48,14 +48,14 @@ def server(directory: Path) -> Iterator[DisturbedPostgres]:
 
 
 def cut_power(server: DisturbedPostgres) -> int:
-    """Returns how many writes are lost with it."""
+    """Cut the power and return the number of lost writes."""
     kill_all(server)
     until(lambda: not server.running)
     return server.forget_unsynced()
 
 
 def is_syncing(server: DisturbedPostgres, session: str) -> bool:
-    """Whether a session waits for its commit to be on disk."""
+    """Return True if a session waits for its commit to be on disk."""
     with psycopg.connect(server.url("postgres"), connect_timeout=10) as connection:
         waiting = connection.execute(
             "select from pg_stat_activity where application_name = %s and wait_event in ('WalSync', 'WALWrite')",
@@ -65,7 +65,7 @@ def is_syncing(server: DisturbedPostgres, session: str) -> bool:
 
 
 @pytest.mark.parametrize("power", [True, False], ids=["power cut", "killed"])
-def test_postgresql_loses_what_was_not_synced_with_its_power_only(server: DisturbedPostgres, power: bool) -> None:
+def test_postgresql_loses_unsynced_writes_only_in_a_power_cut(server: DisturbedPostgres, power: bool) -> None:
     url = server.url("postgres")
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table told (text text)")
@@ -94,8 +94,10 @@ def test_postgresql_loses_what_was_not_synced_with_its_power_only(server: Distur
 
 
 @pytest.mark.parametrize("power", [True, False], ids=["power cut", "goes on"])
-def test_a_message_is_acknowledged_when_it_is_on_disk(server: DisturbedPostgres, tmp_path: Path, power: bool) -> None:
-    """The disk answers nothing for a while; then it goes on, or the power is cut: the message is stored again."""
+def test_a_message_is_acknowledged_only_after_it_is_on_disk(
+    server: DisturbedPostgres, tmp_path: Path, power: bool
+) -> None:
+    """The disk stalls for a while; then it continues, or the power is cut: the message is stored again."""
     url = server.create_database("notify")
     migrate.upgrade(url)
     with (
@@ -120,7 +122,7 @@ def test_a_message_is_acknowledged_when_it_is_on_disk(server: DisturbedPostgres,
 
 
 @pytest.mark.parametrize("power", [True, False], ids=["power cut", "goes on"])
-def test_an_append_to_the_log_is_acknowledged_when_it_is_on_disk(directory: Path, power: bool) -> None:
+def test_an_append_to_the_log_is_acknowledged_only_after_it_is_on_disk(directory: Path, power: bool) -> None:
     disk = Disk(directory)
     disk.prepare()
     data_dir = directory / "log"

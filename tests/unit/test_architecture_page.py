@@ -60,7 +60,7 @@ def tree(directory: Path, page: str, docstring: str) -> Path:
     return directory
 
 
-def test_table_is_renewed_and_the_rest_of_the_page_kept(tmp_path: Path) -> None:
+def test_table_is_replaced_and_the_rest_of_the_page_kept(tmp_path: Path) -> None:
     page = f"before\n{layout.TABLE_BEGIN}\nold\n{layout.TABLE_END}\nafter\n"
     made = layout.layout_files(tree(tmp_path, page, "Sells what\nthere is. Knows no bank."))[layout.PAGE]
     assert made.startswith("before\n")
@@ -74,7 +74,7 @@ def test_page_without_the_lines_around_its_table_is_refused(tmp_path: Path) -> N
         layout.layout_files(tree(tmp_path, f"{layout.TABLE_BEGIN}\n", "Sells."))
 
 
-def test_package_whose_docstring_begins_with_no_sentence_is_refused(tmp_path: Path) -> None:
+def test_package_docstring_without_a_first_sentence_is_refused(tmp_path: Path) -> None:
     page = f"{layout.TABLE_BEGIN}\n{layout.TABLE_END}\n"
     with pytest.raises(ValueError, match=r"docstring of txmsg\.shop"):
         layout.layout_files(tree(tmp_path, page, "shop"))

@@ -15,7 +15,7 @@ TEXTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.g
 
 
 def faults_of_form(file: str, text: str) -> list[str]:
-    """Return what is wrong with one decision by itself."""
+    """Return the faults of one decision by itself."""
     try:
         decision = decision_of(file, text)
     except ValueError as error:
@@ -33,7 +33,7 @@ def faults_of_form(file: str, text: str) -> list[str]:
 
 
 def faults_of_links(texts: Mapping[str, str]) -> list[str]:
-    """Return links of heads that name no decision, or that the other decision does not return."""
+    """Return links in heads that name no decision, or that the other decision does not return."""
     found = {file: decision_of(file, text) for file, text in texts.items()}
     faults = []
     for file, decision in found.items():
@@ -124,7 +124,7 @@ LATER = FORM.replace("0200", "0201")
         ("Two.", "Two. " * WORDS_MAX, f"more than {WORDS_MAX} words: 621"),
     ],
 )
-def test_fault_of_form_is_found(before: str, after: str, fault: str) -> None:
+def test_planted_fault_of_form_is_found(before: str, after: str, fault: str) -> None:
     assert faults_of_form("0200-a-title.md", FORM) == []
     [found] = faults_of_form("0200-a-title.md", FORM.replace(before, after))
     assert fault in found
@@ -142,7 +142,9 @@ def test_fault_of_form_is_found(before: str, after: str, fault: str) -> None:
         ("Accepted", "- Amended by: 0201\n", "", ["0200-a.md: '0201' has no link to a decision"]),
     ],
 )
-def test_fault_of_links_is_found(earlier_status: str, earlier_line: str, later_line: str, faults: list[str]) -> None:
+def test_planted_fault_of_links_is_found(
+    earlier_status: str, earlier_line: str, later_line: str, faults: list[str]
+) -> None:
     area = "- Area: Security\n"
     earlier = FORM.replace("Accepted", earlier_status).replace(area, area + earlier_line)
     later = LATER.replace(area, area + later_line)

@@ -1,4 +1,4 @@
-"""What tools/names.py refuses, in trees of its own."""
+"""Refusals of tools/names.py, in trees made by the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def test_second_class_of_a_name_is_refused_with_places_and_way_out(tmp_path: Path) -> None:
+def test_second_class_of_a_name_is_refused_with_places_and_remedy(tmp_path: Path) -> None:
     root = tree(tmp_path, {"broker/a.py": "class Line: ...", "client/b.py": "class Line: ...", "client/c.py": ""})
     text = "\n".join(worse_than({}, repeated(root)))
     assert "Line is defined 2 times, at most 1 are recorded in tools/names.toml:" in text
@@ -44,7 +44,7 @@ def test_verb_without_object_is_refused_beyond_the_common_limit(tmp_path: Path) 
     assert "take_rows" in text
 
 
-def test_properties_and_verbs_with_an_object_are_no_verbs(tmp_path: Path) -> None:
+def test_properties_and_verbs_with_an_object_are_not_counted_as_verbs(tmp_path: Path) -> None:
     text = """
         class Queue:
             @property
@@ -62,7 +62,7 @@ def test_two_modules_of_one_name_in_a_door_are_refused(tmp_path: Path) -> None:
     assert "txmsg/metaq/config.py" not in text
 
 
-def test_sync_twin_counts_only_for_names_of_its_own(tmp_path: Path) -> None:
+def test_sync_twin_counts_only_for_its_own_names(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         {
@@ -75,7 +75,7 @@ def test_sync_twin_counts_only_for_names_of_its_own(tmp_path: Path) -> None:
     assert class_count(root) == 5
 
 
-def test_record_of_a_tree_allows_it_as_it_is(tmp_path: Path) -> None:
+def test_recorded_names_of_a_tree_allow_the_unchanged_tree(tmp_path: Path) -> None:
     root = tree(tmp_path, {"broker/a.py": "class Line: ...", "client/a.py": "class Line: ...", "client/x/a.py": ""})
     found = repeated(root)
     recorded = tomllib.loads(as_toml(found))

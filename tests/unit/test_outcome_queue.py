@@ -1,4 +1,4 @@
-"""Claims about outcomes that leave in groups."""
+"""Outcomes that are sent in groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARD = b"h" * 16
 
 
 class Loop(asyncio.BaseEventLoop):
-    """A loop that runs when told, at the time that is set."""
+    """An event loop that runs when told, at the set time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Loop(asyncio.BaseEventLoop):
 
 
 class Sent:
-    """A queue on such a loop, and the numbers of the outcomes that have left it."""
+    """A queue on such a loop, with the numbers of the outcomes sent."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -67,14 +67,14 @@ def sent() -> Iterator[Sent]:
     sent.loop.close()
 
 
-def test_first_outcome_after_a_quiet_time_leaves_at_once(sent: Sent) -> None:
+def test_first_outcome_after_a_pause_is_sent_at_once(sent: Sent) -> None:
     for number, now in enumerate((1000.0, 1000.0 + 2 * GROUP_S, 1000.0 + 4 * GROUP_S)):
         sent.add(number)
         sent.loop.run_at(now)
         assert sent.numbers == list(range(number + 1))
 
 
-def test_outcomes_of_the_next_milliseconds_leave_together_and_the_loop_is_woken_once(sent: Sent) -> None:
+def test_outcomes_of_the_next_milliseconds_are_sent_together_with_one_wakeup(sent: Sent) -> None:
     sent.add(0)
     sent.loop.run_at(1000.0)
     wakes = 0
@@ -88,7 +88,7 @@ def test_outcomes_of_the_next_milliseconds_leave_together_and_the_loop_is_woken_
     assert wakes == 1
 
 
-def test_flush_hands_on_at_once_what_waits_for_its_group(sent: Sent) -> None:
+def test_flush_sends_waiting_outcomes_at_once(sent: Sent) -> None:
     sent.add(0)
     sent.loop.run_at(1000.0)
     sent.add(1)
@@ -96,7 +96,7 @@ def test_flush_hands_on_at_once_what_waits_for_its_group(sent: Sent) -> None:
     assert sent.numbers == [0, 1]
 
 
-def test_outcome_whose_thread_was_interrupted_leaves_with_the_next_one(sent: Sent) -> None:
+def test_outcome_of_an_interrupted_thread_is_sent_with_the_next_one(sent: Sent) -> None:
     sent.loop.is_interrupted = True
     with pytest.raises(KeyboardInterrupt):
         sent.add(0)
