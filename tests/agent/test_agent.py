@@ -117,7 +117,7 @@ def _in_effect(log: LogAccess, topic: str) -> list[str]:
     return [message.body.decode() for message in {each.id: each for each in _messages(log, topic)[::-1]}.values()][::-1]
 
 
-def test_an_agent_tells_how_it_does(agent: AgentProcess, log: LogAccess) -> None:
+def test_agent_writes_its_status_and_metrics(agent: AgentProcess, log: LogAccess) -> None:
     assert "is right: 1 sources into" in said("agent", "check", str(agent.file))
     assert json_of("agent", "check", str(agent.file))["sources"][0]["topic"] == agent.topic
     assert "no agent has run with this state_dir" in said("agent", "status", str(agent.file), status=1)
@@ -147,7 +147,7 @@ def test_an_agent_tells_how_it_does(agent: AgentProcess, log: LogAccess) -> None
     assert [message.body for message in _messages(log, agent.topic)] == [b"one", b"two", b"three", b"four"]
 
 
-def test_a_source_with_a_damaged_spool_stops_no_other(agent: AgentProcess, log: LogAccess) -> None:
+def test_source_with_damaged_spool_does_not_stop_other_sources(agent: AgentProcess, log: LogAccess) -> None:
     path = agent.directory / "other.log"
     path.write_text("waits\n")
     agent.configure("[source.other]", f'paths = ["{path}"]', f'topic = "{agent.topic}"', "queues = 1")
@@ -169,7 +169,7 @@ def test_a_source_with_a_damaged_spool_stops_no_other(agent: AgentProcess, log: 
     assert agent.stop() == 0
 
 
-def test_settings_change_while_it_runs(agent: AgentProcess, log: LogAccess) -> None:
+def test_settings_can_change_while_agent_runs(agent: AgentProcess, log: LogAccess) -> None:
     agent.configure("paused = true")
     agent.write("one")
     agent.start()
@@ -194,7 +194,7 @@ def test_settings_change_while_it_runs(agent: AgentProcess, log: LogAccess) -> N
 
 
 @pytest.mark.long
-def test_kills_at_random_points_and_a_server_that_is_away(
+def test_no_line_is_lost_when_agent_is_killed_and_server_is_down(
     agent: AgentProcess, server: MetaQProcess, log: LogAccess
 ) -> None:
     stopped = threading.Event()
@@ -236,7 +236,7 @@ def test_kills_at_random_points_and_a_server_that_is_away(
 
 @needs_logrotate
 @pytest.mark.parametrize("copytruncate", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_logrotate_loses_and_disorders_nothing(tmp_path: Path, copytruncate: bool) -> None:
+def test_logrotate_neither_loses_nor_reorders_lines(tmp_path: Path, copytruncate: bool) -> None:
     found = play(tmp_path, rate=3000, seconds=4, away_s=1, kills=1, copytruncate=copytruncate)
     assert found.is_right, found
     assert found.rotations >= 2
@@ -246,7 +246,7 @@ def test_logrotate_loses_and_disorders_nothing(tmp_path: Path, copytruncate: boo
 @needs_logrotate
 @pytest.mark.long
 @pytest.mark.parametrize("copytruncate", [False, True])
-def test_a_million_lines_under_logrotate_kills_and_a_server_away(tmp_path: Path, copytruncate: bool) -> None:
+def test_no_line_of_a_million_is_lost_under_logrotate_kills_and_outages(tmp_path: Path, copytruncate: bool) -> None:
     found = play(tmp_path, rate=30_000, seconds=35, away_s=8, kills=5, copytruncate=copytruncate)
     assert found.is_right, found
     assert found.lines >= 1_000_000
@@ -254,7 +254,7 @@ def test_a_million_lines_under_logrotate_kills_and_a_server_away(tmp_path: Path,
 
 
 @pytest.mark.long
-def test_lines_wait_for_a_server_that_was_never_there(tmp_path: Path) -> None:
+def test_lines_wait_for_server_that_has_not_started_yet(tmp_path: Path) -> None:
     agent = AgentProcess(tmp_path, f"127.0.0.1:{own_port()}", "t")
     agent.file.write_text('log_format = "json"\n' + agent.file.read_text())
     agent.write("waits")

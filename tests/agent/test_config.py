@@ -28,7 +28,7 @@ def _write(directory: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_gives_an_agent_and_its_sources(tmp_path: Path) -> None:
+def test_configuration_file_defines_agent_and_sources(tmp_path: Path) -> None:
     found = read_agent_file(_write(tmp_path, _GOOD))
     assert found.agent.log == "metaq:7720"
     web = found.sources["web"]
@@ -57,20 +57,20 @@ def test_a_file_gives_an_agent_and_its_sources(tmp_path: Path) -> None:
         ("[source.web]", "[source.web", r"is not a file of an agent in TOML"),
     ],
 )
-def test_a_mistake_names_file_key_value_and_the_way_out(tmp_path: Path, before: str, after: str, error: str) -> None:
+def test_configuration_error_names_file_key_value_and_fix(tmp_path: Path, before: str, after: str, error: str) -> None:
     assert before in _GOOD
     with pytest.raises(MisuseError, match=error) as caught:
         read_agent_file(_write(tmp_path, _GOOD.replace(before, after, 1)))
     assert "agent.toml" in str(caught.value)
 
 
-def test_a_file_without_sources_or_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_configuration_file_that_is_missing_or_has_no_sources_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match=r"has no source: add a table \[source.NAME\] with paths and topic"):
         read_agent_file(_write(tmp_path, _GOOD[: _GOOD.index("[source")]))
     with pytest.raises(MisuseError, match="cannot be read: No such file"):
         read_agent_file(tmp_path / "none.toml")
 
 
-def test_metrics_for_other_machines_are_refused(tmp_path: Path) -> None:
+def test_metrics_address_outside_localhost_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="--http-listen"):
         read_agent_file(_write(tmp_path, 'http_listen = "0.0.0.0:9740"' + _GOOD))

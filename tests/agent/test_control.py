@@ -25,7 +25,7 @@ def _of(*changes: SourceChange, agent: str = "web-1", source: str = "app") -> So
     return applied(_FILE, changes, agent=agent, source=source)
 
 
-def test_the_last_change_that_matches_holds() -> None:
+def test_last_matching_change_wins() -> None:
     changes = [SourceChange("*", "*", "lines_per_s", 100.0), SourceChange("web-*", "app", "lines_per_s", 50.0)]
     assert _of(*changes).lines_per_s == 50.0
     assert _of(*changes, agent="db-1").lines_per_s == 100.0
@@ -34,7 +34,7 @@ def test_the_last_change_that_matches_holds() -> None:
     assert _of(SourceChange("web-1", "*", "paused", True)).paused
 
 
-def test_changes_that_do_not_fit_the_file_leave_it_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_that_conflict_with_the_file_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     assert _of(SourceChange("*", "*", "linger_s", 30.0)) == _FILE
     assert "source app keeps its settings: rest_s=5 is less than linger_s=30" in caplog.text
 
@@ -46,19 +46,19 @@ def test_changes_that_do_not_fit_the_file_leave_it_as_it_is(caplog: pytest.LogCa
         ("lines_per_s", "fast", "the value 'fast' is not a number"),
     ],
 )
-def test_what_cannot_be_set_is_refused(setting: str, value: str, error: str) -> None:
+def test_invalid_setting_change_is_refused(setting: str, value: str, error: str) -> None:
     with pytest.raises(MisuseError, match=error):
         SourceChange("*", "*", setting, value).checked()
 
 
-def test_overruled_changes_are_forgotten() -> None:
+def test_overridden_changes_are_dropped() -> None:
     changes = [SourceChange("*", "*", "lines_per_s", float(n)) for n in range(5)] + [
         SourceChange("a", "*", "lines_per_s", 1.0)
     ]
     assert without_overruled(changes) == changes[-2:]
 
 
-def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
+def test_agent_reads_each_change_once_and_stores_it(tmp_path: Path) -> None:
     told: list[int] = []
     with open_log(tmp_path / "log", append=True) as log:
         control = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(1))
@@ -86,7 +86,7 @@ def test_an_agent_reads_changes_once_and_keeps_them(tmp_path: Path) -> None:
         SourceControl(log, "settings", tmp_path / "kept", lambda: None)
 
 
-def test_settings_are_kept_before_they_take_effect(tmp_path: Path) -> None:
+def test_settings_are_stored_before_they_take_effect(tmp_path: Path) -> None:
     """Otherwise an agent that is killed a moment later would send what it had been told to hold back."""
     kept: list[list[SourceChange]] = []
     with open_log(tmp_path / "log", append=True) as log:
@@ -100,7 +100,7 @@ def test_settings_are_kept_before_they_take_effect(tmp_path: Path) -> None:
     assert kept == [[SourceChange("*", "*", "paused", True)]]
 
 
-def test_changes_behind_a_hole_are_read(tmp_path: Path) -> None:
+def test_changes_after_a_hole_in_the_log_are_read(tmp_path: Path) -> None:
     with open_log(tmp_path / "log", append=True) as log:
         control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
         change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
@@ -110,7 +110,7 @@ def test_changes_behind_a_hole_are_read(tmp_path: Path) -> None:
         assert control.changes == [SourceChange("*", "*", "paused", False)]
 
 
-def test_an_answer_without_anything_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_fetch_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_log(tmp_path / "log", append=True) as log:
         change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
         control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
@@ -123,7 +123,7 @@ def test_an_answer_without_anything_is_asked_for_again(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("failure", [StorageError("no space left"), RuntimeError("unforeseen")])
-def test_settings_that_cannot_be_kept_hold_and_are_kept_later(
+def test_settings_take_effect_when_they_cannot_be_stored_and_are_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     """As when the disk is full for a while: the thread that reads them goes on, whatever happens to it."""
@@ -143,9 +143,7 @@ def test_settings_that_cannot_be_kept_hold_and_are_kept_later(
     assert told == [1]
 
 
-def test_changes_behind_a_message_that_cannot_be_read_are_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_after_an_unreadable_message_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_log(tmp_path / "log", append=True) as log:
         control = SourceControl(log, "settings", tmp_path / "kept", lambda: None)
         change_settings(log, "settings", [SourceChange("*", "*", "paused", True)])
@@ -156,7 +154,7 @@ def test_changes_behind_a_message_that_cannot_be_read_are_read(
         assert "left out: offset 1 of topic settings queue 0 cannot be read" in caplog.text
 
 
-def test_changes_that_were_read_before_an_error_hold_and_are_kept(
+def test_changes_read_before_an_error_take_effect_and_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []

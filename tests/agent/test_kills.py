@@ -154,7 +154,7 @@ class History:
 
 
 @pytest.mark.parametrize("histories", [15, pytest.param(400, marks=pytest.mark.long)])
-def test_each_line_is_there_under_one_id_whenever_it_was_killed(
+def test_each_line_has_one_id_after_a_kill_at_any_step(
     tmp_path: Path, histories: int, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     kills = 0

@@ -34,7 +34,7 @@ def of_root(path: Path, content: str = "") -> Path:
     return path
 
 
-def test_positions_of_root_are_named_and_not_to_be_deleted(state_dir: Path) -> None:
+def test_error_about_positions_owned_by_root_advises_against_deleting_them(state_dir: Path) -> None:
     path = state_dir / "web.positions"
     write_positions(path, [])
     with become(), pytest.raises(StorageError, match=r"web\.positions belongs to user root .* nobody") as told:
@@ -42,14 +42,14 @@ def test_positions_of_root_are_named_and_not_to_be_deleted(state_dir: Path) -> N
     assert "delete" not in str(told.value)
 
 
-def test_positions_that_cannot_be_written_name_the_directory(state_dir: Path) -> None:
+def test_error_about_unwritable_positions_names_the_directory(state_dir: Path) -> None:
     closed = state_dir / "closed"
     closed.mkdir(mode=0o755)
     with become(), pytest.raises(StorageError, match=r"closed belongs to user root \(id 0\) and has mode 0755"):
         write_positions(closed / "web.positions", [])
 
 
-def test_a_status_and_a_file_of_settings_of_root_are_named(state_dir: Path) -> None:
+def test_error_names_status_and_settings_files_owned_by_root(state_dir: Path) -> None:
     of_root(state_dir / "status.json", "{}")
     with become(), pytest.raises(StorageError, match=r"status\.json belongs to user root"):
         read_status(state_dir)
@@ -58,7 +58,7 @@ def test_a_status_and_a_file_of_settings_of_root_are_named(state_dir: Path) -> N
         read_agent_file(settings)
 
 
-def test_root_runs_no_agent_in_the_directory_of_another_user(state_dir: Path) -> None:
+def test_root_cannot_run_agent_in_directory_of_another_user(state_dir: Path) -> None:
     with pytest.raises(StorageError, match=r"state_dir .* belongs to user nobody .*, and this is root"):
         lock_private(state_dir, what="state_dir", user="agent")
     assert list(state_dir.iterdir()) == []

@@ -28,17 +28,17 @@ def _all(cutter: RecordSplitter, data: bytes, block_size: int) -> list[tuple[int
     return found
 
 
-def test_lines_are_records_without_their_line_ends() -> None:
+def test_each_line_is_a_record_without_its_line_end() -> None:
     records = RecordSplitter().cut(b"one\n\ntwo\r\nthr", is_end=False)
     assert (list(records.bodies), list(records.ends)) == ([b"one", b"", b"two"], [4, 5, 10])
 
 
-def test_a_last_line_without_an_end_is_a_record_when_nothing_follows() -> None:
+def test_last_line_without_line_end_is_a_record_if_nothing_follows() -> None:
     records = RecordSplitter().cut(b"one\ntwo", is_end=True)
     assert (list(records.bodies), list(records.ends)) == ([b"one", b"two"], [4, 7])
 
 
-def test_lines_that_begin_no_record_belong_to_the_one_before() -> None:
+def test_continuation_lines_belong_to_the_record_before() -> None:
     cutter = RecordSplitter(record_start=r"\d{4}-")
     data = b"2026-01 a\n  at x\n  at y\n2026-02 b\n2026-03 c\n"
     assert list(cutter.cut(data, is_end=False).bodies) == [b"2026-01 a\n  at x\n  at y", b"2026-02 b"]
@@ -68,7 +68,7 @@ _PIECES = (b"1234-", b"2024-", b"20", b"4-", b"a", b"b", b"abc", b"\n", b"\n", b
     st.lists(st.integers(1, 9), max_size=40),
     st.sampled_from(["", r"\d{4}-", "ab+c", ".*c", "a$", "(?!.*c)"]),
 )
-def test_no_way_in_which_a_file_grows_makes_a_difference(
+def test_records_do_not_depend_on_how_the_file_grows(
     data: bytes, size_max: int, steps: list[int], record_start: str
 ) -> None:
     cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=size_max)
@@ -76,7 +76,7 @@ def test_no_way_in_which_a_file_grows_makes_a_difference(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 70), st.sampled_from(["", "[ab0-9]"]))
-def test_blocks_make_no_difference(lines: list[bytes], more: int, record_start: str) -> None:
+def test_records_do_not_depend_on_block_boundaries(lines: list[bytes], more: int, record_start: str) -> None:
     cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=16)
     data = b"\n".join(lines) + b"\nlast\n"
     in_blocks = _all(cutter, data, cutter.block_size_bytes_least + more)
@@ -86,7 +86,7 @@ def test_blocks_make_no_difference(lines: list[bytes], more: int, record_start: 
     ).replace(b"\r", b"")
 
 
-def test_a_record_that_is_too_long_is_cut_alike_whether_it_has_come_whole_or_not() -> None:
+def test_too_long_record_is_split_at_the_same_places_when_read_in_parts() -> None:
     cutter = RecordSplitter(record_size_bytes_max=10)
     whole = cutter.cut(b"x" * 25 + b"\ny\n", is_end=False)
     assert [len(body) for body in whole.bodies] == [10, 10, 5, 1]
@@ -95,7 +95,7 @@ def test_a_record_that_is_too_long_is_cut_alike_whether_it_has_come_whole_or_not
 
 
 @pytest.mark.parametrize(("record_start", "line_end"), [("", b"\r\n"), ("[a-z]", b"\n"), ("[a-z]", b"\r\n")])
-def test_the_line_end_of_a_record_that_is_cut_is_no_piece_of_it(record_start: str, line_end: bytes) -> None:
+def test_line_end_of_split_record_is_not_a_piece_of_its_own(record_start: str, line_end: bytes) -> None:
     """Wherever the block ends: before, within or after it."""
     cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=10)
     data = b"x" * 20 + line_end + b"y" * 20 + line_end
@@ -103,7 +103,7 @@ def test_the_line_end_of_a_record_that_is_cut_is_no_piece_of_it(record_start: st
         assert [body for _, body in _all(cutter, data, block_size)] == [b"x" * 10] * 2 + [b"y" * 10] * 2, block_size
 
 
-def test_invalid_bytes_of_an_encoding_are_replaced() -> None:
+def test_bytes_invalid_in_the_encoding_are_replaced() -> None:
     assert list(RecordSplitter(encoding="utf-8").cut(b"\xff\xc3\xa9\n", is_end=False).bodies) == [
         "\N{REPLACEMENT CHARACTER}é".encode()
     ]
@@ -112,12 +112,12 @@ def test_invalid_bytes_of_an_encoding_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32-le", "utf-8-sig", "klingon"])
-def test_an_encoding_without_lines_is_refused(encoding: str) -> None:
+def test_encoding_without_ascii_line_ends_is_refused(encoding: str) -> None:
     with pytest.raises(MisuseError, match="encoding"):
         RecordSplitter(encoding=encoding)
 
 
-def test_an_id_tells_the_file_and_the_end_of_the_record() -> None:
+def test_id_contains_file_and_end_of_record() -> None:
     ids = ids_of(_STREAM, 2**40, [5, 9])
     first, second = ids[:16], ids[16:]
     assert uuid.UUID(bytes=first).version == 8
@@ -128,7 +128,7 @@ def test_an_id_tells_the_file_and_the_end_of_the_record() -> None:
     assert stream_and_end_of(other)[0] != stream_and_end_of(first)[0]
 
 
-def test_a_record_that_was_sent_unfinished_has_another_id_than_the_whole_one() -> None:
+def test_unfinished_and_complete_record_have_different_ids() -> None:
     cutter = RecordSplitter(record_start="[A-Z]")
     early, late = cutter.cut(b"A\n", is_end=True), cutter.cut(b"A\n b\n", is_end=True)
     assert ids_of(_STREAM, 0, early.ends) != ids_of(_STREAM, 0, late.ends)

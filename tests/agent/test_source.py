@@ -146,7 +146,7 @@ def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followe
     found.log.close()
 
 
-def test_lines_come_with_the_place_they_are_from(followed: Followed) -> None:
+def test_lines_carry_their_file_and_position(followed: Followed) -> None:
     followed.write("one", "two")
     followed.step()
     followed.write("three")
@@ -158,7 +158,7 @@ def test_lines_come_with_the_place_they_are_from(followed: Followed) -> None:
     assert [end - ends[0] for end in ends] == [0, 4, 10]
 
 
-def test_a_line_without_an_end_waits_until_the_file_has_not_grown_for_a_while(followed: Followed) -> None:
+def test_line_without_line_end_waits_until_the_file_stops_growing(followed: Followed) -> None:
     followed.write("one", end="")
     followed.step(0.1)
     followed.step(_REST_S / 2)
@@ -193,7 +193,7 @@ def test_a_rotated_file_is_read_to_its_end_before_the_next(followed: Followed, w
 
 
 @pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
-def test_rotations_while_the_agent_is_away_lose_nothing(followed: Followed, way: str) -> None:
+def test_rotations_while_the_agent_is_down_lose_nothing(followed: Followed, way: str) -> None:
     followed.write("before")
     os.utime(followed.path, (1, 1))
     followed.rename()
@@ -274,7 +274,7 @@ def test_files_that_are_rotated_away_are_closed(followed: Followed) -> None:
     assert followed.lines() == [str(number) for number in range(10)]
 
 
-def test_an_inode_that_is_used_again_is_another_file(followed: Followed) -> None:
+def test_reused_inode_is_a_different_file(followed: Followed) -> None:
     followed.write("first of the old one", "second of the old one")
     followed.step()
     followed.restart()
@@ -292,7 +292,7 @@ def test_an_inode_that_is_used_again_is_another_file(followed: Followed) -> None
     assert followed.lines()[2:] == ["first of the new one, which is longer than the old one was by far"]
 
 
-def test_a_truncated_file_without_a_copy_begins_again_and_the_loss_is_told(
+def test_file_truncated_without_copy_is_read_from_start_and_loss_is_reported(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
     followed.write("one")
@@ -307,7 +307,7 @@ def test_a_truncated_file_without_a_copy_begins_again_and_the_loss_is_told(
     assert "was truncated before its last 10 bytes were read" in caplog.text
 
 
-def test_a_file_that_was_truncated_and_has_grown_beyond_its_position_begins_again(followed: Followed) -> None:
+def test_truncated_file_that_has_grown_beyond_its_position_is_read_from_start(followed: Followed) -> None:
     followed.write("one")
     followed.step()
     followed.path.write_text("another beginning that is longer\nand goes on\n")
@@ -315,7 +315,7 @@ def test_a_file_that_was_truncated_and_has_grown_beyond_its_position_begins_agai
     assert followed.lines() == ["one", "another beginning that is longer", "and goes on"]
 
 
-def test_a_truncated_file_that_begins_as_before_and_is_longer_begins_again(followed: Followed) -> None:
+def test_truncated_file_with_same_first_lines_and_greater_size_is_read_from_start(followed: Followed) -> None:
     header = "# the same first line, " + "x" * 2000
     followed.write(header, "one")
     followed.step()
@@ -324,7 +324,7 @@ def test_a_truncated_file_that_begins_as_before_and_is_longer_begins_again(follo
     assert followed.lines() == [header, "one", header, "three", "four"]
 
 
-def test_a_copy_of_what_follows_a_truncation_is_not_read_beside_it(followed: Followed) -> None:
+def test_copy_of_lines_after_truncation_is_not_read_twice(followed: Followed) -> None:
     followed.write("one")
     followed.step()
     followed.copy_and_truncate()
@@ -337,7 +337,7 @@ def test_a_copy_of_what_follows_a_truncation_is_not_read_beside_it(followed: Fol
     assert followed.lines() == ["one", "two", "three", "four"]
 
 
-def test_a_copy_that_begins_as_what_follows_its_truncation_is_read(followed: Followed) -> None:
+def test_copy_with_same_first_lines_as_the_truncated_file_is_read(followed: Followed) -> None:
     followed.write("one")
     followed.step()
     for _ in range(3):
@@ -349,7 +349,7 @@ def test_a_copy_that_begins_as_what_follows_its_truncation_is_read(followed: Fol
     assert followed.lines() == ["one", "started", "started", "started"]
 
 
-def test_files_that_begin_alike_are_different_to_receivers(followed: Followed) -> None:
+def test_files_with_same_first_lines_have_different_ids(followed: Followed) -> None:
     for _ in range(3):
         followed.write("# the same first line", "the same second line")
         followed.step()
@@ -358,7 +358,7 @@ def test_files_that_begin_alike_are_different_to_receivers(followed: Followed) -
     assert len(followed.lines()) == len(followed.messages()) == 6
 
 
-def test_a_kill_repeats_lines_under_their_ids(followed: Followed) -> None:
+def test_lines_resent_after_a_kill_keep_their_ids(followed: Followed) -> None:
     followed.write("one")
     followed.step()
     followed.step()
@@ -382,7 +382,7 @@ def test_ids_are_on_disk_before_the_first_line_is_sent(followed: Followed) -> No
 
 
 @pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
-def test_ids_of_a_file_are_never_given_to_other_lines(followed: Followed, way: str) -> None:
+def test_ids_of_a_file_are_never_reused_for_other_lines(followed: Followed, way: str) -> None:
     """It was killed after its first append, before a position was saved, and the file was rotated then."""
     followed.write("one", "two")
     followed.now += 1
@@ -396,7 +396,7 @@ def test_ids_of_a_file_are_never_given_to_other_lines(followed: Followed, way: s
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_what_is_written_after_a_kill_is_not_skipped_as_old(tmp_path: Path, is_there: bool) -> None:
+def test_lines_written_after_a_kill_are_not_skipped_as_old(tmp_path: Path, is_there: bool) -> None:
     followed = Followed(tmp_path, start="end")
     if is_there:
         followed.write("old")
@@ -424,7 +424,7 @@ def test_an_empty_file_that_is_rotated_after_a_kill_is_read(followed: Followed, 
 
 
 @pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
-def test_ids_of_a_file_that_was_empty_are_never_given_to_other_lines(followed: Followed, way: str) -> None:
+def test_ids_of_a_formerly_empty_file_are_never_reused_for_other_lines(followed: Followed, way: str) -> None:
     followed.path.touch()
     followed.step()
     followed.write("one", "two")
@@ -438,7 +438,7 @@ def test_ids_of_a_file_that_was_empty_are_never_given_to_other_lines(followed: F
     assert followed.lines() == ["one", "two", "six", "ten"]
 
 
-def test_what_is_read_while_the_log_is_away_waits_in_the_spool(followed: Followed) -> None:
+def test_lines_read_while_the_log_is_unavailable_wait_in_the_spool(followed: Followed) -> None:
     followed.write("before")
     followed.step()
     followed.to.is_away = True
@@ -475,7 +475,7 @@ def test_a_full_spool_stops_reading(tmp_path: Path) -> None:
     followed.log.close()
 
 
-def test_a_rate_is_kept(tmp_path: Path) -> None:
+def test_lines_per_second_are_limited(tmp_path: Path) -> None:
     followed = Followed(tmp_path, lines_per_s=100.0)
     followed.write(*map(str, range(10_000)))
     followed.step(1)
@@ -489,7 +489,7 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
     followed.log.close()
 
 
-def test_a_paused_source_reads_when_it_is_told_to(tmp_path: Path) -> None:
+def test_paused_source_reads_after_it_is_resumed(tmp_path: Path) -> None:
     followed = Followed(tmp_path, paused=True)
     followed.write("one")
     followed.step()
@@ -501,7 +501,7 @@ def test_a_paused_source_reads_when_it_is_told_to(tmp_path: Path) -> None:
     followed.log.close()
 
 
-def test_patterns_find_new_files_and_leave_out_rotated_and_compressed_ones(tmp_path: Path) -> None:
+def test_patterns_match_new_files_but_not_rotated_or_compressed_ones(tmp_path: Path) -> None:
     followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "**" / "*.log*"),), start="end")
     followed.write("old")
     followed.write("older", path=followed.logs / "app.log.1")
@@ -537,7 +537,7 @@ def test_a_file_that_is_renamed_to_a_name_of_the_pattern_is_not_read_twice(tmp_p
     followed.log.close()
 
 
-def test_rounds_follow_at_once_while_much_is_unread(tmp_path: Path) -> None:
+def test_source_does_not_wait_between_rounds_while_data_is_unread(tmp_path: Path) -> None:
     followed = Followed(tmp_path, batch_size_bytes=4096, linger_s=3.0, record_size_bytes_max=1024)
     followed.write(*("x" * 500 for _ in range(30)))
     waits = [followed.source.step() for _ in range(6)]
@@ -550,7 +550,7 @@ def test_rounds_follow_at_once_while_much_is_unread(tmp_path: Path) -> None:
     followed.log.close()
 
 
-def test_a_batch_size_holds_at_once_for_files_that_are_read_already(tmp_path: Path) -> None:
+def test_new_batch_size_applies_at_once_to_open_files(tmp_path: Path) -> None:
     followed = Followed(tmp_path, batch_size_bytes=4096, record_size_bytes_max=1024)
     followed.write("first")
     followed.step()
@@ -572,7 +572,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     followed.log.close()
 
 
-def test_reading_in_a_copy_is_on_disk_before_more_is_sent(tmp_path: Path) -> None:
+def test_switch_to_a_copy_is_on_disk_before_more_is_sent(tmp_path: Path) -> None:
     followed = Followed(tmp_path, batch_size_bytes=4096, record_size_bytes_max=1024)
     lines = [f"{number:09} {'x' * 100}" for number in range(200)]
     followed.write(*lines)
@@ -593,7 +593,7 @@ def test_reading_in_a_copy_is_on_disk_before_more_is_sent(tmp_path: Path) -> Non
     followed.log.close()
 
 
-def test_a_file_that_was_truncated_is_not_taken_for_an_older_one_that_begins_alike(followed: Followed) -> None:
+def test_truncated_file_is_not_mistaken_for_older_file_with_same_first_lines(followed: Followed) -> None:
     for number in range(1, 4):
         older = followed.logs / f"app.log-2020010{number}"
         older.write_text("".join(f"{line}\n" for line in [HEADER, *(f"{n} of {number}" for n in range(200))]))
@@ -607,7 +607,7 @@ def test_a_file_that_was_truncated_is_not_taken_for_an_older_one_that_begins_ali
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_a_copied_file_goes_on_in_its_own_copy_among_ones_that_begin_alike(followed: Followed, copies: int) -> None:
+def test_reading_continues_in_own_copy_among_copies_with_same_first_line(followed: Followed, copies: int) -> None:
     """Only their first line was read of them, so that nothing but their times tells the copies apart."""
     followed.path.write_text(f"{HEADER}\n")
     begun_ns = followed.path.stat().st_mtime_ns
@@ -623,7 +623,7 @@ def test_a_copied_file_goes_on_in_its_own_copy_among_ones_that_begin_alike(follo
     assert followed.lines() == [f"{number} {each}" for number in range(copies) for each in "ab"]
 
 
-def test_a_renamed_file_that_begins_as_the_next_is_read(followed: Followed) -> None:
+def test_renamed_file_with_same_first_lines_as_the_next_is_read(followed: Followed) -> None:
     """Both were written to last in the same moment, as by a program that rotates its file itself."""
     header = "# the same first lines, " + "x" * 2000
     followed.write(header, "one")
@@ -645,9 +645,7 @@ def test_a_renamed_file_that_begins_as_the_next_is_read(followed: Followed) -> N
 
 @pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
 @pytest.mark.parametrize("links", [1, 2])
-def test_a_link_whose_target_rotates_while_the_agent_is_away_loses_nothing(
-    tmp_path: Path, links: int, way: str
-) -> None:
+def test_link_target_rotated_while_the_agent_is_down_loses_nothing(tmp_path: Path, links: int, way: str) -> None:
     places = [tmp_path / f"place{number}" for number in range(links)]
     target = tmp_path / "logs" / "app.log"
     for place in reversed(places):
@@ -674,7 +672,7 @@ def test_a_link_whose_target_rotates_while_the_agent_is_away_loses_nothing(
     followed.log.close()
 
 
-def test_a_link_on_the_way_that_rotates_while_the_agent_is_away_loses_nothing(tmp_path: Path) -> None:
+def test_intermediate_link_rotated_while_the_agent_is_down_loses_nothing(tmp_path: Path) -> None:
     """As of containers: the path leads to a link, which is renamed and made again, of files with names of their own."""
     between = tmp_path / "between" / "app.log"
     between.parent.mkdir()
@@ -700,7 +698,7 @@ def test_a_link_on_the_way_that_rotates_while_the_agent_is_away_loses_nothing(tm
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_link_that_leads_to_a_new_file_each_day_loses_nothing(tmp_path: Path, is_running: bool) -> None:
+def test_link_to_a_new_file_each_day_loses_nothing(tmp_path: Path, is_running: bool) -> None:
     days = [tmp_path / "logs" / f"app-2026112{number}.log" for number in range(4)]
     link = tmp_path / "logs" / "current"
     followed = Followed(tmp_path, paths=(str(link),))

@@ -69,7 +69,7 @@ def followed(tmp_path: Path) -> Iterator[Followed]:
 
 @pytest.mark.parametrize("is_opened", [True, False])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_file_that_cannot_be_read_holds_no_other_and_is_read_again(
+def test_unreadable_file_does_not_block_others_and_is_retried(
     followed: Followed, unreadable: Unreadable, caplog: pytest.LogCaptureFixture, is_opened: bool, is_restarted: bool
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_holds_no_other_and_is_read_again(
     assert followed.source.lost_bytes() == 0
 
 
-def test_a_new_file_that_cannot_be_opened_holds_no_other(followed: Followed, unreadable: Unreadable) -> None:
+def test_new_file_that_cannot_be_opened_does_not_block_others(followed: Followed, unreadable: Unreadable) -> None:
     bad = followed.logs / "a.log"
     followed.write("bad", path=bad)
     followed.write("good")
@@ -113,7 +113,7 @@ def test_a_new_file_that_cannot_be_opened_holds_no_other(followed: Followed, unr
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_rotated_file_that_cannot_be_read_is_waited_for_or_given_up_by_deleting_it(
+def test_source_waits_for_unreadable_rotated_file_until_it_is_deleted(
     followed: Followed, unreadable: Unreadable, is_restarted: bool
 ) -> None:
     followed.write("one")
@@ -135,7 +135,7 @@ def test_a_rotated_file_that_cannot_be_read_is_waited_for_or_given_up_by_deletin
     assert followed.source.lost_bytes() == (0 if is_restarted else 4)  # what the agent had seen of it
 
 
-def test_a_copy_that_cannot_be_read_is_waited_for(followed: Followed, unreadable: Unreadable) -> None:
+def test_source_waits_for_unreadable_copy(followed: Followed, unreadable: Unreadable) -> None:
     followed.write("one")
     followed.step()
     followed.write("two")
@@ -150,7 +150,7 @@ def test_a_copy_that_cannot_be_read_is_waited_for(followed: Followed, unreadable
     assert followed.source.truncations() == 1
 
 
-def test_a_directory_that_cannot_be_listed_is_told(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_cannot_be_listed_is_reported(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Any) -> Any:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -162,7 +162,7 @@ def test_a_directory_that_cannot_be_listed_is_told(followed: Followed, monkeypat
     assert followed.source.troubles() == []
 
 
-def test_what_follows_a_truncation_is_read_though_it_is_renamed_while_it_cannot_be_opened(
+def test_lines_after_truncation_are_read_after_rename_while_unreadable(
     followed: Followed, unreadable: Unreadable
 ) -> None:
     followed.write("a line")
@@ -179,7 +179,7 @@ def test_what_follows_a_truncation_is_read_though_it_is_renamed_while_it_cannot_
     assert followed.lines() == ["a line", "cut", "x"]
 
 
-def test_what_followed_a_deleted_file_is_read_though_it_is_renamed_while_it_cannot_be_opened(
+def test_successor_of_deleted_file_is_read_after_rename_while_unreadable(
     followed: Followed, unreadable: Unreadable
 ) -> None:
     followed.write("one")
@@ -215,7 +215,7 @@ class Unlistable:
 
 @pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_rotated_files_in_a_directory_that_cannot_be_listed_are_waited_for(
+def test_source_waits_for_rotated_files_in_unlistable_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, is_restarted: bool
 ) -> None:
     unlistable = Unlistable(monkeypatch)
@@ -245,9 +245,7 @@ def test_rotated_files_in_a_directory_that_cannot_be_listed_are_waited_for(
     followed.log.close()
 
 
-def test_a_file_beside_the_target_of_a_link_in_a_directory_that_cannot_be_listed_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rotated_link_target_in_unlistable_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unlistable = Unlistable(monkeypatch)
     followed = Followed(tmp_path, alike=True)
     unlistable.directories.add(followed.followed_path.parent)
@@ -276,7 +274,7 @@ def _damage(state: Path) -> Path:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_damaged_spool_holds_its_source_until_the_file_is_moved_away(
+def test_damaged_spool_stops_its_source_until_the_file_is_moved_away(
     followed: Followed, tmp_path: Path, is_restarted: bool
 ) -> None:
     followed.write("before")
@@ -307,7 +305,7 @@ def test_a_damaged_spool_holds_its_source_until_the_file_is_moved_away(
     assert followed.lines() == ["before", "waits in its file", "after"]
 
 
-def test_a_spool_that_could_not_be_synced_is_opened_again(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spool_is_reopened_after_failed_sync(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed.write("one")
     followed.step()
     followed.to.is_away = True
@@ -326,7 +324,7 @@ def test_a_spool_that_could_not_be_synced_is_opened_again(followed: Followed, mo
     assert followed.lines() == ["one", "two"]
 
 
-def test_damaged_positions_hold_their_source_and_stay(followed: Followed, tmp_path: Path) -> None:
+def test_damaged_positions_stop_their_source_and_are_kept(followed: Followed, tmp_path: Path) -> None:
     followed.write("one")
     followed.step()
     followed.restart()
@@ -378,7 +376,7 @@ def test_the_spool_is_relayed_while_positions_cannot_be_written_or_read(
     assert followed.lines() == ["one", "two", "new"]
 
 
-def test_the_trouble_of_a_source_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_of_one_source_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three sources: one with a damaged spool, one whose positions are damaged, and one in which all is well."""
     state = tmp_path / "state"
     (state / "spooled.spool").mkdir(parents=True)
