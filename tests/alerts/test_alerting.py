@@ -116,7 +116,9 @@ async def deliver(broker: Alerting) -> None:
         pass
 
 
-async def test_two_brokers_tell_of_an_alert_once_and_of_its_end_once(world: World, webhook: Webhook) -> None:
+async def test_two_brokers_send_one_notification_when_an_alert_fires_and_one_when_it_resolves(
+    world: World, webhook: Webhook
+) -> None:
     world.dead = 1
     for broker in (world.a, world.b):
         await broker.look_once()
@@ -135,7 +137,7 @@ async def test_two_brokers_tell_of_an_alert_once_and_of_its_end_once(world: Worl
     assert await world.states() == [("TxmsgDeadLetters", "resolved")]
 
 
-async def test_a_notification_has_the_form_of_alertmanager(world: World, webhook: Webhook) -> None:
+async def test_notification_has_the_alertmanager_format(world: World, webhook: Webhook) -> None:
     await world.fire()
     await deliver(world.b)
     [content] = webhook.received
@@ -146,7 +148,7 @@ async def test_a_notification_has_the_form_of_alertmanager(world: World, webhook
     assert alert["endsAt"] == "0001-01-01T00:00:00Z"
 
 
-async def test_receivers_are_told_again_after_the_repeat_interval(world: World, webhook: Webhook) -> None:
+async def test_notification_is_repeated_after_the_repeat_interval(world: World, webhook: Webhook) -> None:
     await world.fire()
     await deliver(world.a)
     for minutes, count in ((239, 1), (2, 2), (100, 2)):
@@ -156,7 +158,7 @@ async def test_receivers_are_told_again_after_the_repeat_interval(world: World, 
         assert len(webhook.received) == count
 
 
-async def test_while_figures_of_the_database_are_old_its_alerts_stay_as_they_are(world: World) -> None:
+async def test_database_alerts_keep_their_state_while_its_metrics_are_stale(world: World) -> None:
     await world.fire()
     world.dead, world.age_s = 0, 601.0
     await world.a.look_once()
@@ -171,14 +173,14 @@ def of_scope(scope: Scope) -> str:
     return " ".join(name for name, check in BUILT_IN.items() if scope_of(check.condition) is scope)
 
 
-async def test_with_all_rules_of_brokers_off_those_of_the_database_are_looked_at(world: World) -> None:
+async def test_database_rules_are_evaluated_when_all_broker_rules_are_off(world: World) -> None:
     world.a = world.broker("a", off=of_scope(Scope.PROCESS))
     world.dead, world.paused = 1, 3
     await world.a.look_once()
     assert await world.states() == [("TxmsgDeadLetters", "pending")]
 
 
-async def test_with_all_rules_of_the_database_off_an_operators_own_are_looked_at(world: World) -> None:
+async def test_custom_rules_are_evaluated_when_all_database_rules_are_off(world: World) -> None:
     world.file.write_text(
         f'{world.file.read_text()}[rules.Own]\nsql = "select 1"\ndatabase = "{world.url}"\nabove = 0\nsummary = "s"\n'
     )
@@ -200,7 +202,7 @@ async def test_a_rule_on_a_counter_that_was_off_at_the_start_can_be_switched_on(
     assert await world.states() == [("TxmsgDroppedUnread", "firing")]
 
 
-async def test_a_broker_that_was_paused_during_its_look_writes_nothing(world: World) -> None:
+async def test_broker_paused_during_evaluation_writes_nothing(world: World) -> None:
     await world.fire()
     world.dead = 0
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -223,7 +225,7 @@ async def test_a_broker_that_was_paused_during_its_look_writes_nothing(world: Wo
     assert await world.states() == [("TxmsgDeadLetters", "firing")]
 
 
-async def test_a_look_of_one_broker_is_not_begun_by_another_until_it_is_finished_or_late(world: World) -> None:
+async def test_evaluation_round_has_one_broker_until_it_finishes_or_times_out(world: World) -> None:
     async with session(world.pool) as conn:
         first = await store.claim_round(conn, "a", 0.0)
         assert first is not None
@@ -237,7 +239,9 @@ async def test_a_look_of_one_broker_is_not_begun_by_another_until_it_is_finished
         assert await store.claim_round(conn, "a", 30.0) == second + 1
 
 
-async def test_what_concerns_one_broker_is_told_of_each_and_ends_with_it(world: World, webhook: Webhook) -> None:
+async def test_alert_about_a_broker_is_sent_per_broker_and_resolves_when_the_broker_dies(
+    world: World, webhook: Webhook
+) -> None:
     for name in ("a", "b"):
         world.join(name)
     world.paused = 3
@@ -263,7 +267,7 @@ async def test_a_broker_may_have_any_name(world: World) -> None:
     assert sorted(await world.states()) == [("TxmsgDeadLetters", "pending"), ("TxmsgGroupPaused", "pending")]
 
 
-async def test_a_broker_that_died_is_missing_until_another_takes_its_place(world: World) -> None:
+async def test_dead_broker_is_reported_missing_until_it_is_replaced(world: World) -> None:
     async def missing() -> int:
         async with session(world.pool) as conn:
             return await figures.dead_brokers(conn, come_back_s=0)
@@ -294,7 +298,7 @@ async def test_a_broker_that_is_forgotten_is_not_missing(world: World) -> None:
         assert await figures.dead_brokers(conn, come_back_s=0) == 0
 
 
-async def test_brokers_of_before_a_restore_have_time_to_come_back_before_they_are_said_to_have_died(
+async def test_brokers_get_time_to_return_after_a_restore_before_they_are_reported_dead(
     world: World,
 ) -> None:
     for name in ("a", "b", "c"):
@@ -311,7 +315,7 @@ async def test_brokers_of_before_a_restore_have_time_to_come_back_before_they_ar
         assert await figures.dead_brokers(conn, come_back_s=1e6) == 1
 
 
-async def test_alerts_that_are_known_are_written_by_one_statement(world: World) -> None:
+async def test_known_alerts_are_written_in_one_statement(world: World) -> None:
     now = datetime.now(UTC)
     new = [
         ActiveAlert(
@@ -342,7 +346,7 @@ async def test_alerts_that_are_known_are_written_by_one_statement(world: World) 
 # ---- delivery
 
 
-async def test_a_notification_of_a_broker_that_died_comes_from_another(world: World, webhook: Webhook) -> None:
+async def test_notification_of_a_dead_broker_is_sent_by_another(world: World, webhook: Webhook) -> None:
     await world.fire()
     async with session(world.pool) as conn:
         claimed = await store.claim_notification(conn, "oncall", 30)  # by one that is killed before it sends
@@ -354,7 +358,9 @@ async def test_a_notification_of_a_broker_that_died_comes_from_another(world: Wo
     assert webhook.told() == [("firing", "TxmsgDeadLetters")]
 
 
-async def test_a_failing_receiver_gets_all_in_order_when_it_is_back(world: World, webhook: Webhook) -> None:
+async def test_failing_receiver_gets_all_notifications_in_order_after_it_recovers(
+    world: World, webhook: Webhook
+) -> None:
     await world.fire()
     webhook.status = 503
     await deliver(world.a)
@@ -371,7 +377,7 @@ async def test_a_failing_receiver_gets_all_in_order_when_it_is_back(world: World
     assert [status for status, _ in webhook.told()] == ["firing", "resolved"]
 
 
-async def test_what_cannot_be_delivered_is_given_up_in_the_end_and_its_number_is_bounded(world: World) -> None:
+async def test_undeliverable_notifications_are_bounded_and_finally_dropped(world: World) -> None:
     async with session(world.pool) as conn:
         for receiver in ("oncall", "gone"):
             await store.add_notification(conn, receiver, {})
@@ -389,7 +395,7 @@ async def test_what_cannot_be_delivered_is_given_up_in_the_end_and_its_number_is
         ]
 
 
-async def test_a_test_tells_what_each_receiver_did(
+async def test_test_notification_reports_the_result_of_each_receiver(
     world: World, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await world.a.test() == {"oncall": ""}
@@ -404,7 +410,7 @@ async def test_a_test_tells_what_each_receiver_did(
 # ---- silences
 
 
-async def test_a_silence_holds_notifications_back_until_it_ends(world: World, webhook: Webhook) -> None:
+async def test_silence_suppresses_notifications_until_it_ends(world: World, webhook: Webhook) -> None:
     async with session(world.pool) as conn:
         await store.silence(conn, NewSilence(matchers=[f"{GROUP}=sh*"], for_s=3600.0, reason="maintenance"))
     await world.fire()
@@ -417,7 +423,7 @@ async def test_a_silence_holds_notifications_back_until_it_ends(world: World, we
     assert webhook.told() == [("firing", "TxmsgDeadLetters")]
 
 
-async def test_an_alert_of_which_nobody_was_told_ends_in_silence(world: World, webhook: Webhook) -> None:
+async def test_alert_that_fired_unnotified_is_resolved_unnotified(world: World, webhook: Webhook) -> None:
     async with session(world.pool) as conn:
         made = await store.silence(conn, NewSilence(matchers=["rule=*"], for_s=3600.0, reason=""))
     await world.fire()
@@ -434,9 +440,7 @@ async def test_an_alert_of_which_nobody_was_told_ends_in_silence(world: World, w
 # ---- receivers by severity
 
 
-async def test_a_receiver_of_critical_alerts_is_told_of_no_others(
-    world: World, webhook: Webhook, tmp_path: Path
-) -> None:
+async def test_receiver_of_critical_alerts_gets_no_others(world: World, webhook: Webhook, tmp_path: Path) -> None:
     world.file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\nseverity = "critical"\n')
     world.a = world.b = world.broker("a")
     await world.fire()

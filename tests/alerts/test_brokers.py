@@ -64,9 +64,7 @@ def brokers(notify_url: str, start_broker: StartBroker, webhook: Webhook, tmp_pa
     return Set(notify_url, file, start_broker)
 
 
-def test_a_planted_cause_is_told_of_once_by_two_brokers_and_its_end_when_it_is_mended(
-    brokers: Set, webhook: Webhook
-) -> None:
+def test_two_brokers_notify_once_of_a_fault_and_once_of_its_repair(brokers: Set, webhook: Webhook) -> None:
     transaction_id = brokers.park()
     brokers.here.restart()  # figures that were read before are kept for seconds
     brokers.start_there()
@@ -91,9 +89,7 @@ def test_a_planted_cause_is_told_of_once_by_two_brokers_and_its_end_when_it_is_m
         assert "T0KEN" not in broker.log.read_text()
 
 
-def test_a_notification_of_a_broker_that_is_killed_while_it_tells_comes_from_the_other(
-    brokers: Set, webhook: Webhook
-) -> None:
+def test_notification_of_a_broker_killed_while_sending_is_sent_by_the_other(brokers: Set, webhook: Webhook) -> None:
     brokers.park()
     until(lambda: brokers.states() == [("TxmsgTransactionsParked", "pending")])
     webhook.go_on.clear()
@@ -107,7 +103,7 @@ def test_a_notification_of_a_broker_that_is_killed_while_it_tells_comes_from_the
     assert brokers.states() == [("TxmsgTransactionsParked", "firing")]
 
 
-def test_a_silence_holds_receivers_off_until_it_is_ended(brokers: Set, webhook: Webhook) -> None:
+def test_silence_suppresses_notifications_until_it_is_ended(brokers: Set, webhook: Webhook) -> None:
     silence = brokers.alert("silence", "rule=TxmsgTransactions*", "--for", "2h", "--reason", "maintenance")
     brokers.park()
     until(lambda: brokers.states() == [("TxmsgTransactionsParked", "pending")])

@@ -32,30 +32,30 @@ def found(rule: str, samples: dict[str, Any], history: History = NO_HISTORY) -> 
     return holding(BY_ALERT[rule].condition, samples, history)
 
 
-def test_a_level_holds_above_its_threshold_and_not_at_it() -> None:
+def test_level_condition_holds_above_its_threshold_and_not_at_it() -> None:
     behind, prompt = labels(**{GROUP: "g", TOPIC: "t"}), labels(**{GROUP: "h", TOPIC: "t"})
     assert found("TxmsgGroupBehind", {"txmsg_group_lag_seconds": {behind: 301.0, prompt: 300.0}}) == {behind: 301.0}
 
 
-def test_a_level_looks_only_at_its_series_and_takes_the_greatest() -> None:
+def test_level_condition_takes_the_maximum_of_its_series() -> None:
     halves = {labels(state="parked"): 2.0, labels(state="new"): 9.0}
     assert found("TxmsgTransactionsParked", {"txmsg_halves": halves}) == {labels(): 2.0}
     two = {labels(a="1", b="x"): 1.0, labels(a="1", b="y"): 3.0}
     assert holding(LevelCondition("m", ">", 0, by=("a",)), {"m": two}, NO_HISTORY) == {labels(a="1"): 3.0}
 
 
-def test_mirrors_and_brokers_stay_apart() -> None:
+def test_mirrors_and_brokers_are_evaluated_separately() -> None:
     samples = {"txmsg_mirror_tailing": {labels(mirror="a"): 0.0, labels(mirror="b"): 1.0}}
     assert found("TxmsgNoMirror", samples) == {labels(mirror="a"): 0.0}
 
 
-def test_without_figures_nothing_is_known() -> None:
+def test_condition_is_unknown_without_metrics() -> None:
     assert found("TxmsgGroupBehind", {}) is None
     assert found("TxmsgSegmentsTooLarge", {"txmsg_segments_bytes": {labels(): 1.0}}) is None
     assert holding(PromQL("up == 0"), {}, NO_HISTORY) is None
 
 
-def test_a_share_of_no_limit_never_holds() -> None:
+def test_share_of_a_missing_limit_never_holds() -> None:
     def shares(size: float, limit: float) -> Any:
         samples = {
             "txmsg_segments_bytes": {labels(): size},
@@ -70,14 +70,14 @@ def test_a_share_of_no_limit_never_holds() -> None:
     }) == {labels(instance="a"): 0.81}  # fmt: skip
 
 
-def test_segments_are_compared_with_the_limit_of_the_broker_that_looks() -> None:
+def test_segments_are_compared_with_the_limit_of_the_evaluating_broker() -> None:
     figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_segments_bytes", 126)
     figures.put("txmsg_retention_limit_bytes", 100)
     assert found("TxmsgSegmentsTooLarge", samples_of(figures, instance="a")) == {labels(): 1.26}
 
 
-def test_a_counter_rises_within_its_window_only() -> None:
+def test_counter_condition_holds_only_for_rises_within_its_window() -> None:
     history = History([BY_ALERT["TxmsgDroppedUnread"].condition])
     series = labels(instance="a")
 
@@ -101,7 +101,7 @@ def test_a_history_keeps_no_more_than_its_window() -> None:
     assert history.rise("txmsg_call_errors_total", rise.window_s) == {}
 
 
-def test_samples_are_told_apart_by_broker_unless_they_are_of_the_database() -> None:
+def test_samples_are_labelled_by_broker_unless_they_are_of_the_database() -> None:
     figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_halves", 1, state="parked")
     figures.put("txmsg_delivery_paused_groups", 2)
@@ -110,7 +110,7 @@ def test_samples_are_told_apart_by_broker_unless_they_are_of_the_database() -> N
     assert samples["txmsg_delivery_paused_groups"] == {labels(instance="b1"): 2}
 
 
-def test_brokers_evaluate_what_they_and_the_database_know() -> None:
+def test_brokers_evaluate_metrics_of_their_own_and_of_the_database() -> None:
     assert scope_of(BY_ALERT["TxmsgGroupBehind"].condition) is Scope.DATABASE
     assert scope_of(BY_ALERT["TxmsgMirrorBehind"].condition) is Scope.DATABASE
     assert scope_of(BY_ALERT["TxmsgGroupPaused"].condition) is Scope.PROCESS
@@ -131,7 +131,7 @@ def test_brokers_evaluate_what_they_and_the_database_know() -> None:
         ("{{ $labels.nothing }}{{ $value }}", 0.5, "0.5"),
     ],
 )
-def test_a_summary_is_filled_in_as_prometheus_does(text: str, value: float, expected: str) -> None:
+def test_summary_template_is_rendered_like_in_prometheus(text: str, value: float, expected: str) -> None:
     assert told(text, {"g": "shop"}, value) == expected
 
 
@@ -142,20 +142,20 @@ def test_a_summary_is_filled_in_as_prometheus_does(text: str, value: float, expe
         ("{value:duration}, {value:share}, {value:size}", 301.4, "5m1s, 3.014e+04%, 301.4B"),
     ],
 )
-def test_a_text_of_a_check_is_filled_in_as_its_form_for_prometheus(text: str, value: float, expected: str) -> None:
+def test_check_text_renders_like_its_prometheus_template(text: str, value: float, expected: str) -> None:
     labels = {GROUP: "shop", TOPIC: "paid"}
     assert filled(text, {**labels, "value": value}) == told(for_prometheus(text), labels, value) == expected
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_no_field_of_a_built_in_rule_is_left(name: str) -> None:
+def test_built_in_rule_texts_have_no_unfilled_fields(name: str) -> None:
     assert "{{" not in told(BUILT_IN[name].summary, {}, 1.0)
 
 
 # ---- settings
 
 
-def test_thresholds_are_settings_whose_defaults_are_those_of_prometheus() -> None:
+def test_threshold_settings_default_to_the_prometheus_rules() -> None:
     assert list(built_in_rules(AlertsConfig())) == list(BUILT_IN.values())
     changed = AlertsConfig(group_behind_s=7.0, off="TxmsgDeadLetters")
     assert BUILT_IN["TxmsgDeadLetters"] not in list(built_in_rules(changed))
@@ -164,12 +164,12 @@ def test_thresholds_are_settings_whose_defaults_are_those_of_prometheus() -> Non
     assert not holding(BUILT_IN["TxmsgGroupBehind"].condition, samples)
 
 
-def test_a_rule_that_is_to_be_off_must_be_one() -> None:
+def test_switching_off_an_unknown_rule_is_refused() -> None:
     with pytest.raises(MisuseError, match=r"did you mean TxmsgDeadLetters\?"):
         AlertsConfig(off="TxmsgDeadLeters")
 
 
-def test_rules_are_not_looked_at_more_often_than_each_second() -> None:
+def test_rules_are_evaluated_at_most_once_per_second() -> None:
     assert AlertsConfig(interval_s=1.0).interval_s == 1.0
     with pytest.raises(MisuseError, match="interval_s"):
         AlertsConfig(interval_s=0.9)

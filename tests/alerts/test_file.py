@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "alerts.md"
 ENVIRONMENT = {"ONCALL_URL": "https://hooks.example.org/T0KEN", "SHOP_URL": "postgresql://shop:GEHEIM@db/shop"}
 
 
-def test_the_file_of_the_page_is_read_and_its_secrets_are_not_shown(tmp_path: Path) -> None:
+def test_documented_receivers_file_is_read_and_its_secrets_are_not_shown(tmp_path: Path) -> None:
     [example] = re.findall(r"(?:^(?:    .*)?\n)+", PAGE.read_text().partition("\n- A secret")[0], re.MULTILINE)[-1:]
     password, file = tmp_path / "smtp", tmp_path / "alerts.toml"
     password.write_text("PASSW0RT\n")
@@ -74,7 +74,7 @@ def test_the_file_of_the_page_is_read_and_its_secrets_are_not_shown(tmp_path: Pa
         ("[receivers", "is not a file of alerts in TOML"),
     ],
 )
-def test_a_mistake_is_named_with_its_place_and_without_a_secret(tmp_path: Path, content: str, words: str) -> None:
+def test_file_error_names_its_place_and_no_secret(tmp_path: Path, content: str, words: str) -> None:
     file = tmp_path / "alerts.toml"
     file.write_text(content)
     with pytest.raises(MisuseError, match=re.escape(words)) as told:
@@ -83,6 +83,6 @@ def test_a_mistake_is_named_with_its_place_and_without_a_secret(tmp_path: Path, 
     assert "SECRET" not in str(told.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match=r"alerts cannot be read from .*none\.toml: No such file"):
         read_alert_file(tmp_path / "none.toml", {})

@@ -58,7 +58,7 @@ async def test_a_webhook_gets_the_content() -> None:
 
 
 @pytest.mark.parametrize(("status", "words"), [(500, "answered 500"), (404, "answered 404"), (302, "answered 302")])
-async def test_a_webhook_that_does_not_take_it_is_told_without_its_url(status: int, words: str) -> None:
+async def test_refusing_webhook_is_reported_without_its_url(status: int, words: str) -> None:
     with receiving() as webhook:
         webhook.status, webhook.headers = status, {"Location": "/elsewhere"}
         with pytest.raises(ReceiverFailed, match=words) as told:
@@ -66,13 +66,13 @@ async def test_a_webhook_that_does_not_take_it_is_told_without_its_url(status: i
         assert "T0KEN" not in str(told.value)
 
 
-async def test_a_webhook_that_is_not_there_is_told_without_its_url() -> None:
+async def test_unreachable_webhook_is_reported_without_its_url() -> None:
     with pytest.raises(ReceiverFailed, match="cannot be reached: Connection refused") as told:
         await tell(WebhookReceiver(url=Secret(f"http://127.0.0.1:{own_port()}/T0KEN")))
     assert "T0KEN" not in str(told.value)
 
 
-async def test_a_webhook_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_webhook_that_does_not_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.2)
     with receiving() as webhook:
         webhook.go_on.clear()
@@ -80,14 +80,14 @@ async def test_a_webhook_that_says_nothing_is_given_up(monkeypatch: pytest.Monke
             await tell(WebhookReceiver(url=Secret(webhook.url)))
 
 
-async def test_a_webhook_whose_body_does_not_end_has_taken_it() -> None:
+async def test_webhook_answer_with_endless_body_counts_as_delivered() -> None:
     with receiving() as webhook:
         webhook.ends_body.clear()
         await tell(WebhookReceiver(url=Secret(webhook.url)))
         assert webhook.received == [CONTENT]
 
 
-async def test_what_fails_is_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_notification_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "PAUSE_S_MAX", 0.5)
     with receiving() as webhook:
         webhook.status = 503
@@ -142,7 +142,7 @@ def mailbox(port: int, tls: str = "none") -> EmailReceiver:
     ],
     ids=["webhook", "mail"],
 )
-async def test_an_answer_that_drips_holds_no_thread(
+async def test_dripping_webhook_answer_does_not_hold_a_thread(
     begin: bytes, target: Callable[[int], WebhookReceiver | EmailReceiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.3)
@@ -152,7 +152,7 @@ async def test_an_answer_that_drips_holds_no_thread(
         assert await asyncio.to_thread(gone.wait, 20)
 
 
-def test_a_connection_that_is_there_too_late_is_closed() -> None:
+def test_connection_made_after_the_timeout_is_closed() -> None:
     line = receivers._CancellableConnection()
     line.cut()
     with dripping(b"220-") as (port, gone):
@@ -161,7 +161,7 @@ def test_a_connection_that_is_there_too_late_is_closed() -> None:
         assert gone.wait(60)
 
 
-async def test_a_proxy_that_drips_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dripping_proxy_does_not_hold_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receivers, "ATTEMPT_S_MAX", 0.3)
     with dripping(b"HTTP/1.1 200") as (port, gone):
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
@@ -180,7 +180,7 @@ def program(tmp_path: Path, body: str) -> CommandReceiver:
     return CommandReceiver(argv=[sys.executable, str(path), str(tmp_path / "out")])
 
 
-async def test_a_command_gets_the_content_and_a_line(tmp_path: Path) -> None:
+async def test_command_gets_the_content_and_a_summary_line(tmp_path: Path) -> None:
     await tell(
         program(
             tmp_path,
@@ -192,7 +192,7 @@ async def test_a_command_gets_the_content_and_a_line(tmp_path: Path) -> None:
     assert given == [CONTENT, "[firing] TxmsgDeadLetters: group shop has 1 dead letters", "7"]
 
 
-async def test_a_command_gets_no_secrets_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_does_not_get_secrets_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_STORAGE", "postgresql://notify:secret@db/notify")
     monkeypatch.setenv("SHOP_URL", "postgresql://shop:secret@db/shop")
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
@@ -204,7 +204,7 @@ async def test_a_command_gets_no_secrets_of_the_broker(tmp_path: Path, monkeypat
     assert given.keys() <= {*receivers.COMMAND_ENVIRONMENT, "TXMSG_NOTIFICATION", "TXMSG_SUBJECT", "LC_CTYPE"}
 
 
-def test_a_command_that_ends_without_reading_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_that_exits_without_reading_counts_as_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = asyncio.create_subprocess_exec
 
     async def ended(*argv: str, **options: Any) -> asyncio.subprocess.Process:
@@ -219,14 +219,14 @@ def test_a_command_that_ends_without_reading_has_taken_it(monkeypatch: pytest.Mo
             runner.run(tell(CommandReceiver(argv=["/bin/false"])))
 
 
-async def test_a_command_that_fails_or_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_failing_or_missing_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ReceiverFailed, match="the command ended with status 3"):
         await tell(program(tmp_path, "sys.exit(3)"))
     with pytest.raises(ReceiverFailed, match="cannot be run: No such file"):
         await tell(CommandReceiver(argv=["/not/there"]))
 
 
-async def test_a_command_that_hangs_is_killed_with_what_it_has_started(
+async def test_hanging_command_is_killed_with_its_child_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = tmp_path / "out"
@@ -306,20 +306,20 @@ async def test_a_mail_says_what_is_wrong_and_what_to_do() -> None:
     assert sum(line.upper().startswith("RCPT TO:") for line in server.lines) == 2  # Python 3.13 writes it in capitals
 
 
-async def test_a_mail_that_is_refused_is_told() -> None:
+async def test_refused_mail_is_reported() -> None:
     with mail_server("550 nobody") as server:
         with pytest.raises(ReceiverFailed, match="the mail server did not take it: SMTPRecipientsRefused"):
             await tell(email(server))
 
 
-async def test_without_the_encryption_that_is_asked_for_no_mail_is_sent() -> None:
+async def test_no_mail_is_sent_without_the_required_encryption() -> None:
     with mail_server() as server:
         with pytest.raises(ReceiverFailed, match="SMTPNotSupportedError"):
             await tell(email(server, "starttls"))
         assert server.mail == []
 
 
-def test_a_subject_is_one_line_and_says_how_many_more_there_are() -> None:
+def test_subject_is_one_line_and_counts_further_alerts() -> None:
     [alert] = CONTENT["alerts"]
     odd = {**alert, "annotations": {"summary": "a\r\nBcc: b" + "x" * 500, "action": ""}}
     content = {**CONTENT, "alerts": [odd, alert], "truncatedAlerts": 3}

@@ -41,7 +41,7 @@ async def test_a_statement_returns_a_number_or_rows_with_labels(database_url: st
     assert await rows_of(rule(database_url, rows)) == {labels(region="eu"): 1.5, labels(region="us"): 2.0}
 
 
-async def test_the_rows_furthest_beyond_a_threshold_raise_alerts_and_the_others_are_counted(database_url: str) -> None:
+async def test_rows_furthest_beyond_a_threshold_raise_alerts_and_others_are_counted(database_url: str) -> None:
     given = rule(database_url, "select n as host, n as value from generate_series(-9, 1000) n")
     values, more = beyond(given, await rows_of(given))
     assert values == {labels(host=str(number)): float(number) for number in range(1000, 1000 - ALERTS_MAX, -1)}
@@ -65,7 +65,7 @@ async def test_the_rows_furthest_beyond_a_threshold_raise_alerts_and_the_others_
         ("select 1 as a, 2 as b", "must return one column, or a column `value`"),
     ],
 )
-async def test_a_statement_only_reads_and_not_for_long(database_url: str, sql: str, words: str) -> None:
+async def test_statement_is_read_only_and_has_a_timeout(database_url: str, sql: str, words: str) -> None:
     with psycopg.connect(database_url, connect_timeout=10) as connection:
         connection.execute("create table orders (id int)")
     with pytest.raises(RuleFailed, match=words):
@@ -74,7 +74,7 @@ async def test_a_statement_only_reads_and_not_for_long(database_url: str, sql: s
         assert connection.execute("select count(*) from orders").fetchall() == [(0,)]
 
 
-async def test_a_database_that_is_away_is_told_without_its_url() -> None:
+async def test_unreachable_database_is_reported_without_its_url() -> None:
     with pytest.raises(RuleFailed) as told:
         await rows_of(rule(f"postgresql://u:GEHEIM@127.0.0.1:{own_port()}/d", "select 1"))
     assert str(told.value) == "its database cannot be reached"
@@ -86,18 +86,18 @@ def test_a_rule_holds_beyond_its_threshold() -> None:
     assert beyond(rule("", "", above=None, below=4.0), found) == ({labels(a="3"): 3.0}, 0)
 
 
-def test_values_of_no_columns_are_none() -> None:
+def test_result_without_columns_fails_the_rule() -> None:
     with pytest.raises(RuleFailed):
         values_of([], [])
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 10**400, Decimal("1e400")])
-def test_a_value_that_is_not_finite_fails_its_rule(value: Any) -> None:
+def test_non_finite_value_fails_its_rule(value: Any) -> None:
     with pytest.raises(RuleFailed, match="not finite"):
         values_of(["value", "region"], [[1.0, "eu"], [value, "us"]])
 
 
-async def test_the_database_knows_how_far_a_mirror_is(notify_url: str) -> None:
+async def test_statement_reads_the_lag_of_a_mirror(notify_url: str) -> None:
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute("insert into txmsg.topic (name, queue_count, ordered_queues) values ('t', 1, 1)")
         connection.execute("insert into txmsg.queue (topic_id, number) select id, 0 from txmsg.topic")

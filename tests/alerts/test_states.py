@@ -56,7 +56,7 @@ def test_a_pending_alert_that_passes_is_forgotten() -> None:
     assert found.forgotten == [1]
 
 
-def test_one_that_comes_and_goes_faster_than_it_is_resolved_stays_one_alert() -> None:
+def test_flapping_alert_stays_one_alert() -> None:
     alert = firing()
     for seconds in range(330, 3000, 30):
         [alert] = look([alert], seconds, {G: 1.0} if seconds % 60 else {}).alerts
@@ -68,19 +68,19 @@ def firing(**values: Any) -> ActiveAlert:
     return replace(alert, id=1, state=AlertState.FIRING, fired_at=at(300), seen_at=at(300), **values)
 
 
-def test_what_is_not_known_changes_nothing() -> None:
+def test_unknown_condition_leaves_the_alert_unchanged() -> None:
     found = look([firing()], 10_000, None)
     assert found.alerts == []
     assert found.forgotten == []
 
 
 @pytest.mark.parametrize("of", [{"rules": {}}, {"source": "other"}])
-def test_alerts_of_rules_and_brokers_that_are_gone_are_over_at_once(of: dict[str, Any]) -> None:
+def test_alerts_of_removed_rules_and_brokers_resolve_at_once(of: dict[str, Any]) -> None:
     [alert] = look([firing()], 301, {}, **of).alerts
     assert alert.state is AlertState.RESOLVED
 
 
-def test_an_alert_that_is_over_does_not_come_back() -> None:
+def test_resolved_alert_never_changes_again() -> None:
     over = firing(resolved_at=at(400))
     with pytest.raises(AssertionError, match="does not change any more"):
         advanced(replace(over, state=AlertState.RESOLVED), holds=True, now=at(500), for_s=0, keep_firing_s=0)
@@ -102,7 +102,7 @@ def test_an_alert_that_is_over_does_not_come_back() -> None:
         (replace(firing(), state=AlertState.RESOLVED), False, False),
     ],
 )
-def test_receivers_are_told_once_again_after_a_time_and_of_the_end(
+def test_receivers_get_a_repeat_and_a_resolved_notification(
     alert: ActiveAlert, is_silenced: bool, expected: bool
 ) -> None:
     assert is_due(alert, is_silenced=is_silenced, now=at(300), repeat_s=3600) is expected
@@ -111,7 +111,7 @@ def test_receivers_are_told_once_again_after_a_time_and_of_the_end(
 # ---- silences
 
 
-def test_a_silence_fits_if_all_its_matchers_do() -> None:
+def test_silence_applies_if_all_its_matchers_match() -> None:
     labels = {"messaging_consumer_group_name": "shop-1"}
     assert fits(check_matchers(["group=shop-*"]), "TxmsgGroupBehind", labels)
     assert fits(check_matchers(["rule=TxmsgGroupBehind", "group=shop-?"]), "TxmsgGroupBehind", labels)
@@ -122,6 +122,6 @@ def test_a_silence_fits_if_all_its_matchers_do() -> None:
 @pytest.mark.parametrize(
     "matchers", [[], ["group"], ["=x"], ["group="], ["group=a\n"], ["a=b"] * 21, ["a=" + "b" * 500]]
 )
-def test_a_matcher_must_say_which_alerts(matchers: list[str]) -> None:
+def test_invalid_matcher_is_refused(matchers: list[str]) -> None:
     with pytest.raises(MisuseError):
         check_matchers(matchers)
