@@ -20,7 +20,7 @@ from txmsg.metaq.store.reader import LogReader
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
 
-def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) -> None:
+def test_mirror_is_created_shown_and_dropped(table: Table, tmp_path: Path) -> None:
     storage = ("--storage", table.url)
     assert "there is no mirror metaq" in said("tailer", "status", *storage, status=1)
     made = json_of("tailer", "create", *storage, "--topics", "t*", "--exclude", "test", "--name", "metaq")
@@ -50,7 +50,7 @@ def test_a_mirror_is_made_looked_at_and_dropped(table: Table, tmp_path: Path) ->
     assert not table.query("select 1 from pg_publication")
 
 
-def test_a_tailer_that_has_just_ended_is_waited_for(table: Table) -> None:
+def test_drop_waits_for_a_tailer_that_is_ending(table: Table) -> None:
     """Its session in the server lives on for a moment."""
     storage = ("--storage", table.url)
     json_of("tailer", "create", *storage)
@@ -64,7 +64,7 @@ def test_a_tailer_that_has_just_ended_is_waited_for(table: Table) -> None:
 
 
 @pytest.mark.parametrize("grown", [0, 3, 20])
-def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tmp_path: Path, grown: int) -> None:
+def test_diverged_log_continues_under_a_new_generation(table: Table, tmp_path: Path, grown: int) -> None:
     table.add("t", 30)
     table.add("t", 4, number=1)
     with tailing(table.url, tmp_path):
@@ -102,9 +102,7 @@ def test_a_log_that_has_diverged_goes_on_under_a_new_generation(table: Table, tm
         assert log.identity.generation == 2
 
 
-def test_a_log_that_begins_behind_the_end_of_the_table_begins_anew_where_the_table_does(
-    table: Table, tmp_path: Path
-) -> None:
+def test_log_starting_after_the_end_of_the_table_restarts_where_the_table_starts(table: Table, tmp_path: Path) -> None:
     """The log has kept the newest messages only, and the backup is older than these."""
     table.add("t", 15)
     table.rotate()

@@ -13,7 +13,7 @@ from txmsg.errors import OffsetsMissing
 from txmsg.metaq.store.reader import LogReader
 
 
-def test_a_segment_that_was_dropped_meanwhile_is_a_hole_that_is_counted_and_told(
+def test_segment_dropped_before_it_was_mirrored_is_a_counted_and_reported_hole(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table.add("t", 10)
@@ -43,7 +43,7 @@ def test_a_segment_that_was_dropped_meanwhile_is_a_hole_that_is_counted_and_told
 
 
 @pytest.mark.parametrize("grown", [0, 3, 20])
-def test_a_table_that_was_set_back_stops_its_queue_with_the_first_offset_that_differs(
+def test_restored_older_table_stops_its_queue_at_the_first_differing_offset(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
     """As a restored backup, or a promoted standby that lacks the last messages; `grown`: it has got others since."""
@@ -64,7 +64,7 @@ def test_a_table_that_was_set_back_stops_its_queue_with_the_first_offset_that_di
 
 
 @pytest.mark.parametrize("grown", [0, 3, 25])
-def test_a_table_that_is_set_back_while_it_is_mirrored_stops_its_queue_too(
+def test_table_restored_to_older_state_during_mirroring_stops_its_queue(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
     """As by a truncate. Offsets that come a second time are not taken for what is there already."""
@@ -84,7 +84,7 @@ def test_a_table_that_is_set_back_while_it_is_mirrored_stops_its_queue_too(
     assert logged(tmp_path, "t")[:20] == before, "something was overwritten"
 
 
-def test_a_message_whose_commit_waits_for_its_standby_is_waited_for(table: Table, tmp_path: Path) -> None:
+def test_tailer_waits_for_a_message_whose_commit_waits_for_its_standby(table: Table, tmp_path: Path) -> None:
     """It has come by replication and stands in the log, and the table does not show it yet."""
     with tailing(table.url, tmp_path):
         table.add("t", 5)

@@ -92,9 +92,7 @@ def interrupted(running: Running) -> Iterator[None]:
     yield
 
 
-def test_while_its_log_is_away_the_lag_grows_and_the_write_ahead_log_that_is_kept_is_told(
-    table: Table, tmp_path: Path, log: Log
-) -> None:
+def test_lag_grows_and_retained_wal_is_reported_while_the_log_is_down(table: Table, tmp_path: Path, log: Log) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path, sink=log.open) as running:
         await_mirrored(running, table, tmp_path)
@@ -109,9 +107,7 @@ def test_while_its_log_is_away_the_lag_grows_and_the_write_ahead_log_that_is_kep
         await_mirrored(running, table, tmp_path)
 
 
-def test_the_lag_grows_over_all_attempts_at_a_log_that_opens_and_takes_nothing(
-    table: Table, tmp_path: Path, log: Log
-) -> None:
+def test_lag_grows_while_the_log_opens_and_refuses_appends(table: Table, tmp_path: Path, log: Log) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path, sink=log.open, wait_s_max=0.05) as running:
         await_mirrored(running, table, tmp_path)
@@ -136,7 +132,7 @@ def test_the_lag_grows_while_the_log_hangs(table: Table, tmp_path: Path, log: Lo
         await_mirrored(running, table, tmp_path)
 
 
-def test_while_its_database_is_away_the_lag_grows_and_nothing_is_told_of_it(table: Table, tmp_path: Path) -> None:
+def test_lag_grows_and_byte_metrics_are_absent_while_the_database_is_down(table: Table, tmp_path: Path) -> None:
     table.add("t", 5)
     with PostgresProxy(table.url) as proxy, tailing(proxy.url, tmp_path) as running:
         await_mirrored(running, table, tmp_path)
@@ -149,7 +145,7 @@ def test_while_its_database_is_away_the_lag_grows_and_nothing_is_told_of_it(tabl
         await_mirrored(running, table, tmp_path)
 
 
-def test_a_tailer_that_takes_over_while_the_log_is_away_is_not_ready_and_its_lag_grows(
+def test_tailer_taking_over_while_the_log_is_down_is_not_ready_and_its_lag_grows(
     table: Table, tmp_path: Path, log: Log
 ) -> None:
     table.add("t", 5)
@@ -166,7 +162,7 @@ def test_a_tailer_that_takes_over_while_the_log_is_away_is_not_ready_and_its_lag
         second.stop()
 
 
-def test_a_disk_that_is_full_when_it_takes_over_is_waited_for(table: Table, tmp_path: Path) -> None:
+def test_tailer_taking_over_waits_while_the_disk_is_full(table: Table, tmp_path: Path) -> None:
     opened: list[Exception] = [OSError(28, "No space left on device")]
 
     def open_sink() -> LogSink:
@@ -186,7 +182,7 @@ def test_a_disk_that_is_full_when_it_takes_over_is_waited_for(table: Table, tmp_
         second.stop()
 
 
-def test_a_tailer_on_standby_has_no_series_of_lag(table: Table, tmp_path: Path) -> None:
+def test_standby_tailer_has_no_lag_metric(table: Table, tmp_path: Path) -> None:
     with tailing(table.url, tmp_path) as first:
         second = Running(table.url, tmp_path)
         second.start(ready=False)

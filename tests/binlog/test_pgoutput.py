@@ -41,7 +41,7 @@ def changes(connection: psycopg.Connection[tuple[object, ...]], *, binary: str =
     return [pg.decode(each) for each in messages(connection, binary=binary)]
 
 
-def test_a_transaction_is_told_from_begin_to_commit(database: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_transaction_is_decoded_from_begin_to_commit(database: psycopg.Connection[tuple[object, ...]]) -> None:
     database.execute("insert into trade values (1, 'anna', null), (2, '', 'ключ')")
     begin, relation, first, second, commit = changes(database)
     assert isinstance(begin, pg.Begin)
@@ -59,13 +59,13 @@ def test_a_transaction_is_told_from_begin_to_commit(database: psycopg.Connection
     assert second == pg.Insert(relation.id, [b"2", b"", "ключ".encode()])
 
 
-def test_values_come_in_binary_form_when_asked_for(database: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_values_are_binary_when_requested(database: psycopg.Connection[tuple[object, ...]]) -> None:
     database.execute("insert into trade values (258, 'anna', null)")
     [insert] = [each for each in changes(database, binary="true") if isinstance(each, pg.Insert)]
     assert insert.values == [(258).to_bytes(4, "big"), b"anna", None]
 
 
-def test_updates_deletes_and_truncates_are_told(database: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_updates_deletes_and_truncates_are_decoded(database: psycopg.Connection[tuple[object, ...]]) -> None:
     large = "x" * 10_000
     database.execute("insert into trade values (1, 'anna', %s)", (large,))
     messages(database)
@@ -85,13 +85,13 @@ def test_updates_deletes_and_truncates_are_told(database: psycopg.Connection[tup
     assert emptied == pg.Truncate((untouched.relation_id,), cascade=False, restart_identity=True)
 
 
-def test_messages_of_applications_are_told(database: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_logical_messages_are_decoded(database: psycopg.Connection[tuple[object, ...]]) -> None:
     database.execute("select pg_logical_emit_message(true, 'txmsg', 'beat')")
     [message] = [each for each in changes(database) if isinstance(each, pg.LogicalMessage)]
     assert (message.transactional, message.prefix, message.content) == (True, "txmsg", b"beat")
 
 
-def test_what_is_cut_or_too_long_is_refused(database: psycopg.Connection[tuple[object, ...]]) -> None:
+def test_truncated_or_too_long_change_is_refused(database: psycopg.Connection[tuple[object, ...]]) -> None:
     database.execute("insert into trade values (1, 'anna', 'note')")
     database.execute("update trade set id = 2")
     database.execute("select pg_logical_emit_message(true, 'txmsg', 'beat')")
@@ -104,5 +104,5 @@ def test_what_is_cut_or_too_long_is_refused(database: psycopg.Connection[tuple[o
             pg.decode(data + b"\0")
 
 
-def test_a_kind_of_a_later_release_is_named_and_not_guessed() -> None:
+def test_unknown_change_kind_is_decoded_with_its_letter() -> None:
     assert pg.decode(b"Zsomething") == pg.Unknown("Z", b"something")

@@ -36,7 +36,9 @@ class Endless(ReplicationStream):
         os.close(self._end)
 
 
-def test_no_more_is_read_while_nobody_takes_it_and_the_server_is_told_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_pauses_while_changes_are_not_consumed_but_status_is_still_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reading, "SIZE_BYTES_MAX", 1024 * 1024)
     monkeypatch.setattr(ReplicationStream, "STATUS_S", 0.001)
     stream = Endless()

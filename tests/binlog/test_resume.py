@@ -39,7 +39,7 @@ HERE, OTHER = MessageFingerprint(9, b"i" * 16, 0, 1), MessageFingerprint(9, b"j"
         ((0, 10), (0, 30), HERE, None, ResumePoint(QueueComparison.DIFFERS, 10)),
     ],
 )
-def test_where_the_log_of_a_queue_goes_on(
+def test_resume_point_follows_from_ranges_of_log_and_table(
     log: tuple[int, int],
     table: tuple[int, int],
     in_log: MessageFingerprint | None,
@@ -70,7 +70,7 @@ def test_the_first_difference_is_found(
     assert first_difference(in_log, in_table, 3) == expected
 
 
-def test_the_checksum_of_a_message_sees_every_part_and_where_it_ends() -> None:
+def test_message_checksum_covers_every_part_and_its_length() -> None:
     def crc(
         key: bytes = b"k", tag: bytes = b"t", headers: bytes = b"h", body: bytes = b"b", ordering_key: bytes = b"o"
     ) -> int:

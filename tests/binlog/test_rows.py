@@ -49,7 +49,7 @@ def _copy(row: tuple[object, ...]) -> bytes:
 
 
 @given(ROWS)
-def test_a_row_is_read_alike_from_replication_and_copy(row: tuple[object, ...]) -> None:
+def test_row_from_replication_equals_row_from_copy(row: tuple[object, ...]) -> None:
     _, queue, offset, transaction_id, n, key, tag, headers, body, born_at, stored_at, ordering_key = row
     content = (transaction_id, n, key or b"", tag or b"", headers or b"", body, born_at, stored_at, ordering_key or b"")
     data = _insert(row)
@@ -60,7 +60,7 @@ def test_a_row_is_read_alike_from_replication_and_copy(row: tuple[object, ...]) 
 
 
 @given(ROWS, st.data())
-def test_a_row_that_is_cut_off_or_too_long_is_refused(row: tuple[object, ...], data: st.DataObject) -> None:
+def test_truncated_or_too_long_row_is_refused(row: tuple[object, ...], data: st.DataObject) -> None:
     for made, read in ((_insert(row), inserted_row), (_copy(row), copied_row)):
         cut = data.draw(st.integers(0, len(made) - 1))
         for wrong in (made[:cut], made + b"\0"):
@@ -68,7 +68,7 @@ def test_a_row_that_is_cut_off_or_too_long_is_refused(row: tuple[object, ...], d
                 read(wrong)
 
 
-def test_a_table_of_other_columns_is_refused_before_a_row_is_misread() -> None:
+def test_table_with_other_columns_is_refused() -> None:
     columns = tuple(ColumnType(name, oid, False) for name, oid in COLUMNS.items())
     check_relation(Relation(7, "txmsg", "message", "d", columns))
     for wrong in (columns[::-1], columns[:-1], (*columns[:-1], ColumnType("ordering_key", 17, False))):

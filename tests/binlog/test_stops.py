@@ -63,7 +63,7 @@ def stops(table: Table) -> dict[str, str]:
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "starting"])
 @pytest.mark.parametrize("broken_by", BREAKS)
-def test_a_queue_whose_table_has_changed_stops_alone(
+def test_changed_table_stops_only_its_queue(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, broken_by: Break, is_running: bool
 ) -> None:
     table.topic("bad")
@@ -108,9 +108,7 @@ def test_positions_in_topics_that_were_deleted_from_the_log_are_forgotten(table:
         assert list(mirrors.positions()) == [table.id_of("t")]
 
 
-def test_after_a_fork_a_queue_that_had_stopped_goes_on_with_all_that_has_come_meanwhile(
-    table: Table, tmp_path: Path
-) -> None:
+def test_stopped_queue_continues_with_all_messages_after_a_fork(table: Table, tmp_path: Path) -> None:
     table.topic("bad")
     table.add("bad", 5)
     with tailing(table.url, tmp_path):
@@ -129,7 +127,7 @@ def test_after_a_fork_a_queue_that_had_stopped_goes_on_with_all_that_has_come_me
         await_equal(table, tmp_path, "bad")
 
 
-def test_a_queue_that_is_left_out_by_name_is_reported_no_more(table: Table, tmp_path: Path) -> None:
+def test_excluded_queue_is_no_longer_reported(table: Table, tmp_path: Path) -> None:
     table.topic("bad")
     table.add("bad", 5)
     with tailing(table.url, tmp_path):
@@ -140,7 +138,7 @@ def test_a_queue_that_is_left_out_by_name_is_reported_no_more(table: Table, tmp_
         assert stops(table) == {}
 
 
-def test_a_queue_whose_files_are_damaged_stops_alone(table: Table, tmp_path: Path) -> None:
+def test_damaged_files_stop_only_their_queue(table: Table, tmp_path: Path) -> None:
     table.topic("bad")
     for topic in ("bad", "t"):
         table.add(topic, 5)
@@ -172,7 +170,7 @@ class Refusing(LogSink):
         super().append(batches)
 
 
-def test_a_queue_that_stopped_for_want_of_a_right_goes_on_once_it_is_there(
+def test_queue_stopped_by_a_missing_privilege_continues_once_it_is_granted(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Denying(LogSink):
@@ -217,7 +215,7 @@ def test_a_queue_that_stopped_for_want_of_a_right_goes_on_once_it_is_there(
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_a_topic_that_the_log_refuses_stops_alone(table: Table, tmp_path: Path, error: Exception) -> None:
+def test_topic_refused_by_the_log_stops_alone(table: Table, tmp_path: Path, error: Exception) -> None:
     def refusing() -> Refusing:
         sink = Refusing(open_log(tmp_path, append=True), str(tmp_path))
         sink.error = error

@@ -31,7 +31,7 @@ from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
 
 
-def test_what_is_there_and_what_comes_is_mirrored_and_it_goes_on_where_it_was(table: Table, tmp_path: Path) -> None:
+def test_existing_and_new_messages_are_mirrored_and_mirroring_resumes(table: Table, tmp_path: Path) -> None:
     table.add("t", 300)
     with tailing(table.url, tmp_path) as running:
         await_equal(table, tmp_path, "t")
@@ -52,7 +52,7 @@ def test_what_is_there_and_what_comes_is_mirrored_and_it_goes_on_where_it_was(ta
     assert len(table.contents("t")) == 640
 
 
-def test_a_lost_slot_and_an_emptied_log_are_made_whole_from_the_table(table: Table, tmp_path: Path) -> None:
+def test_lost_slot_and_emptied_log_are_recovered_from_the_table(table: Table, tmp_path: Path) -> None:
     table.add("t", 30)
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
@@ -68,7 +68,7 @@ def test_a_lost_slot_and_an_emptied_log_are_made_whole_from_the_table(table: Tab
         assert running.tailer.progress.refilled == 70
 
 
-def test_a_second_tailer_stands_by_and_goes_on_when_the_first_dies(table: Table, tmp_path: Path) -> None:
+def test_standby_tailer_takes_over_when_the_first_dies(table: Table, tmp_path: Path) -> None:
     table.add("t", 10)
     first, second = Running(table.url, tmp_path), Running(table.url, tmp_path)
     first.start()
@@ -93,7 +93,7 @@ def test_one_log_has_one_writer_among_tailers_of_two_mirrors(table: Table, tmp_p
     other.stop()
 
 
-def test_topics_are_chosen_by_patterns_and_those_in_memory_are_left_out(
+def test_topics_are_chosen_by_patterns_without_in_memory_topics(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("trade.eu", "trade.us", "trade_eu", "user"):
@@ -117,7 +117,7 @@ def test_topics_are_chosen_by_patterns_and_those_in_memory_are_left_out(
     assert "trade.us" not in LogReader(tmp_path).topics()
 
 
-def test_topics_named_as_those_that_a_log_keeps_for_itself_are_left_out_and_stop_no_other(
+def test_topics_with_reserved_names_of_a_log_are_skipped_and_do_not_stop_others(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = ("%RETRY%g", "%DLQ%g", "%APPENDS%")
@@ -171,7 +171,7 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(table: Table, tmp_path: Pa
         until(confirmed)
 
 
-def test_the_slot_moves_on_while_only_other_tables_are_written(table: Table, tmp_path: Path) -> None:
+def test_slot_advances_while_only_other_tables_are_written(table: Table, tmp_path: Path) -> None:
     with tailing(table.url, tmp_path):
         table.query("create table other as select generate_series(0, 10000)")
         [(end,)] = table.query("select pg_current_wal_lsn()::text")
@@ -186,7 +186,7 @@ def test_the_slot_moves_on_while_only_other_tables_are_written(table: Table, tmp
         )
 
 
-def test_a_large_transaction_is_appended_by_pieces_in_bounded_memory_and_gone_on_with(
+def test_large_transaction_is_appended_in_chunks_with_bounded_memory_and_resumed(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size_bytes_max = 256 * 1024
@@ -209,7 +209,7 @@ def test_a_large_transaction_is_appended_by_pieces_in_bounded_memory_and_gone_on
     assert max(sizes) < 3 * size_bytes_max  # a message, and what is read at a time, may come on top
 
 
-def test_what_is_read_from_the_table_is_appended_by_pieces(table: Table, tmp_path: Path) -> None:
+def test_rows_read_from_the_table_are_appended_in_chunks(table: Table, tmp_path: Path) -> None:
     sizes: list[int] = []
 
     class Counting(LogSink):
@@ -232,7 +232,7 @@ def test_what_is_read_from_the_table_is_appended_by_pieces(table: Table, tmp_pat
 # ---- what passes by itself
 
 
-def test_it_goes_on_after_the_database_has_ended_its_sessions(table: Table, tmp_path: Path) -> None:
+def test_tailer_continues_after_the_database_ends_its_sessions(table: Table, tmp_path: Path) -> None:
     with tailing(table.url, tmp_path):
         for name in ("txmsg tailer", "txmsg tailer %"):
             table.query(
@@ -244,7 +244,7 @@ def test_it_goes_on_after_the_database_has_ended_its_sessions(table: Table, tmp_
             await_equal(table, tmp_path, "t")
 
 
-def test_what_replication_has_not_brought_is_read_from_the_table(table: Table, tmp_path: Path) -> None:
+def test_messages_missed_by_replication_are_read_from_the_table(table: Table, tmp_path: Path) -> None:
     with tailing(table.url, tmp_path):
         table.add("t", 5)
         await_equal(table, tmp_path, "t")
@@ -257,7 +257,7 @@ def test_what_replication_has_not_brought_is_read_from_the_table(table: Table, t
         await_equal(table, tmp_path, "t", 1)  # nothing more comes: the look at the table shows it
 
 
-def test_a_slot_that_the_server_has_given_up_is_made_anew_and_the_table_has_what_it_missed(
+def test_invalidated_slot_is_recreated_and_missed_messages_come_from_the_table(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     table.add("t", 5)
@@ -286,7 +286,7 @@ def test_a_slot_that_the_server_has_given_up_is_made_anew_and_the_table_has_what
     assert "is lost: the server has thrown away what it needed" in caplog.text
 
 
-def test_a_slot_that_waits_for_an_old_transaction_says_whose_it_is(
+def test_slot_creation_blocked_by_an_old_transaction_names_it(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("txmsg.binlog.slot._MAKE_S_MAX", 1)
@@ -300,7 +300,7 @@ def test_a_slot_that_waits_for_an_old_transaction_says_whose_it_is(
     running.stop()
 
 
-def test_who_still_reads_the_slot_without_the_lock_is_ended(
+def test_slot_reader_without_the_lock_is_terminated(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the server's side of a tailer whose machine is cut off."""
@@ -314,7 +314,7 @@ def test_who_still_reads_the_slot_without_the_lock_is_ended(
     left_over.close()
 
 
-def test_a_log_at_an_address_is_mirrored_into_and_gone_on_with(table: Table, tmp_path: Path) -> None:
+def test_mirroring_into_a_remote_log_resumes(table: Table, tmp_path: Path) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
         for _ in range(2):
             table.add("t", 5)
@@ -324,7 +324,7 @@ def test_a_log_at_an_address_is_mirrored_into_and_gone_on_with(table: Table, tmp
                 await_equal(table, tmp_path, "t")
 
 
-def test_a_log_that_goes_on_elsewhere_under_a_later_generation_is_not_written(table: Table, tmp_path: Path) -> None:
+def test_log_with_a_later_generation_elsewhere_is_not_written(table: Table, tmp_path: Path) -> None:
     left, promoted = tmp_path / "left", tmp_path / "promoted"
     table.add("t", 5)
     with tailing(table.url, left):
@@ -365,7 +365,7 @@ class Killing(LogSink):
         raise Killed
 
 
-def test_a_later_generation_is_noted_before_anything_is_appended_to_it(table: Table, tmp_path: Path) -> None:
+def test_later_generation_is_recorded_before_the_first_append(table: Table, tmp_path: Path) -> None:
     left, promoted = tmp_path / "left", tmp_path / "promoted"
     table.add("t", 5)
     with tailing(table.url, left):
@@ -398,7 +398,7 @@ class Refusing(LogSink):
     [Unauthenticated("the token is not valid here"), OutcomeUnknown("it was cut off")],
     ids=lambda each: type(each).__name__,
 )
-def test_it_goes_on_when_its_token_is_valid_again_and_after_an_answer_that_was_lost(
+def test_tailer_continues_after_its_token_is_valid_again_and_after_a_lost_reply(
     table: Table, tmp_path: Path, error: TxmsgError, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refusing() -> LogSink:
@@ -414,14 +414,14 @@ def test_it_goes_on_when_its_token_is_valid_again_and_after_an_answer_that_was_l
         await_equal(table, tmp_path, "t")
 
 
-def test_a_tailer_that_is_not_let_in_fails_at_its_start(table: Table, tmp_path: Path) -> None:
+def test_unauthorized_tailer_fails_at_start(table: Table, tmp_path: Path) -> None:
     def refused() -> LogSink:
         raise Unauthenticated("the token is not valid here")
 
     assert isinstance(Running(table.url, tmp_path, sink=refused).failed(), Unauthenticated)
 
 
-def test_changes_of_other_tables_in_the_publication_are_passed_over_loudly(
+def test_changes_of_other_tables_in_the_publication_are_skipped_with_a_warning(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with tailing(table.url, tmp_path) as running:
@@ -461,7 +461,7 @@ def test_a_publication_that_would_miss_rows_is_refused(table: Table, tmp_path: P
         running.start()
 
 
-def test_a_publication_that_was_dropped_and_made_again_stops_nothing(table: Table, tmp_path: Path) -> None:
+def test_recreated_publication_does_not_stop_mirroring(table: Table, tmp_path: Path) -> None:
     """Before 18, PostgreSQL decodes no change from before the publication: an error, at each attempt."""
     with tailing(table.url, tmp_path):
         table.add("t", 3)
@@ -475,7 +475,7 @@ def test_a_publication_that_was_dropped_and_made_again_stops_nothing(table: Tabl
         await_equal(table, tmp_path, "t")
 
 
-def test_a_role_that_may_not_replicate_is_told_what_it_needs(table: Table, tmp_path: Path) -> None:
+def test_role_without_replication_privilege_gets_a_helpful_error(table: Table, tmp_path: Path) -> None:
     role = f"poor_{os.getpid()}"
     table.query(f"create role {role} login")
     try:
