@@ -95,7 +95,7 @@ def firing(scraper: prometheus.Prometheus) -> set[str]:
 
 
 @pytest.mark.timeout(900)  # two minutes, on a quiet machine
-def test_alerts_fire_for_what_lasts_and_resolve_when_it_is_mended(
+def test_alerts_fire_for_lasting_faults_and_resolve_after_repair(
     start_broker: StartBroker, notify_url: str, tmp_path: Path
 ) -> None:
     rules = tmp_path / "rules.yml"

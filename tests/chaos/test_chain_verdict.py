@@ -36,7 +36,7 @@ class Rows:
         return sorted(wrong(self.done, self.sent, self.lost))
 
 
-def test_nothing_is_wrong_with_orders_that_went_all_the_way() -> None:
+def test_completed_orders_have_no_violations() -> None:
     assert Rows().wrong() == []
 
 
@@ -94,28 +94,28 @@ WRONG: dict[str, tuple[Callable[[Rows], object], list[str]]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_must_not_be_is_named(what: str) -> None:
+def test_each_violation_of_the_chain_is_named(what: str) -> None:
     change, texts = WRONG[what]
     rows = Rows()
     change(rows)
     assert rows.wrong() == texts
 
 
-def test_what_was_lost_with_a_database_is_excused_from_there_on() -> None:
+def test_orders_lost_with_a_database_are_excused_in_later_services() -> None:
     rows = Rows()
     rows.drop("payment", "shipping", lost=SentOn("order", "1", "a"))
     rows.sent.remove(SentOn("order", "1", "a"))
     assert rows.wrong() == []
 
 
-def test_lost_messages_are_known_by_their_bodies() -> None:
+def test_lost_messages_are_identified_by_their_bodies() -> None:
     bodies = [json_of(body_of("payment", "order.0.1", 5, "a")).decode(), "producer-0.0.1/0"]
     assert [read_body(each) for each in bodies] == [SentOn("payment", "order.0.1", "a"), None]
     loss = Loss("of the test", 1.0, is_restored=False, gone=frozenset(bodies))
     assert taken([loss]) == {SentOn("payment", "order.0.1", "a")}
 
 
-def test_figures_say_how_long_orders_took_and_when_none_was_shipped() -> None:
+def test_figures_report_order_latency_and_gaps_in_shipping() -> None:
     rows = Rows()
     counts = figures(rows.done, set())
     assert (counts["chain_order"], counts["chain_lost"]) == (2, 0)

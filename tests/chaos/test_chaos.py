@@ -24,7 +24,7 @@ def wrong(result: Result) -> list[Violation]:
 
 @pytest.mark.long  # each fault by itself has quick tests in tests/acceptance
 @pytest.mark.timeout(600)  # of a machine that is busy with the rest of the suite; it takes about 25 s
-def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
+def test_cluster_under_faults_keeps_every_guarantee(database_url: str) -> None:
     result = play(seed=SEED, duration_s=DURATION_S, rate_per_s=100, business_url=database_url)
     assert wrong(result)[:5] == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
     assert result.missing == []
@@ -36,7 +36,7 @@ def test_a_cluster_under_faults_keeps_every_promise(database_url: str) -> None:
 
 @pytest.mark.long  # tests/unit/test_outbox.py has each step
 @pytest.mark.timeout(600)
-def test_calls_with_an_outbox_go_on_while_all_brokers_are_away(database_url: str) -> None:
+def test_calls_with_an_outbox_succeed_while_all_brokers_are_down(database_url: str) -> None:
     result = play(seed=SEED, duration_s=2, rate_per_s=100, business_url=database_url, away_s=8, without=set(Kind))
     assert wrong(result)[:5] == [], f"{len(result.violations)} in all; journals and logs: {result.kept}"
     assert result.counts["kept_while_away"] > 50
@@ -45,7 +45,7 @@ def test_calls_with_an_outbox_go_on_while_all_brokers_are_away(database_url: str
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # it takes about a minute; see the first one
-def test_clients_of_rocketmq_are_promised_the_same(database_url: str) -> None:
+def test_rocketmq_clients_get_the_same_guarantees(database_url: str) -> None:
     """In both languages at once, each with a producer and a consumer; in Python alone where there is no Java.
 
     Each has sent, been asked and received before faults begin: on that the run waits.
@@ -63,7 +63,7 @@ def test_clients_of_rocketmq_are_promised_the_same(database_url: str) -> None:
 @pytest.mark.long  # what the judge says of each defect, test_judge.py shows on histories written by hand
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["lost", "relay", "overtake", "hasty", "unflushed"])
-def test_a_planted_defect_is_found_and_named(kind: str) -> None:
+def test_planted_defect_is_found_and_named(kind: str) -> None:
     """In one of a few short runs: whether a defect does harm within seconds depends on who comes first."""
     plant = chosen(kind)
     without = set(Kind) if plant.needs_away or plant.needs_guests else set()

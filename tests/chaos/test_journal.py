@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.chaos.journal import Journal, Journals
 
 
-def test_each_entry_is_read_once_though_a_line_is_not_complete_yet(tmp_path: Path) -> None:
+def test_each_journal_entry_is_read_once_even_if_a_line_was_incomplete(tmp_path: Path) -> None:
     journal, journals = Journal(tmp_path / "producer-0.0.jsonl"), Journals(tmp_path)
     journal.write("begin", "a", 1)
     with (tmp_path / "producer-0.0.jsonl").open("ab") as file:

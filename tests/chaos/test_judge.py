@@ -41,7 +41,7 @@ def _undo(record: Record, group: str, body: str) -> None:
     record.handlings[:] = [each for each in record.handlings if (each.group, each.body) != (group, body)]
 
 
-def test_what_must_be_is_clean() -> None:
+def test_correct_record_has_no_violations() -> None:
     assert judge(sample()) == []
 
 
@@ -88,7 +88,7 @@ def _forgotten_at_last(record: Record) -> None:
         _forgotten_at_last,
     ],
 )
-def test_what_may_be_is_clean(change: Callable[[Record], None]) -> None:
+def test_permitted_deviation_has_no_violations(change: Callable[[Record], None]) -> None:
     record = sample()
     change(record)
     assert judge(record) == []
@@ -224,14 +224,14 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_must_not_be_breaks_its_invariant(what: str) -> None:
+def test_forbidden_deviation_violates_its_invariant(what: str) -> None:
     invariants, change = WRONG[what]
     record = sample()
     change(record)
     assert {violation.invariant for violation in judge(record)} == invariants
 
 
-def test_groups_of_rocketmq_are_judged_where_there_are_any() -> None:
+def test_rocketmq_groups_are_judged_if_there_are_any() -> None:
     record = sample()
     record.groups = GROUPS_WITH_GUESTS
     assert {violation.text.partition(" is ")[0] for violation in judge(record)} == {f"group {PULLED}"}

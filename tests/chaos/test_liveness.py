@@ -9,7 +9,7 @@ from tests.chaos.liveness import LIVE_ORDERED_S, Standing, Standstill, Waiting
 from tests.chaos.sample import sample
 
 
-def test_what_stays_as_it_is_stands_from_when_it_was_first_seen_so() -> None:
+def test_standstill_is_measured_from_its_first_observation() -> None:
     standing = Standing()
     for now in range(50):
         standing.look([Waiting("queue 0", "offset 3"), Waiting("queue 1", f"offset {now // 10}")], float(now))
@@ -17,7 +17,7 @@ def test_what_stays_as_it_is_stands_from_when_it_was_first_seen_so() -> None:
     assert standing.longest["queue 1"].for_s == 9.0
 
 
-def test_what_was_gone_meanwhile_or_went_on_begins_anew() -> None:
+def test_standstill_restarts_after_progress_or_absence() -> None:
     standing = Standing(late_s_max=60.0)
     standing.look([Waiting("a", "1"), Waiting("b", "1")], 0.0)
     standing.look([Waiting("a", "1")], 30.0)
@@ -27,7 +27,7 @@ def test_what_was_gone_meanwhile_or_went_on_begins_anew() -> None:
     assert standing.over() == []
 
 
-def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> None:
+def test_standstill_excludes_time_while_the_database_is_down_or_the_watch_is_late() -> None:
     standing = Standing(begun=100.0, late_s_max=1.0)
     standing.look([Waiting("a", "1")], 101.0)
     standing.miss(130.0)
@@ -36,7 +36,7 @@ def test_no_time_counts_in_which_the_database_is_away_or_the_watch_is_late() -> 
     assert standing.worst() == [Standstill("a at 1", 1.0 + 2.0, 50.0)]
 
 
-def test_ordered_topics_have_a_longer_bound_while_there_are_faults() -> None:
+def test_ordered_topics_have_a_longer_bound_during_faults() -> None:
     standing = Standing()
     for now in range(130):
         standing.look(
@@ -54,7 +54,7 @@ def test_ordered_topics_have_the_usual_bound_after_the_faults() -> None:
     assert standing.over() == [Standstill("ordered at 1", 41.0, 141.0)]
 
 
-def test_a_standstill_is_a_violation() -> None:
+def test_standstill_is_a_violation() -> None:
     record = replace(sample(), stands=[Standstill("retry of offset 3 in queue 0 of t for group g", 61.0, 90.0)])
     assert [(each.invariant, each.text.partition(":")[0]) for each in judge(record)] == [
         ("live", "retry of offset 3 in queue 0 of t for group g stood for 61 s, until second 90 of the run")

@@ -83,7 +83,7 @@ def _is_reset(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("cut", Cut)
-def test_a_healed_link_is_whole_for_new_connections(link: Link, cut: Cut) -> None:
+def test_healed_link_serves_new_connections(link: Link, cut: Cut) -> None:
     with _connect(link) as before:
         assert _says_back(before)
         link.cut(cut)
@@ -92,7 +92,7 @@ def test_a_healed_link_is_whole_for_new_connections(link: Link, cut: Cut) -> Non
             assert _says_back(after)
 
 
-def test_a_reset_closes_all_and_refuses_new_ones(link: Link) -> None:
+def test_reset_closes_all_connections_and_refuses_new_ones(link: Link) -> None:
     with _connect(link) as before:
         assert _says_back(before)
         link.cut(Cut.RESET)
@@ -101,7 +101,7 @@ def test_a_reset_closes_all_and_refuses_new_ones(link: Link) -> None:
             assert _is_reset(refused)
 
 
-def test_what_was_silent_comes_late(link: Link) -> None:
+def test_bytes_delayed_by_a_silent_link_arrive_later(link: Link) -> None:
     with _connect(link) as connection:
         assert _says_back(connection)
         link.cut(Cut.SILENT)
@@ -110,7 +110,7 @@ def test_what_was_silent_comes_late(link: Link) -> None:
         assert connection.recv(1000) == b"late"
 
 
-def test_what_was_lost_never_comes(link: Link) -> None:
+def test_bytes_lost_by_a_link_never_arrive(link: Link) -> None:
     with _connect(link) as connection:
         assert _says_back(connection)
         link.cut(Cut.LOST)
@@ -119,7 +119,7 @@ def test_what_was_lost_never_comes(link: Link) -> None:
         assert _is_reset(connection)
 
 
-def test_requests_arrive_though_replies_are_lost(link: Link) -> None:
+def test_requests_arrive_while_replies_are_lost(link: Link) -> None:
     with _connect(link) as connection:
         assert _says_back(connection)
         link.cut(Cut.REPLIES_LOST)
@@ -128,14 +128,14 @@ def test_requests_arrive_though_replies_are_lost(link: Link) -> None:
         assert _is_reset(connection)
 
 
-def test_one_direction_is_closed(link: Link) -> None:
+def test_link_can_close_one_direction_only(link: Link) -> None:
     with _connect(link) as connection:
         assert _says_back(connection)
         link.cut(Cut.HALF_CLOSED)
         assert connection.recv(1000) == b"bye"
 
 
-def test_a_slow_link_says_everything_in_the_end(link: Link) -> None:
+def test_slow_link_delivers_all_bytes_in_the_end(link: Link) -> None:
     with _connect(link) as connection:
         link.cut(Cut.SLOW)
         connection.sendall(b"slow")

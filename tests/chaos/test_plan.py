@@ -35,7 +35,7 @@ def _done(seed: int, duration_s: float, *, guests: bool = False) -> list[Done]:
 
 @pytest.mark.parametrize("guests", [False, True])
 @pytest.mark.parametrize("duration_s", [12, 60, 120, 300, 330])
-def test_each_plan_holds_enough_faults(duration_s: float, guests: bool) -> None:
+def test_each_plan_has_the_required_faults(duration_s: float, guests: bool) -> None:
     for seed in range(100):
         assert missing(_done(seed, duration_s, guests=guests), 0.0, duration_s, guests=guests) == [], seed
 
@@ -56,7 +56,7 @@ def test_each_service_of_the_chain_is_killed_in_each_minute() -> None:
     assert missing(rest, 0.0, 60, without=[Kind.SERVICE]) == []
 
 
-def test_a_fault_that_is_missing_is_told() -> None:
+def test_missing_fault_is_reported() -> None:
     full = _done(3, 120)
     for kind, word in ((Kind.KILL, "killed"), (Kind.PAUSE, "paused")):
         for broker in range(BROKERS):
@@ -77,7 +77,7 @@ def test_a_fault_that_is_missing_is_told() -> None:
         ]
 
 
-def test_other_faults_are_the_same_when_one_is_left_out() -> None:
+def test_leaving_out_one_fault_kind_keeps_the_others_unchanged() -> None:
     full = faults(5, 120)
     assert faults(5, 120, without=[Kind.CLOCK]) == [each for each in full if each.kind is not Kind.CLOCK] != full
     rest = [each for each in _done(5, 120) if each.fault.kind is not Kind.CLOCK]
@@ -85,7 +85,7 @@ def test_other_faults_are_the_same_when_one_is_left_out() -> None:
     assert missing(rest, 0.0, 120, without=[Kind.CLOCK]) == []
 
 
-def test_in_each_minute_a_standby_is_promoted_that_lacks_something() -> None:
+def test_each_minute_promotes_a_standby_that_lacks_some_transactions() -> None:
     for seed in range(50):
         for minute in range(2):
             promoted = [
@@ -95,10 +95,10 @@ def test_in_each_minute_a_standby_is_promoted_that_lacks_something() -> None:
             assert set(promoted) != {Standby.CLOSE}
 
 
-def test_a_fault_that_comes_much_too_late_does_not_count() -> None:
+def test_fault_started_much_too_late_does_not_count() -> None:
     late = [replace(each, began=each.began + LATE_S_MAX) for each in _done(3, 60)]
     assert "broker 0 was not killed in minute 1" in missing(late, 0.0, 60)
 
 
-def test_a_seed_is_one_plan() -> None:
+def test_same_seed_gives_the_same_plan() -> None:
     assert faults(4711, 300) == faults(4711, 300) != faults(4712, 300)
