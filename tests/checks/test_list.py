@@ -75,18 +75,18 @@ def read(check: Check, name: str, sources: Iterable[str]) -> bool:
                                               or f"else {name})" in source for source in sources)  # fmt: skip
 
 
-def test_each_check_is_read() -> None:
+def test_each_check_is_used() -> None:
     assert [check.name for check in CHECKS if not read(check, NAMES[id(check)], SOURCES.values())] == []
     assert len({check.name for check in CHECKS}) == len({check.alert for check in CHECKS}) == len(CHECKS)
 
 
-def test_a_check_that_nobody_reads_is_found() -> None:
+def test_unused_check_is_found() -> None:
     planted = replace(CUT, name="planted")
     assert not read(planted, "PLANTED", SOURCES.values())
     assert read(planted, "PLANTED", [*SOURCES.values(), "yield PLANTED.found(left=1)"])
 
 
-def test_probes_give_all_fields_of_the_texts() -> None:
+def test_probes_fill_all_fields_of_the_texts() -> None:
     checks = {NAMES[id(check)]: check for check in CHECKS}
     looked_at = 0
     for path, name, call in CALLS:
@@ -122,11 +122,11 @@ def unread(thresholds: type[Thresholds]) -> set[str]:
     return {each.name for each in settings_of(thresholds)} - asked.names
 
 
-def test_each_threshold_is_read_by_a_condition() -> None:
+def test_each_threshold_is_used_by_a_condition() -> None:
     assert unread(Thresholds) == set()
 
 
-def test_a_threshold_that_no_condition_reads_is_found() -> None:
+def test_unused_threshold_is_found() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Planted(Thresholds):
         planted_s: float = setting(1.0, "Nothing reads this.", least=0)
@@ -182,7 +182,7 @@ def test_an_alert_of_brokers_fires_and_is_resolved(check: Check) -> None:
     [check for check in RULES if isinstance(check.condition, LevelCondition | ShareCondition)],
     ids=lambda check: check.name,
 )
-def test_doctor_and_the_overview_find_what_figures_show(check: Check) -> None:
+def test_doctor_and_overview_find_problems_shown_by_metrics(check: Check) -> None:
     _, fires, quiet = FIRES[check.alert]
     wrong, well = (samples(check, values, History()) for values in (fires, quiet))
     assert [found.check for found in shown(wrong)] == [check]
@@ -201,7 +201,7 @@ def test_doctor_and_the_overview_find_what_figures_show(check: Check) -> None:
         assert [each.finding.check for each in overview.findings(snapshot) if each.finding.check is check] == expected
 
 
-def test_counters_are_not_compared_with_before_by_who_looks_once() -> None:
+def test_single_evaluation_does_not_report_counter_rises() -> None:
     for check in (each for each in RULES if isinstance(each.condition, RiseCondition)):
         assert list(findings_in(samples(check, FIRES[check.alert][1], History()))) == []
 
@@ -266,7 +266,7 @@ WRONG: list[tuple[Check, Probe[database.ProbedDatabase], list[object]]] = [
 
 
 @pytest.mark.parametrize(("check", "probe", "rows"), WRONG, ids=lambda value: getattr(value, "name", ""))
-def test_a_probe_of_the_database_finds_its_check_and_nothing_where_all_is_well(
+def test_database_probe_reports_its_check_only_if_there_is_a_problem(
     check: Check, probe: Probe[database.ProbedDatabase], rows: list[object]
 ) -> None:
     found = list(probe(Rows(*rows)))
