@@ -29,7 +29,7 @@ def alerts(shown: Shown) -> None:
     )
 
 
-def test_alerts_are_silenced_and_told_again_in_the_browser(client: httpx2.Client, shown: Shown, look: Look) -> None:
+def test_alerts_are_silenced_and_unsilenced_in_the_browser(client: httpx2.Client, shown: Shown, look: Look) -> None:
     seen = look("/notify/alerts")
     expect(seen.locator("[id^=alert-]")).to_have_count(3)
     expect(seen.locator("[id^=over-]")).to_contain_text(["summary of there"])
@@ -61,7 +61,7 @@ def test_alerts_are_silenced_and_told_again_in_the_browser(client: httpx2.Client
     assert "hx-post" not in ended
 
 
-def test_a_silence_says_what_it_fits_and_what_is_wrong_with_it(client: httpx2.Client) -> None:
+def test_silence_dialog_shows_matching_alerts_and_input_errors(client: httpx2.Client) -> None:
     text = page(client, "/alerts")
     assert str(escape(f"look at {HOSTILE}")) in text
     assert "brokers&#39; logs only" in text

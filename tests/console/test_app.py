@@ -56,7 +56,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
     ("variable", "brokers"),
     [("a:1,b:1;c:1", ("a:1,b:1", "c:1")), ("a:7700, b:7700; c:7700", ("a:7700, b:7700", " c:7700"))],
 )
-def test_the_variable_names_brokers_of_several_databases(
+def test_environment_variable_names_brokers_of_several_databases(
     variable: str, brokers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TXMSG_BROKERS", variable)
@@ -66,7 +66,7 @@ def test_the_variable_names_brokers_of_several_databases(
 # ---- texts
 
 
-def test_both_languages_have_the_same_texts_with_the_same_gaps() -> None:
+def test_both_languages_have_the_same_texts_with_the_same_placeholders() -> None:
     english, chinese = texts("en"), texts("zh")
     assert english.keys() == chinese.keys()
 
@@ -77,7 +77,7 @@ def test_both_languages_have_the_same_texts_with_the_same_gaps() -> None:
     assert all(text.strip() for text in (*english.values(), *chinese.values()))
 
 
-def test_built_in_alerts_speak_the_language_of_the_page_and_own_rules_their_own() -> None:
+def test_built_in_alerts_are_translated_and_custom_rules_are_not() -> None:
     english = {check.name: check for check in CHECKS}
     words_of = chinese()
     assert {check.name for check in (*RULES, RULE_FAILED)} <= words_of.keys() <= english.keys()
@@ -106,7 +106,7 @@ def test_built_in_alerts_speak_the_language_of_the_page_and_own_rules_their_own(
     assert (summary_of(own, "zh"), action_of(own, "zh")) == (alert.summary, "see")
 
 
-def test_every_text_that_templates_and_pages_name_is_there() -> None:
+def test_every_text_used_by_templates_and_pages_exists() -> None:
     code = [path.read_text() for path in (_PACKAGE / "pages").glob("*.py")]
     named = {
         key for text in (*_TEMPLATES.values(), *code) for key in re.findall(r"""\bt\(["']([\w.]+)["'][,)]""", text)
@@ -126,11 +126,11 @@ def test_every_text_that_templates_and_pages_name_is_there() -> None:
         ("zh", "zh"),
     ],
 )
-def test_the_language_is_what_the_browser_prefers_of_both(accepted: str, language: str) -> None:
+def test_language_is_the_preferred_one_of_the_browser(accepted: str, language: str) -> None:
     assert language_of(accepted) == language
 
 
-def test_a_word_of_a_newer_broker_is_shown_as_it_is() -> None:
+def test_unknown_word_of_a_newer_broker_is_shown_untranslated() -> None:
     renderer = all_renderers()["zh"]
     assert renderer.word("messages.state_", "rolled back") == texts("zh")["messages.state_rolled_back"]
     assert renderer.word("messages.state_", "frozen") == "frozen"
@@ -139,13 +139,13 @@ def test_a_word_of_a_newer_broker_is_shown_as_it_is() -> None:
 # ---- templates
 
 
-def test_templates_have_no_script_no_style_and_nothing_unescaped() -> None:
+def test_templates_have_no_scripts_styles_or_unescaped_values() -> None:
     for name, text in _TEMPLATES.items():
         assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=|javascript:|hx-on|\|\s*safe\b", text), name
         assert not re.search(r'(?:src|href)="https?:', text), name
 
 
-def test_a_form_posts_the_very_text_that_it_was_given() -> None:
+def test_form_posts_exactly_the_given_text() -> None:
     typed = 'a\u202eb\u3000c\u200d"<\t\r\n'
     fields = [
         Field(name="key", kind="hidden", value=typed),
@@ -161,13 +161,13 @@ def test_a_form_posts_the_very_text_that_it_was_given() -> None:
     assert "a\\u202eb" in page  # but people see it
 
 
-def test_every_value_of_a_field_is_as_typed() -> None:
+def test_every_field_value_is_rendered_as_typed() -> None:
     found = re.findall(r'<(?:input|option|button)[^>]* value="{{ ([^}]*) }}"', "".join(_TEMPLATES.values()))
     assert len(found) > 8
     assert [each for each in found if not each.endswith("|as_typed")] == []
 
 
-def test_what_others_have_made_is_as_npm_has_it() -> None:
+def test_vendored_scripts_equal_their_npm_releases() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (_PACKAGE / "assets").glob("*/*.js")}
     assert found == {
         "htmx.min.js": "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717",
@@ -181,7 +181,7 @@ def test_what_others_have_made_is_as_npm_has_it() -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7790", "[::]:7790", "10.0.0.1:7790", "example.org:7790"])
-def test_elsewhere_it_listens_with_tls_only(listen: str) -> None:
+def test_listening_beyond_localhost_requires_tls(listen: str) -> None:
     with pytest.raises(MisuseError, match=r"could be read on their way: give --tls-cert .*ssh -L"):
         ConsoleConfig(databases={}, listen=listen)
     assert not ConsoleConfig(databases={}, listen=listen, insecure=True).asks_everybody
@@ -190,7 +190,7 @@ def test_elsewhere_it_listens_with_tls_only(listen: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:7790", "127.0.0.1.evil.example", "127.0.0.1:80.evil.example"]
 )
-async def test_a_foreign_host_reads_nothing(client: httpx2.AsyncClient, host: str) -> None:
+async def test_request_with_a_foreign_host_header_reads_nothing(client: httpx2.AsyncClient, host: str) -> None:
     answer = await client.get("/notify", headers={"Host": host})
     assert answer.status_code == 421
     assert "notify" not in answer.text
@@ -209,13 +209,15 @@ async def test_a_foreign_host_reads_nothing(client: httpx2.AsyncClient, host: st
     ],
 )
 @pytest.mark.parametrize("path", ["/notify/brokers/b/drain", "/preferences", "/operations/1/stop"])
-async def test_a_foreign_page_changes_nothing(client: httpx2.AsyncClient, headers: dict[str, str], path: str) -> None:
+async def test_cross_site_request_changes_nothing(
+    client: httpx2.AsyncClient, headers: dict[str, str], path: str
+) -> None:
     answer = await client.post(path, headers=headers, data={"theme": "dark"})
     assert answer.status_code == 403
     assert "set-cookie" not in answer.headers
 
 
-async def test_foreign_pages_may_link_here_but_load_nothing(client: httpx2.AsyncClient) -> None:
+async def test_other_sites_can_link_to_pages_but_not_load_them(client: httpx2.AsyncClient) -> None:
     foreign = {"Sec-Fetch-Site": "cross-site"}
     assert (await client.get("/notify", headers=foreign | {"Sec-Fetch-Mode": "no-cors"})).status_code == 403
     assert (await client.get("/notify", headers=foreign | {"Sec-Fetch-Mode": "navigate"})).status_code == 503
@@ -231,7 +233,7 @@ async def test_every_answer_forbids_foreign_scripts_and_frames(client: httpx2.As
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_every_action_is_refused_unless_posted_from_here() -> None:
+def test_every_action_requires_a_same_origin_post() -> None:
     assert ACTIONS
     assert not {action.path for action in ACTIONS} & {view.path for view in VIEWS}
 
@@ -265,7 +267,7 @@ async def test_an_action_says_what_failed(client: httpx2.AsyncClient) -> None:
         ("settings/broker.x/rollback/1" + "0" * 30, {"version": "1"}),
     ],
 )
-async def test_a_number_that_cannot_be_is_refused_in_the_dialog(
+async def test_invalid_number_is_refused_in_the_dialog(
     client: httpx2.AsyncClient, path: str, typed: dict[str, str]
 ) -> None:
     answer = await client.post(f"/notify/{path}", headers={"Sec-Fetch-Site": "same-origin"}, data=typed)
@@ -273,7 +275,7 @@ async def test_a_number_that_cannot_be_is_refused_in_the_dialog(
     assert "whole number" in answer.text
 
 
-async def test_also_an_answer_to_an_unexpected_failure_has_the_headers(
+async def test_response_to_an_unexpected_error_has_the_security_headers(
     client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -287,7 +289,7 @@ async def test_also_an_answer_to_an_unexpected_failure_has_the_headers(
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-async def test_an_action_of_unknown_outcome_is_not_said_to_be_undone(
+async def test_action_of_unknown_outcome_is_not_reported_as_failed(
     client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(*_: object) -> None:
@@ -300,7 +302,7 @@ async def test_an_action_of_unknown_outcome_is_not_said_to_be_undone(
     assert "Nothing was done" not in answer.text
 
 
-async def test_theme_and_language_are_kept_and_lead_back_to_this_console_only(client: httpx2.AsyncClient) -> None:
+async def test_theme_and_language_are_stored_and_redirect_within_this_console_only(client: httpx2.AsyncClient) -> None:
     own = {"Sec-Fetch-Site": "same-origin"}
     answer = await client.post("/preferences", headers=own, data={"language": "zh", "back": "/notify/brokers"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/notify/brokers")
@@ -313,12 +315,12 @@ async def test_theme_and_language_are_kept_and_lead_back_to_this_console_only(cl
         assert answer.headers["location"] == "/"
 
 
-async def test_a_form_that_is_too_large_is_refused(client: httpx2.AsyncClient) -> None:
+async def test_too_large_form_is_refused(client: httpx2.AsyncClient) -> None:
     body = b"x" * (console_app.FORM_SIZE_BYTES_MAX + 1)
     answer = await client.post("/notify/brokers/b/drain", headers={"Sec-Fetch-Site": "same-origin"}, content=body)
     assert answer.status_code == 413
 
 
-async def test_what_is_not_there_is_404(client: httpx2.AsyncClient) -> None:
+async def test_unknown_page_is_404(client: httpx2.AsyncClient) -> None:
     for path in ("/other", "/notify/nothing", "/operations/7"):
         assert (await client.get(path)).status_code == 404

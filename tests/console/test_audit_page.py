@@ -30,7 +30,7 @@ def answer(reply: Any) -> Any:
     return AuditPage(entries=[_ENTRY], next=6) if reply is AuditPage else hostile(reply)
 
 
-async def test_an_entry_says_who_changed_what_and_from_where(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_audit_entry_shows_user_change_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, answer)
     async with answered_console() as found:
         text = (await found.client.get("/notify/audit")).text
@@ -65,7 +65,7 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
     assert "whole number" in wrong.text
 
 
-async def test_without_a_filter_the_history_of_settings_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfiltered_audit_includes_the_history_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_yet(reply: Any) -> Any:
         return made(reply) if reply in {AuditPage, SettingHistory} else hostile(reply)
 

@@ -17,19 +17,19 @@ from txmsg.ops.console.body import HEX_SIZE_BYTES_MAX, SHOWN_SIZE_BYTES_MAX, sho
         (b"[" * 60_000, "text", "[" * 60_000),  # too deep for a parser
     ],
 )
-def test_a_body_is_shown_as_what_it_is(body: bytes, form: str, shown: str) -> None:
+def test_body_is_shown_in_its_detected_format(body: bytes, form: str, shown: str) -> None:
     found = shown_body(body)
     assert (found.form, found.text, found.is_cut, found.size_bytes) == (form, shown, False, len(body))
 
 
-def test_a_body_is_shown_in_the_form_that_is_asked_for_if_it_has_it() -> None:
+def test_body_is_shown_in_the_requested_format_if_possible() -> None:
     assert shown_body(b"{}", "text").text == "{}"
     assert shown_body(b"{}", "hex").text.endswith("{}")
     assert shown_body(b"\xff", "json").form == "hex"
     assert shown_body(b"\xff", "text").text == "\ufffd"
 
 
-def test_of_a_long_body_only_the_beginning_is_shown() -> None:
+def test_long_body_is_truncated() -> None:
     text = shown_body("é".encode() * SHOWN_SIZE_BYTES_MAX)
     assert (text.form, len(text.text), text.is_cut) == ("text", SHOWN_SIZE_BYTES_MAX // 2, True)
     binary = shown_body(b"\xff" * (HEX_SIZE_BYTES_MAX + 1), "hex")

@@ -12,7 +12,7 @@ PHONE, WALL = (390, 844), (1920, 1080)
 expect.set_options(timeout=WAIT_MS)
 
 
-def test_a_broker_that_dies_is_told_with_the_age_of_what_is_shown_and_comes_back(look: Look, shown: Shown) -> None:
+def test_page_reports_a_dead_broker_and_the_age_of_its_data_until_it_returns(look: Look, shown: Shown) -> None:
     page = look("/notify/brokers")
     expect(page.locator(".pill")).to_have_text("Live")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -25,7 +25,7 @@ def test_a_broker_that_dies_is_told_with_the_age_of_what_is_shown_and_comes_back
     expect(page.locator("#away")).to_have_count(0)
 
 
-def test_an_action_says_what_it_will_do_and_tells_what_came_of_it(look: Look, shown: Shown) -> None:
+def test_action_shows_its_effect_before_and_its_result_after(look: Look, shown: Shown) -> None:
     page = look("/notify/brokers")
     page.locator("tbody tr", has_text="active").locator("a").click()
     page.wait_for_url("**/notify/brokers/*")
@@ -41,7 +41,7 @@ def test_an_action_says_what_it_will_do_and_tells_what_came_of_it(look: Look, sh
     expect(page.locator(".badge").first).to_have_text("active")
 
 
-def test_a_setting_is_set_at_the_version_that_was_seen_and_rolled_back(look: Look, shown: Shown) -> None:
+def test_setting_is_changed_at_the_shown_version_and_rolled_back(look: Look, shown: Shown) -> None:
     page = look("/notify/settings/broker.retention_s")
     for value in ("8d", "9d"):
         page.get_by_role("button", name="Set…", exact=True).click()
@@ -65,7 +65,7 @@ def test_a_setting_is_set_at_the_version_that_was_seen_and_rolled_back(look: Loo
     expect(page.locator("tbody tr").first).to_contain_text("set at run time")
 
 
-def test_hostile_names_are_text(look: Look, shown: Shown) -> None:
+def test_hostile_names_are_rendered_as_text(look: Look, shown: Shown) -> None:
     """Brokers refuse such names; a database that somebody else wrote into may have them."""
     hostile = "<img src=x onerror=alert(1)>\u202e'\"{{7*7}}</script>"
     shown.execute(
@@ -78,7 +78,7 @@ def test_hostile_names_are_text(look: Look, shown: Shown) -> None:
     assert page.locator("#live img").count() == 0
 
 
-def test_the_keyboard_leads_everywhere(look: Look) -> None:
+def test_everything_is_reachable_by_keyboard(look: Look) -> None:
     page = look("/notify")
     page.keyboard.press("g")
     page.keyboard.press("b")
@@ -94,7 +94,7 @@ def test_the_keyboard_leads_everywhere(look: Look) -> None:
     expect(page.locator("#help")).to_be_hidden()
 
 
-def test_theme_and_language_are_switched(look: Look) -> None:
+def test_theme_and_language_can_be_switched(look: Look) -> None:
     page = look("/notify/brokers", locale="zh-CN")
     expect(page.locator("h1")).to_have_text("Broker")
     expect(page.locator(".pill")).to_have_text("实时")

@@ -33,7 +33,7 @@ async def database(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DatabaseBro
     await made.close()
 
 
-async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_not_done(
+async def test_timed_out_running_call_has_unknown_outcome_and_queued_call_did_not_run(
     database: DatabaseBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console_calls, "CALL_S_MAX", 0.05)
@@ -53,7 +53,7 @@ async def test_work_that_goes_on_is_of_unknown_outcome_and_work_that_waited_was_
     assert done == ["first", "third"]
 
 
-async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
+async def test_unanswered_call_of_a_thread_has_unknown_outcome(
     database: DatabaseBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(*_: Any) -> None:
@@ -65,7 +65,7 @@ async def test_a_call_of_a_thread_that_is_not_answered_is_of_unknown_outcome(
         await asyncio.to_thread(database.ask_from_thread, ClusterService.show, ShowCluster())
 
 
-async def test_channels_are_bounded_and_those_used_last_are_kept(
+async def test_channels_are_bounded_and_the_most_recently_used_are_kept(
     database: DatabaseBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_open: list[str] = []
@@ -91,7 +91,7 @@ async def test_channels_are_bounded_and_those_used_last_are_kept(
     assert sorted(is_open) == ["a", "c"]
 
 
-async def test_the_certificate_of_the_console_is_no_user_for_who_has_not_logged_in(
+async def test_visitor_without_login_does_not_act_as_the_certificate_of_the_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority(tmp_path)

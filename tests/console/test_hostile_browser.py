@@ -41,7 +41,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert not thread.is_alive()
 
 
-def test_no_script_of_others_runs(browser: Browser, url: str) -> None:
+def test_injected_scripts_do_not_run(browser: Browser, url: str) -> None:
     context = browser.new_context(reduced_motion="reduce", locale="en-GB")
     context.set_default_timeout(WAIT_MS)
     complaints: list[str] = []

@@ -65,7 +65,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
 
 
 @pytest.mark.parametrize("path", VIEW_PATHS)
-async def test_a_page_shows_what_brokers_say_as_text(asked: Asked, path: str) -> None:
+async def test_page_renders_hostile_broker_data_as_text(asked: Asked, path: str) -> None:
     answer = await asked.client.get(address(path), params={"q": HOSTILE, "topic": "", "group": HOSTILE})
     assert answer.status_code in {200, 400}, answer.text
     read = check(answer.text)
@@ -73,7 +73,7 @@ async def test_a_page_shows_what_brokers_say_as_text(asked: Asked, path: str) ->
 
 
 @pytest.mark.parametrize("path", ACTION_PATHS)
-async def test_a_dialog_and_its_outcome_are_text(asked: Asked, path: str) -> None:
+async def test_dialog_and_result_render_hostile_values_as_text(asked: Asked, path: str) -> None:
     for answer in (
         await asked.client.get(address(path), params=FORM),
         await asked.client.post(address(path), data=FORM),
@@ -83,7 +83,7 @@ async def test_a_dialog_and_its_outcome_are_text(asked: Asked, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", [*VIEW_PATHS, *ACTION_PATHS])
-async def test_an_error_is_text(asked: Asked, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_renders_hostile_values_as_text(asked: Asked, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(*_: object) -> None:
         raise MisuseError(HOSTILE)
 
@@ -93,7 +93,9 @@ async def test_an_error_is_text(asked: Asked, path: str, monkeypatch: pytest.Mon
     check(answer.text)
 
 
-async def test_a_body_is_erased_or_the_page_says_why_not(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_is_erased_or_the_page_shows_the_reason_it_was_not(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, form = address("/messages/{id}/erase"), {"topic": "orders"}
     for found, erased, says in ((1, 1, "is erased"), (1, 0, "was erased before"), (0, 0, "has no key for")):
         result = ErasedMessages(id=PARAMETERS["id"], found=found, erased=erased)

@@ -75,7 +75,7 @@ async def log_in(
 
 
 @pytest.mark.parametrize("path", ["/", "/notify", "/notify/topics?q=a&after=b", "/operations/1", "/nowhere"])
-async def test_without_a_session_every_page_leads_to_the_login_and_back(asked: Asked, path: str) -> None:
+async def test_every_page_without_session_redirects_to_the_login_and_back(asked: Asked, path: str) -> None:
     answer = await asked.client.get(path)
     assert answer.status_code == 303
     page = await asked.client.get(answer.headers["location"])
@@ -89,7 +89,7 @@ async def test_without_a_session_every_page_leads_to_the_login_and_back(asked: A
     assert (await asked.client.get(path)).status_code in {302, 400, 404, 503}
 
 
-async def test_only_files_are_open(asked: Asked) -> None:
+async def test_only_static_files_are_served_without_login(asked: Asked) -> None:
     for path in ("/assets/console.css", "/login.css", "/uplot/uPlot.min.css"):
         assert (await asked.client.get(path)).status_code == 200
     for path, headers in (("/notify/topics", {"Accept": "text/event-stream"}), ("/notify", {"HX-Request": "true"})):
@@ -99,7 +99,7 @@ async def test_only_files_are_open(asked: Asked) -> None:
         assert (await asked.client.post(path, headers=OWN)).status_code == 401
 
 
-async def test_what_a_visitor_does_is_asked_with_its_own_token(asked: Asked) -> None:
+async def test_requests_of_a_visitor_use_the_token_of_the_visitor(asked: Asked) -> None:
     await log_in(asked, ANN)
     (session,) = asked.sessions._by_id.values()
     desk = session.at["notify"]
@@ -110,7 +110,7 @@ async def test_what_a_visitor_does_is_asked_with_its_own_token(asked: Asked) -> 
     assert ANN not in page
 
 
-async def test_a_token_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_from_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_TOKEN", "txmsg_of_the_console_itself")
     database = DatabaseBrokers("notify", ["127.0.0.1:1"])
     with pytest.raises(BrokerUnavailable):
@@ -129,7 +129,7 @@ async def test_a_token_of_the_environment_is_not_used(monkeypatch: pytest.Monkey
         (NOBODY_ASKS, 503, "cannot tell who you are"),
     ],
 )
-async def test_who_does_not_get_in_is_told_why(
+async def test_refused_login_shows_the_reason(
     asked: Asked, token: str, status: int, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -142,7 +142,7 @@ async def test_who_does_not_get_in_is_told_why(
     assert (await asked.client.get("/notify")).status_code == 303
 
 
-async def test_the_page_speaks_chinese_and_is_as_dark_as_the_console(asked: Asked) -> None:
+async def test_login_page_has_the_language_and_theme_of_the_console(asked: Asked) -> None:
     asked.client.cookies.set("txmsg-theme", "dark")
     page = (await asked.client.get("/login", headers={"Accept-Language": "zh-CN"})).text
     assert '<html lang="zh" data-theme="dark">' in page
@@ -150,11 +150,11 @@ async def test_the_page_speaks_chinese_and_is_as_dark_as_the_console(asked: Aske
 
 
 @pytest.mark.parametrize("there", ["//evil.example", "https://evil.example", "/\\evil.example", "/login", "x", "/\n"])
-async def test_a_login_leads_to_pages_of_the_console_only(asked: Asked, there: str) -> None:
+async def test_login_redirects_to_pages_of_the_console_only(asked: Asked, there: str) -> None:
     assert (await log_in(asked, ANN, there=there)).headers["location"] == "/"
 
 
-async def test_names_and_addresses_are_text(asked: Asked) -> None:
+async def test_login_page_renders_names_and_addresses_as_text(asked: Asked) -> None:
     hostile = '/"><img src=x onerror=alert(1)>'
     page = await asked.client.get("/login", params={"next": hostile, "place": hostile, "note": hostile})
     assert "<img src=x" not in page.text
@@ -165,7 +165,7 @@ async def test_names_and_addresses_are_text(asked: Asked) -> None:
 # ---- the session
 
 
-async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(asked: Asked) -> None:
+async def test_session_cookie_is_http_only_and_same_site(asked: Asked) -> None:
     cookie = (await log_in(asked, ANN)).headers["set-cookie"]
     assert cookie.startswith("txmsg-session=")
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
@@ -173,7 +173,7 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(ask
     assert "Max-Age" not in cookie
 
 
-async def test_by_https_the_cookie_is_for_this_host_and_https_only() -> None:
+async def test_session_cookie_over_https_is_secure_and_bound_to_the_host() -> None:
     async with asked_console(console_of("notify"), origin="https://console.example:7790", is_local=False) as asked:
         cookie = (await log_in(asked, ANN)).headers["set-cookie"]
         assert cookie.startswith("__Host-txmsg-session=")
@@ -182,7 +182,7 @@ async def test_by_https_the_cookie_is_for_this_host_and_https_only() -> None:
         assert (await asked.client.get("/nowhere")).status_code == 404
 
 
-async def test_a_login_has_a_new_id_and_the_old_one_is_worth_nothing(asked: Asked) -> None:
+async def test_login_creates_a_new_session_id_and_invalidates_the_old_one(asked: Asked) -> None:
     asked.client.cookies.set("txmsg-session", "chosen-by-a-stranger")
     answer = await log_in(asked, ANN)
     first = answer.cookies["txmsg-session"]
@@ -212,7 +212,7 @@ async def test_logging_out_ends_the_session_and_its_connections(asked: Asked) ->
     assert (await asked.client.get("/notify")).status_code == 303
 
 
-async def test_a_session_ends_when_it_is_idle_and_when_it_is_old(asked: Asked, clock: Clock) -> None:
+async def test_session_ends_after_idle_time_and_after_maximum_age(asked: Asked, clock: Clock) -> None:
     for step_s, limit_s in ((IDLE_S + 1, IDLE_S + 1), (IDLE_S / 2, AGE_S_MAX + 1)):
         await log_in(asked, ANN)
         begun, last = clock.now, 200
@@ -236,7 +236,7 @@ async def test_a_stream_of_events_does_not_keep_a_session_from_being_idle(asked:
     assert session.used_at == clock.now
 
 
-async def test_a_user_who_logs_in_often_ends_its_own_sessions_only(asked: Asked, clock: Clock) -> None:
+async def test_frequent_logins_of_a_user_end_only_its_own_sessions(asked: Asked, clock: Clock) -> None:
     other = (await log_in(asked, BOB)).cookies["txmsg-session"]
     asked.client.cookies.clear()
     first = (await log_in(asked, ANN)).cookies["txmsg-session"]
@@ -250,7 +250,7 @@ async def test_a_user_who_logs_in_often_ends_its_own_sessions_only(asked: Asked,
     await until_async(lambda: len(asked.desks._signed_in) == SESSIONS_OF_USER_MAX + 1)
 
 
-def test_sessions_are_bounded_and_those_of_administrators_end_last() -> None:
+def test_sessions_are_bounded_and_administrators_lose_theirs_last() -> None:
     now = 0.0
     sessions = LoginSessions[str](lambda: now, user_of=str, is_admin=lambda user: user == "ops")
     first = [sessions.begin("", user, None) for user in ("ops", "ann", "ann")]
@@ -271,7 +271,7 @@ async def test_a_token_that_is_revoked_ends_the_login(asked: Asked) -> None:
     assert not session.at
 
 
-async def test_each_database_has_a_login_of_its_own(clock: Clock) -> None:
+async def test_each_database_has_its_own_login(clock: Clock) -> None:
     async with asked_console(console_of("orders", "trades"), clock=clock) as asked:
         page = (await asked.client.get("/login", params={"place": "trades"})).text
         assert '<option selected value="trades">' in page
@@ -284,7 +284,7 @@ async def test_each_database_has_a_login_of_its_own(clock: Clock) -> None:
             assert f"<strong>{name}</strong>" in (await asked.client.get(f"/{place}")).text
 
 
-async def test_the_gate_asks_for_the_login_of_the_very_database_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_requires_the_login_of_its_own_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def url(_: Request) -> None:
         raise AssertionError("the Host header, which anybody may make up, belongs to it")
 
@@ -297,7 +297,7 @@ async def test_the_gate_asks_for_the_login_of_the_very_database_that_is_shown(mo
         assert (await asked.client.get("/orders/new/topic")).status_code == 200
 
 
-async def test_an_operation_goes_on_with_its_connections_after_the_visitor_has_logged_out(asked: Asked) -> None:
+async def test_operation_keeps_its_connections_after_logout(asked: Asked) -> None:
     await log_in(asked, ANN)
     (session,) = asked.sessions._by_id.values()
     desk = session.at["notify"]
@@ -335,7 +335,7 @@ async def test_an_operation_goes_on_with_its_connections_after_the_visitor_has_l
         await until_async(lambda: desk not in asked.desks._signed_in)
 
 
-async def test_operations_of_others_are_neither_shown_nor_stopped(asked: Asked) -> None:
+async def test_operations_of_other_users_can_be_neither_seen_nor_stopped(asked: Asked) -> None:
     operations = asked.console.operations
     began = operations.start("secret", database="notify", owner="notify/ann", total=1, steps=lambda: iter(()))
     await log_in(asked, BOB)
@@ -350,7 +350,7 @@ async def test_operations_of_others_are_neither_shown_nor_stopped(asked: Asked) 
 # ---- strangers
 
 
-async def test_logins_that_fail_are_slowed_and_a_good_one_is_not(
+async def test_failed_logins_are_slowed_down_and_successful_ones_are_not(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("_DELAY_S", "DELAY_S_MAX"):
@@ -381,7 +381,7 @@ def test_a_network_of_ipv6_counts_as_one_address(address: str, network: str) -> 
     assert network_of(address) == network
 
 
-async def test_every_form_needs_the_token_of_its_session(asked: Asked) -> None:
+async def test_every_form_requires_the_csrf_token_of_its_session(asked: Asked) -> None:
     before = csrf_in((await asked.client.get("/login")).text)
     assert (await log_in(asked, ANN, csrf="")).status_code == 403
     await log_in(asked, ANN, csrf=before)
@@ -397,7 +397,7 @@ async def test_every_form_needs_the_token_of_its_session(asked: Asked) -> None:
         assert (await asked.client.post(path, headers=OWN | {"X-Txmsg-Csrf": mine})).status_code != 403, path
 
 
-async def test_a_link_from_elsewhere_finds_the_session_that_its_request_did_not_bring(asked: Asked) -> None:
+async def test_link_from_another_site_finds_the_session_by_a_redirect(asked: Asked) -> None:
     """Browsers keep a SameSite=Strict cookie back from a link of another site, not from what its answer leads to."""
     await log_in(asked, ANN)
     cookie = asked.client.cookies["txmsg-session"]

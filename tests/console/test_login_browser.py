@@ -86,7 +86,7 @@ def log_in(page: Page, token: str) -> None:
     page.keyboard.press("Enter")
 
 
-def test_an_admin_logs_in_works_and_logs_out(guarded: Guarded, page: Page) -> None:
+def test_admin_can_log_in_work_and_log_out(guarded: Guarded, page: Page) -> None:
     token = guarded.user("create", "ann", "--role", "admin")["token"]
     page.goto(f"{guarded.url}/notify/topics")
     expect(page.get_by_label("Token")).to_be_focused()
@@ -115,7 +115,7 @@ def test_an_admin_logs_in_works_and_logs_out(guarded: Guarded, page: Page) -> No
     assert token not in guarded.console.log.read_text() + guarded.broker.log.read_text()
 
 
-def test_brokers_decide_what_a_visitor_may_do_and_the_page_says_so(guarded: Guarded, page: Page) -> None:
+def test_page_shows_the_permission_that_brokers_deny(guarded: Guarded, page: Page) -> None:
     page.goto(f"{guarded.url}/notify/brokers")
     log_in(page, guarded.user("create", "bob")["token"])
     expect(page.locator(".who")).to_contain_text("bob")
@@ -128,7 +128,7 @@ def test_brokers_decide_what_a_visitor_may_do_and_the_page_says_so(guarded: Guar
     expect(page.locator("body")).to_contain_text("user bob may not")
 
 
-def test_a_revoked_token_leads_back_to_the_login(guarded: Guarded, page: Page) -> None:
+def test_revoked_token_redirects_to_the_login(guarded: Guarded, page: Page) -> None:
     page.goto(f"{guarded.url}/notify/brokers")
     log_in(page, guarded.user("create", "carl", "--role", "admin")["token"])
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -136,7 +136,7 @@ def test_a_revoked_token_leads_back_to_the_login(guarded: Guarded, page: Page) -
     expect(page.get_by_label("Token")).to_be_visible()  # without a click
 
 
-def test_hostile_text_is_text_on_the_login_page(guarded: Guarded, page: Page) -> None:
+def test_login_page_renders_hostile_text_as_text(guarded: Guarded, page: Page) -> None:
     for values in ({"next": HOSTILE}, {"place": HOSTILE}, {"note": HOSTILE}, {"next": f"/notify/topics?q={HOSTILE}"}):
         page.goto(f"{guarded.url}/login?{urlencode(values)}")
         log_in(page, HOSTILE)

@@ -31,7 +31,7 @@ def topics(log: LogAccess) -> int:
     return len(log.topics())
 
 
-async def test_a_log_in_a_directory_is_for_everybody_or_for_admins(tmp_path: Path) -> None:
+async def test_log_in_a_directory_is_open_to_all_without_login_and_else_to_admins(tmp_path: Path) -> None:
     LocalLog(tmp_path / "log", append=True).close()
     log = NamedLog("trades", str(tmp_path / "log"))
     assert await log.run(desk(None), topics) == 0  # brokers ask nobody for a token
@@ -44,7 +44,7 @@ async def test_a_log_in_a_directory_is_for_everybody_or_for_admins(tmp_path: Pat
     log.close()
 
 
-async def test_a_server_is_shown_the_token_of_the_visitor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_log_server_gets_the_token_of_the_visitor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     LocalLog(tmp_path, append=True).close()
     given: dict[str, Any] = {}
 
@@ -68,7 +68,7 @@ def test_a_log_belongs_to_one_database() -> None:
             _logs((text,), ["orders", "trades"])
 
 
-async def test_users_of_another_database_reach_no_log_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_users_of_another_database_cannot_read_logs_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_log(*_: Any, token: str, **__: Any) -> LogAccess:
         tokens.append(token)
         raise BrokerUnavailable("it is away")

@@ -33,7 +33,7 @@ def dialog(client: httpx2.Client, path: str, **query: str) -> str:
     return text
 
 
-def test_of_many_groups_a_topic_shows_those_furthest_behind(client: httpx2.Client, shown: Shown) -> None:
+def test_topic_page_shows_the_groups_with_the_greatest_lag(client: httpx2.Client, shown: Shown) -> None:
     with Producer(shown.broker.address, group="many") as producer:
         producer.send_many([Message("page.many", b"x", key="k", ordering_key="k") for _ in range(50)])
     shown.execute("insert into txmsg.consumer_group (name) select 'many-' || n from generate_series(1, 120) n")
@@ -97,7 +97,7 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     assert "is not a number" in client.post("/new/topic", data={"topic": "x", "queues": "many"}).text
 
 
-def test_a_group_is_sought_stopped_and_started(client: httpx2.Client, shown: Shown) -> None:
+def test_group_can_be_sought_stopped_and_started(client: httpx2.Client, shown: Shown) -> None:
     processed(shown.broker, *(Message("page.read", b"%d" % n) for n in range(6)), group="page-readers")
     with collecting(shown.broker.address, "page.read", group="page-readers"):
         text = until(lambda: found if "No member" not in (found := page(client, "/groups/page-readers")) else None)
@@ -151,7 +151,7 @@ def test_retries_are_listed_delivered_now_and_skipped(client: httpx2.Client, sho
     assert "of 2" in client.post("/groups/retriers/retry", data={}).text  # an operation, with progress
 
 
-def test_dead_letters_are_filtered_looked_at_and_redriven_in_the_browser(
+def test_dead_letters_are_filtered_shown_and_redriven_in_the_browser(
     client: httpx2.Client, shown: Shown, look: Look
 ) -> None:
     body = b'{"sign": "<img src=x>"}'
@@ -188,7 +188,7 @@ def test_dead_letters_are_filtered_looked_at_and_redriven_in_the_browser(
     assert [letter["id"] for letter in left["dead_letters"]] == [sent[2]]
 
 
-def test_a_transaction_in_doubt_is_decided_in_the_browser_with_a_reason(
+def test_parked_transaction_is_resolved_in_the_browser_with_a_reason(
     client: httpx2.Client, shown: Shown, look: Look
 ) -> None:
     body = f'{{"text": "{HOSTILE}"}}'.encode()
@@ -222,7 +222,7 @@ def test_a_transaction_in_doubt_is_decided_in_the_browser_with_a_reason(
     assert "the row is there" in shown.broker.log.read_text()
 
 
-def test_a_message_is_found_by_key_and_its_life_and_body_are_shown(client: httpx2.Client, shown: Shown) -> None:
+def test_message_is_found_by_key_and_its_history_and_body_are_shown(client: httpx2.Client, shown: Shown) -> None:
     with Producer(shown.broker.address, group="shop") as producer:
         sent = producer.send(Message("page.found", b"\xff\x00", key=HOSTILE, headers={"trace": HOSTILE}))
     assert "Type the id of a message" in page(client, "/messages")

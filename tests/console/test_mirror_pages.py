@@ -23,9 +23,7 @@ def facts(text: str) -> dict[str, str]:
     return {name: value.split(">", 1)[1] for name, value in pairs}
 
 
-def test_a_mirror_is_shown_with_how_far_it_is_behind_and_why_a_queue_has_stopped(
-    client: httpx2.Client, shown: Shown
-) -> None:
+def test_mirror_page_shows_lag_and_reason_of_a_stopped_queue(client: httpx2.Client, shown: Shown) -> None:
     assert "This database is not mirrored." in page(client, "/mirrors")
     shown.execute(
         "with t as (insert into txmsg.topic (name, queue_count, ordered_queues) values ('mirrored', 2, 2) returning id)"
@@ -53,9 +51,7 @@ def test_a_mirror_is_shown_with_how_far_it_is_behind_and_why_a_queue_has_stopped
     assert str(escape(HOSTILE)) in rows[0]
 
 
-def test_a_log_is_shown_with_its_topics_and_groups_and_a_group_is_sought_in_the_browser(
-    client: httpx2.Client, shown: Shown, look: Look
-) -> None:
+def test_log_page_shows_topics_and_groups_and_seeks_a_group(client: httpx2.Client, shown: Shown, look: Look) -> None:
     with open_log(shown.log, append=True) as log:
         log.append([batch("trade", queue, 0, 5) for queue in range(2)])
         log.set_topic("trade", TopicSettings(retention_s=7200.0))
@@ -97,9 +93,7 @@ def test_a_log_is_shown_with_its_topics_and_groups_and_a_group_is_sought_in_the_
     assert "This console shows no log other" in client.get("/logs/other").text
 
 
-def test_what_was_typed_as_how_long_ago_is_a_time_from_when_it_is_confirmed(
-    client: httpx2.Client, shown: Shown
-) -> None:
+def test_relative_time_becomes_absolute_in_the_confirmation(client: httpx2.Client, shown: Shown) -> None:
     with open_log(shown.log, append=True) as log:
         log.append([batch("late", 0, 0, 5)])
         member = log.join("late", ["late"])

@@ -44,7 +44,9 @@ def offers(html: str) -> list[str]:
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=ACTION_PATHS)
-async def test_an_action_names_the_method_that_it_calls(action: ConsoleAction, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_action_names_the_rpc_method_that_it_calls(
+    action: ConsoleAction, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = answering(monkeypatch)
     async with answered_console() as found:
         await found.client.get(address(action.path), params=FORM)
@@ -58,7 +60,7 @@ async def test_an_action_names_the_method_that_it_calls(action: ConsoleAction, m
 
 
 @pytest.mark.parametrize("path", ["topics", "groups", "halves", "dead_letters", "brokers", "settings", "alerts"])
-async def test_a_page_offers_to_each_what_it_may_do(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_offers_only_permitted_actions(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch)
     pages = {
         "topics": "/topics/{topic}",
@@ -83,7 +85,7 @@ async def test_a_page_offers_to_each_what_it_may_do(path: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("action", _OF_BROKERS, ids=[action.path for action in _OF_BROKERS])
-async def test_a_dialog_asks_nobody_who_may_not(action: ConsoleAction, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dialog_shows_no_form_without_permission(action: ConsoleAction, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch)
     (need,) = (need for need in PERMISSIONS[action.method] if not (need.optional or need.when))
     name = PARAMETERS.get(need.right.kind, "")
@@ -100,7 +102,7 @@ async def test_a_dialog_asks_nobody_who_may_not(action: ConsoleAction, monkeypat
         assert "user ann may not" not in (await found.client.get(address(action.path), params=FORM)).text
 
 
-async def test_whoever_may_make_some_topics_is_offered_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_creation_is_offered_with_permission_for_some_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch)
     some = Rule("ann", Action.ADMINISTER, ResourceKind.TOPIC, "ann.*")
     for who, offered in ((ann(), []), (ann(some), ["/notify/new/topic"])):
@@ -108,7 +110,7 @@ async def test_whoever_may_make_some_topics_is_offered_to(monkeypatch: pytest.Mo
             assert offers((await found.client.get("/notify/topics")).text) == offered
 
 
-async def test_rights_are_those_of_the_last_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_uses_the_permissions_of_the_last_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Rule("ann", Action.ADMINISTER, ResourceKind.TOPIC, "orders")
 
     async def ask(*_: object) -> Told:

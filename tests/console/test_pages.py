@@ -8,7 +8,7 @@ from txmsg.ops.console.pages import groups
 _NAME = "txmsg_group_processed_messages_total"
 
 
-async def test_a_group_that_figures_do_not_name_has_no_rate() -> None:
+async def test_group_without_metrics_has_no_rate() -> None:
     rates = {("idle", "t"): 0.0, ("busy", "t"): 5.0, ("busy", "u"): 1.0, ("(other)", "(other)"): 100.0}
     desk = desk_of(rates={(_NAME, labels): rate for labels, rate in rates.items()})
 

@@ -18,7 +18,9 @@ STRANGERS = 100
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"POST /login HTTP/1.1\r\n"])
-def test_unfinished_heads_shut_nobody_out_of_a_console(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_requests_do_not_block_others_from_the_console(
+    first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "CONNECTIONS_MAX", 16)
     config = ConsoleConfig(databases={"notify": ["127.0.0.1:1"]}, listen="127.0.0.1:0")
     console = served_in_thread(lambda on_ready, stop: serve(config, on_ready, stop), thread_name="console")

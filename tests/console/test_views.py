@@ -28,7 +28,7 @@ def _render(_: ViewResult) -> str:
     return "x"
 
 
-async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(
+async def test_event_stream_sends_keepalives_while_data_is_awaited(
     look: PageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
@@ -51,7 +51,7 @@ async def test_a_page_hears_of_the_server_while_it_waits_and_while_it_is_read(
         assert [event async for event in events] == []
 
 
-async def test_a_stream_ends_when_its_visitor_has_logged_out(
+async def test_event_stream_ends_when_its_visitor_logs_out(
     look: PageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
@@ -69,7 +69,7 @@ async def test_a_stream_ends_when_its_visitor_has_logged_out(
         assert len([event async for event in events]) <= 3
 
 
-async def test_visitors_with_other_rights_share_nothing(look: PageContext) -> None:
+async def test_visitors_with_different_permissions_share_no_data(look: PageContext) -> None:
     reads = 0
 
     async def read(_: PageContext) -> Mapping[str, Any]:
@@ -87,7 +87,7 @@ async def test_visitors_with_other_rights_share_nothing(look: PageContext) -> No
     assert reads == 2
 
 
-def test_one_user_leaves_streams_to_others_and_administrators_have_a_reserve() -> None:
+def test_event_streams_are_limited_per_user_and_some_are_reserved_for_administrators() -> None:
     live = LiveParts()
 
     def open_streams(user: str) -> int:

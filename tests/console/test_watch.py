@@ -48,7 +48,7 @@ class _Brokers(DatabaseBrokers):
         )
 
 
-async def test_figures_that_a_busy_broker_tells_again_are_no_rate_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repeated_metrics_of_a_busy_broker_keep_the_last_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     at = 1000.0
     monkeypatch.setattr(console_watch, "time", SimpleNamespace(monotonic=lambda: at, time=time.time))
     brokers = _Brokers()
@@ -62,7 +62,7 @@ async def test_figures_that_a_busy_broker_tells_again_are_no_rate_of_0(monkeypat
     assert rates == [None, None, 10.0, 10.0, 10.0]
 
 
-async def test_what_no_broker_has_read_yet_is_not_shown_as_0() -> None:
+async def test_metrics_not_read_yet_are_not_shown_as_0() -> None:
     brokers = _Brokers()
     watch = DatabasePoller(brokers)
     brokers.has_read = False
@@ -73,7 +73,7 @@ async def test_what_no_broker_has_read_yet_is_not_shown_as_0() -> None:
     await brokers.close()
 
 
-async def test_brokers_beyond_those_whose_figures_are_asked_for_are_counted() -> None:
+async def test_brokers_beyond_the_polled_ones_are_counted() -> None:
     brokers = _Brokers()
     brokers.count = 60
     watch = DatabasePoller(brokers)
@@ -82,7 +82,7 @@ async def test_brokers_beyond_those_whose_figures_are_asked_for_are_counted() ->
     await brokers.close()
 
 
-async def test_groups_are_counted_also_beyond_those_that_figures_name() -> None:
+async def test_groups_beyond_those_named_by_metrics_are_counted() -> None:
     lag: Series = {("txmsg_group_lag_messages", pair): 1.0 for pair in (("g", "t"), (OTHER, OTHER))}
     desk = desk_of(rates={})
     counts: list[tuple[Series, str]] = [({}, "1+"), ({("txmsg_groups", ()): 1234.0}, "1,234")]
