@@ -41,7 +41,7 @@ def bodies(row: int, count: int) -> list[bytes]:
 
 
 @KINDS
-async def test_messages_of_a_row_are_handled_one_after_the_other_in_their_order(place: Place, kind: str) -> None:
+async def test_messages_of_an_ordered_queue_are_handled_one_at_a_time_in_order(place: Place, kind: str) -> None:
     seen: dict[str, list[bytes]] = defaultdict(list)
     running: set[str] = set()
     app = place.app()
@@ -69,7 +69,7 @@ async def test_messages_of_a_row_are_handled_one_after_the_other_in_their_order(
     assert seen == {str(row): bodies(row, 30) for row in range(3)}
 
 
-async def test_concurrency_is_how_many_handlers_of_a_subscription_run_side_by_side(place: Place) -> None:
+async def test_concurrency_limits_parallel_handlers_of_a_subscription(place: Place) -> None:
     running: dict[str, int] = defaultdict(int)
     most: dict[str, int] = defaultdict(int)
     both = asyncio.Event()
@@ -98,7 +98,7 @@ async def test_concurrency_is_how_many_handlers_of_a_subscription_run_side_by_si
 # ---- fetched ahead
 
 
-async def test_some_messages_are_fetched_while_handlers_stand_still_and_not_all_of_them(place: Place) -> None:
+async def test_prefetch_is_bounded_while_handlers_are_blocked(place: Place) -> None:
     app, go = place.app(), asyncio.Event()
     running: list[bytes] = []
     passed: list[bytes] = []
@@ -125,9 +125,7 @@ async def test_some_messages_are_fetched_while_handlers_stand_still_and_not_all_
 
 
 @pytest.mark.parametrize("batch", [None, 10])
-async def test_what_no_handler_has_finished_is_delivered_again_at_the_next_start(
-    place: Place, batch: int | None
-) -> None:
+async def test_unfinished_messages_are_redelivered_at_the_next_start(place: Place, batch: int | None) -> None:
     app = place.app(close_timeout_s=0)
     begun, is_first = asyncio.Event(), True
     seen: list[bytes] = []
@@ -152,7 +150,7 @@ async def test_what_no_handler_has_finished_is_delivered_again_at_the_next_start
     assert seen == bodies(0, 10)
 
 
-async def test_what_was_handled_before_a_stop_is_not_delivered_again(place: Place) -> None:
+async def test_messages_handled_before_a_stop_are_not_redelivered(place: Place) -> None:
     app = place.app()
     seen: list[bytes] = []
     app.subscribe("t", source=place.source)(of_kind("def", lambda message: seen.append(message.body)))
@@ -164,9 +162,7 @@ async def test_what_was_handled_before_a_stop_is_not_delivered_again(place: Plac
 
 
 @KINDS
-async def test_message_whose_handler_raises_is_retried_as_its_policy_says_and_is_dead_afterwards(
-    place: Place, kind: str
-) -> None:
+async def test_failing_message_is_retried_by_policy_and_then_becomes_a_dead_letter(place: Place, kind: str) -> None:
     app = place.app()
     seen: list[tuple[bytes, int]] = []
 
@@ -192,7 +188,7 @@ async def test_message_whose_handler_raises_is_retried_as_its_policy_says_and_is
     assert sorted(seen) == sorted([*once, *((b"failing", attempt) for attempt in (1, 2, 3))])
 
 
-async def test_retry_of_one_topic_is_handled_by_the_handler_of_that_topic_in_its_group(place: Place) -> None:
+async def test_retry_is_handled_by_the_handler_of_its_topic(place: Place) -> None:
     app = place.app()
     seen: dict[str, list[int]] = {"t": [], "other": []}
 
@@ -233,7 +229,7 @@ async def test_each_message_of_a_list_has_its_own_result(place: Place) -> None:
 
 
 @KINDS
-async def test_a_stop_waits_for_handlers_that_run(place: Place, kind: str) -> None:
+async def test_stop_waits_for_running_handlers(place: Place, kind: str) -> None:
     app = place.app(close_timeout_s=WAIT_S)
     begun, go = threading.Event(), threading.Event()
     seen: list[bytes] = []
@@ -291,7 +287,7 @@ async def test_stop_cancels_coroutines_after_its_timeout_and_leaves_threads_alon
     await until_async(lambda: ended == ["cancelled", "thread"])
 
 
-async def test_message_of_a_handler_that_cancels_its_own_task_comes_again(place: Place) -> None:
+async def test_message_is_redelivered_if_its_handler_cancels_its_own_task(place: Place) -> None:
     app = place.app()
     seen: list[bytes] = []
 
@@ -312,7 +308,7 @@ async def test_message_of_a_handler_that_cancels_its_own_task_comes_again(place:
     assert seen[0] in seen[1:]
 
 
-async def test_a_group_that_is_paused_gets_nothing_until_it_is_resumed(place: Place) -> None:
+async def test_paused_group_gets_no_messages_until_it_is_resumed(place: Place) -> None:
     app = place.app()
     seen: list[bytes] = []
     app.subscribe("t", source=place.source)(of_kind("async def", lambda message: seen.append(message.body)))
@@ -329,7 +325,7 @@ async def test_a_group_that_is_paused_gets_nothing_until_it_is_resumed(place: Pl
     assert seen == [b"before", b"while"]
 
 
-async def test_calls_of_handlers_are_figures_by_topic(place: Place) -> None:
+async def test_handler_calls_are_counted_by_topic(place: Place) -> None:
     app = place.app()
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -364,7 +360,7 @@ def session() -> Iterator[str]:
         yield value
 
 
-async def test_fields_dependencies_middleware_and_rate_are_those_of_any_subscription(place: Place) -> None:
+async def test_fields_dependencies_middleware_and_rate_work_for_both_sources(place: Place) -> None:
     app = place.app()
     seen: list[Any] = []
 
@@ -396,7 +392,7 @@ async def test_bodies_are_decrypted_for_handlers(place: Place) -> None:
     assert seen == [b"secret"]
 
 
-async def test_a_handler_may_run_in_a_process_of_its_own(place: Place, tmp_path: Path) -> None:
+async def test_handler_can_run_in_its_own_process(place: Place, tmp_path: Path) -> None:
     app = place.app()
     app.subscribe("t", runs_in="processes", concurrency=1, source=place.source)(note_process)
     place.send(str(tmp_path / "pid").encode())
@@ -411,7 +407,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-async def test_every_broadcasting_member_has_each_effect_once(place: Place, engine: Engine) -> None:
+async def test_every_broadcasting_member_applies_each_message_once(place: Place, engine: Engine) -> None:
     apps = [place.app() for _ in range(2)]
     for number, app in enumerate(apps):
 
@@ -439,7 +435,7 @@ def _sees_new(place: Place, apps: list[Any]) -> bool:
 # ---- several topics
 
 
-async def test_topics_of_one_subscription_share_its_concurrency(place: Place) -> None:
+async def test_all_topics_of_a_subscription_share_its_concurrency(place: Place) -> None:
     app = place.app()
     running: list[str] = []
     most: list[int] = []
@@ -464,7 +460,7 @@ async def test_topics_of_one_subscription_share_its_concurrency(place: Place) ->
     assert {topic for _, topic in figures_of(app)["txmsg_handler_seconds"]} == {"t", "u", "v"}
 
 
-async def test_list_of_several_topics_is_handled(place: Place) -> None:
+async def test_batch_with_messages_of_several_topics_is_handled(place: Place) -> None:
     app = place.app()
     seen: list[tuple[str, bytes]] = []
     lists: list[tuple[int, int]] = []
@@ -484,7 +480,7 @@ async def test_list_of_several_topics_is_handled(place: Place) -> None:
         assert {topics for _, topics in lists} == {1}, "a list is of one queue"
 
 
-async def test_body_that_is_not_of_its_topics_type_is_a_dead_letter_at_once(place: Place) -> None:
+async def test_body_of_the_wrong_type_becomes_a_dead_letter_at_once(place: Place) -> None:
     app = place.app()
     seen: list[Opened | Closed] = []
 

@@ -81,7 +81,7 @@ class Reader:
 
 
 @LISTS
-async def test_group_that_one_application_stops_is_stopped_in_all_until_another_starts_it(
+async def test_stopping_a_group_stops_it_in_all_applications_until_it_is_started(
     log: LogAccess, batch: int | None
 ) -> None:
     one, other = Reader(log, batch), Reader(log, batch)
@@ -106,7 +106,7 @@ async def test_group_that_one_application_stops_is_stopped_in_all_until_another_
 
 
 @LISTS
-async def test_application_that_starts_in_a_stopped_group_handles_nothing_until_it_is_started(
+async def test_application_in_a_stopped_group_handles_nothing_until_the_group_starts(
     log: LogAccess, batch: int | None
 ) -> None:
     log.join(GROUP, ["t"]).leave({})
@@ -125,7 +125,7 @@ async def test_application_that_starts_in_a_stopped_group_handles_nothing_until_
     assert reader.count == 2 * QUEUES
 
 
-async def test_stop_lets_the_handler_that_runs_end_and_keeps_the_rest_of_its_messages(log: LogAccess) -> None:
+async def test_stop_lets_the_running_handler_finish_and_keeps_the_remaining_messages(log: LogAccess) -> None:
     send(log, 5)
     reader = Reader(log, concurrency=1)
     async with reader.app:
@@ -152,7 +152,7 @@ async def test_polls_of_a_stopped_group_return_nothing(log: LogAccess) -> None:
 
 
 @LISTS
-async def test_concurrency_of_the_group_bounds_that_of_the_subscription_and_changes_while_handlers_run(
+async def test_group_concurrency_limits_the_subscription_and_can_change_at_runtime(
     log: LogAccess, batch: int | None
 ) -> None:
     log.join(GROUP, ["t"]).leave({})
@@ -177,7 +177,7 @@ async def test_concurrency_of_the_group_bounds_that_of_the_subscription_and_chan
 
 
 @LISTS
-async def test_rate_of_the_group_lets_nothing_more_begin_until_it_is_raised(log: LogAccess, batch: int | None) -> None:
+async def test_group_rate_delays_further_handlers_until_it_is_raised(log: LogAccess, batch: int | None) -> None:
     log.join(GROUP, ["t"]).leave({})
     log.alter_group(GROUP, rate_per_s=0.0001)
     send(log, 6)
@@ -195,7 +195,7 @@ async def test_rate_of_the_group_lets_nothing_more_begin_until_it_is_raised(log:
     assert reader.count == 6 * QUEUES
 
 
-async def test_queue_that_waits_for_the_rate_is_given_to_a_new_member(log: LogAccess) -> None:
+async def test_queue_waiting_for_the_rate_can_be_reassigned_to_a_new_member(log: LogAccess) -> None:
     log.join(GROUP, ["t"]).leave({})
     log.alter_group(GROUP, rate_per_s=0.0001)
     send(log, 3)
@@ -211,7 +211,7 @@ async def test_queue_that_waits_for_the_rate_is_given_to_a_new_member(log: LogAc
     assert one.count + other.count == 3 * QUEUES, "each once"
 
 
-async def test_group_of_a_log_in_kafka_is_not_stopped_in_all_processes() -> None:
+async def test_stopping_a_group_of_a_log_in_kafka_is_refused() -> None:
     with open_log("kafka://127.0.0.1:9", timeout_s=1) as log:
         reader = Reader(log)
         async with reader.app:

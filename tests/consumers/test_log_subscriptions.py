@@ -53,7 +53,7 @@ def several(messages: list[ReceivedMessage]) -> None: ...
         ({"source": "log", "visibility_timeout_s": 3.0}, "visibility_timeout_s"),
     ],
 )
-def test_what_a_source_cannot_do_is_refused_at_the_declaration(options: dict[str, Any], said: str) -> None:
+def test_option_unsupported_by_the_source_is_refused_at_declaration(options: dict[str, Any], said: str) -> None:
     with pytest.raises((TxmsgError, TypeError), match=re.escape(said)):
         Txmsg(group="g").subscribe("t", **options)
 
@@ -61,7 +61,7 @@ def test_what_a_source_cannot_do_is_refused_at_the_declaration(options: dict[str
 @pytest.mark.parametrize(
     "differing", [{"start": Start.latest()}, {"broadcast": "host-1"}, {"zone": "south"}, {"ordered": True}]
 )
-def test_topics_of_a_group_of_the_log_share_its_options(differing: dict[str, Any]) -> None:
+def test_all_topics_of_a_log_group_share_its_options(differing: dict[str, Any]) -> None:
     app = Txmsg(group="g")
     app.subscribe("a", source="log")(one)
     app.subscribe("b", group="other", source="log", **differing)(one)
@@ -81,12 +81,12 @@ async def test_application_without_a_log_is_told_how_to_name_one(monkeypatch: py
         await app.start()
 
 
-def test_what_is_not_a_log_is_refused() -> None:
+def test_invalid_log_argument_is_refused() -> None:
     with pytest.raises(MisuseError, match="log=3 is not a log"):
         Txmsg(log=3)  # type: ignore[arg-type]
 
 
-async def test_the_log_may_be_named_by_the_environment_or_be_open(
+async def test_log_can_be_named_by_the_environment_or_passed_open(
     log_place: OfLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TXMSG_LOG", str(log_place.root))
@@ -100,7 +100,7 @@ async def test_the_log_may_be_named_by_the_environment_or_be_open(
         assert access.topics() == {"t": [0]}, "an open log is left open"
 
 
-async def test_a_log_may_be_at_a_server(tmp_path: Path) -> None:
+async def test_log_can_be_served_by_a_metaq_server(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path / "log", listen="127.0.0.1:0")
     with served(config) as address, open_log(address) as log:
         LogProducer(log).send_many([Message("t", b"x")] * 3)
@@ -119,7 +119,7 @@ def test_asyncapi_says_which_subscriptions_read_the_log() -> None:
     assert titles == ["consumer group g of the log", "consumer group g"]
 
 
-def test_handlers_of_the_log_are_called_without_it() -> None:
+def test_handlers_of_a_log_can_be_tested_without_a_log() -> None:
     app, seen = Txmsg(group="g"), []
 
     @app.subscribe("t", batch=2, source="log")
@@ -138,7 +138,7 @@ def test_handlers_of_the_log_are_called_without_it() -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_queue_goes_on_after_a_failure_unless_it_is_ordered(log_place: OfLog, ordered: bool) -> None:
+async def test_queue_continues_after_a_failure_unless_it_is_ordered(log_place: OfLog, ordered: bool) -> None:
     app = log_place.app()
     seen: list[tuple[bytes, int]] = []
 
@@ -156,9 +156,7 @@ async def test_queue_goes_on_after_a_failure_unless_it_is_ordered(log_place: OfL
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-async def test_a_list_is_of_one_queue_in_order_and_its_next_one_begins_when_it_has_ended(
-    log_place: OfLog, kind: str
-) -> None:
+async def test_batches_of_a_queue_are_in_order_and_handled_one_at_a_time(log_place: OfLog, kind: str) -> None:
     app = log_place.app()
     lists: list[list[int]] = []
     seen: dict[int | None, list[int]] = defaultdict(list)
@@ -189,7 +187,7 @@ async def test_a_list_is_of_one_queue_in_order_and_its_next_one_begins_when_it_h
     assert max(map(len, lists)) == 200
 
 
-async def test_lists_are_full_while_their_queue_has_more(log_place: OfLog) -> None:
+async def test_batches_are_full_while_their_queue_has_more_messages(log_place: OfLog) -> None:
     app = log_place.app()
     lists: list[int] = []
 
@@ -203,7 +201,7 @@ async def test_lists_are_full_while_their_queue_has_more(log_place: OfLog) -> No
     assert lists == [100, 100, 100, 100, 50]
 
 
-async def test_stored_offset_stays_before_a_message_of_a_list_that_was_cancelled(log_place: OfLog) -> None:
+async def test_stored_offset_stays_before_a_cancelled_batch(log_place: OfLog) -> None:
     app = log_place.app()
     begun: list[int] = []
 
@@ -223,7 +221,7 @@ async def test_stored_offset_stays_before_a_message_of_a_list_that_was_cancelled
 
 
 @pytest.mark.parametrize("what", ["pause", "close"])
-async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(log_place: OfLog, what: str) -> None:
+async def test_batches_waiting_for_their_turn_do_not_start_after_pause_or_close(log_place: OfLog, what: str) -> None:
     app, go = log_place.app(), asyncio.Event()
     lists: list[int | None] = []
 
@@ -267,7 +265,7 @@ async def test_lists_that_wait_for_their_turn_do_not_begin_after_pause_or_close(
         ({"rate": 1.0, "concurrency": 1}, 1),
     ],
 )
-async def test_what_waits_for_more_or_for_its_rate_does_not_begin_after_a_pause(
+async def test_batches_waiting_for_more_messages_or_their_rate_do_not_start_after_a_pause(
     log_place: OfLog, options: dict[str, Any], before: int, kind: str
 ) -> None:
     handled: list[tuple[int | None, int]] = []
@@ -315,7 +313,7 @@ async def test_what_waits_for_more_or_for_its_rate_does_not_begin_after_a_pause(
     assert handled == [(offset, 1) for offset in range(4)], "each once"
 
 
-async def test_a_directory_that_is_no_log_is_said_at_the_start_and_hooks_are_left(tmp_path: Path) -> None:
+async def test_directory_without_a_log_fails_the_start_and_shutdown_hooks_run(tmp_path: Path) -> None:
     app, left = Txmsg(log=tmp_path, group="g"), []
     app.subscribe("t", source="log")(one)
     app.on_shutdown(lambda: left.append("left"))
