@@ -68,7 +68,7 @@ def played(shop: Shop, scene: str) -> list[int]:
 
 
 @pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
-def test_messages_share_the_fate_of_transactions_of_each_kind(
+def test_messages_are_committed_or_rolled_back_with_each_kind_of_transaction(
     shop: Shop, database_of_shop: str | None, notify_url: str
 ) -> None:
     orders = played(shop, "all_kinds")
@@ -81,7 +81,9 @@ def test_messages_share_the_fate_of_transactions_of_each_kind(
 
 
 @pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
-def test_what_is_sent_in_a_block_shares_its_fate(shop: Shop, database_of_shop: str | None, notify_url: str) -> None:
+def test_messages_sent_in_an_atomic_block_commit_or_roll_back_with_it(
+    shop: Shop, database_of_shop: str | None, notify_url: str
+) -> None:
     orders = played(shop, "sent_in_blocks")
     aborts = database_of_shop is not None and database_of_shop.startswith("postgresql")
     assert orders == [1, 4, 5, *([] if aborts else [8]), 9, 10, 13]
@@ -91,7 +93,7 @@ def test_what_is_sent_in_a_block_shares_its_fate(shop: Shop, database_of_shop: s
 
 
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
-def test_receiver_of_a_signal_sends_with_the_save(shop: Shop, notify_url: str) -> None:
+def test_message_sent_by_a_signal_receiver_commits_with_the_save(shop: Shop, notify_url: str) -> None:
     played(shop, "signalled")
     with serving(shop):
         until(lambda: half_count(notify_url) == 0)
@@ -102,7 +104,7 @@ def test_receiver_of_a_signal_sends_with_the_save(shop: Shop, notify_url: str) -
 
 @pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
 @pytest.mark.parametrize("scene", [pytest.param("die_before_the_commit", marks=_LONG), "die_after_the_commit"])
-def test_a_process_that_dies_leaves_neither_or_both(shop: Shop, scene: str, notify_url: str) -> None:
+def test_killed_process_leaves_both_row_and_message_or_neither(shop: Shop, scene: str, notify_url: str) -> None:
     shop.python(str(SCENES), scene, ends_with=9)
     assert half_count(notify_url) == 1
     with serving(shop):
@@ -112,7 +114,7 @@ def test_a_process_that_dies_leaves_neither_or_both(shop: Shop, scene: str, noti
 
 @_LONG  # tests/integration/transactional/test_outbox.py has each step
 @pytest.mark.parametrize("database_of_shop", ["sqlite", "postgresql", "mariadb"], indirect=True)
-def test_while_no_broker_answers_messages_are_kept_and_relayed_later(
+def test_messages_are_stored_while_no_broker_answers_and_relayed_later(
     shop: Shop, broker: BrokerProcess, notify_url: str
 ) -> None:
     broker.kill()
@@ -148,7 +150,7 @@ class serving:  # noqa: N801 - it reads as what it does
 
 @_LONG
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
-def test_a_worker_handles_until_it_is_told_to_end(shop: Shop, notify_url: str) -> None:
+def test_worker_handles_messages_until_it_is_stopped(shop: Shop, notify_url: str) -> None:
     assert played(shop, "all_kinds")
     worker = subprocess.Popen(
         [sys.executable, "manage.py", "txmsg_worker", "mailer"],
@@ -191,7 +193,7 @@ def test_supervised_processes_run_the_handlers(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
-def test_handlers_take_models_lists_and_fields(shop: Shop) -> None:
+def test_handlers_accept_models_lists_and_fields(shop: Shop) -> None:
     code = """
 import threading
 import django; django.setup()
@@ -269,7 +271,7 @@ with override_settings(TXMSG={"GROUP": "shop", "BROKERS": "memory:"}):
 
 @_LONG
 @pytest.mark.parametrize("database_of_shop", ["sqlite"], indirect=True)
-def test_wrong_uses_are_named(shop: Shop) -> None:
+def test_misuse_is_reported_with_its_cause(shop: Shop) -> None:
     said = shop.manage("txmsg_worker", "--processes", "two", ends_with=1)
     assert "'two' is not a valid integer range" in said
     shop.manage("migrate", "txmsg", "zero")
@@ -344,7 +346,7 @@ print(Order.objects.count())
 
 
 @pytest.mark.parametrize("database_of_shop", SERVERS_LONG, indirect=True)
-def test_the_tests_of_the_page_pass(
+def test_documented_application_tests_pass(
     postgres: PostgresServer, database_of_shop: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TXMSG_STORAGE", postgres.url("postgres"))

@@ -136,14 +136,14 @@ def in_pairs(steps: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 @ON_SQLITE
-def test_worker_that_skips_what_was_committed_answers_its_checks(world: World) -> None:
+def test_worker_that_skips_committed_messages_answers_their_check_backs(world: World) -> None:
     """It sends nothing, so no message of its own starts the producer."""
     world.killed_at("committed")
     assert world.wrong() == []
 
 
 @pytest.mark.long
-def test_kills_at_every_step_leave_effects_and_messages_once(world: World) -> None:
+def test_kill_at_every_step_leaves_each_effect_and_message_once(world: World) -> None:
     for steps in in_pairs(STEPS):
         world.killed_at(*steps)
     assert world.wrong() == []
@@ -155,6 +155,6 @@ def test_kills_at_every_step_leave_effects_and_messages_once(world: World) -> No
     ("plant", "step", "found"),
     [("inbox", "inside", ["paid", "sent", "fenced"]), ("effects", "half", ["paid"]), ("effects", "inside", ["paid"])],
 )
-def test_second_transaction_is_found(world: World, plant: str, step: str, found: list[str]) -> None:
+def test_planted_second_transaction_is_found(world: World, plant: str, step: str, found: list[str]) -> None:
     world.killed_at(step, plant=plant)
     assert [name for name, _ in world.wrong()] == found

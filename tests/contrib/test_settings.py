@@ -103,7 +103,7 @@ def test_checks_find_each_fault_by_its_id(tmp_path: Path) -> None:
     assert {f"txmsg.{each}" for ids in found.values() for each in ids} == set(FINDINGS)
 
 
-def test_command_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+def test_check_command_reports_faults_with_their_fixes(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "project", "localhost:1")
     assert "no issues" in shop.manage("check")
     settings = shop.directory / "project.py"
@@ -113,5 +113,5 @@ def test_command_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     assert f"HINT: there are {', '.join(OPTIONS)}" in said
 
 
-def test_page_links_the_table_of_settings() -> None:
+def test_page_links_to_the_table_of_settings() -> None:
     assert "../settings.md#txmsg-of-a-django-project" in PAGE.read_text()
