@@ -82,12 +82,12 @@ def with_figures(cluster: ProbedCluster, metric: str, *labels: str, value: float
     return dataclasses.replace(cluster, figures=figures, answers=answers)
 
 
-def test_a_set_that_is_well_has_no_findings(broker: BrokerProcess, cluster: ProbedCluster) -> None:
+def test_healthy_brokers_have_no_findings(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     assert cluster.answers[0].figures is not None
     assert list(brokers.probe_brokers(asker, broker.address)) == []
 
 
-def test_a_broker_that_is_not_there_is_the_only_finding() -> None:
+def test_unreachable_broker_is_the_only_finding() -> None:
     [found] = brokers.probe_brokers(asker, "127.0.0.1:1")
     assert (found.check.name, found.severity) == ("broker-reachable", CRITICAL)
 
@@ -134,7 +134,7 @@ def test_clients_of_another_release_than_the_brokers_are_found(broker: BrokerPro
     )
 
 
-def test_a_broker_whose_clock_is_off_is_found(cluster: ProbedCluster) -> None:
+def test_broker_with_a_wrong_clock_is_found(cluster: ProbedCluster) -> None:
     assert found_by(brokers.broker_clocks, cluster) == []
     [answer] = cluster.answers
     assert answer.figures is not None
@@ -154,7 +154,7 @@ def test_drained_and_dead_brokers_are_found(cluster: ProbedCluster) -> None:
     assert found.what == "1 brokers have died and are not replaced"
 
 
-def test_queues_that_stay_without_a_broker_are_found(cluster: ProbedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_that_remain_without_a_broker_are_found(cluster: ProbedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_by(brokers.undelivered_queues, cluster) == []
     state = dataclasses.replace(cluster.state, queues_unassigned=2)
     in_between = dataclasses.replace(cluster, state=state)
@@ -180,7 +180,7 @@ def test_queues_that_stay_without_a_broker_are_found(cluster: ProbedCluster, mon
         ("txmsg_group_lag_seconds", [OTHER, OTHER], (400, 300), f"group {OTHER} in topic {OTHER} is 6m40s behind"),
     ],
 )  # fmt: skip
-def test_what_alerts_see_in_figures_is_found(
+def test_alert_conditions_on_metrics_are_found(
     metric: str, labels: list[str], values: tuple[float, float], what: str, cluster: ProbedCluster
 ) -> None:
     wrong, quiet = values
@@ -238,7 +238,7 @@ def test_a_group_without_a_consumer_and_its_dead_letters_are_found(
     assert dead.what == "group sms in topic paid has 1 dead letters"
 
 
-def test_a_topic_to_which_nobody_sends_is_found(
+def test_topic_that_never_had_a_message_is_found(
     broker: BrokerProcess, session: Session, cluster: ProbedCluster
 ) -> None:
     assert found_by(brokers.unused_topics, cluster) == []
@@ -261,7 +261,7 @@ def test_a_topic_to_which_nobody_sends_is_found(
 # ---- the command
 
 
-def test_the_command_asks_a_broker_that_the_database_knows(
+def test_command_asks_a_broker_registered_in_the_database(
     broker: BrokerProcess, url: str, cluster: ProbedCluster
 ) -> None:
     assert cluster.state.brokers
@@ -283,7 +283,7 @@ def test_the_command_asks_a_broker_that_the_database_knows(
     assert done.exit_code == int(any(each["severity"] == "problem" for each in found))
 
 
-def test_the_command_says_what_to_do_and_ends_with_1_on_a_problem(tmp_path: Path) -> None:
+def test_command_prints_fixes_and_exits_with_1_on_a_problem(tmp_path: Path) -> None:
     missing = tmp_path / "log"
     done = CliRunner().invoke(main, ["doctor", "--broker", "127.0.0.1:1", "--log", str(missing)])
     assert done.exit_code == 1

@@ -35,7 +35,7 @@ Session = psycopg.Connection[tuple[object, ...]]
 
 
 @pytest.mark.usefixtures("fsync")
-def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_url: str) -> None:
+def test_healthy_database_has_the_only_finding_that_no_broker_runs(notify_url: str) -> None:
     # Not those of the server or the machine, which other tests use meanwhile.
     others = {"connections", "disk-nearly-full", "data-permissions", "failover-slots", "data-checksums"}
     found = {each.check.name: each for each in database.probe_database(notify_url)}
@@ -43,7 +43,7 @@ def test_a_database_that_is_well_has_no_findings_but_that_no_broker_runs(notify_
     assert found["nobody-delivers"].severity is CRITICAL
 
 
-def test_a_server_that_refuses_and_one_that_is_away_need_different_things(notify_url: str) -> None:
+def test_refused_login_and_unreachable_server_have_different_fixes(notify_url: str) -> None:
     away = make_url(notify_url).difference_update_query(["host"]).set(host="127.0.0.1", port=own_port())
     [found] = database.probe_database(away.render_as_string(hide_password=False))
     assert found.fix.startswith("start PostgreSQL")
@@ -59,13 +59,13 @@ def test_a_database_without_tables_is_the_only_finding(database_url: str) -> Non
     assert "txmsg db upgrade" in found.fix
 
 
-def test_a_database_that_is_not_there_is_the_only_finding() -> None:
+def test_missing_database_is_the_only_finding() -> None:
     [found] = database.probe_database("postgresql://nobody@127.0.0.1:1/none")
     assert (found.check.name, found.severity) == ("database-reachable", CRITICAL)
     assert "127.0.0.1" in found.what
 
 
-def test_a_live_broker_is_seen(notify_url: str, session: Session) -> None:
+def test_live_broker_is_found(notify_url: str, session: Session) -> None:
     assert database.address_of_a_broker(notify_url) is None
     session.execute(
         "insert into txmsg.broker (id, address, state, release, schema_revision, expires_at) "
@@ -149,7 +149,7 @@ def slot(session: Session, name: str) -> Iterator[None]:
     session.execute("select pg_drop_replication_slot(%s)", [name])
 
 
-def test_a_slot_of_ours_that_nobody_reads_is_found(notify_url: str, session: Session) -> None:
+def test_unread_slot_of_a_mirror_is_found(notify_url: str, session: Session) -> None:
     name = f"txmsg_doctor_{time.monotonic_ns()}"
     with slot(session, name):
         found = [each for each in found_by(database.replication_slots, notify_url) if name in each.what]
@@ -157,7 +157,7 @@ def test_a_slot_of_ours_that_nobody_reads_is_found(notify_url: str, session: Ses
     assert [each for each in found_by(database.replication_slots, notify_url) if name in each.what] == []
 
 
-def test_a_slot_of_others_that_keeps_much_is_found(
+def test_foreign_slot_that_retains_much_wal_is_found(
     notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"other_{time.monotonic_ns()}"
@@ -168,7 +168,7 @@ def test_a_slot_of_others_that_keeps_much_is_found(
     assert f"select pg_drop_replication_slot('{name}')" in found.fix
 
 
-def test_a_slot_that_is_read_and_keeps_much_is_found(
+def test_active_slot_that_retains_much_wal_is_found(
     notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"other_{time.monotonic_ns()}"
@@ -191,9 +191,7 @@ def test_an_old_transaction_is_found(notify_url: str, session: Session, monkeypa
     assert found_by(database.long_transactions, notify_url) == []
 
 
-def test_old_transactions_beyond_those_that_are_named_are_counted(
-    notify_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_transactions_beyond_the_named_ones_are_counted(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_OPEN_S_MAX", 0)
     with ExitStack() as sessions:
         for _ in range(7):
@@ -219,7 +217,7 @@ def test_old_transaction_ids_are_found(notify_url: str, monkeypatch: pytest.Monk
     assert found.severity is CRITICAL
 
 
-def test_a_clock_that_is_off_is_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_clock_is_found(notify_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_by(database.database_clock, notify_url) == []
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() - 60)
@@ -227,11 +225,11 @@ def test_a_clock_that_is_off_is_found(notify_url: str, monkeypatch: pytest.Monke
     assert found.what == "the clock of the database is 60.0 s ahead of that of this machine"
 
 
-def test_a_slow_answer_is_no_clock_that_is_off() -> None:
+def test_slow_answer_is_not_mistaken_for_a_wrong_clock() -> None:
     assert list(machine.different_clock("b", now=104.5, begun=100, ended=105)) == []
 
 
-def test_the_disk_of_a_server_on_this_machine_is_looked_at(
+def test_disk_of_a_local_server_is_checked(
     notify_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[str] = []
@@ -245,7 +243,7 @@ def test_the_disk_of_a_server_on_this_machine_is_looked_at(
     assert looked_at == (["the database"] if type(postgres).__name__ == "EmbeddedPostgres" else looked_at)
 
 
-def test_a_data_directory_that_others_can_look_into_is_a_warning(
+def test_data_directory_readable_by_other_users_is_a_warning(
     notify_url: str, session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     [(directory,)] = session.execute("show data_directory").fetchall()

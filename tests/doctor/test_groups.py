@@ -28,13 +28,13 @@ def _all(found: list[GroupSummary], *, is_whole: bool = True) -> groups.ProbedGr
     return groups.ProbedGroups(found=found, is_whole=is_whole)
 
 
-def test_a_forgotten_group_is_found_behind_many_busy_ones() -> None:
+def test_forgotten_group_is_found_among_many_busy_ones() -> None:
     found = _all([*(_group(f"busy{number}", 1000) for number in range(100)), _group("forgotten", 999)])
     [unread] = groups.unread(found, lambda group: 0 if group.group == "forgotten" else 3, "")
     assert unread.what == "999 messages wait for group forgotten, and it has no consumer"
 
 
-def test_groups_that_are_not_looked_at_are_counted() -> None:
+def test_unchecked_groups_are_counted() -> None:
     found = _all([_group(f"g{number}", 1) for number in range(1000)])
     *named, rest = groups.unread(found, lambda _: 0, "")
     assert len(named) == 20
@@ -50,7 +50,7 @@ def test_groups_that_are_not_looked_at_are_counted() -> None:
     assert len(asked) == 500
 
 
-def test_groups_with_dead_letters_that_are_not_named_are_counted() -> None:
+def test_unnamed_groups_with_dead_letters_are_counted() -> None:
     *named, rest = groups.dead(_all([_group(f"g{number}", dead=1) for number in range(30)]))
     assert len(named) == 20
     assert rest.what == "there are 10 more findings of dead-letters than the 20 that are named"
@@ -70,7 +70,7 @@ class Endless(NotifyAdministration):
         return GroupList(groups=[_group(f"after{query.after}")], producer_groups=[], next="x")
 
 
-def test_a_list_of_groups_that_was_cut_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_list_of_groups_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_PAGES_MAX", 2)
     found = groups.all_groups(Endless())
     assert [each.group for each in found.found] == ["after", "afterx"]

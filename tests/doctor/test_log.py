@@ -19,13 +19,13 @@ def found_by(check: Probe[log.ProbedLog], where: str) -> list[Finding]:
         return list(check(log.ProbedLog(where, access)))
 
 
-def test_a_log_that_is_well_has_no_findings(tmp_path: Path) -> None:
+def test_healthy_log_has_no_findings(tmp_path: Path) -> None:
     with Log(tmp_path):
         pass
     assert [each for each in log.probe_log(str(tmp_path)) if each.check.name != "disk-nearly-full"] == []
 
 
-def test_a_log_that_others_can_look_into_is_a_warning(tmp_path: Path) -> None:
+def test_log_readable_by_other_users_is_a_warning(tmp_path: Path) -> None:
     with Log(tmp_path):
         pass
     tmp_path.chmod(0o750)
@@ -34,7 +34,7 @@ def test_a_log_that_others_can_look_into_is_a_warning(tmp_path: Path) -> None:
     assert "mode 0750" in found.what
 
 
-def test_what_is_no_log_is_the_only_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_without_a_log_is_the_only_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_ANSWER_S_MAX", 0.2)
     [found] = log.probe_log(str(tmp_path / "none"))
     assert (found.check.name, found.severity) == ("log-opens", CRITICAL)

@@ -34,14 +34,14 @@ def test_a_finding_has_the_texts_of_its_check() -> None:
     assert (found.what, found.why, found.fix) == ("disk is wrong", "it hurts", "mend disk")
 
 
-def test_a_probe_that_fails_is_a_finding_and_the_next_one_is_carried_out() -> None:
+def test_failing_probe_is_a_finding_and_the_next_one_runs() -> None:
     failed, wrong = examine((failing_probe, wrong_thing), lambda: nullcontext("disk"))
     assert failed.check is NOT_CHECKED
     assert failed.what == "failing-probe could not be looked at: the schema is absent"
     assert wrong.check is WRONG
 
 
-def test_a_probe_that_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_probe_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "CHECK_S_MAX", 0.05)
     ended = threading.Event()
 
@@ -63,9 +63,7 @@ def test_an_error_in_a_probe_is_not_hidden() -> None:
 
 
 @pytest.mark.parametrize(("free", "is_found"), [(90, False), (10, False), (9, True)])
-def test_a_disk_that_is_nearly_full_is_found(
-    free: int, is_found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nearly_full_disk_is_found(free: int, is_found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1024**3
     monkeypatch.setattr(machine, "disk_usage", lambda _: SimpleNamespace(total=100 * gib, free=free * gib))
     found = list(machine.free_space(tmp_path, "the log"))
