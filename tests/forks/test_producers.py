@@ -19,7 +19,7 @@ LOOPS = pytest.mark.parametrize(
 
 @LOOPS
 @pytest.mark.parametrize("leave", ["sys.exit", "os._exit"])
-def test_a_child_sends_by_connections_of_its_own_and_the_parent_keeps_its_own(
+def test_child_and_parent_send_over_their_own_connections(
     broker: BrokerProcess, notify_url: str, before: str, leave: str
 ) -> None:
     program = f"""
@@ -42,7 +42,7 @@ def test_a_child_sends_by_connections_of_its_own_and_the_parent_keeps_its_own(
 
 
 @LOOPS
-def test_a_fork_amid_the_transactions_of_other_threads_loses_none_of_them(
+def test_fork_during_transactions_of_other_threads_loses_none(
     broker: BrokerProcess, notify_url: str, before: str
 ) -> None:
     """Each child begins while locks are held, requests are under way and replies come."""
@@ -83,7 +83,7 @@ def test_a_fork_amid_the_transactions_of_other_threads_loses_none_of_them(
     assert half_count(notify_url) == 0
 
 
-def test_a_child_counts_what_it_receives_itself(broker: BrokerProcess) -> None:
+def test_child_counts_only_the_messages_it_receives(broker: BrokerProcess) -> None:
     program = """
         received = threading.Event()
         consumer = Consumer(sys.argv[1], group="g")
@@ -101,7 +101,7 @@ def test_a_child_counts_what_it_receives_itself(broker: BrokerProcess) -> None:
     assert run(program, broker.address) == ["1 1", "0 0"]
 
 
-def test_a_transaction_under_way_is_committed_by_the_parent(broker: BrokerProcess, notify_url: str) -> None:
+def test_transaction_open_at_the_fork_is_committed_by_the_parent(broker: BrokerProcess, notify_url: str) -> None:
     program = """
         from multiprocessing import get_context
         producer = Producer(sys.argv[1], group="g", timeout_s=60)
@@ -126,9 +126,7 @@ def test_a_transaction_under_way_is_committed_by_the_parent(broker: BrokerProces
         pytest.param("__import__('uvloop').new_event_loop", id="uvloop", marks=pytest.mark.long),
     ],
 )
-def test_an_async_producer_belongs_to_the_loop_that_a_child_uses_it_on(
-    broker: BrokerProcess, notify_url: str, factory: str
-) -> None:
+def test_async_producer_uses_the_event_loop_of_the_child(broker: BrokerProcess, notify_url: str, factory: str) -> None:
     program = f"""
         import asyncio
         producer = AsyncProducer(sys.argv[1], group="g", timeout_s=60)
@@ -151,7 +149,7 @@ def test_an_async_producer_belongs_to_the_loop_that_a_child_uses_it_on(
     assert len(set(run(program, broker.address))) == 3 == message_count(notify_url)
 
 
-def test_a_loop_that_a_child_drops_is_not_finalized(broker: BrokerProcess) -> None:
+def test_event_loop_dropped_by_a_child_is_not_finalized(broker: BrokerProcess) -> None:
     """Else it would take its own pipe out of the epoll instance that it shares with the parent's."""
     program = """
         import asyncio, gc
@@ -178,9 +176,7 @@ def test_a_loop_that_a_child_drops_is_not_finalized(broker: BrokerProcess) -> No
     assert len(set(run(program, broker.address))) == 2
 
 
-def test_connections_of_the_fence_that_a_child_drops_are_not_finalized(
-    broker: BrokerProcess, database_url: str
-) -> None:
+def test_fence_connections_dropped_by_a_child_are_not_finalized(broker: BrokerProcess, database_url: str) -> None:
     program = """
         import asyncio, gc
         from sqlalchemy import text
@@ -203,7 +199,7 @@ def test_connections_of_the_fence_that_a_child_drops_are_not_finalized(
     assert run(program, broker.address, database_url) == ["1"]
 
 
-def test_locks_that_a_thread_of_the_parent_holds_do_not_hold_up_a_child(tmp_path: Path, broker: BrokerProcess) -> None:
+def test_locks_held_by_threads_of_the_parent_do_not_block_a_child(tmp_path: Path, broker: BrokerProcess) -> None:
     """That thread starts the producer, and waits for the business database in the middle of it."""
     program = """
         import sqlite3
@@ -263,7 +259,7 @@ def test_the_fence_of_a_child_does_not_use_database_connections_of_the_parent(
     assert run(program, broker.address, database_url) == []
 
 
-def test_children_of_one_parent_make_different_ids() -> None:
+def test_children_of_one_parent_generate_different_ids() -> None:
     """They have copies of one state of a generator of random numbers, and may make ids in the same millisecond."""
     program = """
         from txmsg.message import new_transaction_id
@@ -274,7 +270,7 @@ def test_children_of_one_parent_make_different_ids() -> None:
     assert len(set(run(program))) == 3
 
 
-def test_the_end_of_a_parent_is_seen_though_a_child_lives(broker: BrokerProcess) -> None:
+def test_connections_of_a_dead_parent_close_while_its_child_lives(broker: BrokerProcess) -> None:
     """Its sockets close with it, because the child does not keep copies of them."""
     program = """
         producer = Producer(sys.argv[1], group="g", timeout_s=60)
@@ -305,7 +301,7 @@ def test_the_end_of_a_parent_is_seen_though_a_child_lives(broker: BrokerProcess)
         os.kill(broker.pid, signal.SIGCONT)
 
 
-def test_a_consumer_of_the_parent_goes_on_and_a_child_may_start_its_own(broker: BrokerProcess) -> None:
+def test_consumer_of_the_parent_continues_and_a_child_can_start_its_own(broker: BrokerProcess) -> None:
     program = """
         consumer = Consumer(sys.argv[1], group="receivers")
         came = threading.Event()
@@ -340,7 +336,7 @@ def test_a_consumer_of_the_parent_goes_on_and_a_child_may_start_its_own(broker: 
     assert run(program, broker.address) == ["True 1", "False 2"]
 
 
-def test_what_only_one_process_may_be_is_told_so_in_a_child() -> None:
+def test_broadcasting_consumer_created_before_a_fork_is_refused_in_the_child() -> None:
     program = """
         consumer = Consumer("127.0.0.1:1", group="all", broadcast=True)
         consumer.subscribe("t")(print)
@@ -357,7 +353,7 @@ def test_what_only_one_process_may_be_is_told_so_in_a_child() -> None:
     assert "was made with broadcast=True before this process was forked" in said
 
 
-def test_a_child_that_python_was_not_told_of_is_told_how_to_be() -> None:
+def test_child_forked_by_a_c_library_is_refused_with_the_fix() -> None:
     """A library in C forks by itself, as uWSGI does by default."""
     program = """
         producer = Producer("127.0.0.1:1", group="g").start()
@@ -378,7 +374,7 @@ def test_a_child_that_python_was_not_told_of_is_told_how_to_be() -> None:
     assert all("without Python's being told" in each and "py-call-osafterfork" in each for each in said)
 
 
-def test_a_closed_producer_may_be_used_by_a_child(broker: BrokerProcess) -> None:
+def test_closed_producer_can_be_used_by_a_child(broker: BrokerProcess) -> None:
     program = """
         with Producer(sys.argv[1], group="g", timeout_s=60) as producer:
             producer.send(Message("t", b"x"))

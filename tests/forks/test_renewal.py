@@ -21,7 +21,7 @@ def count_open(files):
 
 
 @FACTORIES
-def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_connections(factory: str) -> None:
+def test_grandchild_keeps_files_with_reused_descriptors_of_connections(factory: str) -> None:
     program = f"""
         import asyncio
         from txmsg.wire.channel import Channel
@@ -52,7 +52,7 @@ def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_connections
     assert run(program, before=_HEAD) == ["64 of 64"]
 
 
-def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_a_member_s(tmp_path: Path) -> None:
+def test_grandchild_keeps_files_with_reused_descriptors_of_a_member(tmp_path: Path) -> None:
     program = """
         from txmsg.metaq import LogProducer, open_log
         from txmsg.metaq.interface import LogQueue
@@ -75,7 +75,7 @@ def test_a_child_of_a_child_keeps_the_files_that_have_the_numbers_of_a_member_s(
     assert run(program, str(tmp_path), before=_HEAD) == ["64 of 64"]
 
 
-def test_what_cannot_be_renewed_is_told_and_does_not_keep_the_others_from_it() -> None:
+def test_failed_renewal_in_a_child_is_logged_and_the_others_are_renewed() -> None:
     program = """
         import logging
         from txmsg.runtime.forks import renew_in_children
@@ -104,7 +104,7 @@ def test_what_cannot_be_renewed_is_told_and_does_not_keep_the_others_from_it() -
     assert sum("Unrenewable" in line and "forked" in line for line in said) == 5
 
 
-def test_figures_of_consumers_are_not_the_parents_in_a_child(tmp_path: Path) -> None:
+def test_consumer_metrics_of_a_child_exclude_those_of_the_parent(tmp_path: Path) -> None:
     program = """
         from txmsg.client.consumer import Consumer
         from txmsg.consumer.lifecycle import Lifecycle

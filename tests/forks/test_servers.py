@@ -64,7 +64,9 @@ def of_two_workers(log: Path, port: int) -> set[str]:
     return {new for _, new in said}
 
 
-def test_gunicorn_that_sent_before_it_forked(broker: BrokerProcess, notify_url: str, tmp_path: Path) -> None:
+def test_gunicorn_workers_can_send_after_a_send_before_the_fork(
+    broker: BrokerProcess, notify_url: str, tmp_path: Path
+) -> None:
     program = """
         import os
         from txmsg import Message, Producer
@@ -91,7 +93,7 @@ def test_gunicorn_that_sent_before_it_forked(broker: BrokerProcess, notify_url: 
 
 
 @pytest.mark.long
-def test_uvicorn_with_several_workers(broker: BrokerProcess, notify_url: str, tmp_path: Path) -> None:
+def test_several_uvicorn_workers_can_send(broker: BrokerProcess, notify_url: str, tmp_path: Path) -> None:
     program = """
         import os
         from txmsg import AsyncProducer, Message
@@ -117,7 +119,7 @@ def test_uvicorn_with_several_workers(broker: BrokerProcess, notify_url: str, tm
 
 
 @pytest.mark.long
-def test_a_prefork_worker_of_celery_whose_parent_has_sent(
+def test_celery_prefork_worker_can_send_after_its_parent_has_sent(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
 ) -> None:
     program = """
@@ -165,7 +167,7 @@ def test_a_prefork_worker_of_celery_whose_parent_has_sent(
     assert message_count(notify_url) == tasks + 2
 
 
-def test_a_gevent_worker_of_gunicorn_is_told_at_once_what_to_do(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_gevent_worker_of_gunicorn_is_refused_at_once_with_the_fix(broker: BrokerProcess, tmp_path: Path) -> None:
     program = """
         import os
         from txmsg import Message, MisuseError, Producer

@@ -24,7 +24,7 @@ def refused(*calls):
 """
 
 
-def test_a_child_of_the_writer_of_a_log_reads_and_does_not_write(tmp_path: Path) -> None:
+def test_child_of_the_writer_of_a_log_can_read_but_not_write(tmp_path: Path) -> None:
     """Though other threads of the parent held the log's locks at the fork."""
     program = """
         log = open_log(sys.argv[1], append=True)
@@ -67,7 +67,7 @@ def test_a_child_of_the_writer_of_a_log_reads_and_does_not_write(tmp_path: Path)
     assert all("was forked from the one that writes the log" in each for each in said)
 
 
-def test_a_child_uses_a_log_at_an_address_as_another_producer_and_is_no_member(tmp_path: Path) -> None:
+def test_child_uses_a_remote_log_as_another_producer_and_is_not_a_member(tmp_path: Path) -> None:
     program = """
         log = RemoteLog(sys.argv[1], session_s=120)
         producer = LogProducer(log, queues=1)
@@ -97,7 +97,7 @@ def test_a_child_uses_a_log_at_an_address_as_another_producer_and_is_no_member(t
     assert all("and is not a member itself: join again" in each for each in said[1::2])
 
 
-def test_a_child_that_ends_leaves_the_embedded_database_to_its_parent(tmp_path: Path) -> None:
+def test_exit_of_a_child_does_not_stop_the_embedded_database(tmp_path: Path) -> None:
     program = """
         from pathlib import Path
         from txmsg.broker.embedded import EmbeddedPostgres
