@@ -17,7 +17,7 @@ _GROWTH_BYTES_MAX = 200 * 1024 * 1024
 _SETTINGS = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 
-def test_wild_requests_harm_neither_broker_nor_database_nor_neighbours(
+def test_random_requests_do_not_harm_broker_database_or_other_clients(
     broker: BrokerProcess, notify_url: str, fuzz: Fuzz
 ) -> None:
     with BrokerUnderFuzz(broker) as target:

@@ -89,7 +89,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 # ---- frames alone
 
 
-def test_frames_come_the_same_however_their_stream_is_cut(fuzz: Fuzz) -> None:
+def test_frames_do_not_depend_on_how_their_stream_is_split(fuzz: Fuzz) -> None:
     frames = st.lists(st.builds(WireFrame, _UINT8, _UINT8, _UINT32, _PAYLOADS), max_size=6)
 
     @_SETTINGS
@@ -108,7 +108,7 @@ def test_frames_come_the_same_however_their_stream_is_cut(fuzz: Fuzz) -> None:
     fuzz(streams)
 
 
-def test_garbage_is_frames_or_a_protocol_error_whatever_way_it_is_cut(fuzz: Fuzz) -> None:
+def test_garbage_is_frames_or_a_protocol_error_however_it_is_split(fuzz: Fuzz) -> None:
     good = st.lists(st.builds(frame_of, _UINT8, _UINT8, _UINT32, _PAYLOADS), max_size=4).map(b"".join)
     behind = st.one_of(good.flatmap(damaged), st.binary(max_size=200))
 
@@ -144,7 +144,7 @@ def read_all(pieces: list[bytes]) -> tuple[list[WireFrame], ProtocolError | None
     return frames, None
 
 
-def test_parts_are_joined_to_the_message_that_they_were(fuzz: Fuzz) -> None:
+def test_message_equals_its_joined_parts(fuzz: Fuzz) -> None:
     sizes = st.integers(0, 3 * PART_SIZE_BYTES) | st.sampled_from(
         [n * PART_SIZE_BYTES + d for n in (1, 2) for d in (-1, 0, 1)]
     )
@@ -162,7 +162,7 @@ def test_parts_are_joined_to_the_message_that_they_were(fuzz: Fuzz) -> None:
     fuzz(messages)
 
 
-def test_heads_and_greetings_are_read_or_refused(fuzz: Fuzz) -> None:
+def test_heads_and_greetings_are_parsed_or_refused(fuzz: Fuzz) -> None:
     heads = st.builds(call_head, st.binary(max_size=255), st.integers(0, 2**40))
     greetings = st.builds(
         Greeting, versions=st.lists(_UINT32, max_size=4), release=st.text(st.characters(exclude_categories=["Cs"]))
@@ -246,7 +246,7 @@ def _loop(caplog: pytest.LogCaptureFixture) -> Iterator[_Loop]:
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-def test_wild_bytes_harm_neither_a_server_nor_its_neighbours(fuzz: Fuzz, caplog: pytest.LogCaptureFixture) -> None:
+def test_random_bytes_do_not_harm_a_server_or_its_other_clients(fuzz: Fuzz, caplog: pytest.LogCaptureFixture) -> None:
     with _loop(caplog) as loop:
         stack = AsyncExitStack()
         address, _, server = loop.run(stack.enter_async_context(serving()))
@@ -316,7 +316,7 @@ def _of_a_stranger(draw: DrawFn) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-def test_a_stranger_gets_nothing_but_refusals_from_a_server_with_tls_and_authentication(
+def test_unauthenticated_client_gets_only_refusals_from_a_server_with_tls(
     fuzz: Fuzz, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failures, "DELAY_S_MAX", 0.001)  # else a server answers few of them
@@ -460,7 +460,7 @@ def _of_a_server(draw: DrawFn) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-def test_wild_servers_are_told_to_clients_as_errors_of_ours(fuzz: Fuzz, caplog: pytest.LogCaptureFixture) -> None:
+def test_random_bytes_of_a_server_raise_txmsg_errors_in_clients(fuzz: Fuzz, caplog: pytest.LogCaptureFixture) -> None:
     with _loop(caplog) as loop:
         outcomes: set[str] = set()
 

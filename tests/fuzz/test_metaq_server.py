@@ -167,7 +167,7 @@ class _Target:
                 method.reply.FromString(reply)
 
 
-def test_wild_requests_harm_neither_server_nor_log_nor_neighbours(
+def test_random_requests_do_not_harm_server_log_or_other_clients(
     tmp_path: Path, fuzz: Fuzz, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "log"

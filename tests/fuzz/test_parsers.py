@@ -63,7 +63,7 @@ def refused_or_read(read: Callable[..., object], *args: object, **kwargs: object
     return None
 
 
-def test_texts_are_read_or_refused(fuzz: Fuzz) -> None:
+def test_texts_are_parsed_or_refused(fuzz: Fuzz) -> None:
     @_SETTINGS
     @given(_ANY_TEXT)
     @example("\ud800")
@@ -85,7 +85,7 @@ def test_texts_are_read_or_refused(fuzz: Fuzz) -> None:
     fuzz(texts)
 
 
-def test_message_ids_come_back_and_their_neighbours_do_not(fuzz: Fuzz) -> None:
+def test_message_ids_round_trip_and_altered_ones_are_refused(fuzz: Fuzz) -> None:
     @_SETTINGS
     @given(st.uuids(), st.integers(0, 2**70), st.text(" +-._0٧{}\n", min_size=1, max_size=3), st.integers(0, 60))
     def ids(transaction_id: UUID, n: int, noise: str, at: int) -> None:
@@ -98,7 +98,7 @@ def test_message_ids_come_back_and_their_neighbours_do_not(fuzz: Fuzz) -> None:
     fuzz(ids)
 
 
-def test_messages_are_made_of_what_can_be_stored_only(fuzz: Fuzz) -> None:
+def test_messages_accept_only_storable_values(fuzz: Fuzz) -> None:
     sizes = st.sampled_from([0, 1, BODY_SIZE_BYTES_MAX, 64 * 1024 * 1024 + 1])
     bodies = st.binary() | sizes.map(bytes) | _ANYTHING
 
@@ -117,7 +117,7 @@ def test_messages_are_made_of_what_can_be_stored_only(fuzz: Fuzz) -> None:
     fuzz(messages)
 
 
-def test_arguments_become_json_or_are_refused(fuzz: Fuzz) -> None:
+def test_arguments_are_serialized_to_json_or_refused(fuzz: Fuzz) -> None:
     @_SETTINGS
     @given(st.dictionaries(st.text(), _ANYTHING | st.just(object()), max_size=3))
     def arguments(values: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def test_arguments_become_json_or_are_refused(fuzz: Fuzz) -> None:
     fuzz(arguments)
 
 
-def test_bytes_of_the_wire_are_read_or_refused(fuzz: Fuzz) -> None:
+def test_wire_bytes_are_parsed_or_refused(fuzz: Fuzz) -> None:
     @_SETTINGS
     @given(st.data())
     def wire(data: st.DataObject) -> None:
@@ -158,7 +158,7 @@ def _delta(us: int) -> timedelta:
     return timedelta(0)
 
 
-def test_a_refusal_of_any_broker_becomes_an_error_of_ours(fuzz: Fuzz) -> None:
+def test_any_refusal_of_a_broker_becomes_a_txmsg_error(fuzz: Fuzz) -> None:
     codes = st.sampled_from(sorted(_CODES)) | st.text(st.characters(exclude_categories=["Cs"]))
     texts = st.text(st.characters(exclude_categories=["Cs"])) | st.integers(0, 200_000).map(lambda n: "\0" * n)
     offsets = st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1])
@@ -182,7 +182,7 @@ def test_a_refusal_of_any_broker_becomes_an_error_of_ours(fuzz: Fuzz) -> None:
     fuzz(refusals)
 
 
-def test_an_error_with_any_text_can_be_told(fuzz: Fuzz) -> None:
+def test_error_with_any_text_can_be_sent(fuzz: Fuzz) -> None:
     @_SETTINGS
     @given(st.sampled_from(sorted(_CODES)), _ANY_TEXT)
     @example("storage", "the file \udcff cannot be read")
@@ -218,7 +218,7 @@ _URL_PARTS = st.sampled_from(
 
 
 @pytest.mark.parametrize("command", ["upgrade", "check"])
-def test_a_database_that_cannot_be_one_is_said_in_a_line(command: str) -> None:
+def test_invalid_database_url_is_reported_in_one_line(command: str) -> None:
     @settings(max_examples=25)
     @given(st.lists(_URL_PARTS, max_size=6).map("".join))
     @example("postgresql://127.0.0.1:port/d")
@@ -232,7 +232,7 @@ def test_a_database_that_cannot_be_one_is_said_in_a_line(command: str) -> None:
     urls()
 
 
-def test_urls_of_the_embedded_database_are_read_as_they_were_meant(tmp_path: Path, fuzz: Fuzz) -> None:
+def test_urls_of_the_embedded_database_are_parsed_as_intended(tmp_path: Path, fuzz: Fuzz) -> None:
     postgres = EmbeddedPostgres(tmp_path / "a dir%2F?&=#@:é")
 
     @_SETTINGS
