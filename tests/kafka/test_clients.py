@@ -22,7 +22,7 @@ from txmsg.metaq.kafka.record import received, records_of
 pytestmark = pytest.mark.long
 
 
-def test_what_is_produced_is_consumed(kafka: Kafka, kafka_prefix: str) -> None:
+def test_produced_messages_are_consumed(kafka: Kafka, kafka_prefix: str) -> None:
     name = kafka_name("orders", kafka_prefix)
     create_topic(kafka, name, 2)
     clients = KafkaClients(parse_address(kafka.address), {}, timeout_s=30)
@@ -55,7 +55,7 @@ def create_by_asking(kafka: Kafka, prefix: str, topic: str) -> None:
     until(lambda: topic in topics_of(kafka, prefix))
 
 
-def test_whoever_asks_for_a_topic_does_not_create_it(private_kafka: PrivateKafka, kafka_prefix: str) -> None:
+def test_metadata_request_does_not_create_a_topic(private_kafka: PrivateKafka, kafka_prefix: str) -> None:
     create_by_asking(private_kafka, kafka_prefix, "asked-before")
     where, absent = f"{private_kafka.address}/{kafka_prefix}", LogQueue("absent", 0)
     with open_log(where) as log:

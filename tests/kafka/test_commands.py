@@ -67,7 +67,7 @@ def test_commands_show_a_log_in_kafka(where: str) -> None:
     assert run("metaq", "tail", "none", "--log", where).exit_code == 1
 
 
-def test_a_group_is_shown_and_moved(kafka: Kafka, kafka_prefix: str, where: str) -> None:
+def test_group_is_shown_and_its_offsets_are_moved(kafka: Kafka, kafka_prefix: str, where: str) -> None:
     consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": f"{kafka_prefix}mail", "log_level": 0})
     consumer.commit(offsets=[TopicPartition(f"{kafka_prefix}trade", 0, 1)], asynchronous=False)
     consumer.close()
@@ -79,14 +79,14 @@ def test_a_group_is_shown_and_moved(kafka: Kafka, kafka_prefix: str, where: str)
 
 
 @pytest.mark.parametrize("command", [("check",), ("dump",)])
-def test_what_needs_files_is_refused_with_kafkas_tool(command: Sequence[str]) -> None:
+def test_command_that_needs_files_is_refused_with_the_kafka_tool_to_use(command: Sequence[str]) -> None:
     done = run("metaq", *command, "kafka://localhost:9092")
     assert done.exit_code == 2
     assert "kafka://localhost:9092 is a log in Kafka" in done.output
     assert "kafka-dump-log.sh" in done.output
 
 
-def test_settings_that_kafka_has_otherwise_are_refused(where: str) -> None:
+def test_settings_managed_by_kafka_are_refused(where: str) -> None:
     done = run("metaq", "set", "trade", "--log", where, "--write-queues", "2")
     assert done.exit_code == 1
     assert "kafka-acls.sh" in done.output
@@ -96,7 +96,7 @@ def test_settings_that_kafka_has_otherwise_are_refused(where: str) -> None:
 # ---- what cannot be used
 
 
-def test_nobody_listens() -> None:
+def test_unreachable_kafka_is_reported_with_its_address() -> None:
     address = f"kafka://127.0.0.1:{own_port()}"
     with open_log(address, timeout_s=2) as log:
         told = until_told("Connection refused", log.topics)
@@ -104,7 +104,7 @@ def test_nobody_listens() -> None:
     assert address in str(told)
 
 
-def test_a_host_that_is_unknown_is_named() -> None:
+def test_unknown_host_is_named() -> None:
     with open_log("kafka://no-such-host.invalid:9092", timeout_s=2) as log, pytest.raises(BrokerUnavailable) as refused:
         log.topics()
     assert "no-such-host.invalid" in str(refused.value)
@@ -116,7 +116,7 @@ def test_an_address_without_a_port_is_refused() -> None:
     assert "'broker-1' is not of the form HOST:PORT" in done.output
 
 
-def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("txmsg.metaq.kafka.")]:
         if name != "txmsg.metaq.kafka.location":
             monkeypatch.delitem(sys.modules, name)
@@ -125,7 +125,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
         open_log("kafka://localhost:9092")
 
 
-def test_a_property_that_is_unknown_is_named(tmp_path: Path, where: str) -> None:
+def test_unknown_property_is_named(tmp_path: Path, where: str) -> None:
     file = tmp_path / "kafka.properties"
     file.write_text("securty.protocol=SASL_SSL\n")
     done = run("metaq", "topics", "--log", where, "--kafka-config", str(file))
@@ -164,7 +164,7 @@ def denied(private_kafka: PrivateKafka, where: str) -> Iterator[str]:
     client.delete_acls([pattern])[pattern].result(30)
 
 
-def test_a_password_opens_a_log(private_kafka: PrivateKafka, where: str, tmp_path: Path) -> None:
+def test_log_opens_with_the_right_password_only(private_kafka: PrivateKafka, where: str, tmp_path: Path) -> None:
     address = f"{private_kafka.sasl_address}/{where.rpartition('/')[2]}"
     done = run("metaq", "topics", "--log", address, "--kafka-config", str(sasl(tmp_path, PASSWORD)), "--json")
     assert [row["topic"] for row in json.loads(done.output)["queues"]] == ["trade"]
@@ -175,7 +175,7 @@ def test_a_password_opens_a_log(private_kafka: PrivateKafka, where: str, tmp_pat
     assert "password" in str(refused.value)
 
 
-def test_what_is_not_allowed_is_named(denied: str, tmp_path: Path) -> None:
+def test_denied_topic_is_named_with_the_kafka_tool_to_use(denied: str, tmp_path: Path) -> None:
     with open_log(denied, kafka_config=sasl(tmp_path, PASSWORD)) as log:
         assert log.topics() == {}
         queue = LogQueue("trade", 0)

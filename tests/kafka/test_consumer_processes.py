@@ -28,7 +28,7 @@ def group(kafka: Kafka, kafka_prefix: str, tmp_path: Path) -> Iterator[Group]:
             group.kill()
 
 
-def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(group: Group) -> None:
+def test_queues_of_a_killed_member_are_taken_over_without_skipping_messages(group: Group) -> None:
     first, second = group.start(), group.start()
     until(lambda: group.is_shared_out(first, second))
     group.append(200)
@@ -49,7 +49,7 @@ def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(group: 
     assert third.stop() == 0
 
 
-def test_a_stopped_member_loses_its_queues_and_stores_nothing_over_what_others_did(group: Group) -> None:
+def test_suspended_member_loses_its_queues_and_does_not_overwrite_later_offsets(group: Group) -> None:
     first, second = group.start(), group.start()
     until(lambda: group.is_shared_out(first, second))
     until(group.is_done)

@@ -41,7 +41,7 @@ def log(where: str) -> Iterator[LogAccess]:
         yield access
 
 
-async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(log: LogAccess, where: str) -> None:
+async def test_handlers_get_each_queue_in_order_and_resume_at_the_stored_offset(log: LogAccess, where: str) -> None:
     append(log, "t", 0, 300)
     append(log, "t", 1, 5)
     for later in (0, 7):
@@ -57,7 +57,7 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(log: L
         assert log.group("g").members == (), "it has left"
 
 
-async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(log: LogAccess, where: str) -> None:
+async def test_only_requested_tags_are_delivered_and_the_others_count_as_handled(log: LogAccess, where: str) -> None:
     for _ in range(2):
         append(log, "t", 0, 4, tags=["a", "b", "", "c"])
         append(log, "t", 1, 9)
@@ -70,7 +70,7 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
 
 
 @pytest.mark.parametrize("start", [Start.earliest(), Start.latest()])
-async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_runs(
+async def test_running_consumer_reads_new_queues_and_topics_from_their_first_message(
     log: LogAccess, where: str, start: Start
 ) -> None:
     append(log, "t", 0, 2)
@@ -87,7 +87,7 @@ async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_
         await until_async(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
 
 
-async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes_on(log: LogAccess, where: str) -> None:
+async def test_every_broadcasting_member_gets_every_message_and_a_named_one_resumes(log: LogAccess, where: str) -> None:
     append(log, "t", 0, 2)
     seen = {name: Seen() for name in ("passing", "named")}
     for broadcast, name in ((True, "passing"), ("host-1", "named")):
@@ -106,7 +106,7 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
     assert log.groups() == ["g%host-1"], "a passing group was left behind"
 
 
-async def test_what_is_polled_and_not_committed_comes_again(log: LogAccess, where: str) -> None:
+async def test_polled_and_uncommitted_messages_are_redelivered(log: LogAccess, where: str) -> None:
     append(log, "t", 0, 5)
     append(log, "t", 1, 4)
     for is_committed, ends in ((False, [5, 4]), (True, [5, 4])):
@@ -161,7 +161,7 @@ def test_a_sync_consumer_polls_seeks_and_stops_at_once(log: LogAccess, where: st
 
 
 @pytest.mark.parametrize(("missing", "first", "missed"), [("earliest", 2, 2), ("latest", 3, 3)])
-async def test_what_kafka_has_deleted_is_counted_and_gone_past_as_it_was_told(  # noqa: PLR0917
+async def test_messages_deleted_by_kafka_are_counted_and_skipped_as_configured(  # noqa: PLR0917
     kafka: Kafka, kafka_prefix: str, log: LogAccess, where: str, missing: Missing, first: int, missed: int
 ) -> None:
     append(log, "t", 0, 3)
@@ -182,7 +182,7 @@ async def test_what_kafka_has_deleted_is_counted_and_gone_past_as_it_was_told(  
         assert seen.offsets == {0: list(range(first, 4))}
 
 
-async def test_a_seek_moves_a_member_that_runs_and_a_group_that_has_none(log: LogAccess, where: str) -> None:
+async def test_seek_moves_a_running_member_and_a_group_without_members(log: LogAccess, where: str) -> None:
     append(log, "t", 0, 4)
     append(log, "t", 1, 1)
     seen = Seen()
@@ -206,7 +206,7 @@ async def test_a_seek_moves_a_member_that_runs_and_a_group_that_has_none(log: Lo
     assert stored(log, "g") == {T0: 4, T1: 1}
 
 
-async def test_a_group_that_another_program_has_moved_goes_on_there(
+async def test_group_moved_by_another_program_continues_there(
     kafka: Kafka, kafka_prefix: str, log: LogAccess, where: str
 ) -> None:
     append(log, "t", 0, 4)
@@ -222,7 +222,7 @@ async def test_a_group_that_another_program_has_moved_goes_on_there(
         await until_async(lambda: seen.offsets == {0: [3]})
 
 
-def test_a_deleted_group_is_forgotten_with_its_retries(log: LogAccess, kafka: Kafka, kafka_prefix: str) -> None:
+def test_deleting_a_group_deletes_its_retries(log: LogAccess, kafka: Kafka, kafka_prefix: str) -> None:
     append(log, "t", 0, 4)
     member = log.join("g", ["t"], start=Start.latest())
     until(lambda: member.view().queues)
@@ -240,12 +240,12 @@ def test_a_deleted_group_is_forgotten_with_its_retries(log: LogAccess, kafka: Ka
         log.delete_group("g")
 
 
-def test_kafka_shares_out_queues_itself(log: LogAccess) -> None:
+def test_kafka_assigns_queues_to_members(log: LogAccess) -> None:
     with pytest.raises(MisuseError, match=r"strategy 'by_turns' cannot share out queues of kafka://.*leave out"):
         log.join("g", ["t"], strategy="by_turns")
 
 
-async def test_application_reads_kafka_in_lists_of_one_queue_with_retries(log: LogAccess, where: str) -> None:
+async def test_application_reads_kafka_in_batches_of_one_queue_with_retries(log: LogAccess, where: str) -> None:
     append(log, "t", 0, 30)
     append(log, "t", 1, 30)
     app, seen = Txmsg(log=where, group="g"), Seen()

@@ -56,7 +56,7 @@ def produce(where: str) -> None:
 @pytest.mark.parametrize("write", [mirror, produce])
 @pytest.mark.parametrize("target", [LogQueue("copied", 0), LogQueue("orders", 2)], ids=["topic", "partition"])
 @pytest.mark.parametrize("is_more_sent", [False, True])
-def test_copied_records_are_read_once_in_the_order_of_their_partition(
+def test_records_copied_between_partitions_are_read_once_in_order(
     *, kafka: Kafka, kafka_prefix: str, tmp_path: Path, write: object, target: LogQueue, is_more_sent: bool
 ) -> None:
     where = f"{kafka.address}/{kafka_prefix}"

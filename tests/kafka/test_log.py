@@ -75,7 +75,7 @@ def read(log: LogAccess, queue: LogQueue, offset: int = 0, end: int | None = Non
     return found
 
 
-def test_what_a_producer_sends_is_read(log: LogAccess) -> None:
+def test_messages_sent_by_a_producer_are_read(log: LogAccess) -> None:
     producer = LogProducer(log, queues=2)
     message = Message("orders", b"body", key="k", tag="paid", headers={"h": "v", "txmsg-id": "x"}, ordering_key="o")
     place = producer.send(message)
@@ -104,7 +104,7 @@ def test_what_a_producer_sends_is_read(log: LogAccess) -> None:
     assert log.find_id("orders", found.id) == found
 
 
-def test_a_fetch_gives_what_was_just_appended(log: LogAccess) -> None:
+def test_fetch_returns_messages_just_appended(log: LogAccess) -> None:
     queue = LogQueue("t", 0)
     producer = LogProducer(log, queues=1)
     for offset in range(20):
@@ -114,7 +114,7 @@ def test_a_fetch_gives_what_was_just_appended(log: LogAccess) -> None:
     assert log.fetch({queue: 20}) == []
 
 
-def test_a_fetch_waits_for_the_first_of_its_queues(log: LogAccess) -> None:
+def test_fetch_waits_until_one_of_its_queues_has_messages(log: LogAccess) -> None:
     LogProducer(log, queues=2).send_many([Message("t", b"0")], queue=1)
     wanted = {LogQueue("t", 0): 0, LogQueue("t", 1): 1}
     assert log.fetch(wanted, wait_s=0.2) == []
@@ -125,7 +125,7 @@ def test_a_fetch_waits_for_the_first_of_its_queues(log: LogAccess) -> None:
     assert fetched.queue == LogQueue("t", 0)
 
 
-def test_closing_ends_a_wait_of_another_thread(kafka: Kafka, kafka_prefix: str) -> None:
+def test_close_ends_a_wait_of_another_thread(kafka: Kafka, kafka_prefix: str) -> None:
     access = open_log(f"{kafka.address}/{kafka_prefix}")
     LogProducer(access, queues=1).send(Message("t", b"0"))
     waiting = threading.Thread(target=lambda: access.fetch({LogQueue("t", 0): 1}, wait_s=600))
@@ -138,7 +138,7 @@ def test_closing_ends_a_wait_of_another_thread(kafka: Kafka, kafka_prefix: str) 
         access.topics()
 
 
-def test_offsets_of_a_mirror_are_those_of_its_queues(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
+def test_mirror_keeps_the_offsets_of_its_queues(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     """Markers of transactions and aborted records are between the messages."""
     create_topic(kafka, f"{kafka_prefix}mirrored", 2)
     queue, empty = LogQueue("mirrored", 0), LogQueue("mirrored", 1)
@@ -159,7 +159,7 @@ def test_offsets_of_a_mirror_are_those_of_its_queues(kafka: Kafka, kafka_prefix:
     assert log.offsets_at([queue], 2 * NOW_US) == {queue: 152}
 
 
-def test_what_is_not_committed_is_not_there(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
+def test_uncommitted_records_are_not_read(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     create_topic(kafka, f"{kafka_prefix}open")
     producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka_prefix, "log_level": 0})
     producer.init_transactions(30)
@@ -174,7 +174,7 @@ def test_what_is_not_committed_is_not_there(kafka: Kafka, kafka_prefix: str, log
     assert read(log, queue) == [(0, b"x")]
 
 
-def test_what_was_deleted_is_told(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
+def test_fetch_of_deleted_offset_reports_the_remaining_range(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     queue = LogQueue("short", 0)
     LogProducer(log, queues=1).send_many([Message("short", b"%d" % number) for number in range(10)])
     assert len(read(log, queue)) == 10
@@ -187,7 +187,7 @@ def test_what_was_deleted_is_told(kafka: Kafka, kafka_prefix: str, log: LogAcces
     assert read(log, queue, 4)[0] == (4, b"4")
 
 
-def test_queues_that_other_threads_read_do_not_disturb(log: LogAccess) -> None:
+def test_threads_can_read_queues_concurrently(log: LogAccess) -> None:
     producer = LogProducer(log, queues=2)
     for number in (0, 1):
         producer.send_many([Message("t", b"%d" % each) for each in range(2000)], queue=number)
@@ -204,7 +204,7 @@ def test_queues_that_other_threads_read_do_not_disturb(log: LogAccess) -> None:
     assert found == {0: [expected, expected], 1: [expected, expected]}
 
 
-def test_a_queue_that_is_not_asked_for_keeps_its_place(log: LogAccess) -> None:
+def test_queue_left_out_of_a_fetch_keeps_its_position(log: LogAccess) -> None:
     """What came of it meanwhile is given later; a lot of it makes its partition pause."""
     first, second = LogQueue("t", 0), LogQueue("t", 1)
     producer = LogProducer(log, queues=2)
@@ -223,7 +223,7 @@ def test_a_queue_that_is_not_asked_for_keeps_its_place(log: LogAccess) -> None:
     assert counts == {first: 120, second: 120}
 
 
-def test_topics_of_groups_and_of_others_are_not_listed(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
+def test_internal_topics_of_groups_are_not_listed(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     payload = encode(FrameColumns([b"x"], [NOW_US], bytes(16)), Compression.ZSTD)
     assert log.append([Append("%RETRY%mail", 2, payload), Append("%DLQ%mail", 0, payload)]) == [0, 0]
     assert log.topics() == {}
@@ -233,7 +233,7 @@ def test_topics_of_groups_and_of_others_are_not_listed(kafka: Kafka, kafka_prefi
     assert f"{kafka_prefix}mail.txmsg-retry" in admin(kafka).list_topics(timeout=30).topics
 
 
-def test_a_queue_that_is_added_is_found(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
+def test_added_queue_is_found(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     producer = LogProducer(log, queues=1)
     producer.send(Message("t", b"0"))
     client = admin(kafka)
@@ -244,7 +244,7 @@ def test_a_queue_that_is_added_is_found(kafka: Kafka, kafka_prefix: str, log: Lo
     assert log.queues_of("t") == list(range(6))
 
 
-def test_settings_are_those_of_kafka(log: LogAccess) -> None:
+def test_topic_settings_are_read_from_and_written_to_kafka(log: LogAccess) -> None:
     assert log.settings_of("t") == TopicSettings(flush=Flush.TIMED)
     LogProducer(log, queues=1).send(Message("t", b"0"))
     settings = TopicSettings(flush=Flush.TIMED, compression=Compression.ZSTD, retention_s=3600.5)
@@ -258,7 +258,7 @@ def test_settings_are_those_of_kafka(log: LogAccess) -> None:
         log.set_topic("t", TopicSettings(flush=Flush.TIMED, write_queues=1))
 
 
-def test_offsets_and_holes_are_not_given_to_kafka(log: LogAccess) -> None:
+def test_append_with_explicit_offset_or_delay_is_refused(log: LogAccess) -> None:
     payload = encode(FrameColumns([b"x"], [NOW_US]))
     with pytest.raises(MisuseError, match="has an offset"):
         log.append([Append("t", 0, payload, 5)])
@@ -267,13 +267,13 @@ def test_offsets_and_holes_are_not_given_to_kafka(log: LogAccess) -> None:
     assert log.topics() == {}
 
 
-def test_identity_is_that_of_the_cluster_and_prefix(kafka: Kafka, log: LogAccess) -> None:
+def test_identity_is_derived_from_cluster_and_prefix(kafka: Kafka, log: LogAccess) -> None:
     with open_log(kafka.address) as plain, open_log(f"{kafka.address}/x") as other:
         assert plain.identity() == plain.identity()
         assert len({plain.identity(), other.identity(), log.identity()}) == 3
 
 
-def test_groups_of_kafka_are_seen_moved_and_deleted(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
+def test_groups_of_kafka_can_be_listed_moved_and_deleted(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     group = "mail"
     create_topic(kafka, f"{kafka_prefix}mirrored")
     mirror(kafka, f"{kafka_prefix}mirrored", [2, -3, 2, 2], begin=10)
@@ -296,7 +296,7 @@ def test_groups_of_kafka_are_seen_moved_and_deleted(kafka: Kafka, kafka_prefix: 
         log.delete_group(group)
 
 
-def test_a_group_whose_topics_are_all_gone_is_shown_and_deleted(
+def test_group_whose_topics_were_deleted_can_be_shown_and_deleted(
     kafka: Kafka, kafka_prefix: str, log: LogAccess
 ) -> None:
     name = f"{kafka_prefix}gone"
@@ -314,9 +314,7 @@ def test_a_group_whose_topics_are_all_gone_is_shown_and_deleted(
         log.group("mail")
 
 
-def test_what_a_sender_waits_for_is_what_kafka_gives_or_is_refused(
-    kafka: Kafka, kafka_prefix: str, log: LogAccess
-) -> None:
+def test_acks_that_kafka_cannot_guarantee_are_refused(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
     for acks in (Acks.NONE, Acks.MEMORY):
         assert LogProducer(log, queues=1, acks=acks).send(Message(f"t-{acks}", b"x")).offset == 0
     with pytest.raises(MisuseError, match=r"acks=disk .* before it syncs to disk"):

@@ -57,7 +57,7 @@ def behind(groups: Mapping[str, Seen], ends: Mapping[int, int]) -> dict[str, dic
     }
 
 
-def test_nodes_that_are_killed_lose_and_double_nothing_in_the_mirror_and_for_its_consumers(
+def test_killed_nodes_neither_lose_nor_duplicate_messages_of_a_mirror(
     url: str, kafka_cluster: PrivateKafka, kafka_prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A consumer whose group's coordinator is killed may lose its place: only then messages come again to it."""

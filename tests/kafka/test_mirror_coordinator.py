@@ -39,7 +39,7 @@ def lone(memory_dir: Path) -> Iterator[PrivateKafka]:
         yield kafka
 
 
-def test_a_tailer_that_no_node_coordinates_says_so_and_goes_on_when_one_does(
+def test_tailer_without_a_coordinator_reports_it_and_continues_once_there_is_one(
     lone: PrivateKafka, notify_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = f"{lone.address}/other."

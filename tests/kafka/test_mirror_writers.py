@@ -86,14 +86,14 @@ def outlived(where: str, moment: str) -> tuple[str, list[int | None]]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_what_a_paused_writer_had_begun_is_not_read_and_it_cannot_end_it(where: str, moment: str) -> None:
+def test_open_transaction_of_a_paused_writer_is_aborted_and_cannot_be_committed(where: str, moment: str) -> None:
     told, offsets = outlived(where, moment)
     assert "fenced" in told
     assert offsets == list(range(END))
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_each_step_of_the_argument_that_is_left_out_is_seen_by_readers(where: str, plant: str) -> None:
+def test_each_planted_defect_of_the_writer_is_visible_to_readers(where: str, plant: str) -> None:
     written_twice, never_written = [*range(END), *range(BEGUN, END)], [*range(BEGUN)]
     # While notes are in an open transaction, Kafka gives nobody those of before.
     moment = "commit_transaction" if plant == "notes" else "send_offsets_to_transaction"
@@ -102,7 +102,7 @@ def test_each_step_of_the_argument_that_is_left_out_is_seen_by_readers(where: st
     assert offsets == (written_twice if plant in {"unfenced", "nameless"} else never_written)
 
 
-def test_a_transaction_that_nobody_committed_leaves_the_queue_as_it_was(where: str) -> None:
+def test_uncommitted_transaction_leaves_the_queue_unchanged(where: str) -> None:
     with closing(KafkaSink(where)) as sink:
         sink.append([batch_of(range(4)), batch_of(range(7), queue=1)])
     with closing(KafkaSink(where)) as sink:

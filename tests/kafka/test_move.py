@@ -33,7 +33,7 @@ def url(notify_url: str) -> Iterator[str]:
         said("tailer", "drop", "--storage", notify_url, "--name", name, "--yes")
 
 
-def test_a_group_moves_to_kafka_and_back_and_gets_each_message_once(
+def test_group_moved_to_kafka_and_back_gets_each_message_once(
     url: str, kafka: Kafka, kafka_prefix: str, tmp_path: Path
 ) -> None:
     page = tmp_path / "move_group.py"

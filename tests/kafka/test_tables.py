@@ -45,7 +45,7 @@ MINUTE_5 = datetime_of_us(STORED_AT_US) + timedelta(minutes=5)
     ],
     ids=["all", "offsets", "times", "none"],
 )
-def test_a_table_is_that_of_a_log_of_our_own(twins: Twins, options: dict[str, object], count: int) -> None:
+def test_table_equals_that_of_a_metaq_log(twins: Twins, options: dict[str, object], count: int) -> None:
     found = read_arrow(twins.address, "trade", **options).read_all()  # type: ignore[arg-type]
     found.validate(full=True)
     assert found.schema == TABLE_SCHEMA
@@ -63,6 +63,6 @@ def test_an_export_has_the_same_messages(twins: Twins, tmp_path: Path) -> None:
     assert found.to_pylist() == expected.drop_columns("queue").to_pylist()
 
 
-def test_a_topic_that_kafka_does_not_have_is_named(twins: Twins) -> None:
+def test_topic_missing_in_kafka_is_named(twins: Twins) -> None:
     with pytest.raises(UnknownTopic, match="'trades' is not in this log: its topics are trade"):
         read_arrow(twins.address, "trades")

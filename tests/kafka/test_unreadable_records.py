@@ -51,7 +51,9 @@ def told(text: str, kind: str) -> list[str]:
     return shlex.split(found[1])
 
 
-def test_tables_tail_export_and_find_go_past_it_and_say_so(where: str, kind: str, tmp_path: Path) -> None:
+def test_tables_tail_export_and_find_skip_an_unreadable_record_and_report_it(
+    where: str, kind: str, tmp_path: Path
+) -> None:
     before, stopped = bodies_before_the_stop(where, "t")
     assert before == BODIES[:BAD]
     assert stopped.next_offset == BAD + 1
@@ -80,7 +82,7 @@ def test_tables_tail_export_and_find_go_past_it_and_say_so(where: str, kind: str
     assert found is not None
 
 
-async def test_handlers_and_polls_get_everything_before_it_and_after_the_command_everything_behind(
+async def test_consumers_stop_at_an_unreadable_record_and_continue_after_the_seek_command(
     where: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = Seen()
