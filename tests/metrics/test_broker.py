@@ -53,7 +53,7 @@ def scraped(start_broker: StartBroker) -> Scraped:
     return Scraped(start_broker)
 
 
-def test_everything_in_the_catalogue_is_there_before_any_traffic(scraped: Scraped) -> None:
+def test_every_catalogued_metric_is_present_before_any_traffic(scraped: Scraped) -> None:
     found = scraped.await_ready()
     require_catalogued(found, ExportingProcess.BROKER)
     assert found.series_count >= SERIES_MIN
@@ -74,7 +74,7 @@ def test_everything_in_the_catalogue_is_there_before_any_traffic(scraped: Scrape
     assert 0 < found.value("txmsg_process_open_files") < found.value("txmsg_process_open_files_limit")
 
 
-def test_a_command_shows_what_is_scraped_without_an_endpoint(broker: BrokerProcess) -> None:
+def test_metrics_command_shows_the_metrics_without_an_endpoint(broker: BrokerProcess) -> None:
     found: list[dict[str, Any]] = []
 
     def told() -> dict[str, float]:
@@ -96,16 +96,16 @@ def test_a_command_shows_what_is_scraped_without_an_endpoint(broker: BrokerProce
     assert [each["name"] for each in chosen] == ["txmsg_leases"]
 
 
-def test_nothing_is_served_unless_it_is_asked_for(broker: BrokerProcess) -> None:
+def test_metrics_are_not_served_by_default(broker: BrokerProcess) -> None:
     assert "metrics are at" not in broker.log.read_text()
 
 
-def test_a_broker_refuses_to_serve_metrics_to_others(start_broker: StartBroker) -> None:
+def test_broker_refuses_to_serve_metrics_beyond_localhost_without_tls(start_broker: StartBroker) -> None:
     with pytest.raises(ChildFailed, match="every client that reaches it can read all metrics"):
         start_broker("--http-listen", "0.0.0.0:0")
 
 
-def test_messages_are_counted_on_their_way(scraped: Scraped) -> None:
+def test_sent_and_delivered_messages_are_counted(scraped: Scraped) -> None:
     before = scraped.await_ready()
     metrics = scraped.metrics
     with Producer(scraped.address, group="shop") as producer:
@@ -141,7 +141,7 @@ def test_messages_are_counted_on_their_way(scraped: Scraped) -> None:
     assert now.value("txmsg_topic_messages_total", messaging_destination_name="t") == 7
 
 
-def test_transactions_are_counted_by_outcome_and_by_who_decided(scraped: Scraped) -> None:
+def test_transactions_are_counted_by_outcome_and_deciding_party(scraped: Scraped) -> None:
     before = scraped.await_ready()
     metrics = scraped.metrics
     with Producer(scraped.address, group="shop") as producer:
@@ -209,7 +209,7 @@ def test_failures_retries_and_dead_letters_are_counted(scraped: Scraped) -> None
         until(lambda: scrape(metrics).total("txmsg_group_dead_letters") == 1)
 
 
-def test_messages_that_nobody_settles_expire_and_a_later_refusal_is_late(scraped: Scraped) -> None:
+def test_unsettled_messages_expire_and_a_later_settlement_counts_as_late(scraped: Scraped) -> None:
     before = scraped.await_ready()
     with Producer(scraped.address, group="shop") as producer:
         producer.send(Message("t", b"1"))
@@ -232,7 +232,7 @@ def test_messages_that_nobody_settles_expire_and_a_later_refusal_is_late(scraped
     assert found.value("txmsg_acknowledged_messages_total") == 0
 
 
-def test_a_check_that_no_client_can_answer_is_told_and_raises_an_alert(
+def test_check_back_without_a_client_is_counted_and_raises_an_alert(
     start_broker: StartBroker, notify_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TXMSG_BROKER_ALERTS_INTERVAL_S", "1")
@@ -250,7 +250,7 @@ def test_a_check_that_no_client_can_answer_is_told_and_raises_an_alert(
     until(lambda: "TxmsgChecksOverdue" in said("alert", "list", "--broker", scraped.address))
 
 
-def test_lag_is_told_by_group_and_topic_with_the_age_of_the_oldest(scraped: Scraped, notify_url: str) -> None:
+def test_lag_is_reported_by_group_and_topic_with_the_oldest_age(scraped: Scraped, notify_url: str) -> None:
     scraped.await_ready()
     with Producer(scraped.address, group="shop") as producer:
         with collecting(scraped.address, "t", group="mailer") as got:
@@ -281,9 +281,7 @@ def send_ten(scraped: Scraped) -> None:
             producer.send(Message("t", b"1"))
 
 
-def test_of_ten_thousand_groups_a_bounded_number_has_series_and_the_others_are_added_up(
-    scraped: Scraped, notify_url: str
-) -> None:
+def test_number_of_group_series_is_bounded_and_other_groups_are_summed_up(scraped: Scraped, notify_url: str) -> None:
     send_ten(scraped)
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         connection.execute(
@@ -326,9 +324,7 @@ select g.id, m.queue, m.queue_offset, 1, m.transaction_id, m.n, m.body, m.born_a
 """
 
 
-def test_groups_that_wait_longest_or_fail_have_series_whenever_they_were_created(
-    scraped: Scraped, notify_url: str
-) -> None:
+def test_groups_with_longest_lag_or_failures_have_series(scraped: Scraped, notify_url: str) -> None:
     send_ten(scraped)
     *_, dead, retries, waits = (f"g{number + 1:05}" for number in range(4 * NAMED_MAX))
     of_group = "group_id = (select id from txmsg.consumer_group where name = %s)"
@@ -365,7 +361,7 @@ def test_groups_that_wait_longest_or_fail_have_series_whenever_they_were_created
     }
 
 
-def test_without_its_database_a_broker_is_alive_and_not_ready_and_tells_the_last_figures(
+def test_broker_without_its_database_is_alive_not_ready_and_serves_the_last_metrics(
     scraped: Scraped, notify_url: str
 ) -> None:
     before = scraped.await_ready()
@@ -431,7 +427,7 @@ def test_errors_are_counted_by_their_codes(start_broker: StartBroker) -> None:
     rises(scraped.metrics, "txmsg_call_errors_total", since=before, error_type=UnknownGroup.code)
 
 
-async def test_a_disk_that_cannot_be_looked_at_has_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_inaccessible_disk_has_no_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < (await figures._free_ratio(str(tmp_path)) or 0) <= 1
 
     def refused(directory: str) -> None:

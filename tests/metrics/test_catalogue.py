@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 @pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOGUE)
-def test_a_name_says_type_and_unit(metric: Metric) -> None:
+def test_metric_name_states_type_and_unit(metric: Metric) -> None:
     assert re.fullmatch(r"txmsg(_[a-z]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     for unit in ("seconds", "bytes"):
@@ -29,7 +29,7 @@ def test_a_name_says_type_and_unit(metric: Metric) -> None:
 
 
 @pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOGUE)
-def test_every_label_is_described_and_what_the_database_says_comes_from_brokers(metric: Metric) -> None:
+def test_every_label_is_described_and_database_metrics_are_served_by_brokers(metric: Metric) -> None:
     assert set(metric.labels) <= LABELS.keys()
     assert metric.scope is Scope.PROCESS or metric.processes == {ExportingProcess.BROKER}
 
@@ -46,7 +46,7 @@ def test_the_page_has_every_metric_label_and_bound() -> None:
         assert f"| `{name}` |" in page
 
 
-def test_what_the_catalogue_does_not_say_is_refused() -> None:
+def test_metric_missing_in_the_catalogue_is_refused() -> None:
     figures = Figures(ExportingProcess.PAGE)
     with pytest.raises(KeyError):
         figures.put("txmsg_of_nobody", 1)
@@ -58,7 +58,7 @@ def test_what_the_catalogue_does_not_say_is_refused() -> None:
         Figures(ExportingProcess.BROKER).put_bound("of nothing", 1, 2)
 
 
-def test_labels_from_outside_cannot_forge_a_line() -> None:
+def test_label_values_cannot_inject_a_line() -> None:
     figures = Figures(ExportingProcess.BROKER)
     figures.put("txmsg_topic_messages_total", 1, messaging_destination_name='a"} 1\n# EOF\\')
     assert b'{messaging_destination_name="a\\"} 1\\n# EOF\\\\"} 1.0\n' in text_of(figures)

@@ -36,7 +36,7 @@ def registered(*clients: Producer | Consumer) -> CollectorRegistry:
     return registry
 
 
-def test_producers_are_counted_and_added_up(broker: BrokerProcess) -> None:
+def test_metrics_of_producers_are_summed_up(broker: BrokerProcess) -> None:
     with Producer(broker.address, group="shop") as one, Producer(broker.address, group="shop") as other:
         registry = registered(one, other)
         before = values_of(registry)
@@ -133,7 +133,7 @@ def test_classes_of_exceptions_are_bounded() -> None:
     assert (len(series), series["g", "t", OTHER], series["g", "t", "Error0"]) == (21, 10, 2)
 
 
-def test_the_collector_tells_what_the_catalogue_says(broker: BrokerProcess) -> None:
+def test_collector_exports_the_catalogued_metrics(broker: BrokerProcess) -> None:
     with Producer(broker.address, group="shop") as producer:
         names = {
             f"{family.name}_total" if family.type == "counter" else family.name
@@ -142,7 +142,7 @@ def test_the_collector_tells_what_the_catalogue_says(broker: BrokerProcess) -> N
     assert names == {metric.name for metric in CATALOGUE.values() if ExportingProcess.APPLICATION in metric.processes}
 
 
-def test_an_application_needs_no_prometheus_client_to_import_txmsg() -> None:
+def test_txmsg_can_be_imported_without_prometheus_client() -> None:
     program = (
         "import sys; sys.modules['prometheus_client'] = None; import txmsg.client, txmsg.metrics; "
         "txmsg.metrics.ClientCollector()"

@@ -19,7 +19,7 @@ select g.id, q.id, g.id %% 9, 0 from txmsg.consumer_group g cross join txmsg.que
 """
 
 
-def test_the_oldest_unread_message_is_looked_for_in_one_partition_and_once_for_each_position(notify_url: str) -> None:
+def test_oldest_unread_message_is_searched_in_one_partition_once_per_position(notify_url: str) -> None:
     make_queues(notify_url, "t", 2)
     with psycopg.connect(notify_url, cursor_factory=psycopg.ClientCursor, connect_timeout=10) as connection:
         for number in (100, 101, 102):

@@ -82,7 +82,7 @@ async def status_of(address: str, request: bytes) -> int:
     return int(line.split()[1]) if line else 0
 
 
-async def test_the_three_pages_are_answered_and_no_other() -> None:
+async def test_only_the_three_pages_are_served() -> None:
     async with endpoint() as address:
         metrics = await said(address, get("/metrics"))
         assert metrics.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n")
@@ -95,7 +95,7 @@ async def test_the_three_pages_are_answered_and_no_other() -> None:
         assert (await said(address, get("/metrics", method="HEAD"))).endswith("\r\n\r\n")
 
 
-async def test_a_process_that_is_not_ready_or_not_alive_says_why() -> None:
+async def test_process_that_is_not_ready_or_not_alive_reports_the_reason() -> None:
     probes = Probes(figures=figures, unready=lambda: "the database\nis away", dead=lambda: "stuck")
     async with endpoint(probes) as address:
         ready = await said(address, get("/readyz"))
@@ -127,7 +127,7 @@ async def test_a_process_that_is_not_ready_or_not_alive_says_why() -> None:
         (get("/metrics", "localhost", "GET", ": no name"), 400),
     ],
 )
-async def test_only_a_plain_request_to_this_machine_is_answered(request_bytes: bytes, status: int) -> None:
+async def test_only_plain_requests_to_localhost_are_answered(request_bytes: bytes, status: int) -> None:
     async with endpoint() as address:
         assert await status_of(address, request_bytes) == status
         assert await status_of(address, get("/livez")) == 200
@@ -156,7 +156,7 @@ PATIENT = EndpointLimits(first_byte_s=9 * WITHIN_S, request_s=9 * WITHIN_S)
 """Who says nothing is not closed for that in a test."""
 
 
-async def test_idle_and_unfinished_connections_shut_nobody_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_idle_and_unfinished_connections_do_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
     async with endpoint(limits=PATIENT) as address, AsyncExitStack() as stack:
         for number in range(3 * PATIENT.connections):
             held = stack.enter_context(socket.create_connection(host_and_port(address)))
@@ -176,7 +176,7 @@ def test_probes_of_a_process_without_a_loop_are_answered_beside_idle_connections
                 assert asyncio.run(status_of(address, get("/livez"))) == 200
 
 
-async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None:
+async def test_scrapers_that_do_not_read_leave_room_for_probes() -> None:
     go_on = asyncio.Event()
 
     async def slow() -> Figures:
@@ -199,7 +199,7 @@ async def test_those_who_do_not_take_the_figures_leave_room_for_probes() -> None
         await made.close()
 
 
-async def test_those_who_ask_for_the_figures_and_read_nothing_keep_them_from_nobody() -> None:
+async def test_scrapers_that_do_not_read_do_not_block_other_scrapers() -> None:
     limits = EndpointLimits(connections=16, scrapes=4, answer_s=9 * WITHIN_S)
     made = Endpoint(PROBES, limits)
     made._text_of = lambda figures: bytes(50_000_000)
@@ -223,7 +223,7 @@ def nonblocking(sock: socket.socket) -> socket.socket:
     return sock
 
 
-async def test_how_many_were_closed_is_said_a_minute_later_though_no_more_come(
+async def test_number_of_closed_connections_is_logged_a_minute_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 0.0
@@ -241,7 +241,7 @@ async def test_how_many_were_closed_is_said_a_minute_later_though_no_more_come(
     assert "2 were closed" in caplog.records[-1].getMessage()
 
 
-async def test_those_who_scrape_at_once_share_one_reading() -> None:
+async def test_concurrent_scrapes_share_one_reading() -> None:
     readings = 0
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -262,7 +262,7 @@ async def test_those_who_scrape_at_once_share_one_reading() -> None:
         assert readings <= 2  # a second one for those that came late
 
 
-async def test_figures_that_fail_or_take_too_long_are_an_answer() -> None:
+async def test_failing_or_slow_metrics_get_an_error_response() -> None:
     async def fails() -> Figures:
         raise ValueError("of the test")
 
@@ -278,12 +278,12 @@ async def test_figures_that_fail_or_take_too_long_are_an_answer() -> None:
 
 
 @pytest.mark.parametrize("listen", ["", "127.0.0.1:0", "localhost:0", "127.0.0.9:9100", "[::1]:9100"])
-def test_an_address_of_this_machine_is_taken(listen: str) -> None:
+def test_localhost_address_is_accepted(listen: str) -> None:
     TlsConfig().check_http_listen(listen, None, insecure=False)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9100", "[::]:9100", "10.0.0.1:9100", "example.org:9100", "broker-1:9100"])
-def test_an_address_that_others_reach_needs_tls_and_a_proof(listen: str, secret: Path, authority: Authority) -> None:
+def test_public_address_requires_tls_and_authentication(listen: str, secret: Path, authority: Authority) -> None:
     certificate, key = authority.issue("127.0.0.1")
     encrypted = TlsConfig(cert=certificate, key=key)
     proving = TlsConfig(cert=certificate, key=key, client_ca=authority.file)
@@ -298,13 +298,13 @@ def test_an_address_that_others_reach_needs_tls_and_a_proof(listen: str, secret:
 
 
 @pytest.mark.parametrize("listen", ["9100", "localhost", "http://localhost:9100"])
-def test_what_is_no_address_is_refused(listen: str) -> None:
+def test_invalid_listen_address_is_refused(listen: str) -> None:
     with pytest.raises(InvalidName, match="is not of the form HOST:PORT"):
         TlsConfig().check_http_listen(listen, None, insecure=False)
 
 
 @pytest.mark.parametrize("content", [None, "", "short", "a word with an ä in it"])
-def test_a_file_that_holds_no_token_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_file_without_a_token_is_refused(content: str | None, tmp_path: Path) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
@@ -315,7 +315,7 @@ def test_a_file_that_holds_no_token_is_refused(content: str | None, tmp_path: Pa
 # ---- who may read
 
 
-async def test_metrics_need_the_token_and_probes_do_not(secret: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_metrics_require_the_token_and_probes_do_not(secret: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Endpoint(PROBES, LIMITS, token=BearerToken(secret))
     address = await made.start("127.0.0.1:0")
     try:
@@ -343,7 +343,7 @@ async def test_metrics_need_the_token_and_probes_do_not(secret: Path, caplog: py
         await made.close()
 
 
-async def test_with_tls_a_certificate_reads_metrics_and_a_stranger_only_probes(authority: Authority) -> None:
+async def test_client_certificate_is_required_for_metrics_but_not_for_probes(authority: Authority) -> None:
     made = Endpoint(PROBES, EndpointLimits(), tls=authority.server(client_ca=authority.file))
     address = await made.start("127.0.0.1:0")
     known = client_context(authority.file)
@@ -360,7 +360,7 @@ async def test_with_tls_a_certificate_reads_metrics_and_a_stranger_only_probes(a
         await made.close()
 
 
-async def test_why_a_process_is_not_ready_is_told_on_its_machine_and_to_those_who_read_metrics(
+async def test_reason_for_not_ready_is_shown_only_locally_or_with_access_to_metrics(
     secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reason names directories, hosts and databases."""
@@ -381,7 +381,7 @@ async def test_why_a_process_is_not_ready_is_told_on_its_machine_and_to_those_wh
         await made.close()
 
 
-async def test_a_certificate_that_is_replaced_is_used_at_once(tmp_path: Path) -> None:
+async def test_replaced_certificate_is_used_at_once(tmp_path: Path) -> None:
     issuing = Authority(tmp_path / "issuing")
     made = Endpoint(PROBES, EndpointLimits(), tls=issuing.server())
     address = await made.start("127.0.0.1:0")
@@ -397,7 +397,7 @@ async def test_a_certificate_that_is_replaced_is_used_at_once(tmp_path: Path) ->
         await made.close()
 
 
-async def test_a_handshake_counts_as_a_connection_and_has_an_end(authority: Authority) -> None:
+async def test_handshake_counts_as_a_connection_and_has_a_timeout(authority: Authority) -> None:
     made = Endpoint(PROBES, LIMITS, tls=authority.server())
     address = await made.start("127.0.0.1:0")
     try:
@@ -406,7 +406,7 @@ async def test_a_handshake_counts_as_a_connection_and_has_an_end(authority: Auth
         await made.close()
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_port_in_use_is_named() -> None:
     async with endpoint() as address:
         other = Endpoint(Probes(figures=figures, unready=lambda: ""))
         with pytest.raises(MisuseError, match=f"cannot listen on {address} .*another --http-listen"):
@@ -414,7 +414,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
         await other.close()
 
 
-async def test_closing_ends_what_is_under_way() -> None:
+async def test_close_ends_requests_in_progress() -> None:
     begun = asyncio.Event()
 
     async def hangs() -> Figures:
@@ -438,7 +438,7 @@ async def asked(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output.strip()
 
 
-async def test_the_command_health_says_what_the_probes_answer() -> None:
+async def test_health_command_prints_the_answers_of_the_probes() -> None:
     trouble = ["", ""]
     probes = Probes(figures=figures, unready=lambda: trouble[0], dead=lambda: trouble[1])
     async with endpoint(probes) as address:
@@ -454,12 +454,12 @@ async def test_the_command_health_says_what_the_probes_answer() -> None:
     assert (status, told.startswith(f"Error: no answer at {address} (")) == (1, True)
 
 
-async def test_the_command_health_does_not_wait_for_ever() -> None:
+async def test_health_command_has_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         status, told = await asked(address, "--timeout", "50ms")
     assert (status, "timed out" in told) == (1, True)
 
 
-async def test_the_command_health_asks_this_machine_only() -> None:
+async def test_health_command_accepts_only_localhost() -> None:
     assert (await asked("10.0.0.1:9700"))[0] == 1

@@ -59,7 +59,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield served
 
 
-def test_a_server_tells_all_that_the_catalogue_says(served: Served) -> None:
+def test_metaq_server_serves_every_catalogued_metric(served: Served) -> None:
     found = scrape(served.metrics)
     require_catalogued(found, ExportingProcess.METAQ)
     assert found.series_count >= 30
@@ -90,7 +90,7 @@ def test_appends_are_counted_and_timed(served: Served) -> None:
     assert found.value("txmsg_log_files") == 1
 
 
-def test_a_scrape_reads_no_directory_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrape_does_not_read_directories_on_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     listdir = os.listdir
 
@@ -108,7 +108,7 @@ def test_a_scrape_reads_no_directory_on_the_loop(tmp_path: Path, monkeypatch: py
         assert SERVER_THREAD not in threads
 
 
-def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> None:
+def test_lag_of_groups_is_reported_with_the_oldest_age(served: Served) -> None:
     with log_at(served.server.address) as log:
         log.append([batch("t", 0, 0, 5)])
         member = log.join("g", ["t"])
@@ -126,7 +126,7 @@ def test_lag_of_groups_is_told_with_the_age_of_the_oldest(served: Served) -> Non
         member.leave({})
 
 
-def test_a_damaged_group_is_left_out_and_the_others_are_told(served: Served) -> None:
+def test_damaged_group_is_skipped_and_the_others_are_reported(served: Served) -> None:
     with log_at(served.server.address) as log:
         log.append([batch("t", 0, 0, 5)])
         for group in ("damaged", "whole"):
@@ -145,12 +145,12 @@ def test_a_damaged_group_is_left_out_and_the_others_are_told(served: Served) -> 
 
 
 @pytest.mark.parametrize("what", ["topic", "consumer group"])
-def test_no_topic_or_group_is_called_like_the_sum_of_the_others(what: str) -> None:
+def test_name_of_the_summed_series_is_not_a_valid_topic_or_group(what: str) -> None:
     with pytest.raises(InvalidName):
         check_name(what, OTHER)
 
 
-def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
+def test_number_of_topic_series_is_bounded(served: Served) -> None:
     count = NAMED_MAX + 20
     with log_at(served.server.address) as log:
         log.append([batch(f"t{number:04}", 0, 0, 1) for number in range(count)])
@@ -159,7 +159,7 @@ def test_of_many_topics_a_bounded_number_has_series(served: Served) -> None:
     assert found.value("txmsg_log_topic_messages_total", messaging_destination_name="(other)") == 20
 
 
-def test_of_many_groups_those_that_wait_have_series_and_the_others_are_added_up(served: Served) -> None:
+def test_groups_with_lag_have_series_and_the_others_are_summed_up(served: Served) -> None:
     idle, behind = NAMED_MAX + 20, "z-last"
     with log_at(served.server.address) as log:
         log.append([batch("t", 0, 0, 5)])
@@ -177,12 +177,12 @@ def test_of_many_groups_those_that_wait_have_series_and_the_others_are_added_up(
     assert found.value("txmsg_log_group_lag_messages", **others) == 0
 
 
-def test_metrics_of_a_log_are_not_for_strangers(tmp_path: Path) -> None:
+def test_metrics_of_a_log_require_authentication(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="every client that reaches it can read all metrics"):
         MetaQConfig(data_dir=tmp_path, http_listen="0.0.0.0:0")
 
 
-def test_a_server_that_knows_no_users_yet_is_not_ready(tmp_path: Path) -> None:
+def test_server_without_users_yet_is_not_ready(tmp_path: Path) -> None:
     metrics, nobody = f"127.0.0.1:{own_port()}", f"127.0.0.1:{own_port()}"
     options = ("--http-listen", metrics, "--access-from", nobody)
     with MetaQProcess(tmp_path / "log", *options, log=tmp_path / "metaq.log"):
@@ -191,7 +191,7 @@ def test_a_server_that_knows_no_users_yet_is_not_ready(tmp_path: Path) -> None:
     assert "no broker of --access-from has sent them" in text
 
 
-def test_a_server_without_prometheus_client_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_prometheus_client_is_reported_with_its_install_command(tmp_path: Path) -> None:
     words = ["metaq", "serve", "--data-dir", str(tmp_path / "log"), "--listen", "127.0.0.1:0"]
     program = (
         "import sys; sys.modules['prometheus_client'] = None; from txmsg.ops.cli.main import main; "
@@ -227,7 +227,7 @@ def tailer(notify_url: str, tmp_path: Path) -> Iterator[TailerProcess]:
     assert tailer.stop() == 0, tailer.log.read_text()
 
 
-def test_a_tailer_tells_all_that_the_catalogue_says(tailer: TailerProcess) -> None:
+def test_tailer_serves_every_catalogued_metric(tailer: TailerProcess) -> None:
     found = until(lambda: now if (now := scrape(tailer.metrics)).value("txmsg_mirror_tailing") else None)
     require_catalogued(found, ExportingProcess.TAILER)
     assert found.series_count >= 30
@@ -236,7 +236,7 @@ def test_a_tailer_tells_all_that_the_catalogue_says(tailer: TailerProcess) -> No
     assert got(tailer.metrics, "/livez") == (200, "ok\n")
 
 
-def test_what_is_mirrored_is_counted_and_the_lag_told(tailer: TailerProcess, notify_url: str) -> None:
+def test_mirrored_messages_and_lag_are_measured(tailer: TailerProcess, notify_url: str) -> None:
     table = Table(notify_url)
     table.topic("t")
     before = scrape(tailer.metrics)
@@ -248,9 +248,7 @@ def test_what_is_mirrored_is_counted_and_the_lag_told(tailer: TailerProcess, not
     until(lambda: scrape(tailer.metrics).value("txmsg_mirror_lag_bytes") == 0)
 
 
-def test_a_tailer_that_has_not_begun_is_not_ready_and_one_that_hangs_is_not_alive(
-    notify_url: str, tmp_path: Path
-) -> None:
+def test_tailer_not_started_is_not_ready_and_hanging_tailer_is_not_alive(notify_url: str, tmp_path: Path) -> None:
     tailer = Tailer(TailerConfig(storage=notify_url), lambda: open_sink(str(tmp_path / "log")))
     assert "has not begun" in unready(tailer)
     assert dead(tailer) == ""

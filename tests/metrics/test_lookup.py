@@ -22,7 +22,7 @@ async def running(lookup: Lookup[int]) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def test_nothing_is_read_until_it_is_asked_for_and_then_kept_for_a_while() -> None:
+async def test_values_are_read_on_demand_and_cached_for_a_while() -> None:
     readings = 0
 
     async def read() -> int:
@@ -42,7 +42,7 @@ async def test_nothing_is_read_until_it_is_asked_for_and_then_kept_for_a_while()
         assert readings == 1
 
 
-async def test_who_asks_waits_only_a_moment_for_a_reading_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_reading_times_out_for_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.metrics.lookup.PATIENCE_S", 0.01)
     go_on = asyncio.Event()
     readings = 0
@@ -64,7 +64,7 @@ async def test_who_asks_waits_only_a_moment_for_a_reading_that_hangs(monkeypatch
         assert lookup.found == 7
 
 
-async def test_a_reading_that_fails_is_logged_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_reading_is_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     results: list[int | Exception] = [BrokerUnavailable("away"), BrokerUnavailable("away"), ValueError("odd"), 3]
 
     async def read() -> int:

@@ -30,7 +30,7 @@ def metaq(tmp_path: Path) -> Iterator[tuple[MetaQProcess, str]]:
         yield server, metrics
 
 
-def test_a_set_is_scraped_and_alerts_fire_for_what_is_wrong(
+def test_prometheus_scrapes_all_brokers_and_fires_alerts_for_faults(
     start_broker: StartBroker, metaq: tuple[MetaQProcess, str], notify_url: str, tmp_path: Path
 ) -> None:
     of_broker = f"127.0.0.1:{own_port()}"

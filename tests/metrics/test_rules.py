@@ -89,7 +89,7 @@ def metrics_in(expr: str) -> set[str]:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.alert)
-def test_an_alert_is_on_metrics_of_the_catalogue_and_says_what_to_do(alert: Any) -> None:
+def test_alert_uses_catalogued_metrics_and_states_the_fix(alert: Any) -> None:
     assert metrics_in(alert.expr) <= CATALOGUE.keys()
     used = set(re.findall(r"\$labels\.(\w+)", alert.summary))
     labels = {label for name in metrics_in(alert.expr) for label in CATALOGUE[name].labels} | {"job", "instance"}
@@ -103,7 +103,7 @@ def test_there_is_a_case_for_each_alert() -> None:
 
 
 @needs_promtool
-def test_prometheus_takes_the_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     prometheus.promtool("check", "rules", RULES)
 
 
