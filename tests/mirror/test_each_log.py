@@ -15,14 +15,14 @@ from tests.mirror.tailer_process import TailerProcess
 class EachLog:
     """To be inherited from."""
 
-    def test_tailer_killed_at_any_moment_under_load_mirrors_all(
+    def test_tailer_killed_at_any_moment_under_load_mirrors_every_message(
         self, url: str, where: Path | str, load: Load, tailer: TailerProcess
     ) -> None:
         kill_at_any_moment(tailer, load)
         require_equal(url, where, load.count)
         tailer.stop()
 
-    def test_messages_that_retention_dropped_before_they_were_mirrored_are_a_counted_hole(
+    def test_messages_dropped_by_retention_before_mirroring_are_a_counted_hole(
         self, url: str, where: Path | str, load: Load, tailer: TailerProcess
     ) -> None:
         load.write(20)

@@ -101,7 +101,7 @@ PLACES: dict[str, tuple[list[Stored], dict[str, int], str]] = {
 class EachVerifiedLog:
     """To be inherited from."""
 
-    def test_progress_is_told_up_to_the_end(self, table: str, copy: Copy) -> None:
+    def test_progress_is_reported_up_to_the_end(self, table: str, copy: Copy) -> None:
         copy.write(ROWS)
         told: list[tuple[int, int]] = []
         report = verify(table, copy.where, progress=lambda done, total: told.append((done, total)))
@@ -109,7 +109,7 @@ class EachVerifiedLog:
         assert told[-1] == (2 * COUNT, 2 * COUNT)
 
     @pytest.mark.parametrize(("name", "change"), FIELDS)
-    def test_a_message_with_another_field_is_found(
+    def test_message_with_a_differing_field_is_found(
         self, table: str, copy: Copy, name: str, change: dict[str, object]
     ) -> None:
         rows = list(ROWS)
@@ -120,14 +120,14 @@ class EachVerifiedLog:
         assert str(report.differences[0]).startswith(f"different: topic trade queue 0 offset 10: {name} is ")
 
     @pytest.mark.parametrize("name", PLACES)
-    def test_a_message_in_another_place_is_found(self, table: str, copy: Copy, name: str) -> None:
+    def test_message_at_a_different_position_is_found(self, table: str, copy: Copy, name: str) -> None:
         rows, kinds, first = PLACES[name]
         copy.write(rows)
         report = verify(table, copy.where)
         assert found_by(report) == kinds
         assert str(report.differences[0]).startswith(first)
 
-    def test_only_the_topics_that_are_asked_for_are_compared(self, table: str, copy: Copy) -> None:
+    def test_only_the_selected_topics_are_compared(self, table: str, copy: Copy) -> None:
         copy.write([written("elsewhere", 0, 0)])
         report = verify(table, copy.where, topics=["id*"])
         assert (report.is_equal, report.queues, report.other_topics) == (True, 1, ["elsewhere"])

@@ -35,7 +35,7 @@ def count(root: Path, topic: str) -> int:
     return sum(map(len, read(root, topic))) if (root / "queues").exists() else 0
 
 
-def test_a_log_stays_equal_to_its_table_and_readers_decrypt_what_is_not_erased(
+def test_log_stays_equal_to_its_table_and_unerased_bodies_can_be_decrypted(
     broker: BrokerProcess, notify_url: str, tmp_path: Path
 ) -> None:
     root, where = tmp_path / "log", ("--broker", broker.address)

@@ -39,7 +39,7 @@ class TestDirectory(EachLog):
     pass
 
 
-def test_a_dropped_slot_and_an_emptied_log_are_made_good_from_the_table(
+def test_dropped_slot_and_emptied_log_are_recovered_from_the_table(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     load.write(20)
@@ -74,7 +74,7 @@ def _bytes_of(log: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(log.glob("commitlog/*"))}
 
 
-def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone_until_it_is_forked(
+def test_log_ahead_of_or_different_from_its_table_is_not_written_until_it_is_forked(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     """As after a backup was restored: the last messages are gone, and then there are others."""
@@ -114,7 +114,7 @@ def test_a_log_that_is_ahead_of_the_table_or_differs_from_it_is_left_alone_until
     assert json_of("tailer", "status", "--storage", url)["generation"] == 2
 
 
-def test_of_two_tailers_one_works_and_the_other_takes_over(
+def test_only_one_of_two_tailers_works_and_the_other_takes_over(
     url: str, log: Path, load: Load, tailer: TailerProcess, new_tailer: NewTailer
 ) -> None:
     other = new_tailer(name="other")
@@ -135,7 +135,7 @@ def test_of_two_tailers_one_works_and_the_other_takes_over(
     require_equal(url, log, load.count)
 
 
-def test_foreign_rows_are_passed_over_and_said_and_a_transaction_of_100_mb_needs_little_memory(
+def test_foreign_rows_are_skipped_with_an_error_log_and_100_mb_transaction_needs_little_memory(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     tailer.start()
@@ -162,7 +162,7 @@ def test_foreign_rows_are_passed_over_and_said_and_a_transaction_of_100_mb_needs
     assert grown_mib < 64, f"the tailer needed {grown_mib:.0f} MiB more for 100 MiB"
 
 
-def test_a_crash_of_postgres_is_sat_out(tmp_path: Path, new_tailer: NewTailer) -> None:
+def test_tailer_continues_after_a_crash_of_postgres(tmp_path: Path, new_tailer: NewTailer) -> None:
     with EmbeddedPostgres(tmp_path / "pg") as server:
         url = server.create_database("notify")
         migrate.upgrade(url)
@@ -182,7 +182,7 @@ def test_a_crash_of_postgres_is_sat_out(tmp_path: Path, new_tailer: NewTailer) -
         tailer.stop()
 
 
-def test_a_full_disk_and_a_read_only_one_are_said_and_lose_nothing(url: str, load: Load, new_tailer: NewTailer) -> None:
+def test_full_or_read_only_disk_is_reported_and_no_message_is_lost(url: str, load: Load, new_tailer: NewTailer) -> None:
     with small_disk(32 * MIB) as disk:
         log = disk / "log"
         tailer = new_tailer(into=log)
@@ -205,7 +205,7 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_lose_nothing(url: str, loa
         tailer.kill()
 
 
-def test_a_tailer_that_finds_its_messages_appended_by_another_looks_where_the_log_ends_and_goes_on(
+def test_tailer_that_finds_its_messages_already_appended_continues_at_the_end_of_the_log(
     url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
 ) -> None:
     """At a server, as by a tailer that was paused, has lost its turn, and goes on with what it had taken."""
@@ -227,7 +227,7 @@ def test_a_tailer_that_finds_its_messages_appended_by_another_looks_where_the_lo
         tailer.stop()
 
 
-def test_a_metaq_server_that_is_killed_again_and_again_gets_every_message_once(
+def test_repeatedly_killed_metaq_server_gets_every_message_once(
     url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
 ) -> None:
     with MetaQProcess(log, log=tmp_path / "server.log") as server:
@@ -270,7 +270,7 @@ def _served(log: Path, queue: int) -> tuple[int, TxmsgError | None]:
     return offset, None
 
 
-def test_a_damaged_frame_is_served_up_to_taken_out_and_taken_from_the_table_again(
+def test_damaged_frame_stops_reads_is_removed_and_restored_from_the_table(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     load.write(60)

@@ -65,7 +65,7 @@ class TestKafka(EachLog):
     pass
 
 
-def test_a_tailer_that_was_paused_while_another_went_on_writes_nothing_and_stands_by(
+def test_tailer_replaced_while_paused_writes_nothing_and_becomes_standby(
     url: str, where: str, load: Load, tailer: TailerProcess, new_tailer: NewTailer
 ) -> None:
     other = new_tailer(name="other")
@@ -111,7 +111,7 @@ def forget_notes(kafka: Kafka, prefix: str) -> None:
         future.result(ANSWER_S_MAX)
 
 
-def test_when_kafka_has_deleted_what_was_read_the_mirror_goes_on_where_it_was(
+def test_mirror_continues_at_its_position_after_kafka_deleted_records(
     *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, tailer: TailerProcess
 ) -> None:
     kept_from = {queue: 0 for queue in load.ends}
@@ -137,7 +137,7 @@ def test_when_kafka_has_deleted_what_was_read_the_mirror_goes_on_where_it_was(
             assert [mark.offset for mark in marks] == list(range(end, load.ends[queue]))
 
 
-def test_topics_get_the_copies_that_are_asked_for_and_partitions_when_queues_are_added(
+def test_topics_get_the_requested_copies_and_new_partitions_for_added_queues(
     *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, new_tailer: NewTailer
 ) -> None:
     tailer = new_tailer("--replication-factor", "1", "--min-insync-replicas", "1")
@@ -162,7 +162,7 @@ def test_topics_get_the_copies_that_are_asked_for_and_partitions_when_queues_are
     tailer.stop()
 
 
-def test_more_copies_than_nodes_stop_the_queues_with_the_reason(
+def test_more_copies_than_nodes_stop_the_queues_with_a_reason(
     url: str, load: Load, new_tailer: NewTailer, private_kafka: PrivateKafka
 ) -> None:
     tailer = new_tailer("--replication-factor", "9")
@@ -172,7 +172,7 @@ def test_more_copies_than_nodes_stop_the_queues_with_the_reason(
     tailer.stop()
 
 
-def test_a_name_that_kafka_refuses_and_a_message_too_large_for_its_topic_stop_their_queues_only(
+def test_topic_name_or_message_refused_by_kafka_stops_only_its_queue(
     *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, tailer: TailerProcess
 ) -> None:
     make_queues(url, "100%25", 1)
@@ -192,7 +192,7 @@ def test_a_name_that_kafka_refuses_and_a_message_too_large_for_its_topic_stop_th
     tailer.stop()
 
 
-def test_a_topic_that_differs_from_the_table_is_left_alone_until_fork_has_it_created_again(
+def test_topic_different_from_its_table_is_not_written_until_fork_recreates_it(
     url: str, where: str, load: Load, tailer: TailerProcess
 ) -> None:
     load.write(60)
@@ -224,7 +224,7 @@ def test_a_topic_that_differs_from_the_table_is_left_alone_until_fork_has_it_cre
     assert json_of("tailer", "fork", "--storage", url, "--metaq", where, "--yes")["cuts"] == []
 
 
-def test_records_that_kafka_lost_and_records_of_others_stop_their_queues(
+def test_lost_and_foreign_records_stop_their_queues(
     *, url: str, where: str, kafka: Kafka, kafka_prefix: str, load: Load, tailer: TailerProcess
 ) -> None:
     load.write(40)

@@ -87,7 +87,7 @@ class TestKafka(EachVerifiedLog):
     pass
 
 
-def test_records_as_they_are_documented_are_equal_and_what_was_aborted_does_not_count(table: str, copy: Topics) -> None:
+def test_documented_records_are_equal_and_aborted_ones_are_ignored(table: str, copy: Topics) -> None:
     copy.write(ROWS[:30])
     copy.write(ROWS[:10], is_committed=False)
     copy.write(ROWS[30:])
@@ -112,7 +112,7 @@ PLACES: dict[str, tuple[list[Stored], dict[str, int], str]] = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_a_record_at_another_place_in_its_partition_is_found(table: str, copy: Topics, name: str) -> None:
+def test_record_at_a_different_position_in_its_partition_is_found(table: str, copy: Topics, name: str) -> None:
     rows, kinds, first = PLACES[name]
     copy.write(rows)
     report = verify(table, copy.where)
@@ -120,7 +120,7 @@ def test_a_record_at_another_place_in_its_partition_is_found(table: str, copy: T
     assert str(report.differences[0]).startswith(first)
 
 
-def test_what_was_aborted_is_missing_and_what_others_wrote_is_foreign(table: str, copy: Topics) -> None:
+def test_aborted_records_are_missing_and_records_of_other_writers_are_foreign(table: str, copy: Topics) -> None:
     copy.write(ROWS[:-5])
     copy.write(ROWS[-5:], is_committed=False)
     copy.write_foreign(1)

@@ -39,7 +39,7 @@ class TestDirectory(EachVerifiedLog):
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_a_mirror_is_equal_however_it_is_framed(table: str, tmp_path: Path, compression: Compression) -> None:
+def test_comparison_does_not_depend_on_frame_sizes(table: str, tmp_path: Path, compression: Compression) -> None:
     for frame_size in (1, 7, COUNT):
         root = tmp_path / str(frame_size)
         append(root, ROWS, frame_size=frame_size, compression=compression, config=LogConfig(file_size_bytes_max=20_000))
@@ -48,7 +48,7 @@ def test_a_mirror_is_equal_however_it_is_framed(table: str, tmp_path: Path, comp
         assert (report.messages, report.queues, report.in_holes) == (2 * COUNT, 3, 0)
 
 
-def test_messages_that_are_marked_as_a_hole_although_the_table_has_them_are_found(table: str, tmp_path: Path) -> None:
+def test_hole_over_messages_that_the_table_has_is_found(table: str, tmp_path: Path) -> None:
     append(tmp_path, without(30, 31))
     report = verify(table, tmp_path)
     assert found_by(report) == {"hole": 2}
@@ -96,14 +96,14 @@ BYTES: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes_that_are_not_as_they_were_written_are_found(table: str, tmp_path: Path, name: str) -> None:
+def test_altered_bytes_are_found(table: str, tmp_path: Path, name: str) -> None:
     plant, kinds = BYTES[name]
     append(tmp_path, ROWS)
     plant(tmp_path)
     assert found_by(verify(table, tmp_path)) == kinds
 
 
-def test_holes_that_retention_made_are_counted_and_an_unmarked_one_is_found(notify_url: str, tmp_path: Path) -> None:
+def test_retention_holes_are_counted_and_an_unmarked_hole_is_found(notify_url: str, tmp_path: Path) -> None:
     make_queues(notify_url, "trade", 1)
     first = [written("trade", 0, offset) for offset in range(COUNT)]
     later = [written("trade", 0, offset) for offset in range(COUNT, COUNT + 10)]
@@ -127,7 +127,7 @@ def test_holes_that_retention_made_are_counted_and_an_unmarked_one_is_found(noti
     assert found_by(overlong) == {"hole": 3}
 
 
-def test_what_the_logs_retention_deleted_is_counted_and_no_difference(table: str, tmp_path: Path) -> None:
+def test_messages_deleted_by_retention_of_the_log_are_counted_and_not_a_difference(table: str, tmp_path: Path) -> None:
     append(tmp_path, ROWS, config=LogConfig(file_size_bytes_max=20_000))
     with Log(tmp_path, LogConfig(file_size_bytes_max=20_000, retention_size_bytes=50_000)) as log:
         assert log.delete_old()
@@ -137,7 +137,7 @@ def test_what_the_logs_retention_deleted_is_counted_and_no_difference(table: str
     assert report.messages + report.table_only == 2 * COUNT
 
 
-def test_what_is_no_log_and_what_is_no_notify_database_is_said(table: str, tmp_path: Path, database_url: str) -> None:
+def test_invalid_log_and_invalid_notify_database_are_refused(table: str, tmp_path: Path, database_url: str) -> None:
     with pytest.raises(CorruptLog, match=r"is not a log: its log\.json cannot be read"):
         verify(table, tmp_path)
     append(tmp_path, ROWS[:1])
@@ -147,7 +147,7 @@ def test_what_is_no_log_and_what_is_no_notify_database_is_said(table: str, tmp_p
         verify("postgresql://nobody@127.0.0.1:1/x", tmp_path)
 
 
-def test_the_command_compares_what_the_mirror_holds_and_tells(table: str, tmp_path: Path) -> None:
+def test_command_compares_the_mirrored_messages_and_prints_a_report(table: str, tmp_path: Path) -> None:
     append(tmp_path, [*ROWS, written("idle", 0, 0)])
     compare = ("tailer", "verify", "--storage", table, "--metaq", str(tmp_path), "--wait", "1ms")
     told = said(*compare, "--exclude", "idle")
