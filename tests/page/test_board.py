@@ -34,13 +34,13 @@ class World:
         return found
 
 
-def test_before_the_first_read_there_are_no_figures_and_their_database_is_not_up() -> None:
+def test_figures_are_absent_and_database_is_down_before_the_first_read() -> None:
     bulletin = World().bulletin()
     assert (bulletin["figures"], bulletin["age_ms"], bulletin["written_at"]) == (None, None, None)
     assert bulletin["parts"] == {"figures": False}
 
 
-def test_figures_that_were_never_written_have_no_age() -> None:
+def test_unwritten_figures_have_no_age() -> None:
     world = World()
     world.read(None)
     world.passed_s = 3
@@ -48,7 +48,7 @@ def test_figures_that_were_never_written_have_no_age() -> None:
     assert (bulletin["age_ms"], bulletin["figures"], bulletin["parts"]) == (None, {"orders": 0}, {"figures": True})
 
 
-def test_an_age_is_counted_from_when_the_figures_were_new_and_not_from_when_they_were_read_again() -> None:
+def test_age_is_counted_from_the_first_read_of_new_figures() -> None:
     world = World()
     world.read(NOON)
     world.passed_s = 2
@@ -59,13 +59,13 @@ def test_an_age_is_counted_from_when_the_figures_were_new_and_not_from_when_they
     assert world.bulletin()["age_ms"] == 0
 
 
-def test_figures_found_at_the_start_are_as_old_as_they_say() -> None:
+def test_figures_found_at_the_start_have_the_age_of_their_timestamp() -> None:
     world = World()
     world.read(NOON - timedelta(minutes=2))
     assert world.bulletin()["age_ms"] == 120_000
 
 
-def test_a_writer_whose_clock_is_wrong_makes_new_figures_neither_old_nor_newer_than_now() -> None:
+def test_new_figures_are_fresh_even_if_the_clock_of_their_writer_is_wrong() -> None:
     world = World()
     world.read(NOON + timedelta(hours=1))
     assert world.bulletin()["age_ms"] == 0
@@ -74,7 +74,7 @@ def test_a_writer_whose_clock_is_wrong_makes_new_figures_neither_old_nor_newer_t
     assert world.bulletin()["age_ms"] == 0
 
 
-def test_a_bulletin_has_the_newest_figures_their_moments_and_the_release() -> None:
+def test_bulletin_has_the_newest_figures_their_timestamps_and_the_release() -> None:
     world = World()
     world.read(NOON, orders=1)
     world.read(NOON + timedelta(seconds=1), orders=2)
@@ -88,7 +88,7 @@ def test_a_bulletin_has_the_newest_figures_their_moments_and_the_release() -> No
     )
 
 
-def test_a_database_that_was_not_read_for_a_while_is_down() -> None:
+def test_database_not_read_for_a_while_is_down() -> None:
     world = World()
     world.read(NOON)
     world.passed_s = 6
@@ -97,7 +97,7 @@ def test_a_database_that_was_not_read_for_a_while_is_down() -> None:
     assert world.bulletin()["parts"]["figures"] is False
 
 
-def test_parts_and_measures_are_as_they_were_told() -> None:
+def test_bulletin_has_the_reported_parts_and_measures() -> None:
     world = World()
     world.board.show_health(Health(parts={"broker": True, "tailer": None}, measures={"waiting": 3}))
     bulletin = world.bulletin()
@@ -105,7 +105,7 @@ def test_parts_and_measures_are_as_they_were_told() -> None:
     assert bulletin["measures"] == {"waiting": 3}
 
 
-def test_a_part_with_an_odd_name_ends_nothing() -> None:
+def test_part_with_an_unencodable_name_is_shown_with_replacement() -> None:
     world = World()
     world.board.show_health(Health(parts={"half \ud800": False}, measures={}))
     assert world.bulletin()["parts"] == {"half ?": False, "figures": False}

@@ -99,9 +99,7 @@ def _answer(route: Route, bulletin: dict[str, Any]) -> None:
     route.fulfill(content_type="text/event-stream", body=f"retry: 200\n\ndata: {json.dumps(bulletin)}\n\n")
 
 
-def test_the_counter_rolls_says_what_the_database_says_and_figures_that_stand_are_called_old(
-    look: Look, shown: Shown
-) -> None:
+def test_counter_shows_the_database_total_and_stalled_figures_are_marked_stale(look: Look, shown: Shown) -> None:
     window = look(motion="no-preference")
     status = window.page.locator("live-status")
     with shown.trading():
@@ -156,9 +154,7 @@ _ROLL_ON = """(counter, digit) => {
 """Has the last digit show another one."""
 
 
-def test_provinces_are_ranked_as_the_database_ranks_them_and_those_without_a_row_are_summed_up(
-    look: Look, shown: Shown
-) -> None:
+def test_provinces_are_ranked_by_the_database_and_the_rest_is_summed_up(look: Look, shown: Shown) -> None:
     window = look(locale="zh-CN")
     window.wait("() => document.querySelectorAll('.provinces .row').length > 5")
     window.wait(f"cents => document.querySelector('{TURNOVER}').dataset.value == cents", shown.total("turnover_cents"))
@@ -171,9 +167,7 @@ def test_provinces_are_ranked_as_the_database_ranks_them_and_those_without_a_row
     expect(window.page.locator(".provinces .is-rest .label")).to_have_text(f"其余 {31 - len(rows)} 个")
 
 
-def test_a_part_that_is_down_is_named_and_one_that_nobody_tells_of_any_more_is_unknown(
-    look: Look, shown: Shown
-) -> None:
+def test_part_that_is_down_is_named_and_unreported_part_is_unknown(look: Look, shown: Shown) -> None:
     window = look()
     status = window.page.locator("live-status")
     with shown.trading():
@@ -191,7 +185,7 @@ def test_a_part_that_is_down_is_named_and_one_that_nobody_tells_of_any_more_is_u
         expect(status).to_have_text("Live")
 
 
-def test_a_connection_that_is_lost_is_said_and_made_anew(look: Look, shown: Shown) -> None:
+def test_lost_connection_is_reported_and_reopened(look: Look, shown: Shown) -> None:
     window = look()
     status = window.page.locator("live-status")
     window.wait("selector => document.querySelector(selector).dataset.value > 0", TURNOVER)
@@ -212,9 +206,7 @@ def test_a_connection_that_is_lost_is_said_and_made_anew(look: Look, shown: Show
 
 
 @pytest.mark.parametrize(("locale", "language"), [("zh-TW", "zh"), ("de-DE", "en")])
-def test_the_page_speaks_the_language_of_its_browser_until_it_is_switched(
-    look: Look, locale: str, language: str
-) -> None:
+def test_page_uses_the_language_of_the_browser_until_it_is_switched(look: Look, locale: str, language: str) -> None:
     window = look(locale=locale)
     other = {"zh": "en", "en": "zh"}[language]
     _expect_language(window, language)
@@ -234,7 +226,7 @@ def _expect_language(window: Window, language: str) -> None:
     assert all(each[-1] in {"zh": "万亿", "en": "KMB"}[language] for each in amounts)
 
 
-def test_the_page_is_as_light_as_the_system_until_it_is_switched(look: Look) -> None:
+def test_page_uses_the_colour_scheme_of_the_system_until_it_is_switched(look: Look) -> None:
     window = look(scheme="dark")
     shades = []
     for _ in ("system", "light", "dark"):
@@ -251,7 +243,7 @@ def test_the_page_is_as_light_as_the_system_until_it_is_switched(look: Look) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_stands_out_from_what_is_behind_it(look: Look, shown: Shown, scheme: str) -> None:
+def test_every_text_has_sufficient_contrast(look: Look, shown: Shown, scheme: str) -> None:
     window = look(scheme=scheme)
     window.wait("() => document.querySelector('.provinces .row') !== null")
     with shown.trading():
@@ -284,7 +276,7 @@ _FAINT_TEXTS = """least => {
 
 @pytest.mark.parametrize("size", [WALL, LAPTOP, SMALL], ids=["wall", "laptop", "small"])
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
-def test_everything_has_room_without_scrolling(look: Look, shown: Shown, size: tuple[int, int], locale: str) -> None:
+def test_page_fits_the_screen_without_scrolling(look: Look, shown: Shown, size: tuple[int, int], locale: str) -> None:
     bulletin = shown.page.bulletin()
     bulletin["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
     bulletin["figures"]["provinces"][0]["turnover_cents"] = GREAT
@@ -337,7 +329,7 @@ def test_on_a_phone_figures_are_two_by_two_and_the_page_is_two_screens_high(look
     assert orders["x"] == conversion["x"] < rate["x"] == refunded["x"]
 
 
-def test_a_row_that_rises_hides_the_one_that_it_passes(look: Look, shown: Shown) -> None:
+def test_rising_row_is_drawn_over_the_one_that_it_passes(look: Look, shown: Shown) -> None:
     window = look(bulletin=shown.page.bulletin())
     window.wait("() => document.querySelectorAll('.provinces .row').length > 10")
     rows = window.page.locator(".provinces .row")
@@ -357,7 +349,7 @@ def test_a_row_that_rises_hides_the_one_that_it_passes(look: Look, shown: Shown)
     assert first.evaluate("row => getComputedStyle(row).backgroundColor").startswith("rgb(")
 
 
-def test_a_page_without_figures_waits_for_them_and_shows_no_nonsense(look: Look, shown: Shown) -> None:
+def test_page_without_figures_shows_placeholders(look: Look, shown: Shown) -> None:
     bulletin = shown.page.bulletin()
     nothing = {
         "total": dict.fromkeys(bulletin["figures"]["total"], 0),

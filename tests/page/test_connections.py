@@ -82,7 +82,7 @@ SMALL = ConnectionTableBounds(connections=8, strangers=8, first_byte_s=NEVER_S, 
 
 
 @pytest.mark.parametrize("first", [b"", HEAD, WITHOUT_BODY])
-async def test_browsers_are_served_while_strangers_hold_unfinished_heads(
+async def test_browsers_are_served_while_others_hold_unfinished_requests(
     first: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with placed(SMALL) as place, AsyncExitStack() as stack:
@@ -95,7 +95,7 @@ async def test_browsers_are_served_while_strangers_hold_unfinished_heads(
 
 
 @pytest.mark.parametrize("first", [b"GET /large", b"GET /login"])
-async def test_whole_requests_of_strangers_shut_nobody_out(first: bytes) -> None:
+async def test_complete_requests_of_unauthenticated_clients_do_not_block_others(first: bytes) -> None:
     """Whose answers are not taken, or who log in."""
     async with placed(SMALL) as place, AsyncExitStack() as stack:
         for number in range(24):
@@ -105,7 +105,7 @@ async def test_whole_requests_of_strangers_shut_nobody_out(first: bytes) -> None
         assert len(place.server.watched.table) <= 8
 
 
-async def test_the_log_says_little_of_invalid_requests_and_nothing_of_upgrades(
+async def test_invalid_requests_are_logged_briefly_and_upgrades_not_at_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with placed(SMALL) as place:
@@ -122,7 +122,7 @@ async def test_the_log_says_little_of_invalid_requests_and_nothing_of_upgrades(
     ]
 
 
-async def test_with_tls_connections_that_never_shake_hands_shut_nobody_out(authority: Authority) -> None:
+async def test_connections_without_tls_handshake_do_not_block_others(authority: Authority) -> None:
     context = client_context(authority.file)
     async with placed(SMALL, authority.server()) as place, AsyncExitStack() as stack:
         for number in range(40):
@@ -131,7 +131,7 @@ async def test_with_tls_connections_that_never_shake_hands_shut_nobody_out(autho
                 assert (await place.get(context)).endswith(b"\r\n\r\nhttps")
 
 
-async def test_heads_bodies_and_answers_have_their_times() -> None:
+async def test_heads_bodies_and_answers_have_timeouts() -> None:
     async with placed(ConnectionTableBounds(connections=8, strangers=8, first_byte_s=5.0, greeting_s=10.0)) as place:
         watched = place.server.watched
         large = b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -14,7 +14,7 @@ async def next_of(bulletins: AsyncIterator[bytes]) -> bytes:
     return await asyncio.wait_for(anext(bulletins), _WAIT_S)
 
 
-async def test_who_comes_later_begins_with_the_newest() -> None:
+async def test_late_subscriber_starts_with_the_newest_bulletin() -> None:
     feed = BulletinFeed()
     feed.put_bulletin(b"old")
     feed.put_bulletin(b"new")
@@ -22,7 +22,7 @@ async def test_who_comes_later_begins_with_the_newest() -> None:
     assert await next_of(feed.bulletins()) == b"new"
 
 
-async def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
+async def test_slow_subscriber_skips_bulletins_and_gets_the_newest_once() -> None:
     feed = BulletinFeed()
     slow, quick = feed.bulletins(), feed.bulletins()
     feed.put_bulletin(b"1")
@@ -38,7 +38,7 @@ async def test_who_is_slow_misses_bulletins_and_gets_the_newest_once() -> None:
     assert await asyncio.wait_for(waiting, _WAIT_S) == b"5"
 
 
-async def test_closing_ends_those_who_wait_and_those_who_come() -> None:
+async def test_close_ends_waiting_and_later_subscribers() -> None:
     feed = BulletinFeed()
     waiting = asyncio.ensure_future(_all(feed.bulletins()))
     await asyncio.sleep(0)

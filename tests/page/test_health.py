@@ -36,12 +36,12 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_fresh_file_is_believed(world: World) -> None:
+def test_fresh_health_file_is_used(world: World) -> None:
     world.write(json.dumps(SAID))
     assert world.file.read() == Health(parts=PARTS, measures=MEASURES)
 
 
-def test_parts_are_unknown_when_the_file_is_written_no_more_and_known_when_it_is_again(world: World) -> None:
+def test_parts_are_unknown_while_the_health_file_is_stale(world: World) -> None:
     world.write(json.dumps(SAID))
     world.file.read()
     world.passed_s = 5.1
@@ -50,7 +50,7 @@ def test_parts_are_unknown_when_the_file_is_written_no_more_and_known_when_it_is
     assert world.file.read().parts == PARTS
 
 
-def test_a_file_that_is_written_again_in_place_counts_as_new(world: World) -> None:
+def test_file_rewritten_in_place_counts_as_new(world: World) -> None:
     world.path.write_text(json.dumps(SAID))
     world.file.read()
     world.passed_s = 5.1
@@ -76,7 +76,7 @@ def test_a_file_that_is_written_again_in_place_counts_as_new(world: World) -> No
         '{"parts": {}, "measures": {}}' + " " * 65_536,
     ],
 )
-def test_what_is_not_a_health_file_is_logged_once_and_what_was_known_stays(
+def test_invalid_health_file_is_logged_once_and_the_last_state_is_kept(
     world: World, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.write(json.dumps(SAID))
@@ -87,7 +87,7 @@ def test_what_is_not_a_health_file_is_logged_once_and_what_was_known_stays(
     assert str(world.path) in caplog.text
 
 
-def test_a_file_that_is_not_there_yet_says_nothing(world: World) -> None:
+def test_missing_health_file_reports_nothing(world: World) -> None:
     assert world.file.read() == NOTHING
     world.write(json.dumps(SAID))
     assert world.file.read().parts == PARTS

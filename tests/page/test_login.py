@@ -71,7 +71,7 @@ async def browser(brokers: Brokers) -> AsyncIterator[httpx2.AsyncClient]:
         sessions.end_all()
 
 
-async def test_logins_that_wait_have_a_bound(brokers: Brokers, browser: httpx2.AsyncClient) -> None:
+async def test_waiting_logins_are_bounded(brokers: Brokers, browser: httpx2.AsyncClient) -> None:
     brokers.go_on.clear()
     logins = [asyncio.create_task(log_in(browser)) for _ in range(32 + 64 + 1)]
     try:
@@ -87,7 +87,7 @@ async def log_in(browser: httpx2.AsyncClient, token: str = TOKEN) -> httpx2.Resp
     return await browser.post("/login", headers=OWN, data={"token": token, "next": "/", "csrf": csrf})
 
 
-async def test_nothing_but_files_is_seen_without_a_token(browser: httpx2.AsyncClient) -> None:
+async def test_only_static_files_are_served_without_a_token(browser: httpx2.AsyncClient) -> None:
     for path in ("/", "/figures", "/page/page.css"):
         answer = await browser.get(path)
         assert (answer.status_code, answer.text) == (303, "")
@@ -101,7 +101,7 @@ async def test_nothing_but_files_is_seen_without_a_token(browser: httpx2.AsyncCl
     assert "<live-status" in (await browser.get("/")).text
 
 
-async def test_a_token_that_is_revoked_ends_the_look(browser: httpx2.AsyncClient, brokers: Brokers) -> None:
+async def test_revoked_token_ends_the_session(browser: httpx2.AsyncClient, brokers: Brokers) -> None:
     await log_in(browser)
     brokers.are_away = True
     asked = brokers.asked
@@ -114,9 +114,7 @@ async def test_a_token_that_is_revoked_ends_the_look(browser: httpx2.AsyncClient
     assert (await browser.get("/figures")).status_code == 303
 
 
-async def test_one_user_does_not_have_all_places_of_those_who_look(
-    browser: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_open_pages_are_limited_per_user(browser: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_app, "BROWSERS_OF_USER_MAX", 0)
     await log_in(browser)
     answer = await browser.get("/events", headers={"Accept": "text/event-stream"})
@@ -125,7 +123,7 @@ async def test_one_user_does_not_have_all_places_of_those_who_look(
     assert (await browser.get("/figures")).status_code == 200
 
 
-async def test_an_odd_answer_ends_neither_the_server_nor_the_look(
+async def test_invalid_broker_answer_ends_neither_the_server_nor_the_session(
     browser: httpx2.AsyncClient, brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     await log_in(browser)
@@ -136,14 +134,14 @@ async def test_an_odd_answer_ends_neither_the_server_nor_the_look(
     assert (await browser.get("/figures")).status_code == 200
 
 
-async def test_brokers_that_ask_for_no_token_let_nobody_in(browser: httpx2.AsyncClient, brokers: Brokers) -> None:
+async def test_login_is_refused_if_brokers_do_not_require_tokens(browser: httpx2.AsyncClient, brokers: Brokers) -> None:
     brokers.authentication = False
     answer = await log_in(browser)
     assert answer.status_code == 503
     assert "these brokers ask for no token" in answer.text
 
 
-def test_a_login_elsewhere_needs_tls() -> None:
+def test_login_beyond_localhost_requires_tls() -> None:
     with pytest.raises(MisuseError, match="tokens of --login could be read on their way: give --tls-cert"):
         PageConfig(database="", channel="", listen="0.0.0.0:7780", login=["localhost:7700"])
     PageConfig(database="", channel="", listen="0.0.0.0:7780")  # for everybody
@@ -153,7 +151,7 @@ def test_a_login_elsewhere_needs_tls() -> None:
     ("url", "is_told"),
     [("https://trades.example", True), ("http://trades.example", False), ("https://localhost:7780", False)],
 )
-async def test_browsers_are_told_to_come_by_tls_only(url: str, is_told: bool) -> None:
+async def test_hsts_header_is_sent_only_over_tls(url: str, is_told: bool) -> None:
     app = new_app(PAGE, BulletinFeed(), None, LoginSessions[LoggedInUser](lambda: 0.0))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=url) as browser:
         headers = (await browser.get("/")).headers

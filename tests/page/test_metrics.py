@@ -13,7 +13,7 @@ from tests.waiting import until
 from txmsg.metrics.catalogue import ExportingProcess
 
 
-def test_a_page_server_tells_all_that_the_catalogue_says(show_page: ShowPage) -> None:
+def test_page_server_serves_every_catalogued_metric(show_page: ShowPage) -> None:
     metrics = f"127.0.0.1:{own_port()}"
     with show_page("--http-listen", metrics) as shown:
         shown.page.bulletin()

@@ -48,7 +48,7 @@ def second(age_s: int, orders: int) -> Entry[datetime]:
     return Entry(NOON - timedelta(seconds=age_s), orders, orders - 1, 100 * orders)
 
 
-def test_every_word_is_said_in_both_languages_and_every_word_that_the_page_names_is_there() -> None:
+def test_every_text_exists_in_both_languages_and_every_used_text_exists() -> None:
     found = re.search(r'<script type="application/json" id="words">(.*?)</script>', HTML)
     assert found
     words: dict[str, dict[str, str]] = json.loads(found[1])
@@ -58,12 +58,12 @@ def test_every_word_is_said_in_both_languages_and_every_word_that_the_page_names
     assert named <= words.keys()
 
 
-def test_the_page_has_no_word_that_nobody_says() -> None:
+def test_page_has_no_unused_texts() -> None:
     code = "".join(path.read_text() for path in [*ASSETS.glob("*.js"), *ASSETS.glob("*.html")]) + BODY
     assert {key for key in PAGE.words if key not in code and not key.startswith("part_")} == set()
 
 
-def test_everything_that_the_page_shows_is_in_the_figures() -> None:
+def test_every_value_shown_by_the_page_is_in_the_figures() -> None:
     bulletin: dict[str, Any] = {"figures": shown(figures_of(seconds=(second(1, 5),)))}
     paths = [path for path in re.findall(r' value="([\w.]+)"', BODY) if not path.startswith("measures.")]
     assert len(paths) > 15
@@ -76,7 +76,7 @@ def test_everything_that_the_page_shows_is_in_the_figures() -> None:
     json.dumps(bulletin)
 
 
-def test_the_words_stand_in_the_document_as_data_that_cannot_end_it() -> None:
+def test_texts_are_embedded_as_escaped_data() -> None:
     document = PAGE.html()
     assert document.count("</script>") == 3
     assert "$" not in document.replace("¥", "")
@@ -90,13 +90,13 @@ def test_totals_are_shown_as_they_were_counted() -> None:
     assert found["conversion"] == 0.9
 
 
-def test_before_the_first_order_there_is_no_conversion_and_no_rate() -> None:
+def test_conversion_and_rate_are_absent_before_the_first_order() -> None:
     found = shown(figures_of(orders=0, paid=0))
     assert (found["conversion"], found["orders_per_second"]) == (None, None)
     assert found["seconds"] == {"from": 0, "orders": [], "paid": []}
 
 
-def test_seconds_without_an_order_are_zero_and_the_one_being_counted_is_left_out() -> None:
+def test_seconds_without_orders_are_zero_and_the_current_second_is_left_out() -> None:
     found = shown(figures_of(seconds=(second(5, 7), second(3, 9), second(0, 2))))
     assert found["seconds"] == {
         "from": int(NOON.timestamp()) - 5,
@@ -106,7 +106,7 @@ def test_seconds_without_an_order_are_zero_and_the_one_being_counted_is_left_out
     assert found["orders_per_second"] == 16 / 5
 
 
-def test_codes_have_their_names_and_an_unknown_code_stands_for_itself() -> None:
+def test_codes_are_shown_by_name_and_unknown_codes_as_they_are() -> None:
     found = shown(figures_of())
     assert [each["name"] for each in found["provinces"]] == [
         {"en": "Guangdong", "zh": "广东"},
@@ -116,12 +116,12 @@ def test_codes_have_their_names_and_an_unknown_code_stands_for_itself() -> None:
     assert found["provinces"][0]["turnover_cents"] == 80_000
 
 
-def test_a_release_is_the_same_until_something_that_browsers_load_changes() -> None:
+def test_release_changes_only_with_files_that_browsers_load() -> None:
     assert PAGE.release == type(PAGE)(directory=PAGE.directory, words=PAGE.words).release
     assert PAGE.release != type(PAGE)(directory=PAGE.directory, words={"title": PAGE.words["title"]}).release
 
 
-def test_the_library_that_draws_lines_is_as_it_was_published() -> None:
+def test_vendored_chart_library_equals_its_release() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (ASSETS / "uplot").iterdir()}
     assert found == {
         "LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",

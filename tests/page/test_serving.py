@@ -122,7 +122,7 @@ async def serving(database: str) -> AsyncIterator[Served]:
         served.hang_up()
 
 
-async def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_figures_are_pushed_on_notification(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
 
     async with serving(database_url) as served:
@@ -136,7 +136,7 @@ async def test_new_figures_are_pushed_when_they_are_told_of(database_url: str, m
             before = bulletin["figures"]["n"]
 
 
-async def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_the_newest(database_url: str) -> None:
+async def test_browser_that_does_not_read_does_not_block_others_and_then_gets_the_newest(database_url: str) -> None:
     async with serving(database_url) as served:
         served.ballast *= 5
         asleep = await served.get("/events")  # its buffers fill up
@@ -156,7 +156,7 @@ async def test_a_browser_that_takes_nothing_holds_back_no_other_and_then_gets_th
         assert late == sorted(late)
 
 
-async def test_figures_are_read_ten_times_a_second_at_most_however_often_they_change(database_url: str) -> None:
+async def test_figures_are_read_at_most_ten_times_a_second(database_url: str) -> None:
     async with serving(database_url) as served:
         for _ in range(10):
             await served.notify(times=20)
@@ -164,7 +164,7 @@ async def test_figures_are_read_ten_times_a_second_at_most_however_often_they_ch
         assert bulletin["figures"]["n"] <= (time.monotonic() - served.begun) * 10 + 1
 
 
-async def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_url: str) -> None:
+async def test_lost_database_connection_is_reopened(database_url: str) -> None:
     async with serving(database_url) as served:
         bulletins = served.bulletins()
         bulletin = await next_figures(bulletins)
@@ -180,7 +180,7 @@ async def test_a_connection_to_the_database_that_is_ended_is_made_anew(database_
             bulletin = await anext(bulletins)
 
 
-async def test_figures_that_cannot_be_made_sense_of_are_read_again_when_they_can(database_url: str) -> None:
+async def test_invalid_figures_are_read_again_once_they_are_valid(database_url: str) -> None:
     """Such as when a table was emptied by hand: the page needs no new start."""
 
     async with serving(database_url) as served:
@@ -191,7 +191,7 @@ async def test_figures_that_cannot_be_made_sense_of_are_read_again_when_they_can
         await next_figures(bulletins)
 
 
-async def test_the_page_is_served_while_the_database_is_not_there_and_says_so() -> None:
+async def test_page_is_served_while_the_database_is_down_and_reports_it() -> None:
     async with serving("postgresql://127.0.0.1:1/nothing") as served:
         bulletin = await anext(served.bulletins())
         assert (bulletin["figures"], bulletin["parts"]) == (None, {"figures": False})
@@ -199,7 +199,7 @@ async def test_the_page_is_served_while_the_database_is_not_there_and_says_so() 
         assert (await page.readline()).split()[1] == b"200"
 
 
-async def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(database_url: str) -> None:
+async def test_request_before_the_first_read_of_figures_gets_503(database_url: str) -> None:
     async with serving(database_url) as served:
         statuses: list[bytes] = []
         while not statuses or statuses[-1] != b"200":
@@ -207,9 +207,7 @@ async def test_figures_that_were_not_looked_for_yet_are_to_be_asked_for_again(da
         assert set(statuses[:-1]) <= {b"503"}
 
 
-async def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_browsers_above_the_limit_are_asked_to_retry(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "BROWSERS_MAX", 1)
 
     async with serving(database_url) as served:
@@ -223,7 +221,7 @@ async def test_more_browsers_than_there_is_room_for_are_told_to_come_again(
         assert status == b"200"
 
 
-async def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> None:
+async def test_open_pages_are_released_when_the_server_stops(database_url: str) -> None:
     async with serving(database_url) as served:
         bulletins = served.bulletins()
         await anext(bulletins)
@@ -232,7 +230,7 @@ async def test_who_looks_is_let_go_when_the_server_ends(database_url: str) -> No
             pass
 
 
-async def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
+async def test_address_in_use_is_refused(database_url: str) -> None:
     async with serving(database_url) as served:
         config = PageConfig(database=database_url, channel="news", listen=served.address)
         with pytest.raises(MisuseError, match=f"cannot listen on {served.address}: another program"):
@@ -247,13 +245,13 @@ async def test_an_address_that_is_taken_is_refused(database_url: str) -> None:
         ([], "Missing option '--results'"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: list[str], said: str) -> None:
+def test_invalid_options_are_refused(options: list[str], said: str) -> None:
     result = CliRunner(env={"DASHBOARD_URL": ""}).invoke(main, options)
     assert result.exit_code != 0
     assert said in result.output
 
 
-def test_a_page_that_is_told_to_end_ends_in_order_while_browsers_look(show_page: ShowPage) -> None:
+def test_page_server_stops_gracefully_while_pages_are_open(show_page: ShowPage) -> None:
     with show_page() as shown:
         with shown.page.events() as bulletins:
             bulletin = next(bulletin for bulletin in bulletins if bulletin["figures"])
@@ -266,7 +264,7 @@ def test_a_page_that_is_told_to_end_ends_in_order_while_browsers_look(show_page:
         assert "ERROR" not in log
 
 
-def test_tables_that_hold_nothing_yet_are_figures_that_were_never_written(database_url: str) -> None:
+def test_empty_tables_are_unwritten_figures(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True, connect_timeout=10) as connection:
         figures.create_tables(connection)
         snapshot = read(connection)
@@ -277,7 +275,7 @@ def test_tables_that_hold_nothing_yet_are_figures_that_were_never_written(databa
 @pytest.mark.parametrize(
     ("proxies", "client"), [(None, "127.0.0.1"), ("10.0.0.9", "127.0.0.1"), ("127.0.0.1", "8.8.8.8")]
 )
-async def test_who_a_request_is_from_says_a_proxy_that_is_named_only(
+async def test_client_address_is_taken_from_configured_proxies_only(
     proxies: str | None, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []

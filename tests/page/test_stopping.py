@@ -60,14 +60,14 @@ async def end_while_logging_in(serve: Serve, brokers: SlowBrokers) -> None:
         await serving
 
 
-async def test_a_console_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_console_stops_during_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = SlowBrokers()
     monkeypatch.setattr(console_server, "UserDatabases", partial(UserDatabases, who_am_i=brokers.who_am_i))
     config = console_server.ConsoleConfig(databases={"notify": [_AWAY]}, listen="127.0.0.1:0")
     await end_while_logging_in(partial(console_server.serve, config), brokers)
 
 
-async def test_a_page_server_ends_while_somebody_logs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_server_stops_during_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(_: psycopg.Connection[Any]) -> BoardSnapshot:
         raise AssertionError("there is no database")
 
