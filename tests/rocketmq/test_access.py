@@ -173,7 +173,7 @@ def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterato
         yield Place(gateway, broker, ask, authority.file.read_bytes(), environment, keys)
 
 
-def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place) -> None:
+def test_permissions_are_those_of_the_user_and_not_of_the_gateway(place: Place) -> None:
     shop, eve = (place.calls(place.keys[user][0]) for user in ("shop", "eve"))
     due = Timestamp()
     due.FromSeconds(int(datetime.now(UTC).timestamp()) + 3600)
@@ -198,7 +198,7 @@ def test_a_user_may_do_what_its_rules_allow_whoever_the_gateway_is(place: Place)
     assert eve.send("trades").code == pb.OK
 
 
-def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on(place: Place) -> None:
+def test_revoked_access_key_ends_waiting_calls_and_the_other_key_keeps_working(place: Place) -> None:
     old, new = (place.calls(key) for key in place.keys["shop"])
     assert len(old.receive("orders")) == 3
     closing = threading.Event()
@@ -225,7 +225,7 @@ def test_an_access_key_that_is_revoked_ends_what_waits_and_the_other_one_goes_on
 
 @pytest.mark.timeout(900)  # what clients need is fetched and compiled, once
 @pytest.mark.parametrize("language", each(PYTHON, JAVA, GO))
-def test_a_client_of_each_language_logs_in_over_tls_and_is_asked(
+def test_client_of_each_language_logs_in_over_tls_and_is_checked_back(
     place: Place, language: Language, tmp_path: Path
 ) -> None:
     client = replace(language, environment={**language.environment, **place.signing("shop")})

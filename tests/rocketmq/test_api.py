@@ -81,7 +81,7 @@ def calls(broker: BrokerProcess) -> Iterator[Calls]:
             yield calls
 
 
-def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
+def test_each_error_has_its_code(calls: Calls) -> None:
     route = pb.QueryRouteRequest(topic=TOPIC)
     assert calls("QueryRoute", route, pb.QueryRouteResponse).status.code == pb.TOPIC_NOT_FOUND
     assert calls("QueryRoute", route, pb.QueryRouteResponse, client_id="").status.code == pb.CLIENT_ID_REQUIRED
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_told_by_its_code(calls: Calls) -> None:
     assert calls.send(b"another", bytes(16)).status.code == pb.ILLEGAL_MESSAGE_ID
 
 
-def test_a_message_that_its_client_cannot_take_becomes_a_dead_letter(calls: Calls) -> None:
+def test_message_too_large_for_its_client_becomes_a_dead_letter(calls: Calls) -> None:
     said("group", "create", "mail", "--broker", calls.broker)
     said("group", "alter", "mail", "--retries", "0", "--broker", calls.broker)
     calls.send(bytes(300_000), bytes(16))
@@ -132,7 +132,7 @@ def test_a_message_that_its_client_cannot_take_becomes_a_dead_letter(calls: Call
     assert "5 replies with it did not reach their client: is it larger than the client accepts?" in letter["last_error"]
 
 
-def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Calls) -> None:
+def test_route_states_the_message_type_of_a_topic_and_other_types_are_refused(calls: Calls) -> None:
     said("topic", "create", "orders", "--type", "fifo", "--broker", calls.broker)
     [queue] = calls("QueryRoute", pb.QueryRouteRequest(topic=TOPIC), pb.QueryRouteResponse).message_queues
     assert list(queue.accept_message_types) == [pb.FIFO]
@@ -143,7 +143,7 @@ def test_a_topic_of_one_type_says_so_in_its_route_and_refuses_others(calls: Call
     assert taken.status.code == pb.OK
 
 
-def test_a_half_is_first_checked_when_its_producer_says(calls: Calls) -> None:
+def test_first_check_of_a_half_message_is_at_the_time_set_by_its_producer(calls: Calls) -> None:
     asked = {"orphaned_transaction_recovery_duration": Duration(seconds=900)}
     assert calls.send(b"x", bytes(16), message_type=pb.TRANSACTION, **asked).status.code == pb.OK
     (half,) = json_of("half", "list", "--broker", calls.broker)["halves"]
@@ -151,7 +151,7 @@ def test_a_half_is_first_checked_when_its_producer_says(calls: Calls) -> None:
     assert next_check_at - stored_at == timedelta(minutes=15)
 
 
-def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls: Calls) -> None:
+def test_consumer_gets_the_settings_of_its_group_and_a_lite_consumer_is_refused(calls: Calls) -> None:
     where = ("--broker", calls.broker)
     said("group", "create", "ledger", "--orderly", "on", *where)
     said("group", "alter", "ledger", "--retries", "4", "--retry-delays", "500ms 9s", *where)
@@ -171,7 +171,7 @@ def test_a_consumer_is_told_how_its_group_is_set_and_a_lite_one_is_refused(calls
         assert calls("Heartbeat", beat, pb.HeartbeatResponse).status.code == pb.UNSUPPORTED
 
 
-async def test_a_consumer_whose_group_cannot_be_looked_at_is_told_what_holds_for_new_ones(
+async def test_consumer_of_an_unreadable_group_gets_the_default_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that gets no settings for 3 s does not start."""
@@ -184,7 +184,7 @@ async def test_a_consumer_whose_group_cannot_be_looked_at_is_told_what_holds_for
     assert agreed.backoff_policy.max_attempts == 17
 
 
-async def test_clients_start_while_the_broker_that_is_asked_first_is_away(broker: BrokerProcess) -> None:
+async def test_clients_start_while_the_first_broker_is_down(broker: BrokerProcess) -> None:
     _send(broker)
     said("group", "create", "ledger", "--orderly", "on", "--broker", broker.address)
     brokers = Brokers([broker.address, "unix:/nowhere"])
@@ -200,7 +200,7 @@ async def test_clients_start_while_the_broker_that_is_asked_first_is_away(broker
     await brokers.close()
 
 
-def test_what_clients_ask_when_they_start_counts_no_messages(
+def test_requests_of_starting_clients_do_not_count_messages(
     broker: BrokerProcess, notify_url: str, calls: Calls
 ) -> None:
     """Of a topic with millions of them that would take longer than a client waits."""
@@ -213,7 +213,7 @@ def test_what_clients_ask_when_they_start_counts_no_messages(
         assert calls.agree(pb.PUSH_CONSUMER, "ledger").settings.subscription.fifo
 
 
-def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(calls: Calls) -> None:
+def test_repeated_send_is_one_message_and_repeated_acknowledgement_counts_once(calls: Calls) -> None:
     assert calls.send(b"one", bytes(16)).entries[0].message_id == usual_id(bytes(16))
     calls.send(b"one", bytes(16))
     handle = calls.receive_one().receipt_handle
@@ -223,7 +223,7 @@ def test_what_is_sent_again_is_one_message_and_an_acknowledgement_counts_once(ca
     assert said.status.code == pb.MESSAGE_NOT_FOUND
 
 
-def test_a_message_that_is_named_twice_in_an_acknowledgement_is_acknowledged(calls: Calls) -> None:
+def test_message_listed_twice_in_an_acknowledgement_is_acknowledged(calls: Calls) -> None:
     calls.send(b"one", bytes(16))
     entry = pb.AckMessageEntry(message_id="m", receipt_handle=calls.receive_one().receipt_handle)
     request = pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[entry, entry])
@@ -239,7 +239,7 @@ def test_a_half_message_cannot_be_recalled(calls: Calls) -> None:
     assert (status.code, status.message.partition(",")[0]) == (pb.BAD_REQUEST, "it is a half message")
 
 
-def test_a_message_that_a_client_gives_up_is_a_dead_letter_of_its_group(calls: Calls) -> None:
+def test_message_given_up_by_a_client_is_a_dead_letter_of_its_group(calls: Calls) -> None:
     calls.send(b"one", bytes(16))
     request = pb.ForwardMessageToDeadLetterQueueRequest(
         group=GROUP, topic=TOPIC, receipt_handle=calls.receive_one().receipt_handle, delivery_attempt=3
@@ -265,7 +265,7 @@ class Late(AttachedStreams):
         await asyncio.Event().wait()
 
 
-async def test_a_gateway_that_starts_knows_all_brokers_from_its_first_call_on(
+async def test_starting_gateway_knows_all_brokers_before_its_first_call(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = start_broker(), start_broker()
@@ -303,7 +303,7 @@ class Named(AnsweredBrokers):
         return RouteReply(this=self.names_given[address], brokers=[*self.names_given.values(), "10.0.0.3:7700"])
 
 
-async def test_a_gateway_asks_each_broker_that_is_given_for_its_name() -> None:
+async def test_gateway_asks_each_configured_broker_for_its_name() -> None:
     brokers = Named(["localhost:0", "localhost:1", "localhost:2"])
     await server.learn(brokers)
     assert brokers.names == ["10.0.0.1:7700", "10.0.0.2:7700", "10.0.0.3:7700"]
@@ -404,7 +404,7 @@ def _send(broker: BrokerProcess, count: int = 1) -> None:
         producer.send_many([Message("orders", b"%d" % number) for number in range(count)])
 
 
-async def test_what_a_client_holds_is_renewed_until_it_is_settled_or_the_client_has_gone(broker: BrokerProcess) -> None:
+async def test_unsettled_messages_are_renewed_until_the_client_settles_them_or_leaves(broker: BrokerProcess) -> None:
     _send(broker, 6)
     member, silent = ClientSubscription("mail", "client-1", "orders"), ClientSubscription("mail", "client-2", "orders")
     async with gateway_at(broker) as gateway, gateway_at(broker) as others:
@@ -445,7 +445,7 @@ class Revoked(CallAdmission):
         raise Unauthenticated("revoked")
 
 
-async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -> None:
+async def test_messages_of_a_refused_user_are_not_renewed() -> None:
     receivers = Receivers(Together(), Tasks())
     how: dict[str, Any] = {"count": 1, "wait_s": 1, "invisible_s": 30, "renews": True}
     received = await receivers.receive(ClientSubscription("mail", "client-1", "orders"), "a:7700", ALL, **how)
@@ -460,7 +460,7 @@ async def test_what_a_client_holds_is_not_renewed_for_a_user_that_is_refused() -
     assert context.written[-1].status.code == pb.UNAUTHORIZED
 
 
-async def test_an_answer_brings_no_more_than_the_gateway_keeps_for_a_client_that_reads_slowly(
+async def test_reply_size_is_bounded_for_a_client_that_reads_slowly(
     broker: BrokerProcess,
 ) -> None:
     bodies = [bytes([number]) * 1_500_000 for number in range(3)]
@@ -478,7 +478,7 @@ async def test_an_answer_brings_no_more_than_the_gateway_keeps_for_a_client_that
     assert sorted(got) == bodies
 
 
-async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_no_attempt(
+async def test_messages_not_written_to_their_client_are_redelivered_at_once_without_an_attempt(
     broker: BrokerProcess,
 ) -> None:
     _send(broker)
@@ -491,7 +491,7 @@ async def test_what_cannot_be_written_to_its_client_comes_again_at_once_and_is_n
         assert (message.body, message.attempt) == (b"0", 1)
 
 
-async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_had_brought(
+async def test_repeated_receive_of_a_push_consumer_gets_the_messages_of_the_lost_reply(
     broker: BrokerProcess,
 ) -> None:
     """Its deadline had passed, say: the gateway took it for delivered, and would have renewed it for hours."""
@@ -525,7 +525,7 @@ async def test_a_push_consumer_that_repeats_a_receive_gets_what_its_lost_reply_h
         assert gateway.receivers.is_renewed(held), "what came by another receive is still its own"
 
 
-async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(broker: BrokerProcess) -> None:
+async def test_messages_delivered_to_an_ended_call_are_redelivered_at_once(broker: BrokerProcess) -> None:
     _send(broker)
     async with gateway_at(broker) as gateway:
 
@@ -558,7 +558,7 @@ async def test_what_a_broker_gives_to_a_call_that_has_ended_comes_again_at_once(
         await cut.close()
 
 
-async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_of_a_simple_one(
+async def test_any_gateway_accepts_a_negative_acknowledgement_or_a_new_visibility_timeout(
     broker: BrokerProcess,
 ) -> None:
     _send(broker, 2)
@@ -584,7 +584,7 @@ async def test_any_gateway_takes_a_refusal_by_a_push_consumer_and_sets_the_time_
             await change(simple, Duration(seconds=10))
 
 
-async def test_a_push_consumer_waits_for_what_it_asks_or_for_the_back_off_if_that_is_longer(
+async def test_retry_delay_is_the_longer_of_requested_delay_and_back_off(
     broker: BrokerProcess,
 ) -> None:
     _send(broker, 2)
@@ -601,7 +601,7 @@ async def test_a_push_consumer_waits_for_what_it_asks_or_for_the_back_off_if_tha
         assert late >= 3600_000_000
 
 
-async def test_a_receive_that_waits_ends_when_the_gateway_stops_and_takes_nothing(broker: BrokerProcess) -> None:
+async def test_waiting_receive_ends_without_messages_when_the_gateway_stops(broker: BrokerProcess) -> None:
     _send(broker)
     member, other = ClientSubscription("mail", "client-1", "orders"), ClientSubscription("mail", "client-2", "orders")
     async with gateway_at(broker) as gateway, gateway_at(broker) as others:
@@ -634,7 +634,7 @@ class OnlyOrders(TopicRoutes):
         return []
 
 
-async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerProcess) -> None:
+async def test_clients_are_not_attached_to_unknown_topics(broker: BrokerProcess) -> None:
     async with gateway_at(broker) as gateway:
         routes = OnlyOrders(gateway.brokers)
         senders = Senders(gateway.brokers, timeout_s=CALL_S_MAX)
@@ -649,7 +649,7 @@ async def test_nobody_is_asked_about_topics_that_are_not_there(broker: BrokerPro
         assert gateway.clients.attached == set()
 
 
-async def test_any_gateway_settles_what_another_one_delivered_that_reaches_the_broker_at_another_address(
+async def test_gateway_settles_deliveries_of_a_gateway_that_uses_another_broker_address(
     broker: BrokerProcess,
 ) -> None:
     _send(broker, 2)
@@ -690,7 +690,7 @@ class Together(AnsweredBrokers):
         return ReceiveReply(expired=request.held)
 
 
-async def test_a_broker_that_does_not_answer_holds_up_no_renewal_at_others() -> None:
+async def test_unresponsive_broker_does_not_delay_renewals_at_others() -> None:
     brokers = Together()
     receivers = Receivers(brokers, Tasks())
     member = ClientSubscription("mail", "client-1", "orders")
@@ -719,7 +719,7 @@ class Renews(Together):
         return ReceiveReply() if request.held else await super().answer(address, method, request)
 
 
-async def test_what_a_client_holds_is_not_renewed_when_it_may_not_receive_any_more() -> None:
+async def test_messages_are_not_renewed_after_the_client_loses_its_permission() -> None:
     """It could not acknowledge it, and nobody else would get it while its heartbeats come."""
     receivers, door = Receivers(Renews(), Tasks()), Ruled()
     none: Any = None
@@ -732,7 +732,7 @@ async def test_what_a_client_holds_is_not_renewed_when_it_may_not_receive_any_mo
         assert receivers.held_messages == door.may
 
 
-def test_no_two_members_are_known_by_one_id() -> None:
+def test_ids_of_members_are_unique() -> None:
     members = [
         ClientSubscription("mail", f"{client} {user}", topic)
         for client in ("c", "c" * 150, "c" * 1000)
@@ -743,7 +743,7 @@ def test_no_two_members_are_known_by_one_id() -> None:
     assert all(len(member.id) <= 200 for member in members)
 
 
-async def test_renewals_go_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_renewals_continue_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[float] = []
     goes_on = asyncio.Event()
 

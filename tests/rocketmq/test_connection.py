@@ -59,7 +59,7 @@ ODD: dict[str, Odd] = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-async def test_what_http2_allows_is_answered(odd: Odd) -> None:
+async def test_every_valid_http2_request_is_answered(odd: Odd) -> None:
     async with served() as place:
         peer = await place.connect()
         peer.send(peer.headers(1, "/t/Echo", ("x-mq-client-id", "订单")), *odd(peer))
@@ -82,7 +82,7 @@ async def test_what_http2_allows_is_answered(odd: Odd) -> None:
         pytest.param("0", {"grpc-timeout": "99999999H"}, message(b"hi"), id="a deadline in 11,000 years"),
     ],
 )
-async def test_a_call_ends_with_its_status_and_the_connection_goes_on(
+async def test_call_ends_with_its_status_and_the_connection_stays_open(
     status: str, headers: dict[str, str], body: bytes
 ) -> None:
     async with served() as place:
@@ -94,14 +94,14 @@ async def test_a_call_ends_with_its_status_and_the_connection_goes_on(
 
 
 @pytest.mark.parametrize("changed", [{":method": "GET"}, {"content-type": "application/json"}])
-async def test_what_is_no_call_is_told_so(changed: dict[str, str]) -> None:
+async def test_request_that_is_not_a_grpc_call_gets_415(changed: dict[str, str]) -> None:
     async with served() as place:
         peer = await place.connect()
         peer.send(peer.headers(1, changed=changed), data(1, b""))
         assert await peer.answer(1) == (b"", {":status": "415"})
 
 
-async def test_calls_that_end_before_they_begin_leave_nothing_behind() -> None:
+async def test_calls_that_end_before_they_start_leave_nothing_behind() -> None:
     """Their data counts as read, or else the connection would stand still."""
     async with served() as place:
         peer = await place.connect()
@@ -149,7 +149,7 @@ async def test_beyond_the_calls_of_all_connections_further_ones_fail() -> None:
         assert await one.status(5) == "0"
 
 
-async def test_a_client_is_told_how_many_calls_it_may_make_at_once_and_cut_off_if_it_makes_more() -> None:
+async def test_client_exceeding_its_announced_call_limit_is_disconnected() -> None:
     async with served(calls_of_connection_max=3) as place:
         peer = await place.connect()
         assert (await peer.first(SettingsFrame)).settings[SettingsFrame.MAX_CONCURRENT_STREAMS] == 3
@@ -160,7 +160,7 @@ async def test_a_client_is_told_how_many_calls_it_may_make_at_once_and_cut_off_i
         await until_async(lambda: place.port.calls == 0)
 
 
-async def test_beyond_the_connections_of_a_port_further_ones_end_and_one_that_ends_makes_room() -> None:
+async def test_connections_above_the_limit_of_a_port_are_closed_until_one_ends() -> None:
     async with served(connections_max=1) as place:
         first = await place.connect()
         first.send(first.call(1, b"hi"))
@@ -177,7 +177,7 @@ async def test_beyond_the_connections_of_a_port_further_ones_end_and_one_that_en
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-async def test_strangers_shut_nobody_out_of_a_port(is_silent: bool) -> None:
+async def test_unauthenticated_connections_do_not_block_others_from_a_port(is_silent: bool) -> None:
     """Those who have made no call lose their places, the oldest first: who calls at once is served."""
     async with served(connections_max=8) as place:
         lasting = await place.connect()
@@ -225,7 +225,7 @@ FLOODS: dict[str, Callable[[Peer], bytes]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-async def test_who_floods_is_cut_off_and_others_are_served(
+async def test_flooding_client_is_disconnected_and_others_are_served(
     flood: Callable[[Peer], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ODD_PER_S", 0.0)  # a slow machine may take longer than a flood is allowed to last
@@ -262,7 +262,7 @@ class Full:
         self.is_aborted = True
 
 
-async def test_clients_that_weigh_each_call_and_ping_for_each_answer_are_no_flood(
+async def test_priorities_and_pings_of_official_clients_are_not_a_flood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That for Java does, that for Go pings: to see how much their network takes."""
@@ -279,7 +279,7 @@ async def test_clients_that_weigh_each_call_and_ping_for_each_answer_are_no_floo
             await peer.first(PingFrame)
 
 
-async def test_clients_that_end_many_calls_by_their_deadlines_are_no_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_cancelled_at_their_deadlines_are_not_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     """As all of a client end, again and again, while brokers do not answer."""
     monkeypatch.setattr(module, "_ODD_MAX", 5)
     monkeypatch.setattr(module, "_ODD_PER_S", 0.0)
@@ -296,7 +296,7 @@ async def test_clients_that_end_many_calls_by_their_deadlines_are_no_flood(monke
         await until_async(lambda: place.service.cancelled == len(begun))
 
 
-async def test_who_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_does_not_read_replies_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ODD_MAX", math.inf)
     async with served() as place:
         connection, transport = place.port._connected(), Full()
@@ -311,7 +311,7 @@ async def test_who_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyP
         connection.connection_lost(None)
 
 
-async def test_nothing_more_may_be_sent_of_a_call_that_nobody_reads_until_somebody_does() -> None:
+async def test_client_cannot_send_more_of_a_call_until_the_method_reads_it() -> None:
     async with served() as place:
         peer = await place.connect()
         peer.send(peer.headers(1, "/t/Hold"))
@@ -327,7 +327,7 @@ async def test_nothing_more_may_be_sent_of_a_call_that_nobody_reads_until_somebo
         assert (list(bodies(answer)), headers["grpc-status"]) == ([bytes(100)] * 5000, "0")
 
 
-async def test_large_requests_have_so_much_memory_in_all_and_small_ones_always_have_some() -> None:
+async def test_large_requests_share_bounded_memory_and_small_ones_have_a_reserve() -> None:
     async with served(requests_size_bytes_max=200_000) as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10**6))
         peer.send(WindowUpdateFrame(0, window_increment=10**6))
@@ -346,7 +346,7 @@ async def test_large_requests_have_so_much_memory_in_all_and_small_ones_always_h
         assert place.port.requests_size_bytes == 0
 
 
-async def test_who_fills_its_part_of_the_memory_leaves_as_much_to_the_next_one() -> None:
+async def test_client_that_fills_its_share_of_memory_leaves_as_much_for_others() -> None:
     async with served(requests_size_bytes_max=300_000) as place:
         one, other = [await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10**6)) for _ in range(2)]
         large = message(bytes(90_000))
@@ -361,7 +361,7 @@ async def test_who_fills_its_part_of_the_memory_leaves_as_much_to_the_next_one()
             assert await peer.status(1) == "0"
 
 
-async def test_an_answer_goes_as_far_as_its_client_allows() -> None:
+async def test_reply_respects_the_flow_control_of_its_client() -> None:
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 10))
         peer.send(peer.call(1, b"a" * 100), peer.call(3, b"b" * 100))
@@ -395,7 +395,7 @@ async def _without_room(place: Served) -> Peer:
     return peer
 
 
-async def test_a_call_that_pours_leaves_room_for_others_of_its_connection() -> None:
+async def test_streaming_call_leaves_bandwidth_for_others_of_its_connection() -> None:
     """Such as the answer to an acknowledgement, while large messages go to a slow client."""
     async with served() as place:
         peer = await _without_room(place)
@@ -407,14 +407,14 @@ async def test_a_call_that_pours_leaves_room_for_others_of_its_connection() -> N
         assert (await peer.first(DataFrame)).stream_id == 1
 
 
-async def test_a_call_that_is_given_room_and_ends_leaves_it_to_the_next() -> None:
+async def test_call_that_ends_passes_its_window_on_to_the_next() -> None:
     async with served() as place:
         peer = await _without_room(place)
         peer.send(WindowUpdateFrame(0, window_increment=100), RstStreamFrame(1, error_code=ErrorCodes.CANCEL))
         assert await peer.status(3) == "0"
 
 
-async def test_calls_that_wait_for_their_own_windows_do_not_look_when_that_of_the_connection_grows() -> None:
+async def test_connection_window_update_does_not_wake_calls_that_wait_for_their_own_windows() -> None:
     """A client could have a thousand of them look for each frame of 13 bytes."""
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 0))
@@ -428,7 +428,7 @@ async def test_calls_that_wait_for_their_own_windows_do_not_look_when_that_of_th
         assert connection._waiting == {id_: waiting[id_] for id_ in (1, 5)}
 
 
-async def test_what_a_client_does_not_read_waits_in_its_call() -> None:
+async def test_unread_replies_wait_in_their_call() -> None:
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -440,7 +440,7 @@ async def test_what_a_client_does_not_read_waits_in_its_call() -> None:
         await until_async(lambda: place.service.cancelled == 1)
 
 
-async def test_a_client_cannot_make_a_connection_remember_more_of_headers() -> None:
+async def test_client_cannot_enlarge_the_header_table_of_a_connection() -> None:
     async with served() as place:
         peer = await place.connect((SettingsFrame.HEADER_TABLE_SIZE, 2**32 - 1))
         peer._decoder.max_allowed_table_size = 2**32 - 1
@@ -450,7 +450,7 @@ async def test_a_client_cannot_make_a_connection_remember_more_of_headers() -> N
         assert connection._h2.encoder.header_table_size == http2._HEADER_TABLE_SIZE_BYTES
 
 
-async def test_settings_that_nobody_knows_are_not_remembered() -> None:
+async def test_unknown_settings_are_not_stored() -> None:
     """400 kB of them were 54 MB, and each further frame of settings took 4 ms."""
     async with served() as place:
         peer = await place.connect()
@@ -464,7 +464,7 @@ async def test_settings_that_nobody_knows_are_not_remembered() -> None:
         assert await peer.status(1) == "0"
 
 
-async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
+async def test_silent_connection_and_unanswered_ping_end_the_connection() -> None:
     async with served() as place:
         silent = await place.connect(is_silent=True)
         [waiting] = await until_async(lambda: list(place.port.connections))
@@ -489,7 +489,7 @@ async def test_who_does_not_begin_or_does_not_answer_is_given_up() -> None:
         assert await peer.frames(GoAwayFrame) == []
 
 
-async def test_a_port_looks_after_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_closes_silent_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port_module, "_LOOK_S", 0.01)
     monkeypatch.setattr(module, "_START_S_MAX", 0)
     async with served() as place:
@@ -498,7 +498,7 @@ async def test_a_port_looks_after_its_connections(monkeypatch: pytest.MonkeyPatc
         assert await silent.frames(GoAwayFrame) == []
 
 
-async def test_a_port_that_stops_takes_no_more_calls_and_lets_those_under_way_end() -> None:
+async def test_stopping_port_refuses_new_calls_and_lets_running_ones_finish() -> None:
     async with served() as place:
         peer, held = await place.connect(), await place.connect()
         peer.send(peer.call(1, b"hi", "/t/Hold"))
@@ -519,7 +519,7 @@ async def test_a_port_that_stops_takes_no_more_calls_and_lets_those_under_way_en
             await place.connect()
 
 
-async def test_a_port_that_stops_cancels_what_takes_too_long() -> None:
+async def test_stopping_port_cancels_calls_that_take_too_long() -> None:
     async with served() as place:
         peer = await place.connect()
         peer.send(peer.headers(1, "/t/Hold"))
@@ -529,7 +529,7 @@ async def test_a_port_that_stops_cancels_what_takes_too_long() -> None:
         assert len(await peer.frames(GoAwayFrame)) == 1
 
 
-async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_for_long() -> None:
+async def test_http2_violation_cancels_all_calls_and_closes_the_connection_soon() -> None:
     async with served() as place:
         peer = await place.connect()
         peer.send(peer.headers(1, "/t/Hold"))
@@ -547,7 +547,7 @@ async def test_who_breaks_http2_has_its_calls_ended_at_once_and_is_not_waited_fo
         connection.abort()
 
 
-async def test_of_calls_that_are_over_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_last_ended_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Late frames for the others do no harm."""
     monkeypatch.setattr(http2.Http2, "MAX_CLOSED_STREAMS", 5)
     monkeypatch.setattr(http2, "_COUNTED_EVERY", 1)

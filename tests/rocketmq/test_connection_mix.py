@@ -107,7 +107,7 @@ async def _play(connection: GrpcConnection, place: Served, chance: random.Random
 
 
 @pytest.mark.parametrize("seed", range(0, _MIXES, 200))
-async def test_whatever_comes_only_the_connection_fails(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_random_input_fails_only_its_own_connection(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     failed: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: failed.append(what))
     for number in range(seed, seed + 200):

@@ -46,7 +46,7 @@ def watched(broker: BrokerProcess, tmp_path: Path) -> Iterator[Watched]:
             yield Watched(gateway, metrics, calls)
 
 
-def test_a_gateway_tells_all_that_the_catalogue_says(watched: Watched) -> None:
+def test_gateway_serves_every_catalogued_metric(watched: Watched) -> None:
     until(lambda: got(watched.metrics, "/readyz") == (200, "ok\n"))
     found = scrape(watched.metrics)
     require_catalogued(found, ExportingProcess.ROCKETMQ)
@@ -75,7 +75,7 @@ def test_calls_are_counted_by_method_and_errors_by_code(watched: Watched) -> Non
     rises(watched.metrics, "txmsg_call_errors_total", since=found, error_type="grpc.UNIMPLEMENTED")
 
 
-def test_no_message_is_not_an_error_and_an_empty_request_is(watched: Watched) -> None:
+def test_empty_reply_is_not_counted_as_an_error_and_an_empty_request_is(watched: Watched) -> None:
     watched.calls.send(b"x", bytes(16))
     list(watched.calls.receive())
     before = scrape(watched.metrics)
@@ -87,7 +87,7 @@ def test_no_message_is_not_an_error_and_an_empty_request_is(watched: Watched) ->
     rises(watched.metrics, "txmsg_call_errors_total", since=before, error_type="ILLEGAL_INVISIBLE_TIME")
 
 
-def test_what_clients_hold_and_wait_for_is_told(watched: Watched) -> None:
+def test_messages_held_and_calls_waiting_are_measured(watched: Watched) -> None:
     def told(name: str) -> float:
         return scrape(watched.metrics).value(f"txmsg_rocketmq_{name}")
 
@@ -113,7 +113,7 @@ def test_what_clients_hold_and_wait_for_is_told(watched: Watched) -> None:
     until(lambda: told("clients") == 0)
 
 
-async def test_a_gateway_is_not_ready_by_a_broker_that_it_does_not_reach() -> None:
+async def test_gateway_is_ready_only_with_an_attached_broker() -> None:
     brokers = Brokers(["a:1", "b:1"])
     presence = SimpleNamespace(attached_to={"a:1"})
     parts: Any = SimpleNamespace(stop=asyncio.Event(), door=CallAdmission(), presence=presence, brokers=brokers)
@@ -140,7 +140,7 @@ def test_a_gateway_without_a_broker_is_alive_and_not_ready(watched: Watched, bro
     until(lambda: "clients can be served again" in log.read_text())
 
 
-def test_a_client_that_uses_tls_where_there_is_none_is_logged(watched: Watched) -> None:
+def test_tls_client_at_a_plain_port_is_logged(watched: Watched) -> None:
     credentials = grpc.ssl_channel_credentials()
     with grpc.secure_channel(watched.gateway.address, credentials) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/Heartbeat")

@@ -26,7 +26,7 @@ from txmsg.wire.v1.txmsg_pb2 import DeliveredColumns, Receipt, ReceiveReply, Rec
 _WAIT_S = 60.0
 
 
-async def test_what_a_filter_does_not_want_is_done_for_its_group_and_waits_for_no_other(broker: BrokerProcess) -> None:
+async def test_messages_rejected_by_a_filter_are_settled_for_their_group(broker: BrokerProcess) -> None:
     brokers = Brokers([broker.address])
     tasks = Tasks()
     receivers = Receivers(brokers, tasks)
@@ -97,7 +97,7 @@ class Three(AnsweredBrokers):
         return ReceiveReply()
 
 
-async def test_others_have_their_turn_between_two_messages_and_what_is_cut_there_is_given_back() -> None:
+async def test_filtering_yields_between_messages_and_a_cancelled_receive_returns_them() -> None:
     looked: list[bool] = []
 
     def ends(_: Mapping[str, str]) -> bool:

@@ -88,18 +88,18 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-async def test_two_users_never_have_one_client_id(place: Place) -> None:
+async def test_client_ids_differ_between_users(place: Place) -> None:
     shop, eve = [await place.door.enter(place.call(user)) for user in ("shop", "eve")]
     assert (shop.principal.name, eve.principal.name) == ("shop", "eve")
     assert shop.client_id != eve.client_id
 
 
 @pytest.mark.parametrize("date", ["20260531T151501Z", "20260531T154459Z", "2026-05-31T23:30:00+08:00"])
-async def test_a_date_within_the_window_counts(place: Place, date: str) -> None:
+async def test_date_within_the_window_is_accepted(place: Place, date: str) -> None:
     assert await place.door.enter(place.call(date=date))
 
 
-async def test_a_signature_can_be_used_for_up_to_twice_the_window(place: Place) -> None:
+async def test_signature_can_be_reused_for_up_to_twice_the_window(place: Place) -> None:
     ahead = place.call(date="20260531T154500Z")
     for later_s in (0, 1800):
         place.now = _NOW + later_s
@@ -122,7 +122,7 @@ async def test_a_signature_can_be_used_for_up_to_twice_the_window(place: Place) 
         ({"date": "0001-01-01T00:00:00+14:00"}, "more than 900 s from now"),
     ],
 )
-async def test_who_has_not_signed_is_refused_and_the_log_knows_why(
+async def test_unsigned_request_is_refused_and_the_reason_is_logged(
     place: Place, changed: dict[str, str], why: str
 ) -> None:
     told: list[str] = []
@@ -134,7 +134,7 @@ async def test_who_has_not_signed_is_refused_and_the_log_knows_why(
     assert told[0].endswith(why)
 
 
-async def test_a_secret_of_another_file_is_named_in_the_log(place: Place, tmp_path: Path) -> None:
+async def test_secret_from_another_file_is_reported_in_the_log(place: Place, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     KeyFile.make(other)
     door = GuardedCallAdmission(place.guard, KeyFile(other), clock=lambda: _NOW)
@@ -152,7 +152,7 @@ async def test_a_client_without_an_id_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["c" * 513, "c\n", "\0"])
-def test_an_id_of_a_client_that_is_no_name_is_refused(client_id: str) -> None:
+def test_invalid_client_id_is_refused(client_id: str) -> None:
     """Each is remembered for a minute, and 16 KiB fit into headers."""
     assert client_id_of({"x-mq-client-id": "c" * 512}) == "c" * 512
     with pytest.raises(CallRefused) as refused:
@@ -161,7 +161,9 @@ def test_an_id_of_a_client_that_is_no_name_is_refused(client_id: str) -> None:
     assert len(str(refused.value)) < 200
 
 
-async def test_who_guesses_waits_and_who_is_right_does_not(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_credentials_are_slowed_down_and_right_ones_are_not(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guarded, "_REFUSING_MAX", 0)
     for _ in range(5):
         with pytest.raises(Unauthenticated):
@@ -171,14 +173,14 @@ async def test_who_guesses_waits_and_who_is_right_does_not(place: Place, monkeyp
     assert await place.door.enter(place.call())
 
 
-async def test_nobody_is_let_in_before_users_are_known(tmp_path: Path) -> None:
+async def test_all_clients_are_refused_before_users_are_known(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.guard.forget()
     with pytest.raises(BrokerUnavailable, match="takes no new connections"):
         await place.door.enter(place.call())
 
 
-def test_each_method_that_is_served_has_its_needs() -> None:
+def test_each_served_method_declares_its_permissions() -> None:
     none: Any = None
     methods = Api(none, none, none, none, none).methods()
     assert {path.rpartition("/")[2] for path in methods} == set(NEEDS)
@@ -207,7 +209,9 @@ def test_each_method_that_is_served_has_its_needs() -> None:
         ("ChangeInvisibleDuration", pb.ChangeInvisibleDurationRequest(topic=_TOPIC, group=_GROUP), _CONSUMER),
     ],
 )
-async def test_a_call_needs_each_of_its_rights(place: Place, method: str, request_: Any, rules: list[str]) -> None:
+async def test_call_requires_each_of_its_permissions(
+    place: Place, method: str, request_: Any, rules: list[str]
+) -> None:
     denied: list[str] = []
     place.guard.on_denied = lambda user, host, what: denied.append(user)
     caller = await place.door.enter(place.call())
@@ -221,7 +225,7 @@ async def test_a_call_needs_each_of_its_rights(place: Place, method: str, reques
 
 
 @pytest.mark.parametrize("is_revoked", [True, False])
-async def test_a_call_that_waits_ends_when_its_user_may_not_make_it_any_more(place: Place, is_revoked: bool) -> None:
+async def test_waiting_call_ends_when_its_user_loses_the_permission(place: Place, is_revoked: bool) -> None:
     place.use(*_CONSUMER)
     caller = await place.door.enter(place.call())
     waits = asyncio.Event()
@@ -240,7 +244,7 @@ async def test_a_call_that_waits_ends_when_its_user_may_not_make_it_any_more(pla
         await waiting
 
 
-async def test_other_ends_of_a_call_that_waits_stay_what_they_are(place: Place) -> None:
+async def test_other_errors_of_a_waiting_call_are_raised_unchanged(place: Place) -> None:
     place.use(*_CONSUMER)
     caller = await place.door.enter(place.call())
     for error in (TimeoutError("its own"), BrokerUnavailable("away")):
@@ -249,7 +253,7 @@ async def test_other_ends_of_a_call_that_waits_stay_what_they_are(place: Place) 
                 raise error
 
 
-async def test_a_stream_is_told_of_groups_that_its_user_receives_by(place: Place) -> None:
+async def test_group_settings_require_permission_to_receive_by_the_group(place: Place) -> None:
     caller = await place.door.enter(place.call())
     frame = pb.TelemetryCommand(settings=pb.Settings(subscription=pb.Subscription(group=_GROUP)))
     with pytest.raises(PermissionDenied, match="user shop may not receive group:mail"):
@@ -260,7 +264,7 @@ async def test_a_stream_is_told_of_groups_that_its_user_receives_by(place: Place
 
 
 @pytest.mark.parametrize(("what", "passing"), [("requests", 2), ("messages", 1)])
-async def test_a_user_at_its_limit_is_refused_but_keeps_what_it_holds_and_others_go_on(
+async def test_user_at_its_limit_is_refused_but_keeps_its_messages_and_others_are_served(
     place: Place, what: str, passing: int
 ) -> None:
     place.use("send topic:orders", limits={f"{what}_per_s": 1e-6})
@@ -331,7 +335,7 @@ def _clients() -> GatewayClients:
     return GatewayClients(Brokers(["none:1"]), Tasks())
 
 
-async def test_settings_of_a_stream_count_as_requests_of_its_user(place: Place) -> None:
+async def test_stream_settings_count_as_requests_of_the_user(place: Place) -> None:
     agreements = _AsAsked()
     none: Any = None
     api = Api(none, none, _clients(), none, agreements, door=place.door)
@@ -342,7 +346,7 @@ async def test_settings_of_a_stream_count_as_requests_of_its_user(place: Place) 
     assert len(agreements.asked) == 2
 
 
-async def test_a_rule_that_is_taken_away_while_a_call_waits_for_its_rate_counts(place: Place) -> None:
+async def test_call_waiting_for_its_rate_is_refused_if_its_rule_is_removed(place: Place) -> None:
     place.use("send topic:orders", limits={"messages_per_s": 100})
     caller = await place.door.enter(place.call())
     place.use(limits={"messages_per_s": 100})
@@ -350,7 +354,7 @@ async def test_a_rule_that_is_taken_away_while_a_call_waits_for_its_rate_counts(
         await place.door.pace("SendMessage", pb.SendMessageRequest(messages=[_PLAIN]), caller)
 
 
-async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> None:
+async def test_check_back_permission_is_evaluated_at_each_check(place: Place) -> None:
     place.use("check group:orders")
     caller = await place.door.enter(place.call())
     assert place.door.may_be_asked("orders", caller)
@@ -361,7 +365,7 @@ async def test_who_may_be_asked_is_decided_when_it_is_asked(place: Place) -> Non
     assert not place.door.may_be_asked("orders", caller)
 
 
-async def test_who_may_keep_messages_is_decided_by_what_it_may_receive_now(place: Place) -> None:
+async def test_renewal_requires_the_current_receive_permission(place: Place) -> None:
     place.use(*_CONSUMER)
     caller = await place.door.enter(place.call())
     assert place.door.may_receive("mail", "orders", caller)
@@ -374,7 +378,7 @@ async def test_who_may_keep_messages_is_decided_by_what_it_may_receive_now(place
     assert not place.door.may_receive("mail", "orders", caller)
 
 
-async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) -> None:
+async def test_change_of_rules_reevaluates_clients_for_check_backs(place: Place) -> None:
     none: Any = None
     clients = _Looking()
     Api(none, none, clients, none, none, door=place.door)
@@ -383,7 +387,7 @@ async def test_a_change_of_rules_reaches_those_who_may_be_asked(place: Place) ->
     assert clients.looked == 2
 
 
-async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> None:
+async def test_concurrent_checks_of_a_transaction_all_get_the_answer() -> None:
     clients = _clients()
     client = GatewayClient("shop", topics={"orders": Sends.HALVES})
     clients.attach(client)
@@ -398,7 +402,7 @@ async def test_each_of_two_that_ask_about_one_transaction_gets_the_answer() -> N
         assert set(await asyncio.gather(second, third)) == {TransactionState.COMMIT}
 
 
-async def test_a_client_that_may_not_be_asked_is_not() -> None:
+async def test_client_without_permission_is_not_checked_back() -> None:
     clients = _clients()
     stranger = GatewayClient("stranger", lambda _: False)
     clients.attach(stranger)

@@ -69,7 +69,9 @@ def _holders() -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize(("language", "killed"), _holders())
-def test_a_transaction_is_decided_though_what_held_it_was_killed(language: Language, killed: str, site: Site) -> None:
+def test_transaction_is_resolved_after_its_gateway_or_client_was_killed(
+    language: Language, killed: str, site: Site
+) -> None:
     """By its producer if that lives and is asked; Python's is not when the gateway was killed, until minutes later."""
     holder = site.run(language, "hold")
     [left] = until(lambda: holder.said, within_s=_WITHIN_S)
@@ -94,7 +96,7 @@ def test_a_transaction_is_decided_though_what_held_it_was_killed(language: Langu
 
 
 @pytest.mark.parametrize("language", each(PYTHON, JAVA, GO, NODE))
-def test_a_push_consumer_goes_on_when_the_gateway_was_killed(language: Language, site: Site) -> None:
+def test_push_consumer_continues_after_the_gateway_was_killed(language: Language, site: Site) -> None:
     consumer = site.run(language, "consume", "mail")
 
     def wait_for(*bodies: str) -> None:
@@ -112,7 +114,7 @@ def test_a_push_consumer_goes_on_when_the_gateway_was_killed(language: Language,
 
 @pytest.mark.parametrize("producing", each(JAVA))
 @pytest.mark.parametrize("consuming", each(GO, NODE))
-def test_all_comes_in_the_order_of_its_group_though_all_is_killed_under_load(
+def test_messages_arrive_in_group_order_although_all_processes_are_killed_under_load(
     producing: Language, consuming: Language, site: Site
 ) -> None:
     """At least once; transactions, too, which have no order."""

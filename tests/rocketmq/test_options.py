@@ -15,15 +15,13 @@ from txmsg.rocketmq.api import SERVICE
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 
 
-def test_a_token_file_that_cannot_be_read_is_named_before_anything_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_token_file_is_named_before_serving_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_TOKEN_FILE", "")  # which the option sets for the process
     missing = tmp_path / "missing.token"
     assert "missing.token" in txmsg("rocketmq", "--token-file", str(missing), "--listen", "127.0.0.1:0", status=1)
 
 
-def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
+def test_port_in_use_is_named_with_the_fix() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         refused = txmsg("rocketmq", "--broker", f"127.0.0.1:{own_port()}", "--listen", listen, status=1)

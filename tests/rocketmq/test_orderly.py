@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("language", each(PYTHON, JAVA))
-def test_an_orderly_consumer_retries_on_the_spot_gives_up_in_order_and_gets_what_its_filter_wants(
+def test_orderly_consumer_retries_locally_gives_up_in_order_and_filters(
     language: Language, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     where = ("--broker", broker.address)

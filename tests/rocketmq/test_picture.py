@@ -17,7 +17,7 @@ _MISSING = [language.how_to_install for language in (JAVA, GO, NODE) if not lang
 @pytest.mark.long
 @pytest.mark.timeout(3600)  # what it needs is fetched and compiled, once
 @pytest.mark.skipif(bool(_MISSING), reason="; ".join(_MISSING))
-def test_all_totals_are_equal_though_all_was_killed_in_the_middle(tmp_path: Path) -> None:
+def test_totals_are_equal_although_all_processes_were_killed(tmp_path: Path) -> None:
     built = {
         "jars": java_jars(),
         "go": built_go(_ROOT / "examples" / "rocketmq" / "totals.go"),

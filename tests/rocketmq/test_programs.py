@@ -15,7 +15,7 @@ from tests.tools import missing
     ("version", "is_enough"),
     [("go1.19.8", False), ("go1.23.12", False), ("go1.24", True), ("go1.26.8", True), ("go2.0", True), ("", False)],
 )
-def test_a_go_that_is_too_old_for_the_client_counts_as_none_but_lets_other_tests_run(
+def test_too_old_go_counts_as_missing_without_stopping_other_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_enough: bool
 ) -> None:
     go = tmp_path / "go"

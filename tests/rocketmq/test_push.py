@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # what clients need i
 
 
 @pytest.mark.parametrize("language", each(PYTHON, JAVA, GO, NODE))
-def test_a_push_consumer_gets_each_kind_once_it_is_due_and_in_order(
+def test_push_consumer_gets_each_message_type_when_due_and_in_order(
     language: Language, start_broker: StartBroker, tmp_path: Path
 ) -> None:
     _play(language, start_broker, tmp_path)
 
 
-def test_a_simple_consumer_in_rust_gets_each_kind_once_it_is_due_and_in_order(
+def test_rust_simple_consumer_gets_each_message_type_when_due_and_in_order(
     start_broker: StartBroker, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     program = pytestconfig.getoption("--rocketmq-rust")

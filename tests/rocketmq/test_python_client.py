@@ -29,7 +29,7 @@ def _with_topic(broker: BrokerProcess, topic: str = "orders") -> str:
     return topic
 
 
-def test_messages_of_both_worlds_are_one_as_the_other(
+def test_messages_of_rocketmq_and_txmsg_clients_are_equivalent(
     broker: BrokerProcess, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     _with_topic(broker)
@@ -63,7 +63,7 @@ def test_messages_of_both_worlds_are_one_as_the_other(
     assert of_txmsg["properties"] == {"a": "b", "__SHARDINGKEY": "user-7"}
 
 
-def test_a_simple_consumer_gets_the_messages_of_a_group_in_order_many_at_a_time(
+def test_simple_consumer_gets_batches_in_group_order(
     broker: BrokerProcess, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     bodies = [str(number) for number in range(20)]
@@ -76,9 +76,7 @@ def test_a_simple_consumer_gets_the_messages_of_a_group_in_order_many_at_a_time(
     assert [len(turn) for turn in brought] == [16, 4]
 
 
-def test_a_python_service_answers_for_a_transaction_that_a_client_of_rocketmq_left(
-    start_broker: StartBroker, tmp_path: Path
-) -> None:
+def test_python_service_answers_the_check_back_of_a_rocketmq_client(start_broker: StartBroker, tmp_path: Path) -> None:
     broker = start_broker("--first-check-s", "1")
 
     class Listener:

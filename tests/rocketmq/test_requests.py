@@ -37,7 +37,7 @@ _ONE = pb.SendMessageRequest(messages=[pb.Message()]).SerializeToString()
 
 
 @pytest.mark.parametrize("raw", [b"", _ONE * PARTS_MAX, b"\x10\x01\x19" + bytes(8) + b"\x25" + bytes(4) + _ONE])
-def test_a_request_is_read(raw: bytes) -> None:
+def test_request_is_parsed(raw: bytes) -> None:
     assert read_request(pb.SendMessageRequest, raw) == pb.SendMessageRequest.FromString(raw)
 
 
@@ -54,13 +54,13 @@ def test_a_request_is_read(raw: bytes) -> None:
         pytest.param(pb.SendMessageRequest, b"\n", "not a SendMessageRequest", id="cut in a number"),
     ],
 )
-def test_what_is_no_request_is_refused(kind: Any, raw: bytes, why: str) -> None:
+def test_invalid_request_is_refused(kind: Any, raw: bytes, why: str) -> None:
     with pytest.raises(CallRefused, match=why) as refused:
         read_request(kind, raw)
     assert refused.value.code == pb.BAD_REQUEST
 
 
-def test_of_too_many_fields_only_the_first_are_looked_at() -> None:
+def test_parsing_stops_at_the_limit_of_fields() -> None:
     """Each has a different number, so no single count is too high."""
     fields = b"".join((number << 3 | 0x80).to_bytes(1) + b"\x01\0" for number in range(1, 16))
     numbers = b"".join(bytes([(number & 15) << 3 | 0x80, 1 + (number >> 4), 0]) for number in range(PARTS_MAX + 1))
@@ -69,7 +69,7 @@ def test_of_too_many_fields_only_the_first_are_looked_at() -> None:
         read_request(pb.HeartbeatRequest, numbers)
 
 
-def test_a_request_too_short_for_too_many_parts_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_request_is_parsed_without_counting_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """That costs more than to parse it."""
     looked_at: list[bytes] = []
     monkeypatch.setattr(requests, "_check_parts", looked_at.append)
@@ -80,7 +80,7 @@ def test_a_request_too_short_for_too_many_parts_is_not_looked_at(monkeypatch: py
     assert looked_at == [longest + b"\n\0"]
 
 
-async def test_a_message_alone_in_its_request_is_sent_without_a_task_of_its_own() -> None:
+async def test_single_message_of_a_request_is_sent_without_a_task() -> None:
     sent: list[bytes] = []
 
     class Sending(Senders):
@@ -132,7 +132,7 @@ async def heartbeats(place: Place, door: CallAdmission) -> AsyncIterator[Callabl
     await made.stop(_CALL_S_MAX)
 
 
-async def test_nothing_is_read_of_who_has_not_signed_and_garbage_is_a_bad_request(tmp_path: Path) -> None:
+async def test_unsigned_request_is_not_parsed_and_garbage_is_a_bad_request(tmp_path: Path) -> None:
     place = Place(tmp_path)
     async with heartbeats(place, place.door) as call:
         assert (await call(_GARBAGE, without="authorization")).code == pb.UNAUTHORIZED
@@ -155,7 +155,7 @@ class Slow(CallAdmission):
         return await super().enter(call)
 
 
-async def test_a_gateway_takes_calls_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateway_bounds_concurrent_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_CALLS_MAX", 1)
     door = Slow()
     async with heartbeats(Place(tmp_path), door) as call:

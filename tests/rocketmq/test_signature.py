@@ -24,7 +24,7 @@ _REST = "SignedHeaders=x-mq-date-time, Signature="
         pytest.param(f"Credential=key,{_REST.replace(' ', '')}{_RFC_3339_HEX}", _RFC_3339, id="rust"),
     ],
 )
-def test_a_signature_is_read_as_each_client_writes_it(authorization: str, date: str) -> None:
+def test_signature_formats_of_all_clients_are_parsed(authorization: str, date: str) -> None:
     read = read_signature({"authorization": f"MQv2-HMAC-SHA1 {authorization}", "x-mq-date-time": date})
     assert read is not None
     assert (read.key_id, read.date) == ("key", date)
@@ -46,7 +46,7 @@ def test_a_signature_is_read_as_each_client_writes_it(authorization: str, date: 
         pytest.param({"authorization": f"MQv2-HMAC-SHA1 Credential=//Rocketmq, {_REST}00"}, id="go without keys"),
     ],
 )
-def test_what_is_no_signature_is_none(headers: dict[str, str]) -> None:
+def test_invalid_signature_is_none(headers: dict[str, str]) -> None:
     assert read_signature(headers) is None
 
 
@@ -59,10 +59,10 @@ def test_what_is_no_signature_is_none(headers: dict[str, str]) -> None:
         ("2026-05-31T15:30:00", "2026-05-31T15:30:00+00:00"),
     ],
 )
-def test_a_date_is_of_the_zone_that_it_names(date: str, moment: str) -> None:
+def test_date_is_in_its_named_time_zone(date: str, moment: str) -> None:
     assert Signature("key", date, b"").made_at() == datetime.fromisoformat(moment).timestamp()
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "20260531T996000Z", "1780241400"])
-def test_what_is_no_date_is_none(date: str) -> None:
+def test_invalid_date_is_none(date: str) -> None:
     assert Signature("key", date, b"").made_at() is None

@@ -57,7 +57,7 @@ async def _is_in(port: int, *pem: bytes | None) -> bool:
     return failed.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_new_connections_get_the_newest_certificate_that_can_be_used(authority: Authority) -> None:
+async def test_new_connections_get_the_newest_usable_certificate(authority: Authority) -> None:
     certificate, key = authority.issue("127.0.0.1")
     async with _listening(TlsConfig(cert=certificate, key=key)) as port:
         first = await _certificate(port)
@@ -68,7 +68,7 @@ async def test_new_connections_get_the_newest_certificate_that_can_be_used(autho
     assert (first != second, third == second) == (True, True)
 
 
-async def test_only_clients_with_a_certificate_get_in_where_there_are_authorities(
+async def test_client_certificate_is_required_if_authorities_are_configured(
     authority: Authority, tmp_path: Path
 ) -> None:
     certificate, key = authority.issue("127.0.0.1")
@@ -99,7 +99,7 @@ async def test_new_connections_need_a_certificate_of_the_newest_authorities(
         assert not await _is_in(port, trusted, *before)
 
 
-async def test_http2_is_agreed_on_also_with_a_new_certificate(authority: Authority) -> None:
+async def test_http2_is_negotiated_with_a_new_certificate_too(authority: Authority) -> None:
     """Clients for Go and Java end connections where it is not."""
     certificate, key = authority.issue("127.0.0.1")
     asking = ssl.create_default_context(cafile=authority.file)
@@ -112,7 +112,7 @@ async def test_http2_is_agreed_on_also_with_a_new_certificate(authority: Authori
             authority.issue("127.0.0.1")
 
 
-def test_other_machines_reach_a_gateway_only_if_it_asks_who_they_are(authority: Authority, tmp_path: Path) -> None:
+def test_listening_beyond_localhost_requires_authentication(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("127.0.0.1")
     plain, tls = TlsConfig(), TlsConfig(cert=certificate, key=key)
     keys = tmp_path / "access-keys.key"

@@ -68,7 +68,7 @@ async def _send(senders: Senders, *, half: bool) -> None:
         [refuse("overloaded"), fail_item(0, "broker_unavailable", SendReply), refuse("unknown_topic")],
     ],
 )
-async def test_a_send_that_fails_is_not_kept(steps: list[Step]) -> None:
+async def test_failed_send_leaves_no_references(steps: list[Step]) -> None:
     script = broker.Script()
     async with broker.served(script) as address:
         brokers = Brokers([address])
@@ -83,7 +83,7 @@ async def test_a_send_that_fails_is_not_kept(steps: list[Step]) -> None:
         await brokers.close()
 
 
-async def test_a_send_to_a_broker_that_is_away_is_not_kept() -> None:
+async def test_send_to_an_unreachable_broker_leaves_no_references() -> None:
     brokers = Brokers(["unix:/nowhere"])
     senders = Senders(brokers, timeout_s=0.5)
     with uncollected() as kept:
@@ -95,7 +95,7 @@ async def test_a_send_to_a_broker_that_is_away_is_not_kept() -> None:
     await brokers.close()
 
 
-async def test_a_call_that_its_client_ends_is_not_kept_with_what_has_come_of_its_request() -> None:
+async def test_call_cancelled_by_its_client_leaves_no_references() -> None:
     async with served() as place:
         peer = await place.connect()
         with uncollected() as kept:

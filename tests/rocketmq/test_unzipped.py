@@ -21,7 +21,7 @@ def message(body: bytes, encoding: pb.Encoding = pb.GZIP) -> pb.Message:
 BOMB = message(gzip.compress(bytes(BODY_SIZE_BYTES_MAX)))
 
 
-def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
+def test_memory_for_unpacked_bodies_is_bounded_in_total_and_per_user() -> None:
     unzipped = UnzippedSizes(4 * BODY_SIZE_BYTES_MAX, 2 * BODY_SIZE_BYTES_MAX)
     with unzipped.held("a", BOMB), unzipped.held("a", BOMB):
         with pytest.raises(CallRefused) as refused, unzipped.held("a", BOMB):
@@ -33,7 +33,7 @@ def test_bodies_that_are_being_stored_have_a_bound_and_a_share_of_it() -> None:
     assert unzipped.size_bytes == 0
 
 
-def test_a_share_is_of_a_user_or_an_address_and_not_of_an_id_that_clients_choose() -> None:
+def test_share_belongs_to_a_user_or_address_and_not_to_a_client_id() -> None:
     user = Principal("app")
     assert GatewayCaller("one app", user, "10.0.0.1").payer == GatewayCaller("two app", user, "10.0.0.2").payer == "app"
     assert (
@@ -42,7 +42,7 @@ def test_a_share_is_of_a_user_or_an_address_and_not_of_an_id_that_clients_choose
     assert GatewayCaller("one", ANYONE, "2001:db8::1").payer == GatewayCaller("two", ANYONE, "2001:db8::2").payer
 
 
-def test_a_body_holds_what_it_has_become_and_one_that_is_not_zipped_nothing() -> None:
+def test_compressed_body_holds_its_unpacked_size_and_plain_body_nothing() -> None:
     unzipped = UnzippedSizes(BODY_SIZE_BYTES_MAX, BODY_SIZE_BYTES_MAX)
     with unzipped.held("a", BOMB) as held:
         unzipped.unzipped("a", held, 10)
