@@ -30,7 +30,7 @@ def shares(of: GroupView) -> dict[str, set[LogQueue]]:
     return {each.id: wanted_by(each.id, of, averaged) for each in of.members}
 
 
-def test_the_first_members_take_the_rest() -> None:
+def test_first_members_get_the_remaining_queues() -> None:
     given = averaged(queues("t", 10), [member("a", "t"), member("b", "t"), member("c", "t")])
     assert {name: [queue.queue for queue in each] for name, each in given.items()} == {
         "a": [0, 1, 2, 3],
@@ -39,7 +39,7 @@ def test_the_first_members_take_the_rest() -> None:
     }
 
 
-def test_spare_members_get_nothing() -> None:
+def test_members_beyond_the_queues_get_none() -> None:
     assert averaged(queues("t", 1), [member("a"), member("b")]) == {"a": [LogQueue("t", 0)], "b": []}
 
 
@@ -54,7 +54,7 @@ MEMBERS = st.dictionaries(
 
 
 @given(MEMBERS, st.tuples(*(st.integers(0, 30) for _ in TOPICS)))
-def test_every_queue_has_one_owner_that_reads_it_and_shares_differ_by_one(
+def test_every_queue_has_one_subscribed_owner_and_shares_differ_by_at_most_one(
     members: list[Member], counts: tuple[int, ...]
 ) -> None:
     of = view(members, *map(queues, TOPICS, counts))
@@ -78,7 +78,7 @@ def _readers(members: list[Member], topic: str) -> list[str]:
 
 
 @given(MEMBERS)
-def test_many_topics_of_one_queue_are_spread_over_those_who_read_the_same(members: list[Member]) -> None:
+def test_single_queue_topics_are_spread_over_members_with_equal_subscriptions(members: list[Member]) -> None:
     alike = [Member(each.id, ("many",), "averaged") for each in members]
     topics = [f"t{number}" for number in range(2 * len(alike))]
     of = view([each._replace(topics=tuple(topics)) for each in alike], *(queues(topic, 1) for topic in topics))
@@ -100,17 +100,17 @@ def in_zones(*zones: str) -> list[Member]:
     ],
     ids=["those near", "nobody near", "nobody says", "one"],
 )
-def test_queues_go_to_members_in_the_zone_of_the_log_or_else_to_all(zones: list[str], counts: list[int]) -> None:
+def test_queues_go_to_members_in_the_zone_of_the_log_or_to_all(zones: list[str], counts: list[int]) -> None:
     of = replace(view(in_zones(*zones), queues("t", 10)), zone="south")
     assert [len(each) for each in shares(of).values()] == counts
     assert set().union(*shares(of).values()) == {*of.queues}
 
 
-def test_zones_mean_nothing_to_a_log_without_one() -> None:
+def test_zones_are_ignored_for_a_log_without_a_zone() -> None:
     assert [len(each) for each in shares(view(in_zones("", "south"), queues("t", 10))).values()] == [5, 5]
 
 
-def test_a_topic_that_only_members_elsewhere_read_goes_to_them() -> None:
+def test_topic_subscribed_only_in_other_zones_goes_to_members_there() -> None:
     far = Member("z", ("t", "u"), "averaged", "north")
     of = replace(view([*in_zones("south"), far], queues("t", 2), queues("u", 2)), zone="south")
     assert shares(of) == {"a": {*queues("t", 2)}, "z": {*queues("u", 2)}}
@@ -125,7 +125,7 @@ def test_a_topic_that_only_members_elsewhere_read_goes_to_them() -> None:
         ({"a": queues("t", 3)}, "topic t queue 2 to 1 members"),
     ],
 )
-def test_a_strategy_that_cannot_be_followed_is_refused(given: Mapping[str, Sequence[LogQueue]], said: str) -> None:
+def test_invalid_assignment_of_a_strategy_is_refused(given: Mapping[str, Sequence[LogQueue]], said: str) -> None:
     of = view([member("a", "t"), member("b", "t")], queues("t", 2))
     with pytest.raises(MisuseError, match=said):
         wanted_by("a", of, lambda _queues, _members: given)

@@ -32,20 +32,18 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
 
 
 @pytest.mark.parametrize("seed", [11, 12])
-def test_damage_of_every_kind_is_found_and_nothing_of_it_is_served(
-    material: Material, tmp_path: Path, seed: int
-) -> None:
+def test_every_kind_of_damage_is_found_and_never_served(material: Material, tmp_path: Path, seed: int) -> None:
     results = [judge(material, *each) for each in damaged_logs(material, tmp_path, seed, len(KINDS))]
     assert {result.kind for result in results} == {kind.__name__ for kind in KINDS}
     assert [result for result in results if not result.found or result.wrong or result.silent] == []
 
 
-def test_a_repaired_log_is_whole_serves_all_that_was_and_goes_on(material: Material, tmp_path: Path) -> None:
+def test_repaired_log_serves_all_intact_messages_and_accepts_appends(material: Material, tmp_path: Path) -> None:
     results = [mended(material, *each) for each in damaged_logs(material, tmp_path, 13, 2 * len(KINDS))]
     assert [result for result in results if result.repaired] == []
 
 
-def test_a_whole_log_has_no_problem_and_its_holes_are_told(tmp_path: Path) -> None:
+def test_intact_log_has_no_problems_and_its_holes_are_reported(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=1000)) as log:
         fill(log, "t", 0, [2, 3] * 10)
         log.append([Append("t", 0, hole(60, 5)), batch("t", 0, 60, 2)])
@@ -57,7 +55,7 @@ def test_a_whole_log_has_no_problem_and_its_holes_are_told(tmp_path: Path) -> No
     assert report.holes == [Lost("t", 0, 50, 60)]
 
 
-def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) -> None:
+def test_error_about_a_damaged_queue_names_the_offset_to_continue_at(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2, 2, 2, 2])
         frames = [batch.header for batch in log.reader.queue("t", 0).fetch(0)]
@@ -78,7 +76,7 @@ def test_a_damaged_queue_says_where_to_go_on_also_from_a_server(tmp_path: Path) 
     assert told.next_offset == 6
 
 
-def test_a_queue_that_is_cut_below_its_checkpoint_and_one_that_lost_its_cells_are_told_apart(tmp_path: Path) -> None:
+def test_queue_truncated_below_its_checkpoint_differs_from_one_with_lost_cells(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
         fill(log, "cut", 0, [2] * 4)
         fill(log, "lost", 0, [2] * 4)
@@ -96,7 +94,7 @@ def test_a_queue_that_is_cut_below_its_checkpoint_and_one_that_lost_its_cells_ar
         assert LogReader(tmp_path).topics() == {"cut": [0], "lost": [0]}
 
 
-def test_what_a_writer_does_meanwhile_is_no_damage(tmp_path: Path) -> None:
+def test_concurrent_writes_are_not_damage(tmp_path: Path) -> None:
     config = LogConfig(file_size_bytes_max=20_000, flush_s=0.01, checkpoint_s=0.02, retention_size_bytes=60_000)
     begun, stopped = threading.Event(), threading.Event()
 
@@ -129,7 +127,7 @@ def test_what_a_writer_does_meanwhile_is_no_damage(tmp_path: Path) -> None:
     assert [report.problems for report in reports if report.problems] == []
 
 
-def test_a_queue_cut_between_frames_and_cells_of_every_look_is_no_damage_and_damage_is_found_beside_it(
+def test_queue_truncated_during_every_check_is_not_damage_and_real_damage_is_found(
     tmp_path: Path,
 ) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
@@ -153,7 +151,7 @@ def test_a_queue_cut_between_frames_and_cells_of_every_look_is_no_damage_and_dam
         assert {problem.file for problem in problems} == {"queues/damaged/0000", f"queues/damaged/0000/{0:020}.cells"}
 
 
-def test_messages_put_in_the_place_of_a_hole_during_a_look_are_no_damage(tmp_path: Path) -> None:
+def test_hole_filled_during_a_check_is_not_damage(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [4, 4])
     path = log_file(tmp_path / "commitlog", 0)
@@ -169,7 +167,7 @@ def test_messages_put_in_the_place_of_a_hole_during_a_look_are_no_damage(tmp_pat
         assert (report.problems, report.holes) == ([], [])
 
 
-def test_what_a_crash_in_the_middle_of_a_cut_leaves_is_no_damage(tmp_path: Path) -> None:
+def test_crash_during_truncation_leaves_no_damage(tmp_path: Path) -> None:
     """The cut is on disk, and the cells of what it has made void are not dropped yet."""
     cells = tmp_path / f"log/queues/t/0000/{0:020}.cells"
     with Log(tmp_path / "log", LogConfig(flush_s=3600)) as log:
@@ -185,7 +183,7 @@ def test_what_a_crash_in_the_middle_of_a_cut_leaves_is_no_damage(tmp_path: Path)
         assert readable(tmp_path / "copy", "t", 0) == bodies("t", 0, 0, 7)
 
 
-def test_a_half_written_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
+def test_torn_end_is_reported_and_is_not_damage(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         log.checkpoint()
@@ -200,7 +198,7 @@ def test_a_half_written_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
     assert "bytes at the end are not a whole frame" in report.notes[0]
 
 
-def test_a_repair_keeps_aside_what_it_takes_out_and_leaves_a_hole(tmp_path: Path) -> None:
+def test_repair_sets_damaged_frames_aside_and_leaves_a_hole(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [4, 4, 4])
         [_, second, _] = log.reader.queue("t", 0).fetch(0)
@@ -226,7 +224,7 @@ def test_a_repair_keeps_aside_what_it_takes_out_and_leaves_a_hole(tmp_path: Path
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_messages_found_elsewhere_take_the_place_of_a_hole(tmp_path: Path, number: int) -> None:
+def test_repair_fills_a_hole_with_messages_found_elsewhere(tmp_path: Path, number: int) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=400)) as log:
         for base, at_us in ((0, 10), (4, 90), (8, 30)):
             log.append([batch("t", 0, base, 4, at_us=at_us)])
@@ -257,14 +255,14 @@ def test_messages_found_elsewhere_take_the_place_of_a_hole(tmp_path: Path, numbe
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 14)
 
 
-def test_a_log_that_is_written_is_not_repaired(tmp_path: Path) -> None:
+def test_repair_of_a_log_with_a_writer_is_refused(tmp_path: Path) -> None:
     with Log(tmp_path):
         with pytest.raises(LogBusy):
             repair(tmp_path)
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 0)
 
 
-def test_the_small_logs_of_groups_are_checked_and_repaired_too_and_their_files_are_looked_at(tmp_path: Path) -> None:
+def test_retry_logs_and_files_of_groups_are_checked_and_repaired(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as access:
         access.append([batch("t", 0, 0, 3)])
         member = access.join("g", ["t"])

@@ -14,7 +14,7 @@ from txmsg.metaq.store.log import Append, Log
 from txmsg.metaq.store.state import write_checkpoint
 
 
-def test_a_checkpoint_syncs_directories_of_new_files_only_and_before_it_is_noted(
+def test_checkpoint_syncs_only_directories_of_new_files_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[Path | str] = []
@@ -42,7 +42,7 @@ def test_a_checkpoint_syncs_directories_of_new_files_only_and_before_it_is_noted
         assert done == ["noted"]
 
 
-def test_a_directory_is_to_be_synced_when_a_file_in_it_was_deleted(tmp_path: Path) -> None:
+def test_directory_is_synced_after_a_file_in_it_was_deleted(tmp_path: Path) -> None:
     path = tmp_path / "queue" / "0.cells"
     files = queues.OpenFiles(64)
     files.append(str(path), b"cell", 0)

@@ -39,7 +39,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_check_says_what_is_damaged_and_repair_mends_it(root: Path) -> None:
+def test_check_reports_damage_and_repair_fixes_it(root: Path) -> None:
     whole = run("check", root)
     assert (whole.exit_code, whole.stdout.splitlines()[-1]) == (0, f"{root} is whole")
     assert "missing, as the log says: topic user queue 0 offsets 0 to 6" in whole.stdout
@@ -71,7 +71,7 @@ def test_topics_lists_queues_ranges_and_settings(root: Path) -> None:
     assert "trade" in run("topics", "--log", root).stdout
 
 
-def test_the_environment_names_the_log_of_commands_that_need_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_names_the_log_of_commands(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_LOG", str(root))
     assert [each["offset"] for each in lines(run("tail", "trade", "--queue", 1, "--json"))] == [0, 1]
     monkeypatch.delenv("TXMSG_LOG")
@@ -80,7 +80,7 @@ def test_the_environment_names_the_log_of_commands_that_need_one(root: Path, mon
     assert "Missing option '--log' (env var: 'TXMSG_LOG')" in refused.stderr
 
 
-def test_dump_prints_frames_and_where_one_is_damaged(root: Path) -> None:
+def test_dump_prints_frames_and_the_position_of_damage(root: Path) -> None:
     [file] = (root / "commitlog").iterdir()
     data = bytearray(file.read_bytes())
     data[160] ^= 1
@@ -92,7 +92,7 @@ def test_dump_prints_frames_and_where_one_is_damaged(root: Path) -> None:
     assert len(run("dump", root, "--topic", "trade", "--queue", 1).stdout.splitlines()) == 2
 
 
-def test_tail_prints_messages_from_where_it_is_asked(root: Path) -> None:
+def test_tail_prints_messages_from_the_requested_position(root: Path) -> None:
     offsets = {(each["queue"], each["offset"]) for each in lines(run("tail", "trade", "--log", root, "--json"))}
     assert offsets == {(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)}
     assert [
@@ -122,7 +122,7 @@ def interrupts_from(call: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("moment", ["while it waits", "while it asks"])
-def test_ctrl_c_ends_a_watched_lag_in_order(root: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_ctrl_c_ends_a_watched_lag_cleanly(root: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     with open_log(root) as access:
         access.join("audit", ["trade"]).leave({LogQueue("trade", 0): 1})
     is_waiting = moment == "while it waits"
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_a_watched_lag_in_order(root: Path, monkeypatch: pytest.Monk
     assert CliRunner().invoke(main, words[:-2]).exit_code == 1, "it was to be shown once, and was not"
 
 
-def test_ctrl_c_ends_following_in_order_and_only_that(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_only_following_and_cleanly(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txmsg.ops.cli.metaq_contents.say", interrupts_from(lambda _: None, 2))
     words = ["metaq", "tail", "trade", "--log", str(root), "--from", "earliest"]
     done = CliRunner().invoke(main, [*words, "--follow"])
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_following_in_order_and_only_that(root: Path, monkeypatch: p
     assert CliRunner().invoke(main, words).exit_code == 1, "not all was printed"
 
 
-def test_a_topic_that_is_not_there_is_named_with_those_that_are(root: Path) -> None:
+def test_error_about_an_unknown_topic_lists_the_existing_ones(root: Path) -> None:
     result = run("tail", "trad", "--log", root)
     assert result.exit_code == 1
     assert "topic 'trad' is not in this log: its topics are trade, user" in result.stderr
@@ -155,7 +155,7 @@ def group(verb: str, where: Path, *words: object) -> Result:
     return CliRunner().invoke(main, ["group", verb, *map(str, words), "--log", str(where)])
 
 
-def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_is_shown_sought_and_deleted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert group("list", root).stdout == "no consumer groups\n"
     zero, one = LogQueue("trade", 0), LogQueue("trade", 1)
     with open_log(root) as access:
@@ -198,7 +198,7 @@ def test_a_group_is_shown_sent_elsewhere_and_deleted(root: Path, monkeypatch: py
     assert group("list", root).stdout == "no consumer groups\n"
 
 
-def test_operators_stop_a_group_and_set_its_rate_and_concurrency(root: Path) -> None:
+def test_operators_can_stop_a_group_and_set_its_rate_and_concurrency(root: Path) -> None:
     with open_log(root) as access:
         access.join("g", ["trade"]).leave({})
     assert group("stop", root, "g").stdout == "delivery to group g stops\n"
@@ -215,7 +215,7 @@ def test_operators_stop_a_group_and_set_its_rate_and_concurrency(root: Path) -> 
     assert "is not in the range" in group("alter", root, "g", "--concurrency", "-1").stderr
 
 
-def test_what_a_log_cannot_do_is_refused_and_named(root: Path) -> None:
+def test_operation_unsupported_by_a_log_is_refused_by_name(root: Path) -> None:
     with open_log(root) as access:
         access.join("g", ["trade"]).leave({})
     retries = group("alter", root, "g", "--retries", "3")

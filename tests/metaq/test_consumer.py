@@ -39,7 +39,7 @@ from txmsg.wire.start import Start
 T0, T1 = LogQueue("t", 0), LogQueue("t", 1)
 
 
-async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_path: Path) -> None:
+async def test_handlers_get_each_queue_in_order_and_resume_at_the_stored_offset(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3, 300, 2])
         fill(log, "t", 1, [5])
@@ -55,7 +55,7 @@ async def test_handlers_get_each_queue_in_order_and_go_on_where_they_were(tmp_pa
             assert stored(tmp_path, "g") == {T0: 305 + later, T1: 5}
 
 
-async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
+async def test_handler_that_blocks_the_event_loop_is_named_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers, "SESSION_S", 0.6)
@@ -81,7 +81,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_what_to_do(
     assert "asyncio.to_thread" in said
 
 
-async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handled(tmp_path: Path) -> None:
+async def test_only_requested_tags_are_delivered_and_the_others_count_as_handled(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for _ in range(2):
             tagged = FrameColumns([b""] * 4, [1], tag=["a", "b", "", "c"])
@@ -95,7 +95,7 @@ async def test_only_tags_that_were_asked_for_come_and_the_others_count_as_handle
 
 
 @pytest.mark.parametrize("start", [Start.earliest(), Start.latest()])
-async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_runs(
+async def test_running_consumer_reads_new_queues_and_topics_from_their_first_message(
     tmp_path: Path, start: Start
 ) -> None:
     with Log(tmp_path) as log:
@@ -111,7 +111,7 @@ async def test_new_queues_and_topics_are_read_from_their_first_message_while_it_
             await until_async(lambda: seen.offsets == {0: [*old, 2], 5: [0, 1], 7: [0]})
 
 
-async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes_on(tmp_path: Path) -> None:
+async def test_every_broadcasting_member_gets_every_message_and_a_named_one_resumes(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         seen = {name: Seen() for name in ("passing", "named")}
@@ -131,7 +131,7 @@ async def test_every_broadcasting_member_gets_every_message_and_a_named_one_goes
     assert [each.name for each in (tmp_path / "groups").iterdir()] == ["g%host-1"], "a passing group was left behind"
 
 
-async def test_what_is_polled_and_not_committed_comes_again(tmp_path: Path) -> None:
+async def test_polled_and_uncommitted_messages_are_redelivered(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3, 2])
         fill(log, "t", 1, [4])
@@ -156,7 +156,7 @@ async def test_what_is_polled_and_not_committed_comes_again(tmp_path: Path) -> N
     assert stored(tmp_path, "g") == {T0: 6, T1: 6}
 
 
-def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) -> None:
+def test_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for queue in (0, 1):
             log.append([batch("t", queue, 0, 3, at_us=1_000_000), batch("t", queue, 3, 3, at_us=2_000_000)])
@@ -195,7 +195,7 @@ def test_a_sync_consumer_polls_seeks_pauses_and_stops_at_once(tmp_path: Path) ->
     assert not waiter.is_alive(), "a poll went on after the stop"
 
 
-async def test_seek_raises_what_the_log_says_and_its_queue_goes_on(
+async def test_seek_raises_the_error_of_the_log_and_its_queue_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Log(tmp_path) as log:
@@ -220,7 +220,7 @@ async def test_seek_raises_what_the_log_says_and_its_queue_goes_on(
         assert [message.offset for batch in await consumer.poll(WAIT_S) for message in batch.messages()][:1] == [1]
 
 
-async def test_seek_of_a_queue_that_was_given_back_meanwhile_is_refused(tmp_path: Path) -> None:
+async def test_seek_of_a_queue_that_was_revoked_meanwhile_is_refused(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     consumer = AsyncPullConsumer(tmp_path, "g")
@@ -235,7 +235,7 @@ async def test_seek_of_a_queue_that_was_given_back_meanwhile_is_refused(tmp_path
         await released
 
 
-async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
+async def test_hole_is_counted_and_skipped(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
     seen = Seen()
@@ -247,7 +247,7 @@ async def test_a_hole_is_counted_and_gone_past(tmp_path: Path) -> None:
     assert stored(tmp_path, "g") == {T0: 9}
 
 
-async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_path: Path) -> None:
+async def test_skipping_a_hole_does_not_commit_messages_polled_before_it(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2)])
     consumer = AsyncPullConsumer(tmp_path, "g")
@@ -260,7 +260,7 @@ async def test_going_past_a_hole_commits_nothing_that_was_polled_before_it(tmp_p
     assert stored(tmp_path, "g") == {T0: 0}
 
 
-async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_path: Path) -> None:
+async def test_queue_with_missing_error_stops_and_poll_raises_the_reason(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 0, 2), Append("t", 0, hole(7, 1)), batch("t", 0, 7, 2), batch("t", 1, 0, 1)])
     consumer = AsyncPullConsumer(tmp_path, "g", missing="error")
@@ -283,7 +283,7 @@ async def test_with_missing_error_a_queue_stands_still_and_a_poll_says_why(tmp_p
 
 
 @pytest.mark.parametrize(("missing", "first", "missed"), [("earliest", 2, 2), ("latest", 3, 3)])
-async def test_what_retention_took_is_counted_and_gone_past_as_it_was_told(
+async def test_messages_deleted_by_retention_are_counted_and_skipped_as_configured(
     tmp_path: Path, missing: Missing, first: int, missed: int
 ) -> None:
     access, queue = _cut_log(tmp_path)
@@ -312,14 +312,14 @@ def _cut_log(root: Path) -> tuple[Log, LogQueue]:
     return log, T0
 
 
-async def test_a_directory_that_is_no_log_is_said_at_the_start(tmp_path: Path) -> None:
+async def test_start_with_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
     consumer = AsyncPullConsumer(tmp_path, "g")
     consumer.subscribe("t")
     with pytest.raises(CorruptLog, match="is not a log"):
         await consumer.start()
 
 
-async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_failures_are_kept(
+async def test_remote_consumer_is_a_member_like_a_local_one_and_its_retries_are_stored(
     tmp_path: Path,
 ) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address:
@@ -349,7 +349,7 @@ async def test_a_consumer_at_an_address_is_a_member_as_one_on_the_path_and_its_f
             assert stored(access, "g")[T0] == 7
 
 
-async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> None:
+async def test_member_whose_files_are_removed_rejoins(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         seen = Seen()
@@ -363,9 +363,7 @@ async def test_a_member_whose_files_are_removed_joins_anew(tmp_path: Path) -> No
             assert len(open_log(tmp_path).group("g").members) == 1
 
 
-async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_consumer_stopped_while_joining_is_not_a_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
     with open_log(tmp_path) as access:
@@ -388,7 +386,7 @@ async def test_a_consumer_that_is_stopped_while_it_joins_is_no_member(
         assert access.group("g").members == ()
 
 
-async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> None:
+async def test_seek_by_another_process_moves_a_running_member(tmp_path: Path) -> None:
     with Log(tmp_path) as log, open_log(tmp_path) as access:
         fill(log, "t", 0, [4])
         seen = Seen()
@@ -402,7 +400,7 @@ async def test_a_seek_from_outside_moves_a_member_that_runs(tmp_path: Path) -> N
         assert stored(tmp_path, "g") == {T0: 4}
 
 
-async def test_a_close_leaves_no_task_behind(tmp_path: Path) -> None:
+async def test_close_leaves_no_tasks(tmp_path: Path) -> None:
     """Also when the consumer waits for its handlers to have done something: asyncio would complain of the task."""
 
     class Room(asyncio.Event):
@@ -422,7 +420,7 @@ async def test_a_close_leaves_no_task_behind(tmp_path: Path) -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) -> None:
+async def test_close_waits_for_the_handler_up_to_its_timeout(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     entered, leave = threading.Event(), threading.Event()
@@ -447,7 +445,7 @@ async def test_a_close_waits_for_the_handler_and_only_so_long(tmp_path: Path) ->
         assert stored(tmp_path, "g") == {T0: expected}, "the queue was given back at another place"
 
 
-async def test_a_strategy_that_fails_is_said_and_tried_again(
+async def test_failing_strategy_is_logged_and_retried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Log(tmp_path) as log:
@@ -470,7 +468,7 @@ async def test_a_strategy_that_fails_is_said_and_tried_again(
     assert "KeyError: 'site'" in caplog.text
 
 
-async def test_pause_without_a_topic_holds_all_queues_between_two_messages_until_resume(tmp_path: Path) -> None:
+async def test_pause_without_a_topic_pauses_all_queues_between_messages(tmp_path: Path) -> None:
     seen, reached, go = Seen(), asyncio.Event(), asyncio.Event()
     consumer = AsyncPushConsumer(tmp_path, "g")
 
@@ -496,7 +494,7 @@ async def test_pause_without_a_topic_holds_all_queues_between_two_messages_until
     assert seen.offsets == {0: list(range(20)), 1: list(range(5))}
 
 
-async def test_consumer_paused_before_its_start_gets_nothing_until_resume(tmp_path: Path) -> None:
+async def test_consumer_paused_before_its_start_gets_no_messages_until_resume(tmp_path: Path) -> None:
     seen = Seen()
     consumer = AsyncPushConsumer(tmp_path, "g")
     consumer.subscribe("t")(seen)
@@ -511,7 +509,7 @@ async def test_consumer_paused_before_its_start_gets_nothing_until_resume(tmp_pa
         await until_async(lambda: seen.offsets == {0: [2, 3, 4]})
 
 
-async def test_figures_count_messages_that_were_handled_and_those_that_failed(tmp_path: Path) -> None:
+async def test_metrics_count_handled_and_failed_messages(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
     consumer = AsyncPushConsumer(tmp_path, "g")
@@ -524,7 +522,7 @@ async def test_figures_count_messages_that_were_handled_and_those_that_failed(tm
     assert figure_of(consumer, "txmsg_client_held_messages") == 0
 
 
-async def test_figures_may_be_read_at_any_moment_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_can_be_read_at_any_moment_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a thread does that serves metrics."""
     read: list[object] = []
     consumer = AsyncPushConsumer(tmp_path, "g")

@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path: Path) -> None:
+async def test_order_offsets_retries_and_dead_letters_at_a_server_equal_those_in_a_directory(tmp_path: Path) -> None:
     seen, clock = (
         Seen(lambda message: message.offset in {1, 4} and (message.offset == 4 or message.attempt == 1)),
         Clock(),
@@ -68,7 +68,7 @@ async def test_order_offsets_retries_and_dead_letters_are_as_on_a_path(tmp_path:
         assert log.group("g").members == (), "it has left"
 
 
-def test_members_at_a_server_and_on_its_directory_see_its_zone_and_those_of_each_other(tmp_path: Path) -> None:
+def test_members_at_a_server_and_in_its_directory_see_zones_of_each_other(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")
     with served(config) as address, log_at(address) as log, LocalLog(tmp_path) as beside:
         log.append([batch("t", queue, 0, 1) for queue in range(4)])
@@ -85,7 +85,7 @@ def test_members_at_a_server_and_on_its_directory_see_its_zone_and_those_of_each
         assert log.join("g", ["t"]).view().zone == ""
 
 
-async def test_consumers_in_the_zone_of_the_log_have_its_queues(tmp_path: Path) -> None:
+async def test_consumers_in_the_zone_of_the_log_own_its_queues(tmp_path: Path) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", zone="south")) as address:
         with log_at(address) as log:
             log.append([batch("t", queue, 0, 1) for queue in range(4)])
@@ -104,7 +104,7 @@ async def test_consumers_in_the_zone_of_the_log_have_its_queues(tmp_path: Path) 
             assert not any(message.offset == 1 for message in seen[0].messages)
 
 
-async def test_a_member_that_is_cut_off_loses_its_queues_and_joins_anew_and_nothing_is_skipped(tmp_path: Path) -> None:
+async def test_disconnected_member_loses_its_queues_and_rejoins_without_skipping_messages(tmp_path: Path) -> None:
     queues = [LogQueue("t", number) for number in range(4)]
     here, there = Seen(), Seen()
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ def group_on(root: Path) -> Iterator[Group]:
             group.kill()
 
 
-def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(tmp_path: Path) -> None:
+def test_queues_of_a_killed_member_are_taken_over_without_skipping_messages(tmp_path: Path) -> None:
     with group_on(tmp_path) as group:
         first, second, third = (group.start() for _ in range(3))
         until((tmp_path / "groups" / "g" / "members").exists)
@@ -52,7 +52,7 @@ def test_queues_of_a_killed_member_are_taken_over_and_nothing_is_skipped(tmp_pat
             assert member.stop() == 0
 
 
-def test_a_member_that_is_told_to_end_while_it_is_stopped_ends_when_it_goes_on(tmp_path: Path) -> None:
+def test_suspended_member_that_gets_sigterm_stops_when_it_is_resumed(tmp_path: Path) -> None:
     """Any of its threads may take the signal then, and only the main thread handles it."""
     with group_on(tmp_path) as group:
         member = group.start()
@@ -65,7 +65,7 @@ def test_a_member_that_is_told_to_end_while_it_is_stopped_ends_when_it_goes_on(t
         assert group.is_done()
 
 
-def test_queues_of_a_stopped_member_wait_for_it_and_others_go_on(tmp_path: Path) -> None:
+def test_queues_of_a_suspended_member_wait_for_it_and_others_continue(tmp_path: Path) -> None:
     with group_on(tmp_path) as group:
         first, second = group.start(), group.start()
         until((tmp_path / "groups" / "g" / "members").exists)
@@ -85,7 +85,7 @@ def test_queues_of_a_stopped_member_wait_for_it_and_others_go_on(tmp_path: Path)
         assert set(judge(group.notes(), group.ends()).values()) == {1}
 
 
-def test_processes_that_start_in_a_stopped_group_handle_nothing_before_it_is_started(tmp_path: Path) -> None:
+def test_processes_in_a_stopped_group_handle_nothing_before_the_group_starts(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as log:
         group = Group(tmp_path, log, tmp_path, queues=4)
         group.append(20)

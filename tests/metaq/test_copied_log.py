@@ -37,7 +37,7 @@ def copy(tmp_path: Path, leader: Log) -> Iterator[Log]:
         yield log
 
 
-def test_a_copy_deletes_also_after_a_delayed_message(
+def test_copy_deletes_old_files_after_a_delayed_message(
     tmp_path: Path, leader: Log, copy: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txmsg.metaq.store.moving.Moving.wake", lambda _: None)
@@ -53,7 +53,7 @@ def test_a_copy_deletes_also_after_a_delayed_message(
     assert copy.size() == leader.size()
 
 
-def test_a_copy_goes_on_by_itself_after_its_disk_was_full(
+def test_copy_continues_by_itself_after_its_disk_was_full(
     leader: Log, copy: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -104,7 +104,7 @@ def test_a_log_is_fenced_by_one_copy_only(tmp_path: Path, leader: Log, copy: Log
 
 
 @pytest.mark.parametrize("is_fenced", [True, False])
-def test_what_does_not_lead_takes_no_changes_beside_its_frames(tmp_path: Path, *, is_fenced: bool) -> None:
+def test_log_that_is_not_leader_refuses_changes(tmp_path: Path, *, is_fenced: bool) -> None:
     with LocalLog(tmp_path, append=True) as log:
         log.append([batch("t", 0, 0, 3)])
         log.join("g", ["t"]).leave({})
@@ -127,7 +127,7 @@ def _require_refused(log: LocalLog) -> None:
     assert log.groups() == ["g"]
 
 
-def test_a_former_leader_that_lost_its_power_can_follow(tmp_path: Path) -> None:
+def test_former_leader_can_follow_after_a_power_cut(tmp_path: Path) -> None:
     """Cells of its timed topics were ahead of its disk; those of a copy never are."""
     with Log(tmp_path) as log:
         log.set_topic("t", TopicSettings(flush=Flush.TIMED))
@@ -146,7 +146,7 @@ def test_a_former_leader_that_lost_its_power_can_follow(tmp_path: Path) -> None:
         assert log.next_offset("t", 0) == end
 
 
-def test_a_position_that_a_lost_leader_gave_goes_on_behind_what_is_passed_over(tmp_path: Path) -> None:
+def test_reader_of_a_lost_leader_continues_after_the_skipped_offsets(tmp_path: Path) -> None:
     """A reader has seen what its copy never got: it is told so, and gets what is appended next."""
     queue, mirrored = LogQueue("t", 0), LogQueue("m", 0)
     with Log(tmp_path / "leader") as leader, begun_copy(tmp_path / "copy", leader) as copy:

@@ -61,7 +61,7 @@ def pair(root: Path, **config: object) -> Iterator[tuple[RemoteLog, RemoteLog]]:
             yield leader, copy
 
 
-def test_what_is_appended_is_on_the_copy_and_read_there(tmp_path: Path) -> None:
+def test_appended_messages_reach_the_copy_and_can_be_read_there(tmp_path: Path) -> None:
     with pair(tmp_path) as (leader, copy):
         leader.append([batch("t", 0, 0, 3), batch("u", 5, 0, 2)])
         [fetched] = copy.fetch({T: 0}, wait_s=30)
@@ -74,7 +74,7 @@ def test_what_is_appended_is_on_the_copy_and_read_there(tmp_path: Path) -> None:
     assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 4)
 
 
-def test_a_log_that_was_there_is_copied_with_its_cuts_files_and_large_frames(tmp_path: Path) -> None:
+def test_existing_log_is_copied_with_truncations_files_and_large_frames(tmp_path: Path) -> None:
     with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=10_000)) as log:
         for offset in range(0, 4000, 50):
             log.append([batch("t", 0, offset, 50)])
@@ -87,7 +87,7 @@ def test_a_log_that_was_there_is_copied_with_its_cuts_files_and_large_frames(tmp
     assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 3980)
 
 
-def test_a_copy_takes_no_changes(tmp_path: Path) -> None:
+def test_copy_refuses_changes(tmp_path: Path) -> None:
     with pair(tmp_path) as (leader, copy):
         leader.append([batch("t", 0, 0, 1)])
         assert copy.fetch({T: 0}, wait_s=30)
@@ -103,7 +103,7 @@ def test_a_copy_takes_no_changes(tmp_path: Path) -> None:
         reading.join("g", ["t"])
 
 
-def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> None:
+def test_options_groups_retries_and_dead_letters_are_copied(tmp_path: Path) -> None:
     with pair(tmp_path) as (leader, copy):
         leader.append([batch("t", 0, 0, 9)])
         leader.set_topic("t", TopicSettings(flush=Flush.TIMED, retention_s=77))
@@ -129,7 +129,7 @@ def test_options_groups_retries_and_dead_letters_come_along(tmp_path: Path) -> N
         until(lambda: not copy.groups())
 
 
-def test_a_stopped_copy_goes_on_and_a_torn_end_comes_again(tmp_path: Path) -> None:
+def test_restarted_copy_continues_and_refetches_a_torn_end(tmp_path: Path) -> None:
     with pair(tmp_path) as (leader, _):
         leader.append([batch("t", 0, 0, 100)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
@@ -147,7 +147,7 @@ def test_a_stopped_copy_goes_on_and_a_torn_end_comes_again(tmp_path: Path) -> No
     assert read_all(LogReader(tmp_path / "copy").queue("t", 0)) == bodies("t", 0, 0, 101)
 
 
-def test_a_copy_deletes_what_its_leader_has_deleted(tmp_path: Path) -> None:
+def test_copy_deletes_files_that_its_leader_deleted(tmp_path: Path) -> None:
     with Log(tmp_path / "leader", LogConfig(file_size_bytes_max=1000)) as log:
         log.append([batch("old", 3, 0, 7)])
         for offset in range(0, 100, 10):
@@ -163,7 +163,7 @@ def test_a_copy_deletes_what_its_leader_has_deleted(tmp_path: Path) -> None:
         assert copy.ranges([LogQueue("old", 3)])[LogQueue("old", 3)] == QueueRange(7, 7)
 
 
-def test_a_copy_that_was_away_for_too_long_begins_where_its_leader_does(tmp_path: Path) -> None:
+def test_copy_that_was_down_for_too_long_restarts_at_the_first_offset_of_its_leader(tmp_path: Path) -> None:
     config = LogConfig(file_size_bytes_max=1000)
     with Log(tmp_path / "leader", config) as log:
         log.append([batch("old", 3, 0, 7)])
@@ -193,7 +193,7 @@ def test_a_leader_lists_its_copies_and_a_copy_names_its_leader(tmp_path: Path) -
         assert log_state(directory).follows == leader.address
 
 
-def test_figures_say_how_far_copies_are(tmp_path: Path) -> None:
+def test_metrics_show_the_lag_of_copies(tmp_path: Path) -> None:
     port = f"127.0.0.1:{own_port()}"
     with served(requiring(tmp_path, timeout_s=0.1)) as address, RemoteLog(address, timeout_s=20) as leader:
         with served(following(tmp_path, address, http_listen=port)):
@@ -216,7 +216,7 @@ def requiring(root: Path, **copies: object) -> MetaQConfig:
     return leading(root, copies=CopiesConfig(required=1, **copies))  # type: ignore[arg-type]
 
 
-def test_appends_that_need_a_copy_are_refused_without_one_and_on_its_disk_with_it(tmp_path: Path) -> None:
+def test_appends_with_acks_copies_are_refused_without_a_copy_and_else_on_its_disk(tmp_path: Path) -> None:
     with served(requiring(tmp_path)) as address, log_at(address) as leader:
         with RemoteLog(address, timeout_s=0.5) as impatient:
             why = "0 of 1 copies of the log are in touch: nothing was appended"
@@ -232,7 +232,7 @@ def test_appends_that_need_a_copy_are_refused_without_one_and_on_its_disk_with_i
                 )
 
 
-def test_an_append_that_no_copy_confirms_is_unknown_and_its_repeat_appends_nothing(
+def test_append_not_confirmed_by_a_copy_is_unknown_and_its_repeat_appends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txmsg.metaq.copy.copies.AWAY_S", 600.0)  # whatever the machine does, it is not away yet
@@ -253,7 +253,7 @@ def test_an_append_that_no_copy_confirms_is_unknown_and_its_repeat_appends_nothi
             assert 2 <= log.ranges([T])[T].end <= 1 + calls
 
 
-def test_what_the_server_said_is_told_though_the_last_try_had_no_answer() -> None:
+def test_last_error_of_the_server_is_raised_although_the_last_attempt_timed_out() -> None:
     tries: list[float] = []
 
     def attempt(timeout_s: float, is_repeat: bool) -> None:
@@ -265,7 +265,7 @@ def test_what_the_server_said_is_told_though_the_last_try_had_no_answer() -> Non
     assert len(tries) > 1
 
 
-def test_a_leader_may_go_on_without_copies_but_not_for_who_asks_for_them(tmp_path: Path) -> None:
+def test_leader_accepts_appends_without_copies_unless_the_producer_requires_them(tmp_path: Path) -> None:
     with served(requiring(tmp_path, missing="go-on")) as address, log_at(address) as leader:
         assert leader.append([batch("t", 0, 0, 1)]) == [0]
         with RemoteLog(address, timeout_s=0.5) as impatient:
@@ -273,7 +273,7 @@ def test_a_leader_may_go_on_without_copies_but_not_for_who_asks_for_them(tmp_pat
         assert isinstance(told, BrokerUnavailable)
 
 
-def test_asking_for_copies_where_none_are_required_is_refused(tmp_path: Path) -> None:
+def test_acks_copies_without_required_copies_is_refused(tmp_path: Path) -> None:
     with served(leading(tmp_path)) as address, log_at(address) as leader:
         with pytest.raises(MisuseError, match="--copies-required"):
             leader.append([batch("t", 0, 0, 1)], Acks.COPIES)
@@ -287,7 +287,7 @@ def test_asking_for_copies_where_none_are_required_is_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize("flush", Flush)
 @pytest.mark.parametrize("acks", [Acks.NONE, Acks.MEMORY, Acks.DISK])
-def test_each_level_appends_in_order_beside_the_others(tmp_path: Path, acks: Acks, flush: Flush) -> None:
+def test_each_acks_level_appends_in_order_among_the_others(tmp_path: Path, acks: Acks, flush: Flush) -> None:
     with served(leading(tmp_path)) as address, log_at(address) as log:
         log.set_topic("t", TopicSettings(flush=flush))
         producer, other = LogProducer(log, queues=1, acks=acks), LogProducer(log, queues=1)
@@ -302,7 +302,7 @@ def test_each_level_appends_in_order_beside_the_others(tmp_path: Path, acks: Ack
         assert found == [text for turn in range(10) for text in (f"{turn}".encode(), b"other")]
 
 
-def test_a_level_waits_for_the_disk_or_does_not(tmp_path: Path) -> None:
+def test_acks_level_determines_if_a_send_waits_for_the_disk(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
         log.append([batch("t", 0, 0, 1)], Flush.TIMED)
         assert log.synced == 0
@@ -319,7 +319,7 @@ def test_a_level_waits_for_the_disk_or_does_not(tmp_path: Path) -> None:
 # ---- promotion
 
 
-def test_a_promoted_copy_has_everything_and_its_leader_takes_no_more(tmp_path: Path) -> None:
+def test_promoted_copy_has_all_messages_and_its_former_leader_refuses_appends(tmp_path: Path) -> None:
     with served(leading(tmp_path)) as address, log_at(address) as leader:
         with served(following(tmp_path, address)):
             leader.append([batch("t", 0, 0, 5)])
@@ -338,7 +338,7 @@ def test_a_promoted_copy_has_everything_and_its_leader_takes_no_more(tmp_path: P
         assert log.fetch({T: 9})[0].batches[-1].end_offset == 11
 
 
-def test_a_former_leader_follows_if_it_has_nothing_of_its_own(tmp_path: Path) -> None:
+def test_former_leader_without_own_messages_can_follow(tmp_path: Path) -> None:
     with served(leading(tmp_path)) as address, served(following(tmp_path, address)), log_at(address) as leader:
         leader.append([batch("t", 0, 0, 5)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
@@ -357,7 +357,7 @@ def test_a_former_leader_follows_if_it_has_nothing_of_its_own(tmp_path: Path) ->
     assert fence_of(tmp_path / "copy") is None
 
 
-def test_a_former_leader_with_more_says_that_it_has_diverged_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_former_leader_with_more_messages_reports_divergence_and_stays_unchanged(tmp_path: Path) -> None:
     with served(leading(tmp_path)) as address, served(following(tmp_path, address)), log_at(address) as leader:
         leader.append([batch("t", 0, 0, 5)])
         until_copied(tmp_path / "leader", tmp_path / "copy")
@@ -375,7 +375,7 @@ def test_a_former_leader_with_more_says_that_it_has_diverged_and_stays_as_it_is(
     assert frames_of(tmp_path / "leader") == before
 
 
-def test_offsets_that_a_lost_leader_may_have_given_out_are_passed_over(tmp_path: Path) -> None:
+def test_offsets_that_a_lost_leader_may_have_assigned_are_skipped(tmp_path: Path) -> None:
     with pair(tmp_path) as (leader, _):
         leader.append([batch("t", 0, 0, 5)])
         mirrored = batch("m", 0, 0, 5)._replace(is_mirrored=True)
@@ -390,7 +390,7 @@ def test_offsets_that_a_lost_leader_may_have_given_out_are_passed_over(tmp_path:
 
 
 @pytest.mark.parametrize("leader_is_lost", [False, True])
-def test_delayed_messages_that_wait_come_once_each_after_a_promotion(tmp_path: Path, *, leader_is_lost: bool) -> None:
+def test_waiting_delayed_messages_are_delivered_once_after_a_promotion(tmp_path: Path, *, leader_is_lost: bool) -> None:
     def come(name: str) -> list[bytes]:
         return list(read_around(LogReader(tmp_path / name).queue("t", 0)).values())
 
@@ -417,7 +417,7 @@ def test_delayed_messages_that_wait_come_once_each_after_a_promotion(tmp_path: P
             log.checkpoint()
 
 
-def test_a_producer_that_has_seen_the_promoted_copy_refuses_the_former_leader(tmp_path: Path) -> None:
+def test_producer_that_used_the_promoted_copy_refuses_the_former_leader(tmp_path: Path) -> None:
     with served(leading(tmp_path)) as address, RemoteLog(address, timeout_s=5) as log:
         log.append([batch("t", 0, 0, 1)])
         log._generation = 2
@@ -442,7 +442,7 @@ def test_a_copy_that_cannot_be_promoted_does_not_stop_its_leader(tmp_path: Path)
         assert leader.append([batch("t", 0, 105, 1)]) == [105]
 
 
-def test_a_promotion_that_ends_early_says_that_its_leader_is_stopped_and_goes_on(
+def test_interrupted_promotion_reports_the_stopped_leader_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -461,7 +461,7 @@ def test_a_promotion_that_ends_early_says_that_its_leader_is_stopped_and_goes_on
         assert promote(tmp_path / "copy").is_complete
 
 
-def test_a_log_that_leads_is_not_promoted(tmp_path: Path) -> None:
+def test_promotion_of_a_leader_is_refused(tmp_path: Path) -> None:
     Log(tmp_path).close()
     with pytest.raises(MisuseError, match="leads already"):
         promote(tmp_path)

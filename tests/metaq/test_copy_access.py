@@ -41,7 +41,7 @@ def begin(leader: str, root: Path, token: str) -> None:
         server.close()
 
 
-def test_a_copy_follows_over_tls_as_long_as_its_user_may(
+def test_copy_follows_over_tls_while_its_user_has_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority, file = Authority(tmp_path / "tls"), tmp_path / "access.toml"

@@ -82,7 +82,7 @@ def pair(root: Path, *options: str) -> Iterator[tuple[MetaQProcess, CopyProcess]
         yield leader, copy
 
 
-def test_leader_and_copy_are_killed_under_load_and_are_equal_in_the_end(tmp_path: Path) -> None:
+def test_leader_and_copy_killed_under_load_are_equal_in_the_end(tmp_path: Path) -> None:
     choose = random.Random(11)
     with pair(tmp_path, "--copies-required", "1") as (leader, copy):
         load = Load(leader.address)
@@ -99,7 +99,7 @@ def test_leader_and_copy_are_killed_under_load_and_are_equal_in_the_end(tmp_path
     assert len(set(found.values())) == len(found), "an append was carried out twice"
 
 
-def test_a_promoted_synchronous_copy_has_everything_that_was_acknowledged(tmp_path: Path) -> None:
+def test_promoted_synchronous_copy_has_all_acknowledged_messages(tmp_path: Path) -> None:
     with pair(tmp_path, "--copies-required", "1") as (leader, copy):
         load = Load(leader.address)
         load.grown()
@@ -117,7 +117,7 @@ def test_a_promoted_synchronous_copy_has_everything_that_was_acknowledged(tmp_pa
         assert len(set(found.values())) == len(found), "an append was carried out twice"
 
 
-def test_a_leader_that_comes_back_acknowledges_nothing_and_follows(tmp_path: Path) -> None:
+def test_returning_former_leader_acknowledges_nothing_and_follows(tmp_path: Path) -> None:
     with pair(tmp_path, "--copies-required", "1") as (leader, copy):
         load = Load(leader.address)
         load.grown()
@@ -140,7 +140,7 @@ def test_a_leader_that_comes_back_acknowledges_nothing_and_follows(tmp_path: Pat
         assert b"late" not in found.values()
 
 
-def test_two_data_centres_that_follow_each_other_are_equal_after_a_cut_network_is_healed(tmp_path: Path) -> None:
+def test_two_data_centres_following_each_other_are_equal_after_a_network_partition(tmp_path: Path) -> None:
     sites = ("hz", "sh")
     with ExitStack() as stack:
         servers = {

@@ -19,7 +19,7 @@ from txmsg.metaq.store.reader import LogReader
 
 
 @pytest.mark.parametrize("offset", range(10))
-def test_a_queue_is_cut_at_any_offset_and_goes_on_there(tmp_path: Path, offset: int) -> None:
+def test_queue_can_be_truncated_at_any_offset_and_continues_there(tmp_path: Path, offset: int) -> None:
     with Log(tmp_path) as log:
         for _ in range(3):
             fill(log, "t", 0, [2, 1])
@@ -42,7 +42,7 @@ def test_a_queue_is_cut_at_any_offset_and_goes_on_there(tmp_path: Path, offset: 
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, offset + 5), "what was cut comes back with its frames"
 
 
-def test_a_cut_that_a_power_cut_came_after_is_carried_out_when_the_log_is_opened(tmp_path: Path) -> None:
+def test_truncation_interrupted_by_a_power_cut_is_completed_when_the_log_is_opened(tmp_path: Path) -> None:
     with Log(tmp_path / "log") as log:
         fill(log, "t", 0, [2, 2])
         log.checkpoint()
@@ -55,7 +55,7 @@ def test_a_cut_that_a_power_cut_came_after_is_carried_out_when_the_log_is_opened
     assert readable(tmp_path / "copy", "t", 0) == bodies("t", 0, 0, 3)
 
 
-def test_a_queue_is_cut_before_what_is_kept_of_it_and_begins_there_anew(tmp_path: Path) -> None:
+def test_queue_truncated_before_its_first_kept_offset_restarts_there(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 50, 3)])
         log.truncate("t", 0, 20)
@@ -68,7 +68,7 @@ def test_a_queue_is_cut_before_what_is_kept_of_it_and_begins_there_anew(tmp_path
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 20, 2)
 
 
-def test_what_is_not_there_cannot_be_cut(tmp_path: Path) -> None:
+def test_truncation_beyond_the_end_is_refused(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         with pytest.raises(OffsetOutOfRange, match="there are 0 to 1"):
@@ -81,7 +81,7 @@ def test_what_is_not_there_cannot_be_cut(tmp_path: Path) -> None:
         )
 
 
-def test_a_new_queue_begins_where_its_first_append_says(tmp_path: Path) -> None:
+def test_new_queue_begins_at_the_offset_of_its_first_append(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         assert log.append([batch("t", 0, 1000, 2), batch("t", 0, 1002, 1), Append("t", 1, hole(7, 1), 3)]) == [
             1000,
@@ -100,7 +100,7 @@ def test_a_new_queue_begins_where_its_first_append_says(tmp_path: Path) -> None:
             queue.fetch(0)
 
 
-def test_holes_are_listed_and_can_be_cut(tmp_path: Path) -> None:
+def test_holes_are_listed_and_can_be_truncated(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         log.append([Append("t", 0, hole(10, 5)), batch("t", 0, 10, 1), Append("t", 0, hole(20, 5))])
@@ -115,7 +115,7 @@ def test_holes_are_listed_and_can_be_cut(tmp_path: Path) -> None:
         assert (caught.value.begin, caught.value.end) == (2, 5)
 
 
-def test_a_fork_cuts_queues_and_raises_the_generation_of_all_later_frames(tmp_path: Path) -> None:
+def test_fork_truncates_queues_and_raises_the_generation_of_later_frames(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for queue in range(3):
             fill(log, "t", queue, [1, 2])
@@ -129,7 +129,7 @@ def test_a_fork_cuts_queues_and_raises_the_generation_of_all_later_frames(tmp_pa
         assert [each.header.generation for each in log.reader.queue("t", 1).fetch(0)] == [1, 1, 2]
 
 
-def test_frames_of_one_call_stand_in_one_file(tmp_path: Path) -> None:
+def test_frames_of_one_append_call_are_in_one_file(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=1000)) as log:
         fill(log, "t", 0, [5])
         log.append([batch("t", 0, 5 + each, 1) for each in range(20)])
@@ -138,7 +138,7 @@ def test_frames_of_one_call_stand_in_one_file(tmp_path: Path) -> None:
         assert read_all(log.reader.queue("t", 0)) == bodies("t", 0, 0, 30)
 
 
-def test_a_look_in_the_middle_of_which_the_queue_grows_or_is_cut_is_taken_again(
+def test_read_interrupted_by_growth_or_truncation_of_the_queue_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, size = CellFile.read, CellFile.__len__
@@ -181,7 +181,7 @@ def test_a_look_in_the_middle_of_which_the_queue_grows_or_is_cut_is_taken_again(
                 fill(log, "t", 0, [1] * (end - 4))
 
 
-def test_keys_are_looked_up_while_files_are_deleted_and_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_can_be_looked_up_while_files_are_deleted_and_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keyed = encode(FrameColumns([bytes(100)], [1], key=["k"]))
     with Log(tmp_path, LogConfig(file_size_bytes_max=600, flush_s=3600)) as log:
         for _ in range(9):

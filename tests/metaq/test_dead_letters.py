@@ -120,7 +120,7 @@ def retried(access: LogAccess) -> list[ReceivedMessage]:
         ({"since": datetime_of_us(2_000_000), "until": datetime_of_us(4_000_000)}, "12"),
     ],
 )
-def test_those_that_are_meant_are_found_and_redriven_and_the_others_stay(
+def test_only_selected_dead_letters_are_listed_and_redriven(
     access: LogAccess, which: dict[str, Any], expected: str
 ) -> None:
     assert "".join(bodies(access, **which)) == expected
@@ -137,7 +137,7 @@ def test_those_that_are_meant_are_found_and_redriven_and_the_others_stay(
     assert access.group("g").members == ()
 
 
-async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_generation(tmp_path: Path) -> None:
+async def test_redriven_message_is_delivered_as_new_with_the_next_generation(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     cured: list[bool] = []
@@ -158,7 +158,7 @@ async def test_a_redriven_message_comes_as_if_it_were_new_and_of_the_next_genera
             assert access.ranges([DEAD])[DEAD].end == 1
 
 
-def test_one_deals_with_dead_letters_at_a_time(access: LogAccess) -> None:
+def test_only_one_process_at_a_time_can_redrive_or_purge_dead_letters(access: LogAccess) -> None:
     member = access.join("g", ())
     member.take_queues([DEAD])
     with pytest.raises(MisuseError, match="are being dealt with by another process"):
@@ -167,7 +167,7 @@ def test_one_deals_with_dead_letters_at_a_time(access: LogAccess) -> None:
     assert purge(access) == 5
 
 
-def test_a_crash_between_any_two_steps_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_between_any_two_steps_loses_no_dead_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
     with open_log(tmp_path) as access:
@@ -191,7 +191,7 @@ def test_a_crash_between_any_two_steps_loses_none(tmp_path: Path, monkeypatch: p
         assert sorted(bodies(access)) == ["0", "2", "3"]
 
 
-def test_files_of_dead_letters_that_were_dealt_with_go(tmp_path: Path) -> None:
+def test_files_of_redriven_and_purged_dead_letters_are_deleted(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [1])
     logs = GroupLogs(tmp_path, LogConfig(file_size_bytes_max=300))
@@ -209,7 +209,7 @@ def test_files_of_dead_letters_that_were_dealt_with_go(tmp_path: Path) -> None:
         assert [letter.offset for letter in dead_letters(access)] == [6]
 
 
-async def test_what_is_no_copy_holds_no_other_retry_back_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
+async def test_invalid_retry_record_does_not_block_others_and_becomes_a_dead_letter(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
     with open_log(tmp_path) as access:
@@ -238,7 +238,7 @@ def told(access: LogAccess, verb: str, *words: object) -> Any:
     return json.loads(result.stdout)
 
 
-def test_progress_in_tests_of_applications_counts_only_dead_letters_that_are_not_dealt_with(access: LogAccess) -> None:
+def test_progress_of_application_tests_counts_only_unresolved_dead_letters(access: LogAccess) -> None:
     def dead_count() -> int:
         return sum(len(progress.dead) for progress in progress_of_log(access, "g", ["t"]))
 
@@ -249,7 +249,7 @@ def test_progress_in_tests_of_applications_counts_only_dead_letters_that_are_not
     assert dead_count() == 0
 
 
-def test_the_commands_list_show_redrive_and_purge(access: LogAccess) -> None:
+def test_commands_list_show_redrive_and_purge_dead_letters(access: LogAccess) -> None:
     rows = told(access, "dead-letter list", "--group", "g", "--key", "b")["dead_letters"]
     assert [(row["offset"], row["key"], row["attempts"], row["last_error"]) for row in rows] == [
         (1, "b", 17, "no room for b"),
@@ -274,7 +274,7 @@ def test_the_commands_list_show_redrive_and_purge(access: LogAccess) -> None:
     assert "all at once: --rate is for groups of Notify" in rate.stderr
 
 
-def test_pages_hold_the_dead_letters_of_all_groups_once_also_when_clocks_go_back(access: LogAccess) -> None:
+def test_pages_list_each_dead_letter_once_even_if_clocks_go_back(access: LogAccess) -> None:
     become_known(access, "h")
     for at_us in (3_000_000, 1_000_000, 6_000_000):  # the second one died by a clock that is behind
         failed = Tried(ReceivedMessage("t", b"h%d" % at_us, queue=0, offset=0, attempt=17, id_bytes=bytes(16)))

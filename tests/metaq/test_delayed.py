@@ -98,7 +98,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 # ---- what is moved, and when
 
 
-def test_what_waits_comes_in_the_order_of_time(bench: Bench) -> None:
+def test_delayed_messages_are_delivered_in_order_of_due_time(bench: Bench) -> None:
     assert bench.run() is None, "nothing waits"
     for body, after_us in (("c", 30), ("a", 10), ("b", 20), ("d", 30)):
         bench.send(body, after_us)
@@ -111,7 +111,7 @@ def test_what_waits_comes_in_the_order_of_time(bench: Bench) -> None:
     assert stored == [20, 20, 30, 30], "stored when they were moved, so that times rise in a queue"
 
 
-def test_what_comes_after_its_time_is_moved_at_once(bench: Bench) -> None:
+def test_message_already_due_when_appended_is_delivered_at_once(bench: Bench) -> None:
     bench.send("later", 100)
     bench.send("first", 50)
     bench.run(60)
@@ -122,7 +122,7 @@ def test_what_comes_after_its_time_is_moved_at_once(bench: Bench) -> None:
     assert (bench.run(40), bench.there()) == (None, ["first", "very late", "late", "later"])
 
 
-def test_what_waits_is_not_lost_where_the_clock_was_set_back(bench: Bench) -> None:
+def test_delayed_messages_are_not_lost_if_the_clock_is_set_back(bench: Bench) -> None:
     bench.send("moved", 100)
     bench.run(100)
     bench.clock.us -= 60
@@ -135,7 +135,7 @@ def test_what_waits_is_not_lost_where_the_clock_was_set_back(bench: Bench) -> No
     assert (bench.run(70), bench.there()[3:]) == (None, ["waits"])
 
 
-def test_a_log_that_is_opened_again_goes_on_where_it_was(bench: Bench) -> None:
+def test_reopened_log_continues_delivering_where_it_stopped(bench: Bench) -> None:
     for each in range(20):
         bench.send(f"{each}", 10 * (each + 1))
     for us in (0, 35, 60, 500):
@@ -145,7 +145,7 @@ def test_a_log_that_is_opened_again_goes_on_where_it_was(bench: Bench) -> None:
     assert (bench.run(), bench.there()) == (None, [f"{each}" for each in range(20)])
 
 
-def test_what_is_due_after_the_next_hour_waits_on_disk_only(bench: Bench) -> None:
+def test_messages_due_after_the_next_hour_are_only_on_disk(bench: Bench) -> None:
     for hours in range(5, 0, -1):
         bench.send(f"{hours}", hours * HOUR_US)
     bench.send("soon", 7)
@@ -160,7 +160,7 @@ def test_what_is_due_after_the_next_hour_waits_on_disk_only(bench: Bench) -> Non
     assert bench.run() is None
 
 
-def test_one_append_moves_what_is_due_in_several_topics(bench: Bench) -> None:
+def test_one_append_moves_due_messages_of_several_topics(bench: Bench) -> None:
     for each in range(3):
         bench.send(f"{each}", 5, f"t{each}", each)
     _, grown = bench.mover.run_once(bench.clock.us + 5)
@@ -169,7 +169,7 @@ def test_one_append_moves_what_is_due_in_several_topics(bench: Bench) -> None:
     assert LogReader(bench.root).queue(DELAYED, 1).range() == (0, 1), "one note"
 
 
-def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
+def test_due_messages_are_read_in_few_reads_and_progress_is_noted_every_few_hundred(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that a mover that is far behind, and killed again and again, gets on."""
@@ -196,7 +196,7 @@ def test_what_is_due_is_read_in_few_reads_and_noted_after_a_few_hundred(
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_batch_is_moved_as_it_was(bench: Bench, compression: Compression) -> None:
+def test_delayed_batch_is_moved_unchanged(bench: Bench, compression: Compression) -> None:
     columns = FrameColumns([b"x" * 1000, b"y"], [1], bytes(range(32)), born_at_us=[3, 4], key=["k", ""], tag=["", "t"])
     bench.log.append([Append("t", 3, encode(columns, compression), due_at_us=bench.clock.us + 1)])
     bench.run(1)
@@ -205,7 +205,7 @@ def test_a_batch_is_moved_as_it_was(bench: Bench, compression: Compression) -> N
     assert (two.body, two.key, two.tag, two.stored_at_us) == (b"y", None, "t", bench.clock.us)
 
 
-def test_an_entry_is_read_as_it_was_written() -> None:
+def test_entry_round_trips() -> None:
     payload = encode(FrameColumns([b"body"], [7], key=["k"]))
     assert DelayedEntry.unpack(DelayedEntry(5, DelayedBatch("t", 9, payload)).pack(), 7) == DelayedEntry(
         5, DelayedBatch("t", 9, payload)
@@ -215,7 +215,7 @@ def test_an_entry_is_read_as_it_was_written() -> None:
 # ---- crashes: the file ends anywhere in a move
 
 
-def test_a_move_that_was_cut_off_is_done_to_its_end_and_nothing_twice(bench: Bench) -> None:
+def test_interrupted_move_is_completed_without_duplicates(bench: Bench) -> None:
     """After each number of frames of a move of three, with another message in a place that was foreseen."""
     for each in range(4):
         bench.send(f"{each}", each, "t", each % 2)
@@ -242,7 +242,7 @@ def test_a_move_that_was_cut_off_is_done_to_its_end_and_nothing_twice(bench: Ben
     bench.open()
 
 
-def test_what_a_cut_took_of_a_move_is_moved_behind_the_offsets_that_are_passed_over(bench: Bench) -> None:
+def test_moved_messages_lost_in_a_truncation_are_moved_again_after_the_skipped_offsets(bench: Bench) -> None:
     """As after a power cut with a timed topic, or in a promoted copy that got the note alone."""
     bench.send("a", 1)
     bench.run(1)
@@ -259,7 +259,7 @@ def test_what_a_cut_took_of_a_move_is_moved_behind_the_offsets_that_are_passed_o
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_what_was_moved_by_a_note_that_is_lost_comes_again_and_what_waits_comes(bench: Bench, lost: int) -> None:
+def test_messages_are_moved_again_if_the_note_of_their_move_is_lost(bench: Bench, lost: int) -> None:
     """A repair has taken out the last notes, or all of them."""
     for each in range(3):
         bench.send(f"{each}", each + 1)
@@ -305,7 +305,7 @@ def cut(bench: Bench, data: bytes) -> None:
         cells.unlink()
 
 
-def test_a_full_disk_delays_what_is_due_and_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_delays_due_messages_and_loses_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.send("a", 5)
     bench.send("b", 6)
 
@@ -320,9 +320,7 @@ def test_a_full_disk_delays_what_is_due_and_loses_nothing(bench: Bench, monkeypa
     assert (bench.run(), bench.there()) == (None, ["a", "b"])
 
 
-def test_what_was_moved_but_could_not_be_synced_is_not_moved_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_moved_before_a_failed_sync_are_not_moved_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the process has no file descriptor left: the log is in order, and a later sync does it."""
     for after_us in (5, 6, 7):
         bench.send(f"{after_us}", after_us)
@@ -343,7 +341,7 @@ def test_what_was_moved_but_could_not_be_synced_is_not_moved_again(
 # ---- what is kept
 
 
-def test_no_file_is_deleted_while_something_in_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_waiting_delayed_messages_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = LogConfig(file_size_bytes_max=2000, retention_size_bytes=1)
     bench = Bench(tmp_path, monkeypatch, config)
     bench.log._mover = bench.mover
@@ -365,7 +363,9 @@ def test_no_file_is_deleted_while_something_in_it_waits(tmp_path: Path, monkeypa
     bench.log.close()
 
 
-def test_files_are_deleted_also_while_something_always_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_are_deleted_although_newer_messages_always_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, monkeypatch, LogConfig(file_size_bytes_max=4096, retention_size_bytes=8192))
     bench.log._mover = bench.mover
     for number in range(300):
@@ -380,7 +380,7 @@ def test_files_are_deleted_also_while_something_always_waits(tmp_path: Path, mon
     bench.log.close()
 
 
-def test_a_queue_that_is_not_read_any_more_gets_nothing(bench: Bench) -> None:
+def test_due_message_of_a_removed_queue_goes_to_a_readable_one(bench: Bench) -> None:
     bench.send("x", 5, queue=3)
     bench.log.set_topic("t", TopicSettings(write_queues=2, read_queues=2))
     bench.run(5)
@@ -398,7 +398,9 @@ def test_a_queue_that_is_not_read_any_more_gets_nothing(bench: Bench) -> None:
         (Append("t/", 0, encode(FrameColumns([b""], [1])), due_at_us=5), InvalidName, "t/"),
     ],
 )
-def test_what_cannot_wait_is_refused(bench: Bench, wrong: Append, error: type[Exception], why: str) -> None:
+def test_append_that_cannot_be_delayed_is_refused(
+    bench: Bench, wrong: Append, error: type[Exception], why: str
+) -> None:
     with pytest.raises(error, match=why):
         bench.log.append([wrong])
     assert LogReader(bench.root).topics() == {}
@@ -436,13 +438,13 @@ def test_a_producer_sends_delayed_messages(log: LogAccess) -> None:
         producer.send(Message("t", b"", deliver_after=timedelta(days=4)))
 
 
-def test_nobody_appends_to_the_topic_in_which_messages_wait(tmp_path: Path) -> None:
+def test_append_to_the_internal_topic_of_delayed_messages_is_refused(tmp_path: Path) -> None:
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
         with pytest.raises(InvalidName, match="the log's own"):
             log.append([Append(DELAYED, 0, encode(FrameColumns([b"x"], [1])))])
 
 
-def test_producers_and_delayed_messages_share_a_queue(tmp_path: Path) -> None:
+def test_producers_and_due_messages_append_to_the_same_queue(tmp_path: Path) -> None:
     """The server foresees offsets for what it appends, and the log moves to the same queue meanwhile."""
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
 
@@ -462,7 +464,7 @@ def test_producers_and_delayed_messages_share_a_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_each_message_comes_once_and_not_before_its_time_whatever_is_killed(tmp_path: Path) -> None:
+def test_each_delayed_message_is_delivered_once_and_not_early_despite_kills(tmp_path: Path) -> None:
     """A server is killed again and again while messages are sent, and come due."""
     rng = random.Random(5)
     due: dict[str, int] = {}

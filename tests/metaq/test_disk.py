@@ -60,7 +60,7 @@ def take_all_room(disk: Path) -> Path:
     return ballast
 
 
-def test_a_full_disk_refuses_appends_whole_and_takes_them_when_there_is_room(disk: Path) -> None:
+def test_full_disk_refuses_appends_as_a_whole_until_there_is_room(disk: Path) -> None:
     with Log(disk / "log", LogConfig(flush_s=3600)) as log:
         fill(log, "t", 0, [3])
         ballast = take_all_room(disk)
@@ -78,7 +78,7 @@ def test_a_full_disk_refuses_appends_whole_and_takes_them_when_there_is_room(dis
         assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 4)
 
 
-def test_what_is_on_disk_but_cannot_be_shown_for_want_of_room_is_shown_when_there_is_some(disk: Path) -> None:
+def test_messages_without_room_for_their_cells_become_visible_once_there_is_room(disk: Path) -> None:
     with Log(disk / "log", LogConfig(flush_s=3600)) as log:
         fill(log, "t", 0, [1])
         ballast = take_all_room(disk)
@@ -94,7 +94,7 @@ def test_what_is_on_disk_but_cannot_be_shown_for_want_of_room_is_shown_when_ther
         assert log.append([batch("t", 0, 1, 1)]) == [1]
 
 
-def test_half_a_cell_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partially_written_cell_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, files = tmp_path / "cells", OpenFiles(10)
     files.append(str(path), b"a" * 40, 0)
     write = os.write
@@ -114,7 +114,7 @@ def test_half_a_cell_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     files.close()
 
 
-def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_does_not_stop_the_flusher_and_is_logged_once(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = LogConfig(flush_s=0.01, checkpoint_s=0.02, topic=TopicSettings(flush=Flush.TIMED))
     with caplog.at_level(logging.WARNING, "txmsg.metaq.store.log"), Log(disk / "log", config) as log:
         fill(log, "t", 0, [1])
@@ -135,7 +135,7 @@ def test_a_full_disk_does_not_end_the_flusher_and_is_logged_once(disk: Path, cap
     assert readable(disk / "log", "t", 0) == bodies("t", 0, 0, 2)
 
 
-def test_a_member_of_a_group_is_told_of_a_full_disk_and_goes_on_when_there_is_room(disk: Path) -> None:
+def test_group_member_gets_an_error_on_a_full_disk_and_continues_once_there_is_room(disk: Path) -> None:
     queue = LogQueue("t", 0)
     with open_log(disk / "log", append=True) as access:
         access.append([batch("t", 0, 0, 1)])
@@ -147,7 +147,7 @@ def test_a_member_of_a_group_is_told_of_a_full_disk_and_goes_on_when_there_is_ro
         assert member.take_queues([queue]) == {queue: 0}
 
 
-def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: Path) -> None:
+def test_opening_a_log_on_a_full_disk_fails_until_there_is_room(disk: Path) -> None:
     with Log(disk / "log", LogConfig(flush_s=3600)) as log:
         fill(log, "t", 0, [1])
         fill(log, "u", 0, [1])
@@ -162,7 +162,7 @@ def test_a_log_opened_on_a_full_disk_says_so_and_opens_when_there_is_room(disk: 
         assert readable(disk / "log", "u", 0) == bodies("u", 0, 0, 1)
 
 
-def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
+def test_log_on_a_read_only_disk_can_be_read(disk: Path) -> None:
     with Log(disk / "log", LogConfig(file_size_bytes_max=1000)) as log:
         log.append([Append("t", 0, encode(FrameColumns([b"x"] * 5, [1], key=["a", "b"] * 2 + ["a"])))] * 10)
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -181,7 +181,7 @@ def test_a_log_that_cannot_be_written_is_read(disk: Path) -> None:
         subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
 
 
-def test_what_a_failed_sync_leaves_in_doubt_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_in_doubt_after_a_failed_sync_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(tmp_path, LogConfig(flush_s=3600))
     fill(log, "t", 0, [2])
     with monkeypatch.context() as failing:
@@ -201,7 +201,7 @@ def _fails(_: int) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_a_log_whose_last_sync_fails_is_closed_nevertheless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_closes_although_its_last_sync_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED))
     log = Log(tmp_path, config)
     fill(log, "t", 0, [2])
@@ -213,7 +213,7 @@ def test_a_log_whose_last_sync_fails_is_closed_nevertheless(tmp_path: Path, monk
     Log(tmp_path, config).close()
 
 
-def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_opening_of_a_log_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         fill(log, "u", 0, [2])
@@ -233,7 +233,7 @@ def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path, monkeyp
     assert [file.path for file in psutil.Process().open_files() if tmp_path in Path(file.path).parents] == []
 
 
-def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_end_of_the_flusher_stops_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Log(tmp_path, LogConfig(flush_s=0.01, topic=TopicSettings(flush=Flush.TIMED))) as log:
         fill(log, "t", 0, [1])
         monkeypatch.setattr(log._end, "sync", lambda _: 1 / 0)
@@ -248,9 +248,7 @@ def test_a_flusher_that_ends_stops_the_log(tmp_path: Path, monkeypatch: pytest.M
         until(stopped)
 
 
-def test_a_write_that_is_cut_in_its_middle_is_gone_on_with_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[int] = []
 
     def short(fd: int, parts: Sequence[bytes]) -> int:
@@ -284,7 +282,7 @@ with Log(Path(sys.argv[1]), LogConfig(file_size_bytes_max=20_000)) as log:
 """
 
 
-def test_a_killed_writer_loses_nothing_it_acknowledged_while_readers_read_on(tmp_path: Path) -> None:
+def test_killed_writer_loses_no_acknowledged_message_while_readers_continue(tmp_path: Path) -> None:
     Log(tmp_path).close()
     reader = LogReader(tmp_path).queue("t", 0)
     found: list[bytes] = []
@@ -313,7 +311,7 @@ def test_a_killed_writer_loses_nothing_it_acknowledged_while_readers_read_on(tmp
     assert found == bodies("t", 0, 0, len(found)) == readable(tmp_path, "t", 0)
 
 
-def test_readers_survive_retention_and_are_told_what_there_is(tmp_path: Path) -> None:
+def test_readers_continue_after_retention_and_get_the_remaining_range(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=500, retention_size_bytes=1500, checkpoint_s=3600)) as log:
         fill(log, "t", 0, [3] * 12)
         reader = LogReader(tmp_path).queue("t", 0)
@@ -329,7 +327,7 @@ def test_readers_survive_retention_and_are_told_what_there_is(tmp_path: Path) ->
             assert read_all(each) == bodies("t", 0, begin, end - begin)
 
 
-def test_a_file_is_kept_as_long_as_a_topic_in_it_wants(tmp_path: Path) -> None:
+def test_file_is_kept_for_the_longest_retention_of_its_topics(tmp_path: Path) -> None:
     clock = [0.0]
     config = LogConfig(file_size_bytes_max=1, retention_s=1000, flush_s=3600)
     with Log(tmp_path, config, clock=lambda: clock[0]) as log:
@@ -362,9 +360,7 @@ print(len(next(found.messages()).body) + len(found.to_arrow()["body"][0].as_buff
 """
 
 
-def test_a_reader_keeps_what_it_has_read_when_the_log_is_cut_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reader_keeps_its_messages_when_the_log_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed sync cuts off what another process has read already."""
     log = Log(tmp_path, LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED)))
     log.append([Append("t", 0, encode(FrameColumns([b"x" * 50_000], [1])))])

@@ -86,7 +86,7 @@ def test_a_message_is_found_by_its_id(log: LogAccess) -> None:
     assert [place(log, PAIR, n) for n in range(4)] == [(1, 1), (1, 2), (1, 3), None]
 
 
-def test_what_is_not_there_is_not_found(log: LogAccess) -> None:
+def test_missing_message_is_not_found(log: LogAccess) -> None:
     assert place(log, made_at(AT_S, 5)) is None
     assert place(log, OLD) is None, "no clock is that far ahead, so that part is not read"
     assert log.find_id("unknown", message_id(EARLY, 0)) is None
@@ -94,7 +94,7 @@ def test_what_is_not_there_is_not_found(log: LogAccess) -> None:
         log.find_id("t", str(EARLY))
 
 
-def test_a_search_goes_on_step_by_step(log: LogAccess) -> None:
+def test_search_can_be_continued_step_by_step(log: LogAccess) -> None:
     at: dict[LogQueue, int] = {}
     steps = 0
     while not (step := search_id(log, "t", message_id(LATE, 0), at, size_bytes=1)).found:
@@ -106,7 +106,7 @@ def test_a_search_goes_on_step_by_step(log: LogAccess) -> None:
     assert step.is_done
 
 
-def test_a_server_refuses_to_go_on_in_another_topic(log: LogAccess) -> None:
+def test_server_refuses_to_continue_a_search_in_another_topic(log: LogAccess) -> None:
     if isinstance(log, LocalLog):
         return
     assert isinstance(log, RemoteLog)
@@ -117,7 +117,7 @@ def test_a_server_refuses_to_go_on_in_another_topic(log: LogAccess) -> None:
         log._ask(MetaQ.find, request)
 
 
-def test_the_command_finds_by_id_and_by_key(tmp_path: Path) -> None:
+def test_command_finds_messages_by_id_and_by_key(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as access:
         columns = FrameColumns([b"paid"], [AT_S * 1_000_000], transaction_id=EARLY.bytes, key=["42"])
         access.append([Append("t", 0, encode(columns))])

@@ -21,7 +21,7 @@ from txmsg.ops.doctor import log as doctor
 _MIB = 2**20
 
 
-def test_a_full_disk_is_said_in_the_log_and_by_doctor_and_so_is_its_end(tmp_path: Path) -> None:
+def test_full_disk_and_its_end_are_logged_and_reported_by_doctor(tmp_path: Path) -> None:
     metrics, told = f"127.0.0.1:{own_port()}", tmp_path / "metaq.log"
     with small_disk(32 * _MIB) as disk:
         with MetaQProcess(disk / "log", "--http-listen", metrics, log=told) as server, log_at(server.address) as log:
@@ -46,7 +46,7 @@ def test_a_full_disk_is_said_in_the_log_and_by_doctor_and_so_is_its_end(tmp_path
     assert "No space left" in text
 
 
-def test_a_disk_that_is_nearly_full_is_said_in_the_log(tmp_path: Path) -> None:
+def test_nearly_full_disk_is_logged(tmp_path: Path) -> None:
     told = tmp_path / "metaq.log"
     with small_disk(256 * _MIB) as disk:
         fill(disk, leave=20 * _MIB)

@@ -144,9 +144,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_reader_passes_a_message_after_power_cuts_whatever_it_has_seen_before(
-    tmp_path: Path, disk: ForgetfulDisk, seed: int
-) -> None:
+def test_readers_miss_no_message_after_power_cuts(tmp_path: Path, disk: ForgetfulDisk, seed: int) -> None:
     machine = Machine(tmp_path / "0", random.Random(seed))
     for number in range(1, 7):
         for _ in range(machine.choice.randint(1, 15)):
@@ -172,7 +170,7 @@ def test_no_reader_passes_a_message_after_power_cuts_whatever_it_has_seen_before
     machine.close()
 
 
-def test_a_group_that_was_further_than_the_log_is_told_what_is_missing_and_misses_nothing_new(
+def test_group_ahead_of_the_log_gets_the_missing_range_and_all_new_messages(
     tmp_path: Path, disk: ForgetfulDisk
 ) -> None:
     config = LogConfig(flush_s=3600, topic=TIMED)
@@ -199,7 +197,7 @@ def test_a_group_that_was_further_than_the_log_is_told_what_is_missing_and_misse
         assert [message.body for message in found.batches[0].messages()] == bodies("t", 0, 50 + AHEAD_MAX, 200)
 
 
-def test_a_stop_in_order_and_a_killed_process_leave_no_hole(tmp_path: Path, disk: ForgetfulDisk) -> None:
+def test_clean_stop_and_killed_process_leave_no_hole(tmp_path: Path, disk: ForgetfulDisk) -> None:
     config = LogConfig(flush_s=3600, topic=TIMED)
     for _ in range(2):
         with Log(tmp_path / "log", config) as log:
@@ -218,9 +216,7 @@ def test_a_stop_in_order_and_a_killed_process_leave_no_hole(tmp_path: Path, disk
             assert (log.reader.queue("t", 0).end_offset(), log.reader.queue("t", 0).holes()) == (6, [])
 
 
-def test_what_is_cut_off_after_a_failed_sync_leaves_a_hole_though_the_machine_runs_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncation_after_a_failed_sync_leaves_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -238,7 +234,7 @@ def test_what_is_cut_off_after_a_failed_sync_leaves_a_hole_though_the_machine_ru
         assert log.reader.queue("t", 0).holes() == [(2, 2 + AHEAD_MAX)]
 
 
-def test_a_mirrored_queue_is_not_passed_over_also_by_way_of_a_server(tmp_path: Path, disk: ForgetfulDisk) -> None:
+def test_offsets_of_a_mirrored_queue_are_never_skipped(tmp_path: Path, disk: ForgetfulDisk) -> None:
     mirrored = Append("t", 0, encode(FrameColumns([b"row"], [1])), 7, is_mirrored=True)
     sent = [mirrored, mirrored._replace(is_mirrored=False)]
     data = b"".join(append.payload.parts[0] for append in sent)
@@ -255,7 +251,7 @@ def test_a_mirrored_queue_is_not_passed_over_also_by_way_of_a_server(tmp_path: P
         assert log.reader.queue("t", 0).range() == (7, 9)
 
 
-def test_more_than_may_be_ahead_of_the_disk_waits_for_it(tmp_path: Path, disk: ForgetfulDisk) -> None:
+def test_appends_wait_for_the_disk_at_the_limit_of_unsynced_offsets(tmp_path: Path, disk: ForgetfulDisk) -> None:
     config = LogConfig(flush_s=3600, topic=TIMED)
     with Log(tmp_path / "log", config) as log:
         log.append([Append("t", 0, hole(AHEAD_MAX, 1))])
@@ -266,7 +262,7 @@ def test_more_than_may_be_ahead_of_the_disk_waits_for_it(tmp_path: Path, disk: F
         assert read_around(log.reader.queue("t", 0)) == dict(enumerate(bodies("t", 0, AHEAD_MAX, 3), AHEAD_MAX))
 
 
-def test_a_queue_that_ends_in_a_hole_whose_file_is_deleted_goes_on_behind_it(tmp_path: Path) -> None:
+def test_queue_ending_in_a_deleted_hole_continues_after_it(tmp_path: Path) -> None:
     config = LogConfig(file_size_bytes_max=300)
     with Log(tmp_path, config) as log:
         log.append([batch("t", 0, 0, 2)])

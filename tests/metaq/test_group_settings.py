@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_settings_survive_a_restart_of_the_server_and_its_members_see_them(root: Path) -> None:
+def test_group_settings_survive_a_server_restart_and_reach_members(root: Path) -> None:
     config = MetaQConfig(data_dir=root, listen=f"unix:{root}/socket")
     with served(config) as address, log_at(address) as log:
         member = log.join("g", ["t"])
@@ -57,9 +57,7 @@ def test_settings_survive_a_restart_of_the_server_and_its_members_see_them(root:
         ({"rate_per_s": float("nan")}, "rate_per_s=nan"),
     ],
 )
-def test_values_that_members_cannot_follow_are_refused(
-    root: Path, place: str, change: dict[str, Any], said: str
-) -> None:
+def test_invalid_group_settings_are_refused(root: Path, place: str, change: dict[str, Any], said: str) -> None:
     def check(where: str) -> None:
         with open_log(where) as access:
             with pytest.raises(MisuseError, match=said):
@@ -75,7 +73,7 @@ def test_values_that_members_cannot_follow_are_refused(
             check(address)
 
 
-def test_a_field_of_a_later_release_is_kept_when_others_change(root: Path) -> None:
+def test_unknown_field_of_a_later_release_is_preserved(root: Path) -> None:
     path = root / "groups" / "g" / "settings.json"
     with open_log(root) as access:
         access.alter_group("g", stopped=True)
@@ -100,7 +98,7 @@ def test_a_field_of_a_later_release_is_kept_when_others_change(root: Path) -> No
         (lambda path: write_checked(path, {"version": 1, "concurrency": "few"}), "concurrency='few' of a group"),
     ],
 )
-def test_settings_that_cannot_be_read_are_named_with_the_way_out_also_by_a_check(
+def test_unreadable_group_settings_are_named_with_the_fix(
     root: Path, spoil: Callable[[Path], object], said: str
 ) -> None:
     path = root / "groups" / "g" / "settings.json"

@@ -52,7 +52,7 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
         yield access
 
 
-def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) -> None:
+def test_queue_has_one_owner_and_its_offset_moves_with_it(access: LogAccess) -> None:
     one, other = access.join("g", ["t"]), access.join("g", ["t"])
     assert one.take_queues([A, B]) == {A: 0, B: 0}
     assert other.take_queues([A, B]) == {}
@@ -72,12 +72,12 @@ def test_a_queue_has_one_owner_and_its_offset_goes_with_it(access: LogAccess) ->
     ]
 
 
-def test_a_group_does_not_begin_at_an_offset_for_its_topics_have_several_queues(access: LogAccess) -> None:
+def test_group_start_at_an_offset_is_refused(access: LogAccess) -> None:
     with pytest.raises(MisuseError, match="is not a valid start position"):
         access.join("g", ["t"], start=Start.offset(2))
 
 
-def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: LogAccess) -> None:
+def test_view_shows_the_members_and_the_queues_of_their_topics(access: LogAccess) -> None:
     one = access.join("g", ["t"])
     other = access.join("g", ["u", RETRY.topic], strategy="mine")
     assert sorted(one.view().members) == list(one.view().members)
@@ -93,7 +93,7 @@ def test_a_view_shows_who_is_there_and_the_queues_of_all_their_topics(access: Lo
     assert one.view().queues == (A, B)
 
 
-def test_the_retries_of_a_group_are_a_log_that_all_its_members_append_to(tmp_path: Path, access: LogAccess) -> None:
+def test_all_members_append_to_the_retry_log_of_their_group(tmp_path: Path, access: LogAccess) -> None:
     with pytest.raises(UnknownGroup, match="group g is unknown"):
         access.append([Append("%RETRY%g", 0, encode(FrameColumns([b"x"], [1])))])
     access.join("g", ["t"])
@@ -111,9 +111,7 @@ def test_the_retries_of_a_group_are_a_log_that_all_its_members_append_to(tmp_pat
     assert letters.batches[0].to_arrow()["body"].to_pylist() == bodies("%DLQ%g", 0, 0, 2)
 
 
-def test_a_member_that_is_killed_gives_back_all_it_owned_at_the_offset_it_stored(
-    tmp_path: Path, access: LogAccess
-) -> None:
+def test_queues_of_a_killed_member_are_released_at_their_stored_offsets(tmp_path: Path, access: LogAccess) -> None:
     text = """
         import sys, os
         from txmsg.metaq.interface import LogQueue
@@ -162,7 +160,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(tmp_path: Path, local: LogAccess) -> None:
+def test_forked_child_neither_keeps_nor_uses_queues_of_its_parent(tmp_path: Path, local: LogAccess) -> None:
     command = [sys.executable, "-c", FORKING, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdin is not None
@@ -177,7 +175,7 @@ def test_a_forked_child_neither_keeps_nor_uses_what_its_parent_owns(tmp_path: Pa
         parent.stdin.close()
 
 
-def test_an_offset_is_the_old_one_or_the_new_one_wherever_a_write_was_torn(tmp_path: Path, access: LogAccess) -> None:
+def test_torn_offset_write_leaves_the_old_or_the_new_offset(tmp_path: Path, access: LogAccess) -> None:
     member = access.join("g", ["t"])
     member.take_queues([A])
     path = queue_file(tmp_path / "groups" / "g", A)
@@ -196,7 +194,7 @@ def test_an_offset_is_the_old_one_or_the_new_one_wherever_a_write_was_torn(tmp_p
         offset_in(path)
 
 
-def test_a_queue_whose_begin_cannot_be_read_holds_back_no_other(
+def test_queue_with_unreadable_first_offset_does_not_block_others(
     tmp_path: Path, access: LogAccess, caplog: pytest.LogCaptureFixture
 ) -> None:
     [cells] = (tmp_path / "queues/t/0001").iterdir()
@@ -210,7 +208,7 @@ def test_a_queue_whose_begin_cannot_be_read_holds_back_no_other(
     assert access.join("g", ["t"]).take_queues([B]) == {B: 0}, "the first one has kept it"
 
 
-def test_a_member_that_cannot_store_leaves_nevertheless(local: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_leaves_although_it_cannot_store_offsets(local: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
     member = local.join("g", ["t"])
     member.take_queues([A, B])
 
@@ -226,7 +224,7 @@ def test_a_member_that_cannot_store_leaves_nevertheless(local: LogAccess, monkey
     assert [member.id for member in other.view().members] == [other.id]
 
 
-def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(access: LogAccess) -> None:
+def test_seek_reaches_the_running_owner_and_the_next_one(access: LogAccess) -> None:
     with pytest.raises(UnknownGroup):
         access.seek("g", {A: 1})
     member = access.join("g", ["t"])
@@ -244,7 +242,7 @@ def test_a_seek_reaches_an_owner_that_runs_and_whoever_takes_the_queue_next(acce
     assert dict(member.view().sought) == {}
 
 
-def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
+def test_group_can_be_deleted_only_without_members(access: LogAccess) -> None:
     member = access.join("g", ["t"])
     member.take_queues([A])
     with pytest.raises(MisuseError, match=f"group g has 1 members, such as {member.id}"):
@@ -259,7 +257,7 @@ def test_a_group_is_deleted_when_it_has_no_members(access: LogAccess) -> None:
     assert access.join("g", ["t"]).take_queues([A]) == {A: 0}
 
 
-def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path, local: LogAccess) -> None:
+def test_member_whose_files_were_removed_loses_its_queues(tmp_path: Path, local: LogAccess) -> None:
     member = local.join("g", ["t"])
     member.take_queues([A])
     (tmp_path / "groups").rename(tmp_path / "gone")
@@ -271,14 +269,14 @@ def test_a_member_whose_files_were_removed_owns_nothing_any_more(tmp_path: Path,
     assert other.take_queues([A]) == {A: 0}
 
 
-def test_closing_a_log_leaves_its_groups(tmp_path: Path, access: LogAccess) -> None:
+def test_closing_a_log_leaves_its_groups_in_order(tmp_path: Path, access: LogAccess) -> None:
     with open_log(tmp_path) as other:
         other.join("g", ["t"]).take_queues([A, B])
     assert access.join("g", ["t"]).take_queues([A, B]) == {A: 0, B: 0}
 
 
 @pytest.mark.parametrize(("start", "begin"), [(Start.earliest(), 0), (Start.latest(), 5), (Start("time", 20), 3)])
-def test_a_group_begins_where_it_is_told_and_new_queues_at_their_first_message(
+def test_group_starts_at_the_given_position_and_new_queues_at_their_first_message(
     tmp_path: Path, start: Start, begin: int
 ) -> None:
     with open_log(tmp_path, append=True) as access:
@@ -293,14 +291,14 @@ def test_a_group_begins_where_it_is_told_and_new_queues_at_their_first_message(
         assert dict(first.view().sought) == {}
 
 
-def test_where_a_group_begins_is_not_guessed_when_it_cannot_be_read(tmp_path: Path, access: LogAccess) -> None:
+def test_unreadable_start_position_of_a_group_is_an_error(tmp_path: Path, access: LogAccess) -> None:
     access.join("g", ["t"], start=Start.latest())
     (tmp_path / "groups" / "g" / "begins.json").write_bytes(b'["t"]')
     with pytest.raises(CorruptLog, match=r"begins.json cannot be read"):
         access.join("g", ["t"])
 
 
-def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path, access: LogAccess) -> None:
+def test_retry_files_are_deleted_when_all_their_retries_are_done(tmp_path: Path, access: LogAccess) -> None:
     logs = GroupLogs(tmp_path, LogConfig(file_size_bytes_max=1))
     root = logs.root_of("%RETRY%g")
     assert root is not None
@@ -319,7 +317,7 @@ def test_files_of_retries_go_when_all_in_them_have_had_their_turn(tmp_path: Path
     assert access.ranges([RETRY, later]) == {RETRY: QueueRange(6, 8), later: QueueRange(1, 1)}
 
 
-def test_a_queue_whose_offset_could_not_be_written_can_be_taken_again(
+def test_queue_can_be_taken_again_after_a_failed_offset_write(
     local: LogAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:

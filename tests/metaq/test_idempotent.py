@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-async def test_each_message_has_its_effect_once_though_it_comes_again(log: Path, engine: Engine, kind: str) -> None:
+async def test_redelivered_message_takes_effect_once(log: Path, engine: Engine, kind: str) -> None:
     async_engine = create_async_engine(engine.url.set(drivername="sqlite+aiosqlite"))
     handled: list[ReceivedMessage] = []
 
@@ -74,7 +74,7 @@ async def test_each_message_has_its_effect_once_though_it_comes_again(log: Path,
     await async_engine.dispose()
 
 
-def test_groups_of_one_log_have_effects_of_their_own_and_broadcasting_members_too(log: Path, engine: Engine) -> None:
+def test_groups_and_broadcasting_members_deduplicate_separately(log: Path, engine: Engine) -> None:
     @idempotent(sessionmaker(engine))
     def handle(session: Session, message: ReceivedMessage) -> None:
         session.add(Effect(message_id=message.id))

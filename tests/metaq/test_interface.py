@@ -24,7 +24,7 @@ def held(fetched: Fetched) -> list[bytes]:
     return [body for each in fetched.batches for body in each.to_arrow()["body"].to_pylist()]
 
 
-def test_many_queues_are_fetched_at_once_and_trouble_with_one_harms_no_other(tmp_path: Path) -> None:
+def test_error_in_one_queue_does_not_affect_others_of_a_fetch(tmp_path: Path) -> None:
     with Log(tmp_path) as log, open_log(tmp_path) as access:
         fill(log, "a", 0, [2, 3])
         fill(log, "b", 0, [1])
@@ -44,7 +44,7 @@ def test_many_queues_are_fetched_at_once_and_trouble_with_one_harms_no_other(tmp
         }
 
 
-def test_a_fetch_gives_no_more_than_it_was_asked_for_but_one_batch_always(tmp_path: Path) -> None:
+def test_fetch_respects_its_size_limit_but_returns_at_least_one_batch(tmp_path: Path) -> None:
     with Log(tmp_path) as log, open_log(tmp_path) as access:
         for topic in ("a", "b"):
             fill(log, topic, 0, [10, 10])
@@ -54,7 +54,7 @@ def test_a_fetch_gives_no_more_than_it_was_asked_for_but_one_batch_always(tmp_pa
         assert held(other) == bodies("b", 0, 10, 10)
 
 
-def test_a_fetch_waits_for_what_another_process_would_append(tmp_path: Path) -> None:
+def test_fetch_waits_for_appends_of_another_process(tmp_path: Path) -> None:
     with Log(tmp_path) as log, open_log(tmp_path) as access:
         fill(log, "a", 0, [1])
         found: list[Fetched] = []
@@ -66,7 +66,7 @@ def test_a_fetch_waits_for_what_another_process_would_append(tmp_path: Path) -> 
         assert (each.queue, held(each)) == (B, bodies("b", 0, 0, 2))
 
 
-def test_closing_ends_a_wait(tmp_path: Path) -> None:
+def test_close_ends_a_waiting_fetch(tmp_path: Path) -> None:
     Log(tmp_path).close()
     access = open_log(tmp_path)
     found: list[list[Fetched]] = []
@@ -77,7 +77,7 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
     assert found == [[]]
 
 
-def test_nothing_is_looked_at_while_a_log_does_not_grow(tmp_path: Path) -> None:
+def test_waiting_fetch_does_not_read_queues_while_the_log_does_not_grow(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "a", 0, [1])
         looks: list[int] = []
@@ -85,7 +85,7 @@ def test_nothing_is_looked_at_while_a_log_does_not_grow(tmp_path: Path) -> None:
         assert len(looks) <= 2, "a queue was looked at though the file had not grown"
 
 
-def test_what_is_opened_to_be_read_is_not_appended_to(tmp_path: Path) -> None:
+def test_append_to_a_log_opened_for_reading_is_refused(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as writer, open_log(tmp_path) as access:
         assert writer.append([batch("a", 0, 0, 2)]) == [0]
         assert access.topics() == {"a": [0]}
@@ -116,7 +116,7 @@ def keyed(tmp_path: Path) -> Iterator[LogAccess]:
         yield access
 
 
-def test_a_wait_in_a_log_that_was_taken_away_says_so(tmp_path: Path) -> None:
+def test_waiting_fetch_fails_if_the_log_is_removed(tmp_path: Path) -> None:
     Log(tmp_path / "log").close()
     with open_log(tmp_path / "log") as access:
         (tmp_path / "log").rename(tmp_path / "elsewhere")
@@ -124,15 +124,13 @@ def test_a_wait_in_a_log_that_was_taken_away_says_so(tmp_path: Path) -> None:
         assert "is not a log" in str(found.error)
 
 
-def test_a_directory_that_is_no_log_is_not_opened(tmp_path: Path) -> None:
+def test_directory_without_a_log_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(CorruptLog, match="is not a log"):
         open_log(tmp_path)
 
 
 @pytest.mark.parametrize("looks_meanwhile", [False, True])
-def test_a_log_that_was_emptied_and_made_anew_is_read_by_whoever_had_it_open(
-    tmp_path: Path, *, looks_meanwhile: bool
-) -> None:
+def test_open_readers_follow_a_recreated_log(tmp_path: Path, *, looks_meanwhile: bool) -> None:
     """Its groups' small logs, too: as when a group is deleted, and its next member has a failure again."""
     retries = LogQueue("%RETRY%g", 0)
     with open_log(tmp_path, append=True) as writer:

@@ -62,7 +62,7 @@ def few_are_joined() -> Iterator[None]:
 
 
 @given(batches=_batches(), tags=st.sampled_from([ALL_TAGS, parse_tags("paid || a")]), tiny=st.sampled_from([0, 2**20]))
-def test_joined_batches_hold_what_each_holds(batches: Sequence[FrameBatch], tags: Any, tiny: int) -> None:
+def test_joined_batches_have_all_messages(batches: Sequence[FrameBatch], tags: Any, tiny: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "_TINY_SIZE_BYTES_MAX", tiny)
         found = to_arrow(batches, tags)
@@ -72,7 +72,7 @@ def test_joined_batches_hold_what_each_holds(batches: Sequence[FrameBatch], tags
 
 
 @pytest.mark.parametrize(("count", "size_bytes", "chunks"), [(8, 1, 1), (7, 1, 7), (8, 40_000, 8)])
-def test_small_batches_are_joined_and_large_ones_are_not_copied(
+def test_small_batches_are_joined_and_large_ones_stay_uncopied(
     count: int, size_bytes: int, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "_JOINED_MIN", 8)

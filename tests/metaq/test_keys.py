@@ -74,7 +74,7 @@ def test_messages_are_found_by_key(rolled: Path) -> None:
     assert found(rolled, "t", "a", 3) == [(0, 0), (0, 3), (1, 0)], "those appended first"
 
 
-def test_without_indexes_the_same_is_found_and_the_next_writer_makes_them_anew(rolled: Path, tmp_path: Path) -> None:
+def test_messages_are_found_without_indexes_and_the_next_writer_rebuilds_them(rolled: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(rolled, root)
     shutil.rmtree(root / "keys")
@@ -85,7 +85,7 @@ def test_without_indexes_the_same_is_found_and_the_next_writer_makes_them_anew(r
         assert (root / "keys" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_damaged_index_is_not_used_and_is_made_anew(rolled: Path, tmp_path: Path) -> None:
+def test_damaged_index_is_rebuilt(rolled: Path, tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(rolled, root)
     paths = sorted((root / "keys").iterdir())
@@ -104,7 +104,7 @@ def test_a_damaged_index_is_not_used_and_is_made_anew(rolled: Path, tmp_path: Pa
     assert [path.read_bytes() for path in paths[:2]] == whole[:2]
 
 
-def test_what_is_appended_later_is_found_by_a_reader_that_looked_before(tmp_path: Path) -> None:
+def test_open_reader_finds_keys_appended_later(tmp_path: Path) -> None:
     with Log(tmp_path, SMALL) as log:
         reader = LogReader(tmp_path)
         assert found(reader, "t", "k") == []
@@ -113,7 +113,7 @@ def test_what_is_appended_later_is_found_by_a_reader_that_looked_before(tmp_path
             assert found(reader, "t", "k") == [(0, offset) for offset in range(number + 1)]
 
 
-def test_looks_at_a_file_that_grows_leave_one_index_of_it_in_memory(tmp_path: Path) -> None:
+def test_growing_file_has_one_index_in_memory(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(topic=TopicSettings(flush=Flush.TIMED))) as log:
         reader = LogReader(tmp_path)
         for number in range(5):
@@ -124,7 +124,7 @@ def test_looks_at_a_file_that_grows_leave_one_index_of_it_in_memory(tmp_path: Pa
     assert len(index.hashes) == 5
 
 
-def test_what_was_cut_off_or_deleted_or_is_not_seen_yet_is_not_found(tmp_path: Path) -> None:
+def test_truncated_deleted_or_unflushed_messages_are_not_found(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=500, retention_size_bytes=1000, checkpoint_s=3600)) as log:
         for _ in range(4):
             log.append([batch("t", 0, ["a", "b"])])
@@ -144,7 +144,7 @@ def test_what_was_cut_off_or_deleted_or_is_not_seen_yet_is_not_found(tmp_path: P
         assert {path.stem for path in (tmp_path / "keys").iterdir()} == {f"{first:020}" for first in firsts[:-1]}
 
 
-def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_does_not_stay(
+def test_file_deleted_during_indexing_is_not_damage_and_leaves_no_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted: list[int] = []
@@ -169,7 +169,7 @@ def test_the_index_of_a_file_that_is_deleted_while_it_is_made_is_no_damage_and_d
         assert sorted(path.stem for path in (tmp_path / "keys").iterdir()) == kept
 
 
-def test_an_index_has_blocks_and_equal_hashes_may_stand_in_several(tmp_path: Path) -> None:
+def test_equal_hashes_can_span_several_index_blocks(tmp_path: Path) -> None:
     import numpy as np
 
     places = np.arange(3 * BLOCK_COUNT, dtype=np.uint32)
@@ -184,7 +184,7 @@ def test_an_index_has_blocks_and_equal_hashes_may_stand_in_several(tmp_path: Pat
     assert index.places(0) == index.places(8) == []
 
 
-def test_hashes_of_many_keys_are_those_of_each_alone(tmp_path: Path) -> None:
+def test_hashing_many_keys_equals_hashing_each(tmp_path: Path) -> None:
     keys = [f"{place}" * (place % 40) for place in range(500)]
     with Log(tmp_path) as log:
         log.append([batch("t", 0, keys[:300]), batch("u", 0, keys[300:])])

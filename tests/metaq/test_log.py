@@ -22,7 +22,7 @@ from txmsg.metaq.store.reader import LogReader
 from txmsg.metaq.store.topics import Flush, TopicSettings
 
 
-def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:
+def test_appended_messages_are_read_by_offset(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "trade", 0, [1, 3, 2])
         fill(log, "trade", 1, [4])
@@ -35,7 +35,7 @@ def test_what_is_appended_is_read_by_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_every_column_comes_back_as_it_was(tmp_path: Path, compression: Compression) -> None:
+def test_every_column_round_trips(tmp_path: Path, compression: Compression) -> None:
     ids = [new_transaction_id_bytes() for _ in range(3)]
     columns = FrameColumns(
         body=[b"a" * 100, b"", b"c\0\xff"],
@@ -66,7 +66,7 @@ def test_every_column_comes_back_as_it_was(tmp_path: Path, compression: Compress
     ]
 
 
-def test_many_queues_are_appended_to_in_one_call_or_none_is(tmp_path: Path) -> None:
+def test_append_to_several_queues_is_atomic(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         appends = [batch("t", queue, 0, 2) for queue in range(50)] + [batch("t", 0, 2, 1)]
         assert log.append(appends) == [0] * 50 + [2]
@@ -77,7 +77,7 @@ def test_many_queues_are_appended_to_in_one_call_or_none_is(tmp_path: Path) -> N
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 4)
 
 
-def test_what_is_not_kept_is_said_with_the_range_that_is(tmp_path: Path) -> None:
+def test_error_about_a_missing_offset_names_the_kept_range(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         for offset in (-1, 3, 99):
@@ -88,7 +88,7 @@ def test_what_is_not_kept_is_said_with_the_range_that_is(tmp_path: Path) -> None
         assert log.reader.queue("t", 1).fetch(0) == []
 
 
-def test_a_queue_may_begin_at_any_offset(tmp_path: Path) -> None:
+def test_queue_can_begin_at_any_offset(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([Append("t", 0, hole(1000, 5)), batch("t", 0, 1000, 2)])
         queue = log.reader.queue("t", 0)
@@ -102,7 +102,7 @@ def test_a_queue_may_begin_at_any_offset(tmp_path: Path) -> None:
         assert log.reader.queue("t", 0).range() == (0, 1003)
 
 
-def test_a_time_is_found(tmp_path: Path) -> None:
+def test_offset_is_found_by_time(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.append([batch("t", 0, 10 * each, 10, at_us=max(1, 1000 * each)) for each in range(5)])
         queue = log.reader.queue("t", 0)
@@ -119,7 +119,7 @@ def test_files_roll_and_readers_follow(tmp_path: Path) -> None:
     assert len(list((tmp_path / "commitlog").iterdir())) > 5
 
 
-def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
+def test_files_of_a_log_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     root = tmp_path / "logs/new"
     with LocalLog(root, append=True) as log:
         log.append([batch("t", 0, 0, 1)])
@@ -140,7 +140,7 @@ def test_what_a_log_makes_is_for_its_own_user_only(tmp_path: Path) -> None:
     assert oct(root.stat().st_mode & 0o777) == "0o755", "who has opened it to others meant it"
 
 
-def test_a_sync_beside_a_roll_syncs_a_file_that_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_during_a_file_roll_syncs_an_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Log(tmp_path).close()
     writer = CommitLogWriter(tmp_path / "commitlog", end=0)
     writer.append([bytes(8)], 1)
@@ -161,7 +161,7 @@ def test_a_sync_beside_a_roll_syncs_a_file_that_is_open(tmp_path: Path, monkeypa
     writer.close()
 
 
-def test_retention_deletes_whole_files_and_readers_are_told(tmp_path: Path) -> None:
+def test_retention_deletes_whole_files_and_readers_get_an_error(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(file_size_bytes_max=1000, retention_size_bytes=3000, checkpoint_s=3600)) as log:
         fill(log, "t", 0, [5] * 40)
         fill(log, "idle", 0, [1])
@@ -181,14 +181,14 @@ def test_retention_deletes_whole_files_and_readers_are_told(tmp_path: Path) -> N
         fill(log, "t", 0, [1])
 
 
-def test_one_process_writes_a_log(tmp_path: Path) -> None:
+def test_second_writer_of_a_log_is_refused(tmp_path: Path) -> None:
     with Log(tmp_path):
         with pytest.raises(StorageError, match="is being written by process"):
             Log(tmp_path)
     Log(tmp_path).close()
 
 
-def test_a_forked_child_neither_writes_nor_holds_the_log_of_its_parent(tmp_path: Path) -> None:
+def test_forked_child_neither_writes_nor_locks_the_log_of_its_parent(tmp_path: Path) -> None:
     log = Log(tmp_path, LogConfig(flush_s=3600))
     fill(log, "t", 0, [2])
     told, tell = os.pipe()
@@ -219,16 +219,14 @@ def test_a_forked_child_neither_writes_nor_holds_the_log_of_its_parent(tmp_path:
         os.waitpid(pid, 0)
 
 
-def test_a_checkpoint_does_not_use_the_reader_that_other_threads_read_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_does_not_use_the_reader_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
         fill(log, "t", 0, [2])
         monkeypatch.setattr(log.reader.commit_log, "files", lambda: 1 / 0)
         log.checkpoint()
 
 
-def test_a_timed_topic_is_seen_at_once_and_is_on_disk_after_a_flush(tmp_path: Path) -> None:
+def test_message_of_a_timed_topic_is_visible_at_once_and_on_disk_after_a_flush(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(flush_s=3600)) as log:
         log.set_topic("t", TopicSettings(flush=Flush.TIMED))
         fill(log, "t", 0, [3])
@@ -238,7 +236,7 @@ def test_a_timed_topic_is_seen_at_once_and_is_on_disk_after_a_flush(tmp_path: Pa
         assert (log.settings_of("t").flush, log.settings_of("synchronous").flush) == (Flush.TIMED, Flush.SYNC)
 
 
-def test_readers_in_another_process_see_what_is_flushed(tmp_path: Path) -> None:
+def test_readers_in_another_process_see_flushed_messages(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.metaq.logs import readable\n"
         "for _ in sys.stdin: print(len(readable(Path(sys.argv[1]), 't', 0)), flush=True)"
@@ -258,7 +256,7 @@ def test_readers_in_another_process_see_what_is_flushed(tmp_path: Path) -> None:
         other.stdin.close()
 
 
-def test_a_file_of_cells_that_is_empty_yet_is_none(tmp_path: Path) -> None:
+def test_empty_cells_file_is_an_empty_queue(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [1])
     directory = tmp_path / "queues/u/0000"
@@ -273,7 +271,7 @@ def test_a_file_of_cells_that_is_empty_yet_is_none(tmp_path: Path) -> None:
         assert read_all(queue) == bodies("u", 0, 0, 2)
 
 
-def test_what_does_not_fit_a_frame_is_refused() -> None:
+def test_columns_that_do_not_fit_a_frame_are_refused() -> None:
     with pytest.raises(MessageTooLarge, match="0 messages"):
         encode(FrameColumns([], [1]))
     with pytest.raises(ValueError, match="column key has 1 entries"):
@@ -282,7 +280,7 @@ def test_what_does_not_fit_a_frame_is_refused() -> None:
         encode(FrameColumns([b"a", b"b"], [1], transaction_id=bytes(16)))
 
 
-def test_a_queue_whose_first_cell_is_about_to_be_written_is_empty(tmp_path: Path) -> None:
+def test_queue_before_its_first_cell_is_written_is_empty(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
         queue = log.reader.queue("new", 0)
@@ -296,7 +294,7 @@ def test_a_queue_whose_first_cell_is_about_to_be_written_is_empty(tmp_path: Path
         assert len(reader.fetch(0)) == 1
 
 
-def test_processes_of_a_log_load_no_pandas(tmp_path: Path) -> None:
+def test_log_processes_do_not_import_pandas(tmp_path: Path) -> None:
     """It is installed here, and PyArrow imports it as soon as it makes an array of values that are not Arrow's."""
     program = """
 import sys

@@ -10,7 +10,7 @@ import pytest
 from tests.metaq.servers import MetaQProcess
 
 
-def test_a_server_logs_as_json_when_a_variable_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_logs_json_if_the_environment_variable_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXMSG_LOG_FORMAT", "json")
     log, directory = tmp_path / "stderr", tmp_path / "log"
     with MetaQProcess(directory, "--http-listen", "127.0.0.1:0", log=log) as server:

@@ -63,7 +63,7 @@ def files(log_dir: Path) -> list[Path]:
     return sorted(path for path in log_dir.rglob("*") if path.is_file())
 
 
-def test_a_file_of_roots_in_a_log_is_named_with_its_owner_and_no_repair_is_advised(log_dir: Path) -> None:
+def test_file_owned_by_root_is_named_without_advising_a_repair(log_dir: Path) -> None:
     with become():
         open_and_append(log_dir)
     names = [path.relative_to(log_dir) for path in files(log_dir)]
@@ -86,7 +86,7 @@ def test_a_file_of_roots_in_a_log_is_named_with_its_owner_and_no_repair_is_advis
         open_and_append(log_dir)
 
 
-def test_a_check_and_a_repair_of_what_cannot_be_read_say_so_and_change_nothing(log_dir: Path) -> None:
+def test_check_and_repair_of_an_unreadable_log_fail_without_changes(log_dir: Path) -> None:
     path = log_dir / "log.json"
     os.chown(path, 0, 0)
     before = path.read_bytes()
@@ -109,7 +109,7 @@ def test_root_leaves_no_files_in_a_directory_of_another_user(log_dir: Path, kind
 
 
 @pytest.mark.parametrize("name", ["orders.parquet", "made/orders.parquet"])
-def test_root_exports_into_no_directory_of_another_user(log_dir: Path, name: str) -> None:
+def test_root_cannot_export_into_a_directory_of_another_user(log_dir: Path, name: str) -> None:
     """Who owns it could put a link in the place of what is being written."""
     to = log_dir.parent / name
     done = CliRunner().invoke(main, ["metaq", "export", "orders", "--log", str(log_dir), "--into", str(to)])
@@ -119,13 +119,13 @@ def test_root_exports_into_no_directory_of_another_user(log_dir: Path, name: str
     assert [path.name for path in log_dir.parent.iterdir()] == ["log"]
 
 
-def test_root_may_read_a_log_of_another_user(log_dir: Path) -> None:
+def test_root_can_read_a_log_of_another_user(log_dir: Path) -> None:
     with LocalLog(log_dir) as log:
         assert log.topics() == {"orders": [0]}
     assert not is_of_root(log_dir)
 
 
-def test_a_command_says_in_a_line_what_is_refused(log_dir: Path) -> None:
+def test_refused_command_prints_one_line(log_dir: Path) -> None:
     assert CliRunner().invoke(main, ["metaq", "topics", "--log", str(log_dir)]).exit_code == 0  # imports, as root
     (log_dir / "commitlog").chmod(0)
     with become():

@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Iterator[LocalLog]:
         yield log
 
 
-def test_calls_are_carried_out_in_their_order_and_a_wrong_one_leaves_no_gap(log: LocalLog, tmp_path: Path) -> None:
+def test_calls_run_in_order_and_an_invalid_one_leaves_no_gap(log: LocalLog, tmp_path: Path) -> None:
     outcomes = Placer(log).place(
         [
             call(1, at_end("t", 0, 0, 2), at_end("t", 1, 0, 1)),
@@ -54,7 +54,7 @@ def test_calls_are_carried_out_in_their_order_and_a_wrong_one_leaves_no_gap(log:
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 3)
 
 
-def test_somebody_else_who_appends_is_made_room_for(log: LocalLog, tmp_path: Path) -> None:
+def test_placement_accounts_for_appends_by_others(log: LocalLog, tmp_path: Path) -> None:
     placer = Placer(log)
     assert placer.place([call(1, at_end("t", 0, 0, 1))]) == [(0,)]
     log.append([batch("t", 0, 1, 2)])
@@ -67,7 +67,7 @@ def test_somebody_else_who_appends_is_made_room_for(log: LocalLog, tmp_path: Pat
     assert readable(tmp_path, "t", 0) == bodies("t", 0, 0, 7)
 
 
-def test_what_a_crash_cut_off_behind_its_note_is_completed_by_the_repeat(log: LocalLog, tmp_path: Path) -> None:
+def test_repeat_completes_an_append_cut_off_by_a_crash(log: LocalLog, tmp_path: Path) -> None:
     """The note and the first of two batches are on disk, the second is not: as a torn write leaves it."""
     whole = call(5, at_end("t", 0, 0, 2), at_end("t", 1, 0, 3))
     placed = [
@@ -89,7 +89,7 @@ def test_what_a_crash_cut_off_behind_its_note_is_completed_by_the_repeat(log: Lo
     assert {note.call.sequence: bases for note, bases in Placer(log).recovered()}[5] == (0, 1)
 
 
-def test_a_repeat_that_names_its_offsets_looks_whether_it_is_there(log: LocalLog, tmp_path: Path) -> None:
+def test_repeat_with_explicit_offsets_compares_the_stored_bytes(log: LocalLog, tmp_path: Path) -> None:
     placer = Placer(log)
     appends = (batch("t", 0, 0, 2), Append("t", 1, hole(5, 1), 0), batch("t", 1, 5, 1))
     assert placer.place([call(1, *appends)]) == [(0, 0, 5)]
@@ -114,7 +114,7 @@ class BrokenPlacer(Placer):
         return super().place(calls)
 
 
-async def test_an_unexpected_failure_is_told_and_the_next_append_goes_through(log: LocalLog, tmp_path: Path) -> None:
+async def test_unexpected_failure_is_reported_and_the_next_append_succeeds(log: LocalLog, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as thread:
         appender = AppendExecutor(
             lambda: BrokenPlacer(log),
@@ -152,9 +152,7 @@ class SmallPlacer(Placer):
         ]
 
 
-async def test_a_log_that_takes_only_small_appends_says_so_once_a_minute(
-    log: LocalLog, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_refused_large_appends_are_logged_once_a_minute(log: LocalLog, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     now, sequence = 0.0, 0
     with ThreadPoolExecutor(1) as thread:
@@ -183,7 +181,7 @@ async def test_a_log_that_takes_only_small_appends_says_so_once_a_minute(
         assert "accepts appends again" in works_again
 
 
-async def test_what_goes_to_the_logs_of_groups_says_nothing_of_the_log(log: LocalLog) -> None:
+async def test_append_to_a_group_log_does_not_clear_the_failure_of_the_log(log: LocalLog) -> None:
     log.join("g", ["t"]).leave({})
     with ThreadPoolExecutor(1) as thread:
         appender = AppendExecutor(

@@ -89,7 +89,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgetfulDisk]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_was_acknowledged_survives_a_power_cut_after_each_step(
+def test_acknowledged_messages_survive_a_power_cut_after_each_step(
     tmp_path: Path, disk: ForgetfulDisk, seed: int
 ) -> None:
     choice = random.Random(seed)
@@ -102,9 +102,7 @@ def test_what_was_acknowledged_survives_a_power_cut_after_each_step(
             shutil.rmtree(tmp_path / "copy")
 
 
-def test_a_process_killed_and_then_a_power_cut_lose_nothing_that_was_acknowledged_since(
-    tmp_path: Path, disk: ForgetfulDisk
-) -> None:
+def test_kill_followed_by_a_power_cut_loses_no_acknowledged_message(tmp_path: Path, disk: ForgetfulDisk) -> None:
     config = LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED))
     with Log(tmp_path / "log", config) as log:
         log.append([batch("t", 0, 0, 3)])  # in the kernel, not on disk
@@ -120,7 +118,7 @@ def test_a_process_killed_and_then_a_power_cut_lose_nothing_that_was_acknowledge
 
 
 @pytest.mark.usefixtures("disk")  # so that nothing waits for a real one
-def test_cut_at_any_byte_a_log_is_recovered_up_to_its_last_whole_frame(tmp_path: Path) -> None:
+def test_log_truncated_at_any_byte_is_recovered_up_to_its_last_whole_frame(tmp_path: Path) -> None:
     ends, kept = [0], [(0, 0)]
     with Log(tmp_path / "log") as log:
         for queue, start, count in ((0, 0, 2), (1, 0, 1), (0, 2, 1)):

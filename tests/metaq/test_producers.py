@@ -10,7 +10,7 @@ from txmsg.metaq.server.producers import REMEMBERED_S, AppendNote, CallId, Place
 A, B = bytes(16), bytes([1]) * 16
 
 
-def test_a_repeat_gets_the_answer_of_the_first() -> None:
+def test_repeated_append_gets_the_first_answer() -> None:
     producers = RememberedAppends()
     assert producers.answer_of(CallId(A, 1), 1, 0) is None
     producers.note(CallId(A, 1), 1, [7, 0], 0)
@@ -18,7 +18,7 @@ def test_a_repeat_gets_the_answer_of_the_first() -> None:
     assert producers.answer_of(CallId(B, 1), 1, 1) is None, "the number is another producer's, too"
 
 
-def test_what_a_producer_will_not_repeat_is_forgotten_and_refused() -> None:
+def test_answer_the_producer_no_longer_needs_is_dropped_and_a_late_repeat_refused() -> None:
     producers = RememberedAppends()
     for sequence in (1, 2, 3):
         producers.note(CallId(A, sequence), 1, [sequence], 0)
@@ -31,7 +31,7 @@ def test_what_a_producer_will_not_repeat_is_forgotten_and_refused() -> None:
         producers.answer_of(CallId(A, 2), 2, 0)
 
 
-def test_a_producer_is_forgotten_when_it_can_repeat_nothing_any_more() -> None:
+def test_idle_producer_is_forgotten_after_its_repeat_window() -> None:
     producers = RememberedAppends()
     producers.note(CallId(A, 1), 1, [5], 0)
     producers.note(CallId(B, 1), 1, [6], 10)
@@ -42,7 +42,7 @@ def test_a_producer_is_forgotten_when_it_can_repeat_nothing_any_more() -> None:
     assert len(producers) == 1
 
 
-def test_a_producer_has_a_bound_on_what_is_under_way() -> None:
+def test_pending_appends_of_a_producer_are_bounded() -> None:
     producers = RememberedAppends()
     for sequence in range(1, 1025):
         producers.note(CallId(A, sequence), 1, [0], 0)
@@ -52,7 +52,7 @@ def test_a_producer_has_a_bound_on_what_is_under_way() -> None:
     assert producers.answer_of(CallId(A, 1025), 2, 0) is None
 
 
-def test_a_note_comes_back_as_it_went() -> None:
+def test_note_round_trips() -> None:
     placed = (Placed("t" * 127, 1023, 2**63, 1024 * 1024, 2**32 - 1), Placed("%a", 0, 0, 0, 0))
     note = AppendNote(CallId(B, 2**64 - 1), 2**64 - 2, placed)
     assert AppendNote.unpack(note.pack()) == note

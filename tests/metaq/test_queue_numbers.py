@@ -83,7 +83,7 @@ def test_a_topic_shrinks_without_loss(where: tuple[str, LogAccess]) -> None:
     assert (len(seen.offsets[2]), len(seen.offsets[3])) == (2, 3)
 
 
-def test_a_read_only_topic_takes_nothing_but_what_is_mirrored(where: tuple[str, LogAccess]) -> None:
+def test_read_only_topic_accepts_only_mirrored_messages(where: tuple[str, LogAccess]) -> None:
     _, log = where
     send(log, 1)
     log.set_topic("t", TopicSettings(permission=Permission.READ))
@@ -98,7 +98,7 @@ def test_a_read_only_topic_takes_nothing_but_what_is_mirrored(where: tuple[str, 
     member.leave({})
 
 
-def test_no_group_reads_a_write_only_topic(where: tuple[str, LogAccess]) -> None:
+def test_groups_do_not_read_a_write_only_topic(where: tuple[str, LogAccess]) -> None:
     _, log = where
     log.set_topic("t", TopicSettings(permission=Permission.WRITE))
     send(log, 4)
@@ -118,7 +118,7 @@ def metaq(*words: object) -> Result:
     return CliRunner().invoke(main, ["metaq", *map(str, words)])
 
 
-def test_the_command_shrinks_a_topic_only_when_groups_have_read_the_rest(tmp_path: Path) -> None:
+def test_command_shrinks_a_topic_only_after_groups_have_read_the_removed_queues(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as log:
         send(log, 4)
         member = log.join("g", ["t"])

@@ -51,7 +51,7 @@ def numbers(bench: Bench) -> list[int]:
 
 @pytest.mark.parametrize("is_reopened", [False, True])
 @pytest.mark.parametrize("is_read", [False, True])
-def test_what_is_recalled_never_comes(bench: Bench, *, is_read: bool, is_reopened: bool) -> None:
+def test_recalled_message_is_never_delivered(bench: Bench, *, is_read: bool, is_reopened: bool) -> None:
     """Soon or after the next hour, before it was read or after, also when the log is opened again."""
     for body, after_us in (("a", 10), ("b", 20), ("later", 2 * HOUR_US), ("much later", 3 * HOUR_US)):
         bench.send(body, after_us)
@@ -74,7 +74,7 @@ def test_what_is_recalled_never_comes(bench: Bench, *, is_read: bool, is_reopene
     assert (numbers(bench), bench.mover.waiting_messages) == ([], 0)
 
 
-def test_what_does_not_wait_is_not_recalled(bench: Bench) -> None:
+def test_recall_of_a_message_that_does_not_wait_is_refused(bench: Bench) -> None:
     bench.send("gone", 10)
     bench.send("waits", 100)
     bench.run(10)
@@ -85,7 +85,7 @@ def test_what_does_not_wait_is_not_recalled(bench: Bench) -> None:
     assert bench.there() == ["gone", "waits"]
 
 
-def test_what_came_after_its_time_and_was_read_is_listed_until_it_is_moved(bench: Bench) -> None:
+def test_overdue_message_is_listed_until_it_is_moved(bench: Bench) -> None:
     bench.send("first", 50)
     bench.run(60)
     bench.send("late", -40)
@@ -94,7 +94,7 @@ def test_what_came_after_its_time_and_was_read_is_listed_until_it_is_moved(bench
     assert (numbers(bench), bench.there()) == ([], ["first", "late"])
 
 
-def test_a_recalled_message_keeps_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recalled_message_does_not_retain_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, monkeypatch)
     bench.send("x", 1000)
     bench.run()
@@ -105,7 +105,7 @@ def test_a_recalled_message_keeps_no_file(tmp_path: Path, monkeypatch: pytest.Mo
     bench.log.close()
 
 
-def test_what_was_recalled_is_not_kept_in_memory_once_it_is_passed(bench: Bench) -> None:
+def test_recall_is_dropped_from_memory_once_its_message_is_passed(bench: Bench) -> None:
     for number in range(5):
         bench.send("x", 1000 + number)
         bench.mover.recall("t", number, bench.clock.us)
@@ -116,7 +116,7 @@ def test_what_was_recalled_is_not_kept_in_memory_once_it_is_passed(bench: Bench)
     bench.mover.recall("t", 3, bench.clock.us)  # after a lost answer
 
 
-def test_only_recalls_of_what_may_wait_are_read(bench: Bench) -> None:
+def test_only_recalls_of_possibly_waiting_messages_are_read(bench: Bench) -> None:
     for number in range(4):
         bench.send("x", 1000)
         bench.mover.recall("t", number, bench.clock.us)
@@ -124,7 +124,7 @@ def test_only_recalls_of_what_may_wait_are_read(bench: Bench) -> None:
     assert [set(reader.recalled(first)) for first in range(5)] == [{0, 1, 2, 3}, {1, 2, 3}, {2, 3}, {3}, set()]
 
 
-def test_a_recall_that_waits_for_the_disk_holds_up_no_move(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_waiting_for_the_disk_does_not_block_moves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.send("x", 1000)
     bench.run()
     waited: list[bool] = []
@@ -138,7 +138,7 @@ def test_a_recall_that_waits_for_the_disk_holds_up_no_move(bench: Bench, monkeyp
     assert waited == [False]
 
 
-def test_how_late_moving_is_can_be_told(bench: Bench) -> None:
+def test_delay_of_due_messages_is_measured(bench: Bench) -> None:
     bench.log._mover = bench.mover
     bench.send("x", 1_000_000)
     bench.run()
@@ -169,7 +169,7 @@ def said(*arguments: str) -> str:
     return done.stdout
 
 
-def test_a_command_lists_and_recalls_what_a_producer_has_sent(place: str) -> None:
+def test_command_lists_and_recalls_delayed_messages(place: str) -> None:
     log: LogAccess
     with open_log(place, append=True) as log:
         producer = LogProducer(log, queues=1)
@@ -193,7 +193,7 @@ def test_a_command_lists_and_recalls_what_a_producer_has_sent(place: str) -> Non
     assert said("delayed", "--log", place) == "nothing waits\n"
 
 
-def test_recalls_that_wait_for_a_move_hold_up_no_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recalls_waiting_for_a_move_do_not_block_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as there are threads that read have come to the server when something is read."""
     received, is_moved = threading.Semaphore(0), threading.Event()
     received_by_api = LogApi.recall
@@ -219,7 +219,7 @@ def test_recalls_that_wait_for_a_move_hold_up_no_reader(tmp_path: Path, monkeypa
         assert [recall.result() for recall in recalls] == [None] * _READERS
 
 
-def test_a_server_counts_what_waits(tmp_path: Path) -> None:
+def test_server_counts_waiting_messages(tmp_path: Path) -> None:
     port = f"127.0.0.1:{own_port()}"
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", http_listen=port)
     with served(config) as address, log_at(address) as log:

@@ -51,7 +51,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick_disk")
-def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) -> None:
+def test_log_truncated_at_any_byte_opens_and_accepts_appends(small: Path, tmp_path: Path) -> None:
     whole = _log_file(small).read_bytes()
     ends = [header_end for header_end in _frame_ends(small)]
     for size in [*range(0, ends[-2], 13), *range(ends[-2] - 1, ends[-1] + 1)]:
@@ -67,7 +67,7 @@ def test_cut_at_any_byte_a_log_opens_and_goes_on(small: Path, tmp_path: Path) ->
         assert readable(root, "b", 3) == bodies("b", 3, 0, len(readable(root, "b", 3)))
 
 
-def test_cells_of_a_timed_topic_may_be_ahead_of_the_disk(small: Path, tmp_path: Path) -> None:
+def test_cells_of_a_timed_topic_can_be_ahead_of_the_disk(small: Path, tmp_path: Path) -> None:
     root = _copy(small, tmp_path / "log")
     _log_file(root).write_bytes(_log_file(small).read_bytes()[:-1])
     with pytest.raises(CorruptLog, match=r"damaged: position .*, and it had been on disk"):
@@ -77,7 +77,7 @@ def test_cells_of_a_timed_topic_may_be_ahead_of_the_disk(small: Path, tmp_path: 
         assert (log.reader.queue("a", 0).end_offset(), log.reader.queue("b", 3).end_offset()) == (9, 6)
 
 
-def test_what_a_checkpoint_knew_is_missed(small: Path, tmp_path: Path) -> None:
+def test_loss_of_checkpointed_data_is_an_error(small: Path, tmp_path: Path) -> None:
     damages: dict[str, Callable[[Path], object]] = {
         "cut": lambda path: path.write_bytes(path.read_bytes()[:-8]),
         "gone": lambda path: path.unlink(),
@@ -90,7 +90,7 @@ def test_what_a_checkpoint_knew_is_missed(small: Path, tmp_path: Path) -> None:
             Log(root)
 
 
-def test_cells_that_do_not_end_where_the_checkpoint_says_are_made_anew(small: Path, tmp_path: Path) -> None:
+def test_cells_that_disagree_with_the_checkpoint_are_rebuilt(small: Path, tmp_path: Path) -> None:
     damages: dict[str, Callable[[Path], object]] = {
         "cut": lambda path: path.write_bytes(path.read_bytes()[:-40]),
         "gone": lambda path: path.unlink(),
@@ -114,7 +114,7 @@ def _frame_ends(root: Path) -> list[int]:
     return [each.end for each in frames(log, identity_of(root, create=False).log_id, 0, log.end_position())]
 
 
-def test_lost_cells_are_made_anew(small: Path, tmp_path: Path) -> None:
+def test_lost_cells_are_rebuilt(small: Path, tmp_path: Path) -> None:
     root = _copy(small, tmp_path / "log")
     shutil.rmtree(root / "queues")
     Log(root).close()
@@ -122,7 +122,7 @@ def test_lost_cells_are_made_anew(small: Path, tmp_path: Path) -> None:
     assert readable(root, "b", 3) == bodies("b", 3, 0, 9)
 
 
-def test_what_a_checkpoint_says_is_not_read_again_and_what_follows_is(small: Path, tmp_path: Path) -> None:
+def test_recovery_reads_only_frames_after_the_checkpoint(small: Path, tmp_path: Path) -> None:
     root = _copy(small, tmp_path / "log", checkpoint=True)
     with Log(root, LogConfig(checkpoint_s=3600)) as log:
         fill(log, "a", 0, [5])
@@ -160,7 +160,7 @@ def test_a_flipped_bit_is_never_served(small: Path, tmp_path: Path) -> None:
     assert noticed > 300, "bits of padding alone go unnoticed"
 
 
-def test_damage_of_what_was_on_disk_is_not_taken_for_a_torn_end(small: Path, tmp_path: Path) -> None:
+def test_damage_of_synced_data_is_not_mistaken_for_a_torn_end(small: Path, tmp_path: Path) -> None:
     root = _copy(small, tmp_path / "log")
     ends = _frame_ends(small)
     damaged = bytearray(_log_file(root).read_bytes())
@@ -181,7 +181,7 @@ def test_a_log_of_another_format_or_without_its_identity_is_refused(small: Path,
         Log(root)
 
 
-def test_frames_of_another_log_are_none(small: Path, tmp_path: Path) -> None:
+def test_frames_of_another_log_are_ignored(small: Path, tmp_path: Path) -> None:
     with Log(tmp_path / "other") as log:
         fill(log, "a", 0, [2, 1])
     root = _copy(small, tmp_path / "log")

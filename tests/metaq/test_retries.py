@@ -62,7 +62,7 @@ def copies(root: Path, queue: LogQueue) -> list[Tried]:
         ]
 
 
-async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_failing_message_is_retried_after_each_back_off_and_then_is_a_dead_letter(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     seen, clock = Seen(lambda message: message.offset == 1), Clock()
@@ -87,7 +87,7 @@ async def test_a_message_that_fails_comes_after_each_back_off_and_then_is_a_dead
     assert len(seen.messages) == 19
 
 
-async def test_retries_survive_the_member_that_owed_them(tmp_path: Path) -> None:
+async def test_retries_survive_the_member_that_stored_them(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [4])
     clock = Clock()
@@ -106,7 +106,7 @@ async def test_retries_survive_the_member_that_owed_them(tmp_path: Path) -> None
     assert third.messages == []
 
 
-async def test_an_ordered_queue_waits_for_the_message_that_fails_and_others_do_not(tmp_path: Path) -> None:
+async def test_ordered_queue_waits_for_its_failing_message_and_other_queues_do_not(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
         fill(log, "t", 1, [3])
@@ -122,7 +122,7 @@ async def test_an_ordered_queue_waits_for_the_message_that_fails_and_others_do_n
     assert [message.attempt for message in seen.messages if message.queue == 0] == [1, 1, 2, 3, 4, 1]
 
 
-async def test_an_ordered_queue_goes_on_when_the_message_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_ordered_queue_continues_once_the_message_is_a_dead_letter(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2])
     seen, clock = Seen(lambda message: message.offset == 0), Clock()
@@ -132,7 +132,7 @@ async def test_an_ordered_queue_goes_on_when_the_message_is_a_dead_letter(tmp_pa
     assert [error.splitlines()[0] for error in letter.errors] == [f"ValueError: no t/0/0, try {n}" for n in (1, 2, 3)]
 
 
-async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
+async def test_queue_does_not_advance_while_a_failed_message_cannot_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Log(tmp_path) as log:
@@ -160,9 +160,7 @@ async def test_nothing_is_gone_past_while_what_failed_cannot_be_kept(
         await until_async(lambda: again.attempts == [(1, 1), (2, 1)])
 
 
-async def test_what_failed_and_is_kept_nowhere_is_redelivered_when_its_queue_could_not_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_message_stored_nowhere_is_redelivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What keeps failed messages is also what is told of the move: both fail while it is away."""
     monkeypatch.setattr(workers, "_KEEP_AGAIN_S", 0.01)
     monkeypatch.setattr(workers, "_FAILED_S_MAX", 60)
@@ -196,7 +194,7 @@ async def test_what_failed_and_is_kept_nowhere_is_redelivered_when_its_queue_cou
     assert seen.attempts == [(offset, 1) for offset in (0, 1, 2, 3, 0, 1, 2, 3, 4)]
 
 
-async def test_a_dead_letter_is_kept_once_while_retries_beside_it_cannot_be(
+async def test_dead_letter_is_stored_once_while_retries_cannot_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "_KEEP_AGAIN_S", 0.01)
@@ -248,7 +246,7 @@ NOW_US = 10**15
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.integers(0, 30))
-def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
+def test_retry_record_has_the_whole_message_and_is_in_the_queue_of_its_delay(
     failed: list[ReceivedMessage], retries_max: int
 ) -> None:
     from txmsg.metaq.format.batch import FrameBatch
@@ -276,7 +274,7 @@ def test_a_copy_tells_all_of_its_message_and_stands_where_its_delay_says(
             assert len({each.due_at_us for each in tried}) == 1, "a queue holds different delays"
 
 
-def test_what_is_no_copy_is_not_taken_for_one() -> None:
+def test_invalid_retry_record_is_refused() -> None:
     with pytest.raises(CorruptLog, match="offset 3 of topic %RETRY%g queue 0 is not a copy"):
         tried_of(ReceivedMessage("%RETRY%g", b"", queue=0, offset=3))
 
@@ -291,6 +289,6 @@ def test_what_is_no_copy_is_not_taken_for_one() -> None:
         ({"strategy": len}, "strategy .* takes"),
     ],
 )
-def test_options_that_cannot_be_kept_are_refused(options: dict[str, object], said: str) -> None:
+def test_unsupported_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(MisuseError, match=said):
         AsyncPullConsumer("DIR", "g", **options)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ def log(address: str) -> Iterator[RemoteLog]:
 # ---- the same as in a directory
 
 
-def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
+def test_frames_are_served_as_stored_on_disk(log: RemoteLog, root: Path) -> None:
     compressed = encode(FrameColumns([b"x" * 5000] * 3, [1, 2, 3], key=["a", "", "b"]), Compression.ZSTD)
     assert log.append([batch("disk", 7, 0, 5), Append("disk", 7, compressed, 5)]) == [0, 5]
     [fetched] = log.fetch({LogQueue("disk", 7): 0})
@@ -118,7 +118,7 @@ def test_frames_come_as_they_stand_on_disk(log: RemoteLog, root: Path) -> None:
     assert held(again)[:2] == bodies("disk", 7, 3, 2)
 
 
-def test_an_uncompressed_batch_is_read_without_a_copy(log: RemoteLog) -> None:
+def test_uncompressed_batch_is_read_without_copying(log: RemoteLog) -> None:
     log.append([batch("views", 0, 0, 100)])
     [fetched] = log.fetch({LogQueue("views", 0): 0})
     [found] = frames(fetched)
@@ -128,7 +128,7 @@ def test_an_uncompressed_batch_is_read_without_a_copy(log: RemoteLog) -> None:
     assert body.address == begin, "two readings of a batch stand on the same bytes"
 
 
-def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
+def test_server_raises_the_same_errors_as_a_directory(log: RemoteLog, address: str) -> None:
     log.append([batch("errors", 0, 0, 2), Append("errors", 1, hole(9, 1), 0)])
     wrong, missing, empty = log.fetch({LogQueue("errors", 0): 5, LogQueue("errors", 1): 3, LogQueue("errors", 2): 1})
     assert isinstance(wrong.error, OffsetOutOfRange)
@@ -154,7 +154,7 @@ def test_errors_are_those_of_a_directory(log: RemoteLog, address: str) -> None:
         log.topics()
 
 
-def test_a_large_batch_goes_and_comes_in_pieces(log: RemoteLog) -> None:
+def test_large_batch_is_sent_and_fetched_in_pieces(log: RemoteLog) -> None:
     body = bytes(range(256)) * 4096 * 3
     large = encode(FrameColumns([body, b"", body], [1]))
     assert large.size_bytes > 5 * PIECE_SIZE_BYTES
@@ -163,9 +163,7 @@ def test_a_large_batch_goes_and_comes_in_pieces(log: RemoteLog) -> None:
     assert held(fetched) == [b"large/0/0", body, b"", body, b"large/0/4"]
 
 
-def test_a_fetch_of_several_pieces_gives_what_a_directory_does_and_no_more_than_was_asked_for(
-    log: RemoteLog, root: Path
-) -> None:
+def test_fetch_in_several_pieces_equals_one_from_a_directory(log: RemoteLog, root: Path) -> None:
     queue, other = LogQueue("pieces", 0), LogQueue("pieces", 1)
     sizes = [100_000] * 25 + [3_000_000] + [300_000] * 5
     for number, size_bytes in enumerate(sizes):
@@ -184,7 +182,7 @@ def test_a_fetch_of_several_pieces_gives_what_a_directory_does_and_no_more_than_
         assert found[1].error is None, "the hole behind it is told by the next fetch"
 
 
-def test_what_topics_ask_for_is_kept_and_told(log: RemoteLog, root: Path) -> None:
+def test_topic_settings_are_stored_and_returned(log: RemoteLog, root: Path) -> None:
     assert log.settings_of("settings") == TopicSettings()
     settings = TopicSettings(flush=Flush.TIMED, compression=Compression.LZ4, retention_s=60.5)
     log.set_topic("settings", settings)
@@ -213,7 +211,7 @@ def test_messages_are_found_by_key_and_offsets_by_time(log: RemoteLog) -> None:
     assert [log.offsets_at([queue], us)[queue] for us in (0, 31, 41)] == [0, 3, 4]
 
 
-def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> None:
+def test_frames_damaged_or_lost_in_transit_are_refused(log: RemoteLog) -> None:
     queue = LogQueue("damaged", 0)
     log.append(
         [batch("damaged", 0, 0, 2), batch("damaged", 0, 2, 1), batch("damaged", 0, 3, 1), batch("other", 0, 0, 2)]
@@ -233,7 +231,7 @@ def test_what_is_damaged_or_missing_on_its_way_is_not_served(log: RemoteLog) -> 
 # ---- long polls
 
 
-def test_a_wait_ends_with_the_append_and_not_with_another_queues(log: RemoteLog, address: str) -> None:
+def test_waiting_fetch_ends_only_with_an_append_to_its_queues(log: RemoteLog, address: str) -> None:
     one, other = LogQueue("polled", 0), LogQueue("polled", 1)
     with ThreadPoolExecutor(2) as pool:
         waits = pool.submit(log.fetch, {one: 0}, wait_s=WAIT_S)
@@ -247,7 +245,7 @@ def test_a_wait_ends_with_the_append_and_not_with_another_queues(log: RemoteLog,
     assert log.describe().waiting == 0
 
 
-def test_a_wait_ends_when_its_time_is_over_or_its_log_is_closed(log: RemoteLog, address: str) -> None:
+def test_waiting_fetch_ends_at_its_timeout_or_when_the_log_is_closed(log: RemoteLog, address: str) -> None:
     assert log.fetch({LogQueue("silent", 0): 0}, wait_s=0.05) == []
     other = RemoteLog(address)
     with ThreadPoolExecutor(1) as pool:
@@ -258,7 +256,7 @@ def test_a_wait_ends_when_its_time_is_over_or_its_log_is_closed(log: RemoteLog, 
     until(lambda: log.describe().waiting == 0)
 
 
-def test_a_thousand_waits_cost_no_thread_and_no_look(
+def test_thousand_waiting_fetches_use_no_threads_and_no_reads(
     log: RemoteLog, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = threading.active_count()
@@ -288,7 +286,7 @@ def test_a_thousand_waits_cost_no_thread_and_no_look(
 # ---- appending
 
 
-def test_callers_at_once_each_get_their_own_offsets(log: RemoteLog, root: Path) -> None:
+def test_concurrent_callers_get_their_own_offsets(log: RemoteLog, root: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
         counts = [1 + number % 3 for number in range(100)]
         bases = list(
@@ -299,7 +297,7 @@ def test_callers_at_once_each_get_their_own_offsets(log: RemoteLog, root: Path) 
     assert len(readable(root, "crowd", 0)) == sum(counts)
 
 
-def test_one_bad_append_spoils_no_other_that_comes_with_it(log: RemoteLog, root: Path) -> None:
+def test_invalid_append_does_not_affect_others_of_its_group(log: RemoteLog, root: Path) -> None:
     def append(number: int) -> object:
         try:
             if number % 5 == 0:
@@ -319,7 +317,7 @@ def test_one_bad_append_spoils_no_other_that_comes_with_it(log: RemoteLog, root:
 # ---- what is no request
 
 
-def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path) -> None:
+def test_batch_unreadable_for_consumers_is_refused(address: str, root: Path) -> None:
     """Each is wrong in one thing, under a checksum that is right."""
     good = encode(FrameColumns([b"one", b"two"], [5], key=["a", "bc"]))
     raw = bytes(good.parts[0])
@@ -374,7 +372,7 @@ def test_a_batch_that_readers_would_break_on_is_refused(address: str, root: Path
     assert readable(root, "broken", 0) == [b"one", b"two"]
 
 
-def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: RemoteLog) -> None:
+def test_invalid_request_bytes_get_a_readable_error(address: str, log: RemoteLog) -> None:
     requests = {
         "MetaQ/Fetch": b"\xff\xff\xff",
         "MetaQGroups/Join": b"\x00\x01",
@@ -413,7 +411,7 @@ def test_bytes_that_are_no_request_are_answered_in_words(address: str, log: Remo
     assert log.describe().appending_bytes == 0
 
 
-def test_what_is_no_metaq_server_is_named() -> None:
+def test_address_without_a_metaq_server_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -430,7 +428,7 @@ def test_what_is_no_metaq_server_is_named() -> None:
 # ---- one server for a log, one for an address
 
 
-def test_a_second_server_is_refused_in_words(address: str, root: Path, tmp_path: Path) -> None:
+def test_second_server_is_refused_with_a_readable_error(address: str, root: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is being written by process"), served(MetaQConfig(data_dir=root)):
         raise AssertionError("two servers write one log")
     with pytest.raises(MisuseError, match=f"cannot listen on {address}"):
@@ -438,7 +436,7 @@ def test_a_second_server_is_refused_in_words(address: str, root: Path, tmp_path:
             raise AssertionError("two servers have one port")
 
 
-def test_a_socket_file_is_an_address(tmp_path: Path) -> None:
+def test_socket_file_can_be_an_address(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path / "log", listen=f"unix:{tmp_path}/socket")
     with served(config) as address:
         with open_log(address) as log:

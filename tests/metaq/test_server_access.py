@@ -106,12 +106,12 @@ def join(session: bytes, group: str, *topics: str) -> pb.JoinGroupRequest:
     return pb.JoinGroupRequest(session=session, group=group, topics=topics, strategy="average", session_ms=10_000)
 
 
-def test_who_gives_no_token_is_not_let_in(call: Any) -> None:
+def test_client_without_a_token_is_refused(call: Any) -> None:
     with pytest.raises(Unauthenticated):
         call("", MetaQ.describe, pb.DescribeLogRequest())
 
 
-def test_the_state_of_a_server_is_shown_only_to_those_who_may_see_the_cluster(call: Any) -> None:
+def test_server_state_requires_permission_to_describe_the_cluster(call: Any) -> None:
     told = call("stranger", MetaQ.describe, pb.DescribeLogRequest())
     shown = {field.name for field, _ in told.ListFields()}
     assert shown == {"log_id", "generation", "release"}, "which log it is, and no host, directory or size"
@@ -119,7 +119,7 @@ def test_the_state_of_a_server_is_shown_only_to_those_who_may_see_the_cluster(ca
     assert {"size_bytes", "waiting", "sessions", "appending_bytes"} < {field.name for field, _ in told.ListFields()}
 
 
-def test_lists_have_only_what_may_be_described(call: Any) -> None:
+def test_lists_contain_only_topics_and_groups_the_user_can_describe(call: Any) -> None:
     for topic in ("orders", "trades"):
         call("ops", MetaQ.set_topic, set_topic(topic))
     call("consumer", MetaQGroups.join, join(b"l" * 16, "billing", "orders"))
@@ -137,7 +137,7 @@ def test_lists_have_only_what_may_be_described(call: Any) -> None:
         call("producer", MetaQGroups.list_groups, pb.ListLogGroupsRequest())
 
 
-def test_a_session_is_of_who_has_joined(call: Any) -> None:
+def test_session_can_be_used_only_by_the_user_that_joined(call: Any) -> None:
     session = b"s" * 16
     call("consumer", MetaQGroups.join, join(session, "billing", "orders"))
     request = pb.MemberRequest(session=session, call=1)
@@ -176,14 +176,14 @@ def test_a_call_that_is_denied_is_logged(tmp_path: Path, caplog: pytest.LogCaptu
     assert "user ops from 127.0.0.1 may not send topic:*" in caplog.text
 
 
-def test_a_group_is_joined_with_the_right_on_its_topics_only(call: Any) -> None:
+def test_joining_a_group_requires_permission_on_its_topics(call: Any) -> None:
     with pytest.raises(PermissionDenied, match=r'"receive topic:trades" to the list of consumer below .*/access.toml'):
         call("consumer", MetaQGroups.join, join(b"t" * 16, "billing", "orders", "trades"))
     with pytest.raises(PermissionDenied, match='add "receive group:billing" to the list of stranger'):
         call("stranger", MetaQGroups.join, join(b"t" * 16, "billing", "trades"))
 
 
-def test_retries_and_dead_letters_of_a_group_are_read_by_its_members_only(call: Any) -> None:
+def test_retries_and_dead_letters_are_readable_only_by_members_of_their_group(call: Any) -> None:
     for topic in ("%RETRY%billing", "%DLQ%billing"):
         ranges = pb.RangesRequest(queues=[pb.QueueSet(topic=topic)])
         call("consumer", MetaQ.ranges, ranges)
@@ -193,7 +193,7 @@ def test_retries_and_dead_letters_of_a_group_are_read_by_its_members_only(call: 
             call("ops", MetaQ.find, pb.FindInLogRequest(topic=topic, key="k"))
 
 
-def test_a_fetch_that_waits_ends_when_its_right_is_taken_away(place: tuple[str, Path], call: Any) -> None:
+def test_waiting_fetch_ends_when_its_permission_is_revoked(place: tuple[str, Path], call: Any) -> None:
     address, file = place
     call("ops", MetaQ.set_topic, set_topic("orders"))
     wanted = pb.FetchRequest(
@@ -222,7 +222,7 @@ def may_describe(call: Any, user: str, topic: str) -> bool:
     return True
 
 
-def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_at_start(tmp_path: Path) -> None:
+def test_invalid_users_file_changes_nothing_and_is_refused_at_start(tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     with pytest.raises(MisuseError, match="cannot be read"):
         UsersOfFile(file)
@@ -251,7 +251,7 @@ class NewerBroker:
         return WatchedAccess(version=request.version + 1, rules=rules)
 
 
-async def test_users_are_followed_while_the_token_cannot_be_read_and_whatever_a_newer_broker_tells(
+async def test_users_are_followed_despite_an_unreadable_token_or_unknown_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = tmp_path / "log.token"
@@ -306,7 +306,7 @@ class RefusingBroker(NewerBroker):
 
 
 @pytest.mark.parametrize("error", [PermissionDenied("read cluster"), MisuseError("--auth"), BrokerUnavailable("away")])
-async def test_what_its_operator_can_mend_is_told_before_a_server_starts(error: TxmsgError) -> None:
+async def test_configuration_errors_are_reported_before_a_server_starts(error: TxmsgError) -> None:
     server = WireServer(
         Handlers({AccessWatch: RefusingBroker(error)}, request_size_bytes_max=10_000), Shared(connections_max=10)
     )
@@ -333,7 +333,7 @@ class TellingBroker(NewerBroker):
         return self._told
 
 
-async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_nobody_is_let_in(
+async def test_server_follows_another_broker_and_refuses_all_clients_after_long_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("txmsg.wire.users.LOOK_S", 0.01)
@@ -366,14 +366,14 @@ async def test_another_broker_is_followed_and_when_none_has_told_for_too_long_no
         following.cancel()
 
 
-def test_a_made_token_is_let_in_by_its_entry(tmp_path: Path) -> None:
+def test_created_token_is_accepted(tmp_path: Path) -> None:
     made = json.loads(CliRunner().invoke(main, ["metaq", "token", "--json"]).output)
     replace(tmp_path / "access.toml", f'[users.ada]\ntokens = ["{made["entry"]}"]\n')
     guard = UsersOfFile(tmp_path / "access.toml").guard
     assert guard.authenticate(made["token"], "", "peer").name == "ada"
 
 
-def test_messages_of_a_user_are_paced_at_a_server(tmp_path: Path) -> None:
+def test_message_rate_of_a_user_is_limited_at_a_server(tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     replace(file, file_of(RULES))
     config = MetaQConfig(
@@ -387,14 +387,14 @@ def test_messages_of_a_user_are_paced_at_a_server(tmp_path: Path) -> None:
         assert isinstance(told, Overloaded)
 
 
-async def test_limits_of_users_come_with_them_from_brokers() -> None:
+async def test_limits_of_users_are_followed_from_brokers() -> None:
     limited = User(name="shop", limits={"connections": 2, "topics": 1})
     guard = UsersOfBrokers([], UserLimits(requests_per_s=5), age_s_max=60).guard
     guard.use_snapshot(snapshot_of(WatchedAccess(version=1, users=[limited])))
     assert guard.limits_of("shop") == UserLimits(connections=2, topics=1, requests_per_s=5)
 
 
-def test_users_come_from_a_file_or_from_brokers(tmp_path: Path) -> None:
+def test_users_are_read_from_a_file_or_from_brokers(tmp_path: Path) -> None:
     replace(tmp_path / "access.toml", "")
     with pytest.raises(MisuseError, match="not both"):
         MetaQConfig(data_dir=tmp_path, access=tmp_path / "access.toml", access_from="localhost:7700")

@@ -61,7 +61,7 @@ def server(process: MetaQProcess) -> MetaQProcess:
     return process
 
 
-def test_killed_under_appends_nothing_acknowledged_is_lost_and_nothing_is_doubled(
+def test_server_killed_under_load_neither_loses_nor_duplicates_messages(
     server: MetaQProcess,
 ) -> None:
     """First in the crowd; then with one append each, whose answer is lost for certain before the server is killed."""
@@ -109,7 +109,7 @@ def test_killed_under_appends_nothing_acknowledged_is_lost_and_nothing_is_double
     assert readable(server.data_dir, "v", 0) == bodies("v", 0, 0, 3)
 
 
-def test_a_cut_network_is_waited_for_and_told_when_it_lasts(server: MetaQProcess) -> None:
+def test_short_network_outage_is_retried_and_a_long_one_raises(server: MetaQProcess) -> None:
     queue = LogQueue("cut", 0)
     with linked(server.address) as (link, near), ThreadPoolExecutor(1) as pool:
         with RemoteLog(near, timeout_s=30) as log, log_at(server.address) as beside:
@@ -145,7 +145,9 @@ def is_answered(log: RemoteLog) -> bool:
     return True
 
 
-def test_a_signal_ends_a_server_in_order_and_waits_go_on_at_the_next(server: MetaQProcess, tmp_path: Path) -> None:
+def test_signal_stops_a_server_cleanly_and_waiting_fetches_continue_at_the_next(
+    server: MetaQProcess, tmp_path: Path
+) -> None:
     queue = LogQueue("signal", 0)
     logged_before = len(server.log.read_text())
     with RemoteLog(server.address, timeout_s=WAIT_S, session_s=300) as log, ThreadPoolExecutor(1) as pool:
@@ -234,7 +236,7 @@ class RemoteProcess:
         self.process.communicate()
 
 
-def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_late_commit_is_refused(
+def test_remaining_member_gets_all_messages_and_a_late_commit_is_refused(
     tmp_path: Path,
 ) -> None:
     session_s = 4.0  # of those that shall lose it
@@ -275,7 +277,7 @@ def test_of_three_members_one_killed_and_one_stopped_the_third_gets_all_and_a_la
 # ---- readers that are slow, or late
 
 
-def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
+def test_reader_gets_the_range_left_by_retention(tmp_path: Path) -> None:
     log_config = LogConfig(file_size_bytes_max=20_000, retention_size_bytes=60_000, checkpoint_s=0.05)
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", log=log_config)) as address:
         with log_at(address) as log:
@@ -292,7 +294,7 @@ def test_a_reader_is_told_what_retention_has_left(tmp_path: Path) -> None:
             until(lambda: bool(log.fetch({queue: log.ranges([queue])[queue].begin})[0].batches))
 
 
-def test_notes_of_appends_keep_no_file_that_its_topics_have_let_go(tmp_path: Path) -> None:
+def test_append_notes_do_not_retain_expired_files(tmp_path: Path) -> None:
     log_config = LogConfig(file_size_bytes_max=500, flush_s=0.02, checkpoint_s=0.05)
     with (
         served(MetaQConfig(data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", log=log_config)) as address,
@@ -321,7 +323,7 @@ def has_ended(answers: list[Answer]) -> bool:
 
 
 @pytest.mark.parametrize(("connections", "fetches"), [(20, 1), (1, 20)])
-def test_readers_that_take_nothing_are_held_in_little_memory(
+def test_readers_that_do_not_read_replies_use_little_memory(
     server: MetaQProcess, connections: int, fetches: int
 ) -> None:
     """They take one piece, so that all are known to be sent to, and no other."""
@@ -360,7 +362,7 @@ def too_slow(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.mark.parametrize(("connections", "fetches"), [(4, 1), (1, 4)])
-def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
+def test_readers_that_do_not_read_replies_are_ended_and_others_continue(
     tmp_path: Path, too_slow: list[object], connections: int, fetches: int
 ) -> None:
     config = MetaQConfig(
@@ -382,7 +384,7 @@ def test_readers_that_take_nothing_are_ended_and_let_others_go_on(
         assert {"fetch again" in str(error) for error in ended} == {True}
 
 
-def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
+def test_fetch_that_waited_for_memory_reads_no_more_than_granted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though more has come meanwhile: one large batch is all that two readers have room for."""
@@ -412,7 +414,7 @@ def test_a_fetch_that_waited_for_room_reads_no_more_than_it_was_given(
         assert [batch.end_offset for batch in found.batches] == [1]
 
 
-def test_what_was_not_sent_of_a_fetch_that_was_ended_is_not_kept(tmp_path: Path, too_slow: list[object]) -> None:
+def test_unsent_data_of_an_ended_fetch_is_released(tmp_path: Path, too_slow: list[object]) -> None:
     """Else a reader that takes nothing has its server hold a piece more for each fetch that ends."""
     config = MetaQConfig(
         data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
@@ -436,7 +438,7 @@ def anonymous_memory_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
-def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
+def test_slow_large_append_does_not_block_others(tmp_path: Path) -> None:
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0", arriving_size_bytes_max=16 * 1024 * 1024)
     with served(config) as address, log_at(address) as log, RawClient(address) as slow:
         calls = [slow.begin(MetaQ.append.name, b"x", flags=MORE) for _ in range(4)]
@@ -447,7 +449,7 @@ def test_a_large_append_that_trickles_in_stops_no_other(tmp_path: Path) -> None:
         assert not any(slow.answers[call].is_whole for call in calls), "they hold next to nothing"
 
 
-def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQProcess) -> None:
+def test_hundreds_of_unread_fetches_do_not_block_other_readers(server: MetaQProcess) -> None:
     with log_at(server.address) as log, ExitStack() as readers:
         log.append([Append("unread", 0, encode(FrameColumns([bytes(8 * 1024 * 1024)], [1])))])
         before_bytes = anonymous_memory_bytes(server.pid)
@@ -462,7 +464,7 @@ def test_hundreds_of_fetches_that_nobody_reads_shut_no_reader_out(server: MetaQP
         assert log.fetch({LogQueue("unread", 0): 0})[0].batches[0].end_offset == 1, "also when they are cancelled"
 
 
-def test_an_append_that_waits_holds_up_none_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_append_does_not_block_appends_of_other_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A synchronous one waits for the disk, one to a group's retries for a member that is in the middle of its own."""
     free, waits = threading.Event(), threading.Event()
     sync = os.fdatasync

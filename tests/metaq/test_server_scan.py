@@ -60,12 +60,12 @@ def code(address: str) -> Iterator[Any]:
         yield of
 
 
-def test_the_methods_of_a_log_are_found_by_themselves() -> None:
+def test_all_rpc_methods_of_a_log_are_discovered() -> None:
     assert len(OF_LOG) > 15
 
 
 @pytest.mark.parametrize("method", OF_LOG)
-def test_a_method_is_refused_to_each_kind_of_stranger(method: str, code: Any) -> None:
+def test_each_method_is_refused_without_valid_credentials(method: str, code: Any) -> None:
     needs = PERMISSIONS[method]
     is_named = any(not need.optional and (bool(need.path) or need.right.kind is ResourceKind.CLUSTER) for need in needs)
     assert code("", method) == "unauthenticated"

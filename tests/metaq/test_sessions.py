@@ -78,7 +78,7 @@ def world() -> Iterator[World]:
         yield World(threads)
 
 
-async def test_a_silent_member_leaves_and_what_it_says_late_is_refused(world: World) -> None:
+async def test_silent_member_is_removed_and_its_late_calls_are_refused(world: World) -> None:
     assert await world.sessions.join(b"s", world.join, 10) == "m"
     await world.passes(9)
     await world.store(1, 5)
@@ -92,7 +92,7 @@ async def test_a_silent_member_leaves_and_what_it_says_late_is_refused(world: Wo
     assert len(world.sessions) == 0
 
 
-async def test_when_the_server_stood_still_nobody_was_silent(world: World) -> None:
+async def test_pause_of_the_server_does_not_expire_members(world: World) -> None:
     await world.sessions.join(b"s", world.join, 10)
     await world.passes(5)
     world.now += 1000
@@ -103,7 +103,7 @@ async def test_when_the_server_stood_still_nobody_was_silent(world: World) -> No
     assert world.member.left
 
 
-async def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all(world: World) -> None:
+async def test_repeated_call_runs_once_and_an_older_one_is_ignored(world: World) -> None:
     await world.sessions.join(b"s", world.join, 10)
     first = await world.sessions.call(b"s", 1, lambda member: member.take_queues([A]))
     again = await world.sessions.call(b"s", 1, lambda member: member.take_queues([]))
@@ -117,7 +117,7 @@ async def test_a_repeated_call_is_done_once_and_an_older_one_not_at_all(world: W
         await world.sessions.call(b"nobody", 1, lambda member: member.view())
 
 
-async def test_what_a_thread_has_begun_for_a_caller_that_went_away_is_done_once(world: World) -> None:
+async def test_call_of_a_disconnected_caller_runs_once(world: World) -> None:
     await world.sessions.join(b"s", world.join, 10)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -144,7 +144,7 @@ async def test_a_repeated_join_joins_once(world: World) -> None:
         await world.sessions.join(b"t", world.join, 0.5)
 
 
-async def test_a_member_that_cannot_leave_yet_is_tried_again(world: World) -> None:
+async def test_failed_leave_of_a_member_is_retried(world: World) -> None:
     await world.sessions.join(b"s", world.join, 10)
     world.member.error = StorageError("the disk is full")
     with pytest.raises(StorageError):

@@ -67,7 +67,7 @@ class Away:
         return TopicSettings(compression=Compression.LZ4)
 
 
-def test_what_was_put_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
+def test_spooled_batches_are_present_in_order_after_a_restart(tmp_path: Path) -> None:
     puts = [[_append(b"%d" % n, topic=f"t{n % 3}", queue=n % 2), _append(b"second")] for n in range(20)]
     spool = Spool(tmp_path / "spool")
     for put in puts:
@@ -83,7 +83,7 @@ def test_what_was_put_is_there_after_a_restart_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 100, 150, -1])
-def test_what_a_crash_left_of_a_put_is_cut_off(tmp_path: Path, left: int) -> None:
+def test_torn_end_of_a_spool_is_truncated(tmp_path: Path, left: int) -> None:
     """All of it: batches of one put are sent together or not at all."""
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"whole")])
@@ -101,7 +101,7 @@ def test_what_a_crash_left_of_a_put_is_cut_off(tmp_path: Path, left: int) -> Non
     again.close()
 
 
-def test_damage_before_whole_batches_is_told(tmp_path: Path) -> None:
+def test_damage_before_intact_batches_is_reported(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"damaged")])
     spool.put_batches([_append(b"whole")])
@@ -114,7 +114,7 @@ def test_damage_before_whole_batches_is_told(tmp_path: Path) -> None:
         Spool(tmp_path)
 
 
-def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> None:
+def test_spool_continues_after_a_damaged_file_was_moved_away(tmp_path: Path) -> None:
     """What had been relayed of that file says nothing of a file that gets its number."""
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"relayed")])
@@ -142,7 +142,7 @@ def test_a_spool_goes_on_when_a_damaged_file_was_moved_away(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["bad-1.spool", "1.spool", "².spool"])
-def test_a_file_that_was_renamed_is_set_aside(tmp_path: Path, name: str) -> None:
+def test_renamed_file_is_ignored(tmp_path: Path, name: str) -> None:
     directory = tmp_path / "s"
     spool = Spool(directory)
     spool.put_batches([_append(b"set aside")])
@@ -157,7 +157,7 @@ def test_a_file_that_was_renamed_is_set_aside(tmp_path: Path, name: str) -> None
     assert (directory / name).stat().st_size
 
 
-def test_what_nobody_foresaw_at_an_opening_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_at_opening_releases_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(Spool, "_recover", Mock(side_effect=ValueError("unforeseen")))
         with pytest.raises(ValueError, match="unforeseen") as kept:  # the traceback keeps the spool alive
@@ -167,7 +167,7 @@ def test_what_nobody_foresaw_at_an_opening_keeps_no_lock(tmp_path: Path, monkeyp
         del kept
 
 
-def test_a_full_spool_refuses_and_gives_space_back(tmp_path: Path) -> None:
+def test_full_spool_refuses_batches_and_frees_space_when_relayed(tmp_path: Path) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     count = SIZE_BYTES_MIN // 50_200
     for _ in range(count):
@@ -182,7 +182,7 @@ def test_a_full_spool_refuses_and_gives_space_back(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_put_larger_than_the_spool_is_taken_when_nothing_waits(tmp_path: Path) -> None:
+def test_batch_larger_than_the_spool_is_accepted_when_it_is_empty(tmp_path: Path) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     spool.put_batches([_append(b"x" * 2 * SIZE_BYTES_MIN)])
     with pytest.raises(Overloaded):
@@ -193,9 +193,7 @@ def test_a_put_larger_than_the_spool_is_taken_when_nothing_waits(tmp_path: Path)
     spool.close()
 
 
-def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_the_spool_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     large = _append(b"x" * (SIZE_BYTES_MIN // 8))
     spool.put_batches([large])  # the next one begins a file
@@ -218,9 +216,7 @@ def test_a_disk_that_has_no_room_for_a_file_leaves_the_spool_as_it_was(
     spool.close()
 
 
-def test_relayed_files_are_deleted_though_the_disk_has_no_room_to_note_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relayed_files_are_deleted_even_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path, size_bytes_max=SIZE_BYTES_MIN)
     large = [_append(bytes([number]) * (SIZE_BYTES_MIN // 8)) for number in range(3)]
     for each in large:  # a file each
@@ -241,7 +237,7 @@ def test_relayed_files_are_deleted_though_the_disk_has_no_room_to_note_it(
     spool.close()
 
 
-def test_after_a_failed_sync_nothing_is_taken_until_it_is_opened_again(
+def test_spool_refuses_batches_after_a_failed_sync_until_it_is_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
@@ -265,7 +261,7 @@ def test_after_a_failed_sync_nothing_is_taken_until_it_is_opened_again(
     again.close()
 
 
-def test_what_was_relayed_before_its_sync_failed_is_not_relayed_for_ever(
+def test_batches_relayed_before_a_failed_sync_are_not_relayed_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
@@ -285,7 +281,7 @@ def test_what_was_relayed_before_its_sync_failed_is_not_relayed_for_ever(
     spool.close()
 
 
-def test_what_is_before_damage_goes_first(tmp_path: Path) -> None:
+def test_batches_before_damage_are_relayed_first(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"whole")])
     begin = spool.size_bytes
@@ -303,7 +299,7 @@ def test_what_is_before_damage_goes_first(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_what_is_relayed_after_closing_is_written_nowhere(tmp_path: Path) -> None:
+def test_relay_progress_after_close_is_not_written(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"sent")])
     _, mark = spool.head(size_bytes_max=1, count_max=1)
@@ -318,7 +314,7 @@ def test_what_is_relayed_after_closing_is_written_nowhere(tmp_path: Path) -> Non
     again.close()
 
 
-def test_a_spool_is_of_one_process(tmp_path: Path) -> None:
+def test_second_process_cannot_open_a_spool(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     with pytest.raises(LogBusy, match="directory of its own"):
         Spool(tmp_path)
@@ -334,7 +330,7 @@ def test_a_spool_is_of_one_process(tmp_path: Path) -> None:
     Spool(tmp_path).close()
 
 
-def test_threads_put_at_the_same_time(tmp_path: Path) -> None:
+def test_threads_can_put_concurrently(tmp_path: Path) -> None:
     spool = Spool(tmp_path, size_bytes_max=8 * SIZE_BYTES_MIN)
 
     def put(thread: int) -> None:
@@ -354,7 +350,7 @@ def test_threads_put_at_the_same_time(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_sends_return_while_the_log_is_away_and_are_relayed_in_order(tmp_path: Path) -> None:
+def test_sends_return_while_the_log_is_down_and_are_relayed_in_order(tmp_path: Path) -> None:
     log = Away()
     with LogProducer(log, queues=1, spool=tmp_path) as producer:
         places = [producer.send(Message("t", b"%d" % n)) for n in range(30)]
@@ -371,12 +367,12 @@ def test_sends_return_while_the_log_is_away_and_are_relayed_in_order(tmp_path: P
         producer.send(Message("t", b"late"))
 
 
-def test_a_bound_without_a_sense_is_refused(tmp_path: Path) -> None:
+def test_invalid_spool_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="1048576 at least"):
         LogProducer(Away(), spool=tmp_path, spool_size_bytes_max=10)
 
 
-def test_a_spool_needs_answers(tmp_path: Path) -> None:
+def test_spool_with_acks_none_is_refused(tmp_path: Path) -> None:
     with open_log(tmp_path / "log", append=True) as log, pytest.raises(MisuseError, match=r"Acks\.NONE"):
         LogProducer(log, spool=tmp_path / "spool", acks=Acks.NONE)
 
@@ -389,7 +385,7 @@ def test_a_delayed_message_is_not_spooled(tmp_path: Path) -> None:
     assert Spool(tmp_path).is_empty
 
 
-def test_a_closed_spooled_log_leaves_what_waits(tmp_path: Path) -> None:
+def test_closing_a_spooled_log_keeps_waiting_batches(tmp_path: Path) -> None:
     away = Away()
     with LogProducer(away, spool=tmp_path) as producer:
         producer.send(Message("t", b"left"))
@@ -414,7 +410,7 @@ while True:
 """
 
 
-def test_killed_producers_lose_nothing(tmp_path: Path) -> None:
+def test_killed_producers_lose_no_spooled_message(tmp_path: Path) -> None:
     """Killed and started again while the log is away, then the log comes: every send that returned, in order."""
     sent = 0
     for _ in range(3):

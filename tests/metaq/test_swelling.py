@@ -47,7 +47,7 @@ def request(sequence: int, *payloads: Payload) -> bytes:
     return pb.AppendRequest(head=head, data=b"".join(bytes(each.parts[0]) for each in payloads)).SerializeToString()
 
 
-def test_a_small_append_that_swells_is_paid_for_by_its_sender_alone(address: str) -> None:
+def test_highly_compressed_append_is_charged_to_its_sender_only(address: str) -> None:
     assert BOMB.size_bytes < 16 * 1024
     with RawClient(address) as hostile, log_at(address) as log:
         calls = [hostile.begin(MetaQ.append.name, request(number, BOMB)) for number in range(1, BOMBS + 1)]
@@ -60,7 +60,7 @@ def test_a_small_append_that_swells_is_paid_for_by_its_sender_alone(address: str
     assert "become more than" in str(refused[0])
 
 
-def test_an_append_may_be_as_large_unpacked_as_it_may_be_packed(address: str) -> None:
+def test_append_can_be_as_large_unpacked_as_packed(address: str) -> None:
     with RawClient(address) as hostile, log_at(address) as log:
         error = hostile.answer(hostile.begin(MetaQ.append.name, request(1, BOMB, BOMB))).error
         assert isinstance(error, MessageTooLarge)
@@ -103,7 +103,7 @@ def test_hostile_frames_are_refused_and_nothing_is_appended(address: str, payloa
         assert log.topics() == {}
 
 
-def test_what_is_well_compressed_costs_nothing() -> None:
+def test_normal_compression_ratio_is_not_charged() -> None:
     assert swell_bytes(1000, FREE_RATIO * 1000) == 0
     assert swell_bytes(1000, FREE_RATIO * 1000 + 1) == 1
 
@@ -129,7 +129,7 @@ async def as_user(user: User, work: object) -> object:
 
 
 @pytest.mark.parametrize("kind", ["run", "unpack"])
-async def test_one_user_never_has_all_threads(kind: str) -> None:
+async def test_one_user_cannot_occupy_all_threads(kind: str) -> None:
     go_on, now = threading.Event(), 0.0
     with ThreadPoolExecutor(4) as executor:
         readers = ReaderThreads(executor, 4, clock=lambda: now)
@@ -145,7 +145,7 @@ async def test_one_user_never_has_all_threads(kind: str) -> None:
         assert all(await asyncio.gather(*waiting))
 
 
-async def test_two_users_that_unpack_leave_threads_to_others() -> None:
+async def test_unpacking_for_some_users_leaves_threads_for_others() -> None:
     go_on = threading.Event()
     with ThreadPoolExecutor(4) as executor:
         readers = ReaderThreads(executor, 4, clock=lambda: 0.0)
@@ -159,7 +159,7 @@ async def test_two_users_that_unpack_leave_threads_to_others() -> None:
         await asyncio.gather(*waiting)
 
 
-async def test_calls_that_are_cancelled_hold_their_share_until_their_threads_are_free() -> None:
+async def test_cancelled_calls_hold_their_share_until_their_threads_end() -> None:
     go_on, begun = threading.Event(), []
 
     def work() -> None:
@@ -184,7 +184,7 @@ async def test_calls_that_are_cancelled_hold_their_share_until_their_threads_are
         assert await as_user(User("0"), readers.unpack(lambda: 8)) == 8
 
 
-async def test_a_user_pays_for_all_of_its_connections_and_after_a_while_is_heard_again() -> None:
+async def test_all_connections_of_a_user_share_its_charge_which_expires() -> None:
     now = 0.0
     with ThreadPoolExecutor(1) as executor:
         readers = ReaderThreads(executor, 4, clock=lambda: now)

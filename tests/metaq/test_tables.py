@@ -95,7 +95,7 @@ def _offsets(table: pa.Table) -> list[tuple[int, int]]:
 # ---- read_arrow
 
 
-def test_a_table_has_what_messages_have(log: LogAccess) -> None:
+def test_table_has_all_fields_of_messages(log: LogAccess) -> None:
     table = read_arrow(log, "trade").read_all()
     table.validate(full=True)
     assert table.schema == TABLE_SCHEMA
@@ -105,7 +105,7 @@ def test_a_table_has_what_messages_have(log: LogAccess) -> None:
     assert told["headers"] == [("a", "1"), ("b", "2")]
 
 
-def test_a_log_may_be_named_and_is_closed_at_the_end(root: Path, log: LogAccess) -> None:
+def test_log_given_by_name_is_closed_at_the_end(root: Path, log: LogAccess) -> None:
     assert read_arrow(root, "trade").read_all().equals(read_arrow(log, "trade").read_all())
     with served(MetaQConfig(data_dir=root.parent / "served", listen="127.0.0.1:0")) as address:
         with log_at(address) as remote:
@@ -114,7 +114,7 @@ def test_a_log_may_be_named_and_is_closed_at_the_end(root: Path, log: LogAccess)
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_a_log_is_closed_also_if_its_messages_are_not_read(
+def test_log_is_closed_even_if_its_messages_are_not_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, *, is_begun: bool
 ) -> None:
     closed: list[Path] = []
@@ -127,7 +127,7 @@ def test_a_log_is_closed_also_if_its_messages_are_not_read(
     assert closed == [root]
 
 
-def test_ranges_of_time_that_follow_each_other_have_each_message_once(log: LogAccess) -> None:
+def test_adjacent_time_ranges_contain_each_message_once(log: LogAccess) -> None:
     moments = [MIDNIGHT + timedelta(minutes=minutes, microseconds=1) for minutes in (-30, -13, -13, 0, 7, 60)]
     parts = [
         read_arrow(log, "trade", start=Start.at(begin), until=Start.at(end)).read_all()
@@ -139,21 +139,21 @@ def test_ranges_of_time_that_follow_each_other_have_each_message_once(log: LogAc
         assert all(stored_at < end for stored_at in part["stored_at"].to_pylist())
 
 
-def test_ranges_of_offsets_and_queues(log: LogAccess) -> None:
+def test_table_can_be_limited_to_offsets_and_queues(log: LogAccess) -> None:
     found = read_arrow(log, "trade", start=Start.offset(5), until=Start.offset(7), queues=[2, 0]).read_all()
     assert _offsets(found) == [(0, 5), (0, 6), (2, 5), (2, 6)]
     assert len(read_arrow(log, "trade", start=Start.latest()).read_all()) == 0
     assert len(read_arrow(log, "trade", start=Start.offset(9), until=Start.offset(3)).read_all()) == 0
 
 
-def test_topics_and_queues_that_are_not_there_are_named(log: LogAccess) -> None:
+def test_unknown_topics_and_queues_are_named(log: LogAccess) -> None:
     with pytest.raises(UnknownTopic, match="'trades' is not in this log: its topics are told, trade"):
         read_arrow(log, "trades")
     with pytest.raises(UnknownTopic, match="has no queue 7: its queues are 0, 1, 2"):
         read_arrow(log, "trade", queues=[0, 7])
 
 
-def test_what_is_not_kept_is_an_error_or_told_and_passed_over(log: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_offsets_are_an_error_or_reported_and_skipped(log: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = log.fetch
 
     def kept_from_8(wanted: dict[LogQueue, int], **options: Any) -> Any:
@@ -172,13 +172,13 @@ def test_what_is_not_kept_is_an_error_or_told_and_passed_over(log: LogAccess, mo
     assert said == ["offset 0 is not kept any more"]
 
 
-def test_a_log_that_gives_nothing_of_what_it_has_is_an_error(log: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_fetch_within_the_range_of_a_log_is_an_error(log: LogAccess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "fetch", lambda *_, **__: [])
     with pytest.raises(StorageError, match="gives nothing at offset 0 of queue 0 of 'trade', which ends at 40"):
         read_arrow(log, "trade").read_all()
 
 
-def test_ids_and_headers_that_are_not_there_or_cannot_be_read() -> None:
+def test_missing_or_unreadable_ids_and_headers_become_null_or_empty() -> None:
     ids = pa.array([None, bytes(range(16))], pa.binary(16))
     assert id_texts(ids, pa.array([0, 12], pa.int16())).to_pylist() == [
         None,
@@ -201,7 +201,7 @@ def _read(path: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize("format", [Format.PARQUET, Format.ARROW])
-def test_a_file_has_all_columns(log: LogAccess, expected: pa.Table, tmp_path: Path, format: Format) -> None:
+def test_exported_file_has_all_columns(log: LogAccess, expected: pa.Table, tmp_path: Path, format: Format) -> None:
     path = tmp_path / "new" / f"trade{format.value}"
     done = export(log, spans_of(log, "trade"), path, format)
     assert _read(path).equals(expected)
@@ -209,7 +209,7 @@ def test_a_file_has_all_columns(log: LogAccess, expected: pa.Table, tmp_path: Pa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_lines_of_json_lose_nothing(log: LogAccess, expected: pa.Table, tmp_path: Path) -> None:
+def test_json_lines_export_is_lossless(log: LogAccess, expected: pa.Table, tmp_path: Path) -> None:
     path = tmp_path / "trade.jsonl"
     export(log, spans_of(log, "trade"), path, Format.JSON_LINES)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -220,7 +220,7 @@ def test_lines_of_json_lose_nothing(log: LogAccess, expected: pa.Table, tmp_path
         assert row | {"body": body, "headers": list(row["headers"].items())} | moments == wanted
 
 
-def test_readers_that_conclude_types_from_the_first_lines_miss_no_body(tmp_path: Path) -> None:
+def test_json_lines_are_readable_with_inferred_types(tmp_path: Path) -> None:
     bodies = [b"text"] * 30_000 + [b"\xff\x00", b""]
     path = tmp_path / "trade.jsonl"
     with open_log(tmp_path / "log", append=True) as log:
@@ -235,7 +235,7 @@ def test_readers_that_conclude_types_from_the_first_lines_miss_no_body(tmp_path:
 
 
 @pytest.mark.parametrize("size", [1, 50, 1_000_000])
-def test_small_batches_are_written_in_groups(
+def test_small_batches_are_written_in_row_groups(
     log: LogAccess, expected: pa.Table, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_module, "_GROUP_COUNT", size)
@@ -248,7 +248,7 @@ def test_small_batches_are_written_in_groups(
 @pytest.mark.parametrize(
     "partitions", [[], [PartitionScheme.QUEUE], [PartitionScheme.DAY], [PartitionScheme.QUEUE, PartitionScheme.DAY]]
 )
-def test_a_directory_has_each_message_in_its_place(
+def test_partitioned_export_has_each_message_in_its_partition(
     log: LogAccess, expected: pa.Table, tmp_path: Path, partitions: list[PartitionScheme]
 ) -> None:
     to = tmp_path / "trade"
@@ -271,7 +271,7 @@ def test_a_directory_has_each_message_in_its_place(
     assert dataset.dataset(to, partitioning="hive").count_rows() == len(expected)
 
 
-def test_days_that_alternate_are_in_few_files_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alternating_days_keep_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_module, "_FILES_OPEN_MAX", 2)
     days = [0, 1, 0, 2, 0, 3, 0]
     with open_log(tmp_path / "log", append=True) as log:
@@ -284,7 +284,7 @@ def test_days_that_alternate_are_in_few_files_at_once(tmp_path: Path, monkeypatc
     assert "queue-0-1.arrow" in {path.name for path in done.files}
 
 
-def test_what_fails_leaves_nothing_and_what_exists_is_refused(
+def test_failed_export_leaves_no_file_and_existing_file_is_refused(
     log: LogAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = spans_of(log, "trade")
@@ -307,7 +307,7 @@ def test_what_fails_leaves_nothing_and_what_exists_is_refused(
 
 
 @pytest.mark.parametrize("has_hard_links", [True, False])
-def test_what_got_the_name_meanwhile_is_not_replaced(
+def test_file_created_meanwhile_is_not_replaced(
     log: LogAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_hard_links: bool
 ) -> None:
     spans = spans_of(log, "trade")
@@ -336,7 +336,7 @@ def test_what_got_the_name_meanwhile_is_not_replaced(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trade", "trade.parquet"]
 
 
-def test_a_log_that_cannot_be_read_is_not_called_a_file_that_cannot_be_written(
+def test_unreadable_log_is_not_reported_as_an_unwritable_file(
     log: LogAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -353,7 +353,7 @@ def test_a_log_that_cannot_be_read_is_not_called_a_file_that_cannot_be_written(
 # ---- the command
 
 
-def test_the_command_writes_what_it_says(root: Path, tmp_path: Path) -> None:
+def test_command_writes_the_files_that_it_lists(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "trade.parquet"
     told = json_of("metaq", "export", "trade", "--log", str(root), "--into", str(path), "--queue", "1", "--from", "10")
     assert told["messages"] == PER_QUEUE - 10
@@ -367,7 +367,7 @@ def test_the_command_writes_what_it_says(root: Path, tmp_path: Path) -> None:
     assert {path.suffix for path in directory.rglob("*") if path.is_file()} == {".arrow"}
 
 
-def test_the_command_names_what_does_not_fit(root: Path, tmp_path: Path) -> None:
+def test_command_names_invalid_options(root: Path, tmp_path: Path) -> None:
     base = ("metaq", "export", "trade", "--log", str(root), "--into")
     path = str(tmp_path / "trade.parquet")
     assert "--partition is for directories" in said(*base, path, "--partition", "day", status=2)
@@ -390,7 +390,7 @@ def test_missing_messages_stop_the_command_unless_they_are_skipped(tmp_path: Pat
 
 
 @pytest.mark.parametrize("at_server", [False, True])
-def test_a_topic_that_is_stored_as_a_thousandth_comes_in_pieces(tmp_path: Path, at_server: bool) -> None:
+def test_highly_compressed_topic_is_read_in_pieces(tmp_path: Path, at_server: bool) -> None:
     with open_log(tmp_path / "log", append=True) as log:
         append_compressible(log, "t", 40)
         [fetched] = log.fetch({LogQueue("t", 0): 0}, size_bytes_max=1024 * 1024)

@@ -68,7 +68,7 @@ def places(result: Result) -> list[tuple[int, int]]:
     return [(each["queue"], each["offset"]) for each in lines(result)]
 
 
-def test_tail_begins_where_it_is_asked_and_says_what_is_missing(where: str) -> None:
+def test_tail_starts_at_the_requested_position_and_reports_missing_messages(where: str) -> None:
     assert sorted(places(run("tail", "trade", "--log", where, "--json"))) == [(0, n) for n in range(5)] + [
         (1, 0),
         (1, 1),
@@ -83,9 +83,7 @@ def test_tail_begins_where_it_is_asked_and_says_what_is_missing(where: str) -> N
     assert "offset 9 of topic trade queue 1 is not kept: there are 0 to 1" in past.stderr
 
 
-def test_following_from_an_offset_prints_what_is_there_what_comes_and_queues_that_come_later(
-    where: str, log: LogAccess
-) -> None:
+def test_following_from_an_offset_prints_old_and_new_messages_and_new_queues(where: str, log: LogAccess) -> None:
     following = beside("tail", "trade", "--log", where, "--from", 0, "--follow", "--limit", 10, "--json")
     log.append([batch("trade", 1, 2, 1)])
     log.append([batch("trade", 2, 0, 2)])
@@ -94,9 +92,7 @@ def test_following_from_an_offset_prints_what_is_there_what_comes_and_queues_tha
         assert [offset for number, offset in found if number == queue] == list(range(end))
 
 
-def test_following_begins_at_the_latest_message_also_of_a_topic_that_is_not_there_yet(
-    where: str, log: LogAccess
-) -> None:
+def test_following_starts_at_the_end_even_of_a_topic_not_created_yet(where: str, log: LogAccess) -> None:
     following = beside("tail", "trade", "--log", where, "--follow", "--limit", 1, "--json")
     assert append_until(following, log, "trade", 5) >= (0, 5)
     following = beside("tail", "late", "--log", where, "--follow", "--limit", 1, "--json")
@@ -114,7 +110,7 @@ def append_until(following: Future[Result], log: LogAccess, topic: str, offset: 
     return place
 
 
-def test_a_topic_or_a_queue_that_is_not_there_is_named_with_those_that_are(where: str) -> None:
+def test_error_about_an_unknown_topic_or_queue_lists_the_existing_ones(where: str) -> None:
     for words in (("trad",), ("trad", "--queue", 0)):
         result = run("tail", *words, "--log", where)
         assert result.exit_code == 1
@@ -124,7 +120,7 @@ def test_a_topic_or_a_queue_that_is_not_there_is_named_with_those_that_are(where
     assert "topic 'trade' has no such queue: its queues are 0, 1" in result.stderr
 
 
-def test_the_small_logs_of_a_group_are_printed_too(where: str, log: LogAccess) -> None:
+def test_retry_and_dead_letter_logs_of_a_group_can_be_printed(where: str, log: LogAccess) -> None:
     log.join("g", ["trade"]).leave({})
     log.append([Append(DEAD_LETTERS + "g", 0, encode(FrameColumns([b"dead"], [1])))])
     log.append([Append(RETRIES + "g", 2, encode(FrameColumns([b"late"], [1])))])
@@ -133,14 +129,14 @@ def test_the_small_logs_of_a_group_are_printed_too(where: str, log: LogAccess) -
         assert topic not in log.topics()
 
 
-def test_status_says_how_a_log_does(where: str, log: LogAccess) -> None:
+def test_status_prints_the_state_of_a_log(where: str, log: LogAccess) -> None:
     [told] = lines(run("status", "--log", where, "--json"))
     assert (told["topics"], told["queues"], told["generation"]) == (2, 3, 1)
     assert told["log_id"] == log.identity().log_id
     assert str(told["log_id"]) in run("status", "--log", where).stdout
 
 
-def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_fails_when_a_server_refuses_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -156,7 +152,7 @@ def test_status_fails_when_a_server_takes_no_appends(tmp_path: Path, monkeypatch
         assert run("status", "--log", address).exit_code == 0
 
 
-def test_topics_are_listed_with_what_is_kept_and_what_they_ask_for(where: str, tmp_path: Path) -> None:
+def test_topics_are_listed_with_ranges_and_settings(where: str, tmp_path: Path) -> None:
     assert (
         run("set", "trade", "--log", where, "--flush", "timed", "--compression", "zstd", "--retention", "7d").exit_code
         == 0

@@ -20,7 +20,7 @@ from txmsg.wire.tags import parse_tags
 PACKED = TopicSettings(flush=Flush.TIMED, compression=Compression.ZSTD, retention_s=3600)
 
 
-def test_settings_are_kept_with_the_log(tmp_path: Path) -> None:
+def test_topic_settings_are_stored_in_the_log(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         log.set_topic("packed", PACKED)
         assert (log.settings_of("packed"), log.settings_of("other")) == (PACKED, TopicSettings())
@@ -29,7 +29,7 @@ def test_settings_are_kept_with_the_log(tmp_path: Path) -> None:
         assert log.settings_of("other").flush is Flush.TIMED, "the configuration says what holds for all others"
 
 
-def test_wrong_settings_are_refused_and_damaged_ones_are_said(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused_and_damaged_ones_reported(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="flush='timed'"):
         TopicSettings(flush="timed")  # type: ignore[arg-type]
     with pytest.raises(MisuseError, match="retention_s=0"):
@@ -42,7 +42,7 @@ def test_wrong_settings_are_refused_and_damaged_ones_are_said(tmp_path: Path) ->
             Log(tmp_path)
 
 
-def test_messages_are_appended_and_read_as_they_were_and_compressed_as_their_topic_asks(tmp_path: Path) -> None:
+def test_messages_round_trip_and_are_compressed_by_topic_setting(tmp_path: Path) -> None:
     messages = [
         Message("packed", b"a" * 200, key="k1", tag="created", headers={"trace": "1"}, ordering_key="o"),
         Message("plain", b"b", key="k2"),
@@ -70,7 +70,7 @@ def test_messages_are_appended_and_read_as_they_were_and_compressed_as_their_top
     assert found[0].stored_at_us == found[0].born_at_us > 0
 
 
-def test_messages_of_one_call_are_all_refused_when_one_is(tmp_path: Path) -> None:
+def test_one_invalid_message_refuses_the_whole_call(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         with pytest.raises(InvalidMessage, match=r"due in 10\.0 days"):
             LogProducer(log).send_many([Message("u", b""), Message("t", b"", deliver_after=timedelta(days=10))])
@@ -78,7 +78,7 @@ def test_messages_of_one_call_are_all_refused_when_one_is(tmp_path: Path) -> Non
         assert LogProducer(log).send_many([]) == []
 
 
-def test_many_messages_become_frames_of_bounded_size(tmp_path: Path) -> None:
+def test_many_messages_are_split_into_frames_of_bounded_size(tmp_path: Path) -> None:
     with Log(tmp_path, LogConfig(topic=TopicSettings(flush=Flush.TIMED))) as log:
         places = LogProducer(log).send_many([Message("large", bytes(5 * 1024 * 1024))] * 7)
         assert places == [Place("large", 0, offset) for offset in range(7)]
@@ -86,7 +86,7 @@ def test_many_messages_become_frames_of_bounded_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
-def test_tags_are_filtered_when_reading(tmp_path: Path, compression: Compression) -> None:
+def test_messages_are_filtered_by_tag_when_reading(tmp_path: Path, compression: Compression) -> None:
     tags = ["created", None, "paid", "created", "shipped"]
     with Log(tmp_path, LogConfig(topic=TopicSettings(compression=compression))) as log:
         producer = LogProducer(log, queues=1)
@@ -102,7 +102,7 @@ def test_tags_are_filtered_when_reading(tmp_path: Path, compression: Compression
     assert untagged.end_offset == 6, "where to read on is said, whatever the filter leaves"
 
 
-def test_a_producer_keeps_keys_in_order_and_spreads_all_else(tmp_path: Path) -> None:
+def test_producer_keeps_keys_in_order_and_spreads_other_messages(tmp_path: Path) -> None:
     with open_log(tmp_path, append=True) as log:
         producer = LogProducer(log, queues=3)
         keyed = [Message("t", b"%d" % n, ordering_key=f"k{n % 5}") for n in range(20)]

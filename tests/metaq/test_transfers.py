@@ -39,7 +39,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended(loop: Loop) -> None:
+async def test_only_the_slowest_transfer_is_ended_for_waiting_ones(loop: Loop) -> None:
     room = Transfers(4 * MIB, 20)
     ended: list[str] = []
 
@@ -77,7 +77,7 @@ async def test_the_slowest_gives_its_room_to_who_waits_and_nobody_else_is_ended(
             task.cancel()
 
 
-async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
+async def test_caller_above_its_share_ends_its_own_transfers(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ async def test_a_caller_has_a_share_and_ends_its_own(loop: Loop) -> None:
         await room.hold_bytes(more, MIB)
 
 
-async def test_some_that_wait_for_more_give_each_other_room_and_none_is_ended(loop: Loop) -> None:
+async def test_transfers_waiting_for_more_memory_proceed_in_turn(loop: Loop) -> None:
     room = Transfers(4 * MIB, 20)
     all_hold = asyncio.Barrier(4)
     sent: list[str] = []
@@ -121,7 +121,7 @@ async def test_some_that_wait_for_more_give_each_other_room_and_none_is_ended(lo
     assert room.held_bytes == 0
 
 
-async def test_the_time_in_which_a_transfer_waits_for_room_is_not_its_own(loop: Loop) -> None:
+async def test_time_waiting_for_memory_does_not_count_against_a_transfer(loop: Loop) -> None:
     room = Transfers(2 * MIB, 20)
 
     with room.begun("a") as transfer, ExitStack() as of_other:
@@ -142,7 +142,7 @@ async def test_the_time_in_which_a_transfer_waits_for_room_is_not_its_own(loop: 
             transfer.moved_bytes = 2 * MIB
 
 
-async def test_a_transfer_has_its_time_in_all(loop: Loop) -> None:
+async def test_transfer_has_a_total_timeout(loop: Loop) -> None:
     room = Transfers(8 * MIB, 20)
 
     with room.begun("a") as transfer, room.begun("b") as second:
@@ -161,7 +161,7 @@ async def test_a_transfer_has_its_time_in_all(loop: Loop) -> None:
                 await asyncio.Event().wait()
 
 
-async def test_a_transfer_whose_time_ends_in_the_same_turn_of_the_loop_does_not_fail_who_wants_its_room(
+async def test_transfer_timing_out_in_the_same_loop_turn_does_not_fail_a_waiting_one(
     loop: Loop,
 ) -> None:
     room = Transfers(MIB, 20)

@@ -58,7 +58,7 @@ def require_told(text: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TOLD)
-async def test_consumers_get_all_before_it_and_after_a_seek_all_behind_it(
+async def test_consumers_get_messages_before_an_unreadable_one_and_after_a_seek_the_rest(
     log: LocalLog, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen, polled = Seen(), list[bytes]()
@@ -90,7 +90,7 @@ async def test_consumers_get_all_before_it_and_after_a_seek_all_behind_it(
 
 
 @pytest.mark.parametrize("kind", UNREADABLE)
-def test_tables_and_exports_stop_at_it_or_skip_it(log: LocalLog, kind: str, tmp_path: Path) -> None:
+def test_tables_and_exports_stop_at_an_unreadable_message_or_skip_it(log: LocalLog, kind: str, tmp_path: Path) -> None:
     before, stopped = bodies_before_the_stop(log, "t")
     assert before == BODIES[:BAD]
     require_told(str(stopped), kind)
@@ -118,7 +118,9 @@ def test_tables_have_the_columns_of_frames_whose_headers_cannot_be_read(log: Loc
 
 
 @pytest.mark.parametrize("kind", TOLD)
-def test_tail_and_searches_go_past_it(log: LocalLog, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_and_searches_skip_an_unreadable_message(
+    log: LocalLog, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = list(_messages(log, "t", None, Start.earliest(), follow=False))
     assert [message.body for message in found] == READABLE
     require_told(re.sub(r"\s+", " ", capsys.readouterr().err), kind)
@@ -127,7 +129,7 @@ def test_tail_and_searches_go_past_it(log: LocalLog, kind: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize("kind", TOLD)
-def test_a_batch_before_an_offset_ends_there(log: LocalLog) -> None:
+def test_batch_can_be_limited_to_offsets_before_a_bound(log: LocalLog) -> None:
     [fetched] = log.fetch({T0: 100})
     readable = fetched.readable()
     assert [(batch.base_offset, batch.end_offset) for batch in readable.batches] == [(100, BAD)]
@@ -142,7 +144,7 @@ def test_a_batch_before_an_offset_ends_there(log: LocalLog) -> None:
 
 @pytest.mark.parametrize("us", [1_700_000_000_000_000_000, 1_700_000_000_000_000_000_000 % 2**63, -(2**62)])
 @pytest.mark.parametrize("column", ["stored_at_us", "born_at_us"])
-def test_times_that_no_reader_can_show_are_not_appended(us: int, column: str) -> None:
+def test_timestamps_out_of_range_are_refused(us: int, column: str) -> None:
     columns = FrameColumns([b"a", b"b"], [5, 6], born_at_us=[1, 2])
     setattr(columns, column, [5, us])
     with pytest.raises(InvalidMessage, match=f"its time {us} us since 1970 is not from the year 1 to 9999"):
@@ -150,7 +152,7 @@ def test_times_that_no_reader_can_show_are_not_appended(us: int, column: str) ->
 
 
 @pytest.mark.parametrize("kind", ["frames"])
-def test_dead_letters_beside_one_that_cannot_be_read_are_listed_and_dealt_with_up_to_it(log: LocalLog) -> None:
+def test_dead_letters_before_an_unreadable_one_are_listed_and_redriven(log: LocalLog) -> None:
     assert isinstance(log, LogOfRecords)
     log.join("g", ["t"]).leave({})
     dead = LogQueue("%DLQ%g", 0)
