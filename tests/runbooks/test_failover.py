@@ -55,7 +55,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         yield Shop(stack, tmp_path)
 
 
-def test_a_standby_takes_the_place_of_a_primary_that_is_lost(shop: Shop) -> None:
+def test_standby_replaces_a_lost_primary(shop: Shop) -> None:
     shop.failover.run("Make a standby")
     shop.failover.run("Store topics on both")
     shop.clients.goes_on(100)
@@ -69,7 +69,7 @@ def test_a_standby_takes_the_place_of_a_primary_that_is_lost(shop: Shop) -> None
     print(f"failover: longest pause of sends {shop.clients.pause_s_max:.1f} s")
 
 
-def test_a_database_moves_without_loss(shop: Shop) -> None:
+def test_database_is_moved_without_loss(shop: Shop) -> None:
     shop.failover.run("Make a standby")
     shop.clients.goes_on(100)
     shop.move.run("Change places")

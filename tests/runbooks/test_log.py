@@ -92,7 +92,7 @@ def bodies(data: Path) -> list[str]:
 
 
 @pytest.mark.long  # tests/metaq/test_copy.py shows the same without the page
-def test_a_copy_takes_the_place_of_its_leader() -> None:
+def test_copy_replaces_its_leader() -> None:
     with open_directory() as machines:
         _change_places(machines)
 

@@ -29,7 +29,7 @@ def create_role(machine: Machine) -> None:
 
 
 @pytest.mark.long
-def test_a_broker_that_runs_goes_on_with_the_new_password(tmp_path: Path) -> None:
+def test_running_broker_continues_with_the_new_password(tmp_path: Path) -> None:
     user = ServerUser()
     with open_directory() as directory, Machine() as machine:
         machine.create()

@@ -51,7 +51,7 @@ def stored(url: str) -> set[MessageId]:
 
 @pytest.mark.long
 @pytest.mark.takes_long
-def test_a_database_returns_to_an_earlier_moment(tmp_path: Path) -> None:
+def test_database_is_restored_to_an_earlier_moment(tmp_path: Path) -> None:
     with open_directory() as machine:
         _return_to_an_earlier_moment(tmp_path, machine / "log")
 

@@ -74,7 +74,7 @@ def install_program(release: Release) -> None:
 
 
 @pytest.mark.long  # tests/acceptance/test_rolling_upgrade.py shows the same without the page
-def test_brokers_are_replaced_one_by_one_and_clients_notice_a_pause(tmp_path: Path) -> None:
+def test_brokers_are_upgraded_one_by_one_with_only_a_pause_for_clients(tmp_path: Path) -> None:
     following = next_release(tmp_path / "next", version=NEXT_VERSION, revision=NEXT_REVISION)
     install_program(following)
     with ExitStack() as stack:
