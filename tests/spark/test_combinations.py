@@ -92,7 +92,7 @@ def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("pushdown", ["false", "true"])
-def test_a_frame_used_again_has_all_its_rows(spark: SparkSession, tmp_path: Path, pushdown: str) -> None:
+def test_reused_dataframe_has_all_its_rows(spark: SparkSession, tmp_path: Path, pushdown: str) -> None:
     """Also where an application has Spark offer filters to its sources."""
     spark.conf.set(_PUSHDOWN, pushdown)
     frame, _ = load(spark, tmp_path)
@@ -106,7 +106,7 @@ def test_a_frame_used_again_has_all_its_rows(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3])
-def test_random_combinations_equal_the_same_in_memory(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_random_queries_equal_those_on_rows_in_memory(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     loaded = load(spark, tmp_path)
     compared: list[str] = []

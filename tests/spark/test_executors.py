@@ -21,7 +21,7 @@ _COUNT = 50
 
 
 @pytest.mark.parametrize("kind", ["embedded", "kafka"])
-def test_executors_of_their_own_read_a_log(
+def test_separate_executors_can_read_a_log(
     kind: str, request: pytest.FixtureRequest, kafka_prefix: str, tmp_path: Path
 ) -> None:
     if kind == "kafka":

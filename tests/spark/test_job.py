@@ -39,7 +39,7 @@ def read(url: str) -> figures.Figures:
         return figures.read(connection)
 
 
-def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path: Path, database_url: str) -> None:
+def test_trades_are_counted_among_bad_and_late_messages(spark: SparkSession, tmp_path: Path, database_url: str) -> None:
     """Bad messages are set aside, late ones count, refunds are subtracted."""
     an_hour_ago_us = time.time_ns() // 1000 - 3_600_000_000
     with Log(tmp_path / "log") as log:
@@ -79,7 +79,7 @@ def test_trades_count_whatever_comes_between_them(spark: SparkSession, tmp_path:
     ]
 
 
-def test_the_job_that_closes_minutes_agrees_with_the_figures_whatever_comes_late(
+def test_windowed_job_agrees_with_the_figures_despite_late_messages(
     spark: SparkSession, tmp_path: Path, database_url: str
 ) -> None:
     """Both write into one database."""
@@ -114,7 +114,7 @@ def test_the_job_that_closes_minutes_agrees_with_the_figures_whatever_comes_late
     assert read(database_url).total.turnover_cents == 167 + 8
 
 
-def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
+def test_job_killed_between_its_commit_and_the_checkpoint_counts_nothing_twice(
     tmp_path: Path, database_url: str
 ) -> None:
     """The reply to the second batch's commit never comes, nor does it reach the database again until it is killed."""
@@ -160,7 +160,7 @@ def test_a_job_killed_between_its_commit_and_sparks_mark_counts_nothing_twice(
         assert batches.batch_id == 2
 
 
-def test_a_query_whose_python_process_did_not_start_goes_on_and_another_error_ends_the_job(
+def test_job_retries_a_python_process_that_did_not_start_and_ends_on_other_errors(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process that is to read the log ends at once, so Spark waits for it in vain."""

@@ -64,7 +64,7 @@ def spans(found: list[Any]) -> dict[tuple[str, int], tuple[int, int]]:
     ],
     ids=["all", "offsets", "end of a queue", "since a time", "until a time", "no such topic yet"],
 )
-def test_a_batch_has_the_rows_that_a_log_of_our_own_has(
+def test_batch_has_the_same_rows_as_one_of_a_metaq_log(
     spark: SparkSession, still: Twins, options: dict[str, Any]
 ) -> None:
     ours = read_log(spark, still.directory, **options)
@@ -77,7 +77,7 @@ def test_a_batch_has_the_rows_that_a_log_of_our_own_has(
         assert [row.headers for row in found[:2]] == [{"trace": "0", "txmsg-id": "mine"}, {}]
 
 
-def test_a_batch_keeps_its_messages_when_more_come(spark: SparkSession, twins: Twins) -> None:
+def test_batch_is_unchanged_by_later_messages(spark: SparkSession, twins: Twins) -> None:
     frame = read_log(spark, twins.address, topics="*", columns=("queue", "offset"))
     twins.append({_A0: 5})
     assert frame.columns == ["queue", "offset"]
@@ -85,7 +85,7 @@ def test_a_batch_keeps_its_messages_when_more_come(spark: SparkSession, twins: T
     assert read_log(spark, twins.address, topics="*").count() == 32
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_topics(
+def test_stream_resumes_from_its_checkpoint_and_finds_new_topics(
     spark: SparkSession, twins: Twins, tmp_path: Path
 ) -> None:
     found: list[Any] = []
@@ -136,7 +136,7 @@ def _starter(spark: SparkSession, twins: Twins, checkpoint: Path, found: list[An
     ],
     ids=["latest", "time", "just after the first"],
 )
-def test_a_stream_begins_where_it_is_told(
+def test_stream_starts_at_the_configured_offsets(
     spark: SparkSession,
     twins: Twins,
     tmp_path: Path,
@@ -157,7 +157,7 @@ def test_a_stream_begins_where_it_is_told(
     assert spans(found) == expected
 
 
-def test_messages_that_are_gone_are_reported(spark: SparkSession, still: Twins, tmp_path: Path) -> None:
+def test_deleted_messages_are_reported(spark: SparkSession, still: Twins, tmp_path: Path) -> None:
     offsets = '{"trade.a": {"0": 30}}'
     with pytest.raises(OffsetOutOfRange, match=r"offsets 20 to 29 cannot be read.*failOnDataLoss=false"):
         read_log(spark, still.address, topics="trade.a", startingOffsets=offsets)
@@ -167,7 +167,7 @@ def test_messages_that_are_gone_are_reported(spark: SparkSession, still: Twins, 
         query.processAllAvailable()
 
 
-def test_what_is_wrong_with_a_read_is_told_before_it_begins(spark: SparkSession, still: Twins, tmp_path: Path) -> None:
+def test_invalid_read_is_refused_before_it_starts(spark: SparkSession, still: Twins, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopic, match=r"'trade.aa' is not in the log .* \(is it trade.a\?\)"):
         read_log(spark, still.address, topics="trade.aa")
     with pytest.raises(MisuseError, match=r"MetaQ has no column 'body': there are topic"):

@@ -93,7 +93,7 @@ def _frame(spark: SparkSession, records: list[tuple[bytes | None, bytes | None, 
     return _columns(_records(spark, records))
 
 
-def test_columns_are_those_of_the_format_metaq(spark: SparkSession) -> None:
+def test_columns_equal_those_of_the_metaq_format(spark: SparkSession) -> None:
     wanted = schema_of(include_headers=True)
     found = _frame(spark, []).schema
     assert [(field.name, field.dataType.simpleString()) for field in found] == [
@@ -101,7 +101,7 @@ def test_columns_are_those_of_the_format_metaq(spark: SparkSession) -> None:
     ]
 
 
-def test_messages_are_those_that_other_readers_see(spark: SparkSession) -> None:
+def test_messages_equal_those_of_other_readers(spark: SparkSession) -> None:
     records = [*_written("pre.trade.order", 3), *_OTHERS, *_COPIED]
     rows = _frame(spark, records).collect()
     assert [row.offset for row in rows] == [17, 18, 19, 20, 21, *range(105, 100 + len(records))]
@@ -131,7 +131,7 @@ def test_messages_are_those_that_other_readers_see(spark: SparkSession) -> None:
         assert {**row.asDict(), "value": bytes(row.value)} == expected
 
 
-def test_text_of_others_that_is_not_utf_8_does_not_stop_a_query(spark: SparkSession) -> None:
+def test_foreign_text_that_is_not_utf_8_does_not_fail_a_query(spark: SparkSession) -> None:
     [row] = _frame(spark, [(b"k\xff", b"v", 0, [("h", b"\xff")])]).collect()
     assert (row.key, row.headers) == ("k\ufffd", {"h": "\ufffd"})
 
@@ -152,7 +152,7 @@ _NS_AS_US = 1_700_000_000_000_000_000
         None,
     ],
 )
-def test_a_record_that_cannot_be_read_fails_the_query_or_is_skipped(spark: SparkSession, headers: Headers) -> None:
+def test_unreadable_record_fails_the_query_or_is_skipped(spark: SparkSession, headers: Headers) -> None:
     others: list[tuple[bytes | None, bytes | None, int, Headers]] = [(None, b"v", 5, []), (None, b"v", 5, [_HERE])]
     records = [others[0], (None, b"bad", 5, headers or []), others[1]]
     frame = _records(spark, records)

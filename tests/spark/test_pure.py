@@ -24,7 +24,7 @@ _Q = LogQueue("t", 0)
 # ---- options
 
 
-def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
+def test_option_names_are_those_of_the_spark_kafka_source_and_case_insensitive() -> None:
     found = options_of(
         {**_LEAST, "STARTINGOFFSETS": '{"t": {"0": 5, "1": -2}}', "failondataloss": "False", "minPartitions": "3"},
         streaming=False,
@@ -71,19 +71,19 @@ def test_options_are_named_as_in_sparks_kafka_source_in_any_case() -> None:
         ({**_LEAST, "failOnDataLoss": "no"}, True, "true or false"),
     ],
 )
-def test_options_that_cannot_be_kept_are_refused(given_options: Mapping[str, str], streaming: bool, why: str) -> None:
+def test_unsupported_options_are_refused(given_options: Mapping[str, str], streaming: bool, why: str) -> None:
     with pytest.raises(MisuseError, match=why):
         options_of(given_options, streaming=streaming)
 
 
-def test_addresses_and_names_that_are_none_are_refused() -> None:
+def test_invalid_addresses_and_names_are_refused() -> None:
     with pytest.raises(InvalidName, match="option server"):
         options_of({"server": "here", "topics": "t"}, streaming=True)
     with pytest.raises(InvalidName, match="topic 'a b'"):
         options_of({"path": "/log", "topics": "a b"}, streaming=True)
 
 
-def test_topics_are_names_and_patterns_in_which_a_dot_is_a_dot() -> None:
+def test_dot_in_a_topic_pattern_matches_only_a_dot() -> None:
     known = ["trade.created", "trade.paid", "traders", "user"]
     found = options_of({"path": "/log", "topics": "trade.*, user"}, streaming=False)
     assert found.topics_of(known, all_named=True) == ["trade.created", "trade.paid", "user"]
@@ -95,7 +95,7 @@ def test_topics_are_names_and_patterns_in_which_a_dot_is_a_dot() -> None:
 # ---- positions
 
 
-def test_a_position_comes_back_from_the_checkpoint_and_equal_ones_are_equal_texts() -> None:
+def test_position_round_trips_and_equal_positions_have_equal_texts() -> None:
     queues = [LogQueue("b", 10), LogQueue("b", 9), LogQueue("a", 0)]
     position = StreamPosition(LogIdentity(2**63 + 5, 3), {queue: 7 for queue in queues}, {_Q: 1}, is_initial=True)
     told = json.dumps(position.to_json())
@@ -106,7 +106,7 @@ def test_a_position_comes_back_from_the_checkpoint_and_equal_ones_are_equal_text
         StreamPosition.of_json({"t": {"0": 5}})
 
 
-def test_a_batch_begins_where_its_own_end_says_and_not_where_a_new_start_would() -> None:
+def test_batch_begins_at_the_start_recorded_in_its_end_position() -> None:
     identity = LogIdentity(1)
     first = StreamPosition(identity, {_Q: 5}, {_Q: 2})
     assert begins_between(StreamPosition(identity, {_Q: 4}, is_initial=True), first) == {_Q: 2}
@@ -127,7 +127,7 @@ _PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 100_000)), max_si
 
 @given(_PARTS, st.integers(1, 9), st.integers(1_000, 200_000))
 @example([QueuePart(LogQueue("t", 0), 0, 4)], 3, 1_000)
-def test_tasks_hold_each_message_once_in_pieces_of_the_size_that_was_asked_for(
+def test_tasks_contain_each_message_once_in_pieces_of_the_requested_size(
     parts: list[QueuePart], min_tasks: int, size_max: int
 ) -> None:
     tasks = cut_into_tasks(parts, min_tasks=min_tasks, size_max=size_max)
@@ -166,9 +166,7 @@ _LENGTHS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 2**20)), min_s
 
 @given(st.lists(_LENGTHS, min_size=1, max_size=3), st.integers(1, 500))
 @example([[(0, 0)], [(1, 1)]], 2)
-def test_offsets_that_are_missing_take_nothing_of_the_limit(
-    lengths: list[list[tuple[int, int]]], count_max: int
-) -> None:
+def test_missing_offsets_do_not_count_towards_the_limit(lengths: list[list[tuple[int, int]]], count_max: int) -> None:
     gaps: dict[LogQueue, list[tuple[int, int]]] = {}
     at: dict[LogQueue, int] = {}
     ends: dict[LogQueue, int] = {}

@@ -42,7 +42,7 @@ _SMALL = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096, checkpoi
 # ---- a batch
 
 
-def test_a_read_finds_every_message_once_however_it_is_cut(tmp_path: Path) -> None:
+def test_read_returns_every_message_once_for_any_split_into_tasks(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for queue, counts in enumerate([[7, 1, 30], [100], [1] * 12]):
             fill(log, "t", queue, counts)
@@ -56,7 +56,7 @@ def test_a_read_finds_every_message_once_however_it_is_cut(tmp_path: Path) -> No
         assert read(reader, tasks) == expected
 
 
-def test_a_read_of_a_server_is_the_same(tmp_path: Path) -> None:
+def test_read_from_a_server_equals_one_from_a_directory(tmp_path: Path) -> None:
     with Log(tmp_path / "metaq") as log:
         fill(log, "t", 0, [3, 4])
     with served(MetaQConfig(data_dir=tmp_path / "metaq", listen="127.0.0.1:0")) as address:
@@ -67,7 +67,7 @@ def test_a_read_of_a_server_is_the_same(tmp_path: Path) -> None:
         stream.reader.stop()
 
 
-def test_offsets_and_times_say_where_a_read_begins_and_ends(tmp_path: Path) -> None:
+def test_offsets_and_times_bound_a_read(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for start in (0, 5, 10):
             log.append([batch("t", queue, start, 5, at_us=(start + 1) * 1_000_000) for queue in (0, 1)])
@@ -93,7 +93,7 @@ def test_a_misspelt_topic_is_an_error_and_an_empty_pattern_is_not(tmp_path: Path
     assert all_of(tmp_path, "nothing.*") == []
 
 
-def test_what_options_leave_out_is_not_read(tmp_path: Path) -> None:
+def test_queues_excluded_by_options_are_not_read(tmp_path: Path) -> None:
     """Everything else is damaged: a read that touched it would fail."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5, 5, 5])
@@ -112,7 +112,7 @@ def test_what_options_leave_out_is_not_read(tmp_path: Path) -> None:
         all_of(tmp_path, "t")
 
 
-def test_a_plan_holds_whatever_filters_a_query_has(tmp_path: Path) -> None:
+def test_plan_does_not_depend_on_pushed_filters(tmp_path: Path) -> None:
     """Spark hands one query's plan to other scans of the same DataFrame, which have other filters, or none."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [10])
@@ -138,7 +138,7 @@ assert not unneeded & set(sys.modules), sorted(sys.modules)
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_an_error_is_told_by_its_text_and_not_by_all_that_led_to_it(tmp_path: Path) -> None:
+def test_error_shows_its_text_without_the_chain_of_causes(tmp_path: Path) -> None:
     """Spark shows a user all of it."""
     missing = batch_of(tmp_path / "missing")
     stream = stream_of(tmp_path / "missing")
@@ -163,7 +163,7 @@ def test_an_error_is_told_by_its_text_and_not_by_all_that_led_to_it(tmp_path: Pa
 # ---- columns
 
 
-def test_missing_and_odd_columns_come_as_they_are(tmp_path: Path) -> None:
+def test_missing_and_unusual_column_values_are_returned_unchanged(tmp_path: Path) -> None:
     columns = FrameColumns(
         body=[b"", b"\0\xff", b"x"],
         stored_at_us=[30, 10, 20],
@@ -189,7 +189,7 @@ def test_missing_and_odd_columns_come_as_they_are(tmp_path: Path) -> None:
     assert found["born_at"].cast("int64").to_pylist() == [-1, 0, 2**53, 40]
 
 
-def test_a_schema_of_ones_own_reads_fewer_columns_and_no_wrong_ones(tmp_path: Path) -> None:
+def test_custom_schema_selects_columns_and_wrong_ones_are_refused(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [2, 3])
     made = source(tmp_path)
@@ -209,7 +209,7 @@ def test_a_schema_of_ones_own_reads_fewer_columns_and_no_wrong_ones(tmp_path: Pa
 
 
 @pytest.mark.parametrize("prefetch", [None, False, True], ids=["batch", "tasks", "prefetch"])
-def test_a_topic_that_is_stored_as_a_thousandth_comes_in_pieces(tmp_path: Path, prefetch: bool | None) -> None:
+def test_highly_compressed_topic_is_read_in_pieces(tmp_path: Path, prefetch: bool | None) -> None:
     with LocalLog(tmp_path, append=True) as log:
         append_compressible(log, "t", 40)
         if prefetch is None:
@@ -233,7 +233,7 @@ both_ways = pytest.mark.parametrize("prefetch", [False, True], ids=["tasks", "pr
 
 
 @both_ways
-def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_path: Path, prefetch: bool) -> None:
+def test_stream_reads_messages_of_new_queues_and_topics_once(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "trade.a", 0, [5])
         stream = Stream(stream_of(tmp_path, "trade.*", startingOffsets="latest", prefetch=prefetch))
@@ -249,7 +249,7 @@ def test_a_stream_reads_what_comes_once_with_queues_and_topics_that_are_new(tmp_
 
 
 @both_ways
-def test_a_stream_that_waited_in_vain_goes_on_where_it_began(tmp_path: Path, prefetch: bool) -> None:
+def test_stream_without_messages_resumes_at_its_initial_position(tmp_path: Path, prefetch: bool) -> None:
     """Its first batch says where that is, though it is empty: what came while it was down is not passed over."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
@@ -262,7 +262,7 @@ def test_a_stream_that_waited_in_vain_goes_on_where_it_began(tmp_path: Path, pre
 
 
 @both_ways
-def test_a_stream_begins_before_its_log_has_any_topic(tmp_path: Path, prefetch: bool) -> None:
+def test_stream_can_start_before_its_log_has_any_topic(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         stream = Stream(stream_of(tmp_path, "t", prefetch=prefetch))
         assert stream.next() == []
@@ -273,7 +273,7 @@ def test_a_stream_begins_before_its_log_has_any_topic(tmp_path: Path, prefetch: 
 
 @both_ways
 @pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_since(
+def test_batch_reread_after_a_crash_is_identical_despite_later_changes(
     tmp_path: Path, start: str, prefetch: bool
 ) -> None:
     options = {"startingOffsets": start, "maxOffsetsPerTrigger": 4, "prefetch": prefetch}
@@ -304,7 +304,7 @@ def test_a_batch_read_again_after_a_crash_is_the_same_whatever_came_or_went_sinc
 
 
 @both_ways
-def test_a_gap_of_a_million_offsets_is_passed_in_one_batch(tmp_path: Path, prefetch: bool) -> None:
+def test_gap_of_a_million_offsets_is_skipped_in_one_batch(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         for queue in (0, 1):
             fill(log, "t", queue, [10])
@@ -340,7 +340,7 @@ def test_a_prefetched_batch_over_a_gap_can_be_smaller(tmp_path: Path, monkeypatc
 
 
 @both_ways
-def test_what_is_available_now_is_read_and_no_more(tmp_path: Path, prefetch: bool) -> None:
+def test_available_now_reads_only_messages_present_at_the_start(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [6])
         reader = stream_of(tmp_path, maxOffsetsPerTrigger=4, prefetch=prefetch)
@@ -369,7 +369,7 @@ def test_a_prefetched_batch_is_smaller_rather_than_too_large(tmp_path: Path, mon
         assert [large.next() for _ in range(3)] == [rows("u", 0, 0, 1), rows("u", 0, 1, 2), []]
 
 
-def test_what_prefetches_has_one_arrow_batch_for_all_queues(tmp_path: Path) -> None:
+def test_prefetched_batch_is_one_arrow_batch_for_all_queues(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         for queue in range(3):
             fill(log, "t", queue, [2, 1])
@@ -381,7 +381,7 @@ def test_what_prefetches_has_one_arrow_batch_for_all_queues(tmp_path: Path) -> N
         assert [batch.num_rows for batch in batches] == [9]
 
 
-def test_the_end_of_the_log_is_reported_beside_what_was_read(tmp_path: Path) -> None:
+def test_progress_reports_the_end_of_the_log(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [9])
         stream = Stream(stream_of(tmp_path, maxOffsetsPerTrigger=4))
@@ -395,7 +395,7 @@ def test_the_end_of_the_log_is_reported_beside_what_was_read(tmp_path: Path) -> 
 # ---- what is gone
 
 
-def test_a_stream_whose_messages_have_expired_stops_or_goes_on_as_it_was_told(tmp_path: Path) -> None:
+def test_stream_whose_messages_expired_fails_or_continues_as_configured(tmp_path: Path) -> None:
     with Log(tmp_path, _SMALL) as log:
         fill(log, "t", 0, [3])
         stream = Stream(stream_of(tmp_path, "t"))
@@ -413,7 +413,7 @@ def test_a_stream_whose_messages_have_expired_stops_or_goes_on_as_it_was_told(tm
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_messages_that_expire_between_plan_and_read_are_told(tmp_path: Path, fails: bool) -> None:
+def test_messages_expired_between_plan_and_read_are_reported(tmp_path: Path, fails: bool) -> None:
     with Log(tmp_path, _SMALL) as log:
         fill(log, "t", 0, [3])
         reader = batch_of(tmp_path, "t", failOnDataLoss=str(fails))
@@ -427,7 +427,7 @@ def test_messages_that_expire_between_plan_and_read_are_told(tmp_path: Path, fai
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_holes_are_told(tmp_path: Path, fails: bool) -> None:
+def test_holes_are_reported(tmp_path: Path, fails: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
         log.append([Append("t", 0, hole(7, 1), 3)])
@@ -440,7 +440,7 @@ def test_holes_are_told(tmp_path: Path, fails: bool) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_queue_that_is_new_and_begins_late_is_told(tmp_path: Path, fails: bool) -> None:
+def test_new_queue_with_missing_first_offsets_is_reported(tmp_path: Path, fails: bool) -> None:
     with Log(tmp_path) as log:
         stream = Stream(stream_of(tmp_path, failOnDataLoss=str(fails)))
         assert stream.next() == []
@@ -455,7 +455,7 @@ def test_a_queue_that_is_new_and_begins_late_is_told(tmp_path: Path, fails: bool
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_log_that_has_lost_its_end_is_told(tmp_path: Path, fails: bool) -> None:
+def test_log_that_lost_its_end_is_reported(tmp_path: Path, fails: bool) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [9])
         stream = Stream(stream_of(tmp_path, failOnDataLoss=str(fails)))
@@ -471,7 +471,7 @@ def test_a_log_that_has_lost_its_end_is_told(tmp_path: Path, fails: bool) -> Non
         stream.reader.stop()
 
 
-def test_damage_ends_a_read_whatever_it_was_told(tmp_path: Path) -> None:
+def test_damage_fails_a_read_in_every_configuration(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [3])
     [file] = (tmp_path / "commitlog").glob("*.log")
@@ -500,7 +500,7 @@ def promoted(leader: Path, *, missing: Sequence[Append] = (), in_doubt: Sequence
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_a_stream_goes_on_in_a_promoted_copy_with_each_message_once(tmp_path: Path, prefetch: bool) -> None:
+def test_stream_continues_in_a_promoted_copy_with_each_message_once(tmp_path: Path, prefetch: bool) -> None:
     with Log(tmp_path / "leader") as log:
         fill(log, "t", 0, [3, 4])
         fill(log, "t", 1, [5])
@@ -524,7 +524,7 @@ def test_a_stream_goes_on_in_a_promoted_copy_with_each_message_once(tmp_path: Pa
     former.reader.stop()
 
 
-def test_tasks_that_were_planned_before_a_promotion_read_the_promoted_copy(tmp_path: Path) -> None:
+def test_tasks_planned_before_a_promotion_read_the_promoted_copy(tmp_path: Path) -> None:
     with Log(tmp_path / "leader") as log:
         fill(log, "t", 0, [3, 4])
     reader = batch_of(tmp_path / "leader")
@@ -535,7 +535,7 @@ def test_tasks_that_were_planned_before_a_promotion_read_the_promoted_copy(tmp_p
     assert read(reader, tasks) == rows("t", 0, 0, 7)
 
 
-def test_a_batch_that_was_noted_before_a_promotion_is_the_same_after_it(tmp_path: Path) -> None:
+def test_batch_planned_before_a_promotion_is_the_same_after_it(tmp_path: Path) -> None:
     with Log(tmp_path / "leader") as log:
         fill(log, "t", 0, [3, 4])
     stream = Stream(stream_of(tmp_path / "leader", maxOffsetsPerTrigger=5))
@@ -548,7 +548,7 @@ def test_a_batch_that_was_noted_before_a_promotion_is_the_same_after_it(tmp_path
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_stream_that_has_read_what_only_a_lost_leader_had_goes_on_behind_the_gap(tmp_path: Path, fails: bool) -> None:
+def test_stream_that_read_messages_of_a_lost_leader_continues_after_the_gap(tmp_path: Path, fails: bool) -> None:
     with Log(tmp_path / "leader") as log:
         log.append([batch("t", 0, 0, 5)])
     copy = promoted(tmp_path / "leader", missing=[batch("t", 0, 5, 5)], in_doubt=[("t", 0)])
@@ -567,7 +567,7 @@ def test_a_stream_that_has_read_what_only_a_lost_leader_had_goes_on_behind_the_g
     stream.reader.stop()
 
 
-def test_a_stream_goes_on_in_a_mirrored_queue_that_was_mirrored_again_when_it_is_told_to(tmp_path: Path) -> None:
+def test_stream_continues_in_a_mirrored_again_queue_if_allowed(tmp_path: Path) -> None:
     """The tailer appends what only the lost leader had again, at the same offsets: nothing in the log shows that."""
     mirrored = [batch("m", 0, base, 5)._replace(is_mirrored=True) for base in (0, 5, 10)]
     with Log(tmp_path / "leader") as log:
@@ -589,7 +589,7 @@ def test_a_stream_goes_on_in_a_mirrored_queue_that_was_mirrored_again_when_it_is
     stream.reader.stop()
 
 
-def test_a_stream_goes_on_after_a_fork_only_before_where_queues_were_cut(tmp_path: Path) -> None:
+def test_stream_continues_after_a_fork_only_before_the_truncation(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "t", 0, [7, 3])
     short, long = (Stream(stream_of(tmp_path, maxOffsetsPerTrigger=count)) for count in (7, 10))
@@ -609,7 +609,7 @@ def test_a_stream_goes_on_after_a_fork_only_before_where_queues_were_cut(tmp_pat
         stream.reader.stop()
 
 
-def test_a_hole_before_the_checkpoint_shows_no_more_than_what_is_before_it(tmp_path: Path) -> None:
+def test_hole_before_the_checkpoint_does_not_prove_that_it_is_valid(tmp_path: Path) -> None:
     """Offsets 5 to 8 were cut and given to other messages, which a stream that goes on at 10 would never read."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5, 5])
@@ -625,7 +625,7 @@ def test_a_hole_before_the_checkpoint_shows_no_more_than_what_is_before_it(tmp_p
     stream.reader.stop()
 
 
-def test_what_has_expired_in_a_promoted_copy_before_it_was_read_is_told_as_lost(tmp_path: Path) -> None:
+def test_messages_expired_unread_in_a_promoted_copy_are_reported_as_lost(tmp_path: Path) -> None:
     with Log(tmp_path / "leader", config=_SMALL) as log:
         fill(log, "t", 0, [3])
     stream = Stream(stream_of(tmp_path / "leader", "t"))
@@ -640,7 +640,7 @@ def test_what_has_expired_in_a_promoted_copy_before_it_was_read_is_told_as_lost(
     stream.reader.stop()
 
 
-def test_a_stream_goes_on_in_a_promoted_copy_whose_messages_have_expired(tmp_path: Path) -> None:
+def test_stream_continues_in_a_promoted_copy_whose_messages_have_expired(tmp_path: Path) -> None:
     with Log(tmp_path / "leader", config=_SMALL) as log:
         fill(log, "t", 0, [3])
         expire(log)

@@ -27,7 +27,7 @@ def test_each_batch_is_claimed_once_and_in_order(database_url: str) -> None:
     assert rows == [("other", 0), ("q", 3)], "more than a row for each query"
 
 
-def test_a_claim_is_undone_with_what_was_written(database_url: str) -> None:
+def test_claim_is_rolled_back_with_its_transaction(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         with connection.transaction(force_rollback=True):
             assert claim_batch(connection, query="q", checkpoint_id=_ONE, batch_id=0)
@@ -68,7 +68,7 @@ def _add(connection: psycopg.Connection[Any], n: int) -> None:
 
 
 @pytest.mark.parametrize("verdict", [CUT_AFTER, CUT_BEFORE])
-def test_a_batch_whose_commit_was_cut_off_is_written_once(database_url: str, verdict: Verdict) -> None:
+def test_batch_whose_commit_was_interrupted_is_written_once(database_url: str, verdict: Verdict) -> None:
     """Whether the commit had reached the database or not: the sink asks, on another connection."""
     cut: list[Request] = []
 
@@ -89,7 +89,7 @@ def test_a_batch_whose_commit_was_cut_off_is_written_once(database_url: str, ver
         assert {each.connection for each in proxy.requests if "written" in each.sql} <= {1, 2}, "one for each batch"
 
 
-def test_what_a_writer_raises_ends_the_query_and_nothing_is_written(database_url: str) -> None:
+def test_error_of_a_writer_ends_the_query_and_rolls_back(database_url: str) -> None:
     calls: list[int] = []
 
     def fail(connection: psycopg.Connection[Any], n: int) -> None:

@@ -56,7 +56,7 @@ def test_a_batch_has_all_columns_in_utc_and_headers_when_asked(spark: SparkSessi
 
 
 @pytest.mark.parametrize("prefetch", ["false", "true"])
-def test_a_running_stream_finds_what_is_new_and_counts_it_once(
+def test_running_stream_reads_new_messages_once(
     spark: SparkSession, tmp_path: Path, database_url: str, prefetch: str
 ) -> None:
     """Through a server, with a sink whose first batch fails after it was written: it is read again."""
@@ -96,7 +96,7 @@ def test_a_running_stream_finds_what_is_new_and_counts_it_once(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_the_sums_of_a_query_are_exact_when_a_copy_of_its_log_is_promoted(
+def test_sums_of_a_query_are_exact_after_a_promotion(
     spark: SparkSession, tmp_path: Path, database_url: str, is_restarted: bool
 ) -> None:
     """The promoted copy is served at the address of its leader, while the query runs or before it is started again."""
@@ -132,7 +132,7 @@ def test_the_sums_of_a_query_are_exact_when_a_copy_of_its_log_is_promoted(
     }
 
 
-def test_a_query_whose_messages_expire_fails_or_goes_on_as_it_was_told(
+def test_query_whose_messages_expire_fails_or_continues_as_configured(
     spark: SparkSession, tmp_path: Path, database_url: str
 ) -> None:
     config = LogConfig(file_size_bytes_max=4096, retention_size_bytes=4096, checkpoint_s=3600)
