@@ -58,7 +58,7 @@ def tracing(exporter: InMemorySpanExporter) -> Tracing:
 
 
 @pytest.mark.parametrize("failing", ["start", "end"], indirect=True)
-def test_what_a_span_processor_raises_reaches_nobody_but_the_log_once(
+def test_error_of_a_span_processor_is_logged_once_and_not_raised(
     failing: Tracing, caplog: pytest.LogCaptureFixture
 ) -> None:
     received = ReceivedMessage("t", b"", headers=_PARENT)
@@ -88,7 +88,7 @@ def test_an_error_of_the_application_is_not_replaced_by_one_of_a_span_processor(
         raise LookupError
 
 
-def test_headers_that_cannot_be_read_are_not_linked_and_harm_no_poll_and_no_mirror(
+def test_unreadable_headers_are_not_linked_and_break_neither_poll_nor_mirror(
     tracing: Tracing, exporter: InMemorySpanExporter
 ) -> None:
     packed = [_UNREADABLE, pack_headers(_PARENT)]
@@ -102,7 +102,7 @@ def test_headers_that_cannot_be_read_are_not_linked_and_harm_no_poll_and_no_mirr
     assert (mirror.name, len(mirror.links)) == ("mirror t", 1)
 
 
-def test_a_batch_that_cannot_be_read_harms_no_poll(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
+def test_unreadable_batch_does_not_break_a_poll(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
     """Whoever reads the batch is told what is wrong with it."""
 
     def damaged() -> list[bytes | None]:
@@ -118,7 +118,7 @@ class Mute(Exception):
         raise RuntimeError("it has no text")
 
 
-def test_an_error_whose_text_cannot_be_had_stays_the_error_and_its_span_ends(
+def test_error_without_a_readable_text_is_raised_and_its_span_ends(
     tracing: Tracing, exporter: InMemorySpanExporter
 ) -> None:
     with pytest.raises(Mute), tracing.transaction():

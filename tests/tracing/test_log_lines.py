@@ -18,14 +18,14 @@ def line() -> dict[str, str]:
     return found
 
 
-def test_a_line_within_a_span_has_its_ids(spans: Spans) -> None:
+def test_log_line_within_a_span_has_its_ids(spans: Spans) -> None:
     with spans.provider.get_tracer("test").start_as_current_span("pay") as span:
         found, context = line(), span.get_span_context()
     assert (int(found["trace_id"], 16), int(found["span_id"], 16)) == (context.trace_id, context.span_id)
     assert (len(found["trace_id"]), len(found["span_id"])) == (32, 16)
 
 
-def test_a_line_outside_of_spans_or_within_one_that_is_not_sampled_has_none() -> None:
+def test_log_line_outside_a_sampled_span_has_no_ids() -> None:
     assert "trace_id" not in line()
     with TracerProvider(sampler=ALWAYS_OFF).get_tracer("test").start_as_current_span("pay"):
         assert line().keys() == {"time", "level", "logger", "message"}

@@ -90,7 +90,7 @@ def test_each_message_of_a_list_has_a_span_of_its_sender(spans: Spans, tmp_path:
     assert {context_of(each).trace_id for each in processed} == {context_of(each).trace_id for each in (first, second)}
 
 
-def test_a_poll_that_gives_something_has_links_to_the_senders(spans: Spans, tmp_path: Path) -> None:
+def test_poll_with_messages_has_links_to_the_senders(spans: Spans, tmp_path: Path) -> None:
     sender, traceparent = sent(spans, "sender")
     mirror(spans, tmp_path, [None, traceparent, None])
     consumer = PullConsumer(str(tmp_path), "g", tracing=spans.tracing)

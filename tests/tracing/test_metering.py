@@ -43,7 +43,7 @@ def reader() -> InMemoryMetricReader:
     return InMemoryMetricReader()
 
 
-def test_each_kind_of_figures_is_an_instrument_that_is_read_at_each_export(reader: InMemoryMetricReader) -> None:
+def test_each_kind_of_metric_is_an_instrument_read_at_each_export(reader: InMemoryMetricReader) -> None:
     counts = HandlerCounts()
     export_metrics(Handled(counts), Handled(counts), meter_provider=MeterProvider([reader], shutdown_on_exit=False))
     of = {GROUP: "g", TOPIC: "t"}
@@ -57,7 +57,7 @@ def test_each_kind_of_figures_is_an_instrument_that_is_read_at_each_export(reade
     assert found["txmsg_handler_failures_total"] == [({**of, "error_type": "ValueError"}, 2)]
 
 
-def test_an_application_has_the_figures_of_its_producers_and_handlers(
+def test_application_exports_metrics_of_its_producers_and_handlers(
     reader: InMemoryMetricReader, txmsg_app: RunApp, txmsg_producer: MakeProducer
 ) -> None:
     app = Txmsg(group="g")

@@ -78,7 +78,7 @@ def request_of(spans: Spans) -> trace.Tracer:
     return spans.provider.get_tracer("test")
 
 
-def test_local_transaction_and_outcome_stand_beneath_the_half_message(
+def test_local_transaction_and_outcome_are_children_of_the_half_message(
     spans: Spans, producer: Producer, sessions: sessionmaker[Session]
 ) -> None:
     @transactional_message(producer, topic="order.placed", session=sessions)
@@ -102,7 +102,7 @@ def test_local_transaction_and_outcome_stand_beneath_the_half_message(
     assert not trace.get_current_span().get_span_context().is_valid, "what was current before is current again"
 
 
-def test_what_raises_is_an_error_of_the_local_transaction_and_rolled_back(
+def test_failed_local_transaction_has_an_error_span_and_is_rolled_back(
     spans: Spans, producer: Producer, sessions: sessionmaker[Session]
 ) -> None:
     @transactional_message(producer, topic="order.refused", session=sessions)
@@ -119,7 +119,7 @@ def test_what_raises_is_an_error_of_the_local_transaction_and_rolled_back(
     assert spans.one("half order.refused").status.status_code is StatusCode.UNSET
 
 
-def test_a_half_message_is_stored_again_under_the_id_of_the_caller(
+def test_half_message_stored_again_has_the_id_of_the_caller(
     spans: Spans, producer: Producer, traced_broker: str
 ) -> None:
     transaction_id = new_transaction_id()
@@ -145,7 +145,7 @@ async def test_an_async_producer_stores_a_half_message_again(spans: Spans, trace
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_late_flow_sends_its_half_messages_within_the_local_transaction(
+def test_deferred_half_messages_are_sent_within_the_local_transaction_span(
     spans: Spans, producer: Producer, sessions: sessionmaker[Session], traced_broker: str, raises: bool
 ) -> None:
     with sessions() as session:
@@ -167,7 +167,7 @@ def test_the_late_flow_sends_its_half_messages_within_the_local_transaction(
     assert is_child(process, half)
 
 
-def test_several_messages_are_one_span_that_all_of_them_carry(spans: Spans, traced_broker: str) -> None:
+def test_batch_send_is_one_span_carried_by_all_its_messages(spans: Spans, traced_broker: str) -> None:
     with (
         Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
         consuming(traced_broker, "several.a", spans.tracing) as seen,
@@ -197,7 +197,7 @@ async def test_a_message_of_an_async_producer_carries_its_span(spans: Spans, tra
     assert is_child(spans.one("rollback"), several)
 
 
-def test_a_context_of_the_application_stays_and_is_linked(spans: Spans, traced_broker: str) -> None:
+def test_trace_context_of_the_application_is_kept_and_linked(spans: Spans, traced_broker: str) -> None:
     with (
         Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
         consuming(traced_broker, "others", spans.tracing) as seen,
@@ -227,7 +227,7 @@ def test_a_message_without_room_for_a_context_is_sent_without_one(spans: Spans, 
     assert spans.one("send full").status.status_code is StatusCode.UNSET
 
 
-def test_a_send_that_fails_says_why(spans: Spans) -> None:
+def test_failed_send_records_its_error(spans: Spans) -> None:
     producer = Producer(f"127.0.0.1:{own_port()}", group="shop", timeout_s=0.2, tracing=spans.tracing)
     with producer:
         with pytest.raises(BrokerUnavailable):
@@ -244,7 +244,7 @@ def test_a_send_that_fails_says_why(spans: Spans) -> None:
 # ---- what is not sampled
 
 
-def test_what_is_not_sampled_carries_nothing_and_is_handled_unsampled(spans: Spans, traced_broker: str) -> None:
+def test_unsampled_message_carries_no_context_and_is_handled_unsampled(spans: Spans, traced_broker: str) -> None:
     with (
         Producer(traced_broker, group="shop", tracing=Tracing(_UNSAMPLED)) as producer,
         consuming(traced_broker, "unsampled", spans.tracing) as seen,
@@ -258,7 +258,7 @@ def test_what_is_not_sampled_carries_nothing_and_is_handled_unsampled(spans: Spa
     assert spans.all() == ()
 
 
-def test_beneath_an_unsampled_span_nothing_is_begun(
+def test_no_span_is_started_under_an_unsampled_span(
     spans: Spans, producer: Producer, sessions: sessionmaker[Session]
 ) -> None:
     @transactional_message(producer, topic="order.unsampled", session=sessions)
@@ -289,7 +289,7 @@ def test_the_local_transaction_of_an_unsampled_half_message_is_unsampled(
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-def test_a_consumer_may_begin_a_trace_for_what_carries_none(spans: Spans, traced_broker: str) -> None:
+def test_consumer_can_start_a_trace_for_a_message_without_one(spans: Spans, traced_broker: str) -> None:
     with (
         Producer(traced_broker, group="shop") as producer,
         consuming(traced_broker, "untraced", Tracing(spans.provider, starts_traces=True)) as seen,
@@ -302,7 +302,7 @@ def test_a_consumer_may_begin_a_trace_for_what_carries_none(spans: Spans, traced
     assert list(process.links) == []
 
 
-def test_a_consumer_may_keep_to_traces_of_its_own(spans: Spans, traced_broker: str) -> None:
+def test_consumer_can_start_its_own_traces(spans: Spans, traced_broker: str) -> None:
     with (
         Producer(traced_broker, group="shop", tracing=spans.tracing) as producer,
         consuming(traced_broker, "linked", Tracing(spans.provider, joins_senders=False)) as seen,
@@ -317,7 +317,7 @@ def test_a_consumer_may_keep_to_traces_of_its_own(spans: Spans, traced_broker: s
     assert [link.context.span_id for link in process.links] == [context_of(send).span_id]
 
 
-def test_without_tracing_nothing_is_recorded_and_nothing_is_carried(spans: Spans, traced_broker: str) -> None:
+def test_no_span_and_no_context_without_tracing(spans: Spans, traced_broker: str) -> None:
     with Producer(traced_broker, group="shop") as producer, consuming(traced_broker, "off", None) as seen:
         with request_of(spans).start_as_current_span("request"):
             producer.send(Message("off", b""))

@@ -36,7 +36,7 @@ def test_a_message_whose_span_is_recorded_but_not_sampled_carries_no_context() -
 MESSAGES = (Message("t", b""),)
 
 
-def test_of_calls_within_no_trace_a_share_begins_one_and_the_rest_records_nothing(spans: Spans) -> None:
+def test_configured_share_of_calls_outside_traces_starts_one(spans: Spans) -> None:
     tracer = spans.provider.get_tracer("instrumentation")
     tracing = Tracing(spans.provider, sampled=0.5)
 
@@ -55,7 +55,7 @@ def test_of_calls_within_no_trace_a_share_begins_one_and_the_rest_records_nothin
     )
 
 
-def test_a_call_within_a_trace_follows_it_whatever_the_share_is(spans: Spans) -> None:
+def test_call_within_a_trace_follows_it_for_any_share(spans: Spans) -> None:
     tracing = Tracing(spans.provider, sampled=0)
 
     with spans.provider.get_tracer("test").start_as_current_span("request"):
@@ -66,7 +66,7 @@ def test_a_call_within_a_trace_follows_it_whatever_the_share_is(spans: Spans) ->
     assert is_child(spans.one("send t"), spans.one("local transaction"))
 
 
-def test_a_transaction_that_begins_no_trace_has_its_messages_begin_none(spans: Spans) -> None:
+def test_messages_of_an_unsampled_transaction_start_no_trace(spans: Spans) -> None:
     tracing = Tracing(spans.provider, sampled=0)
 
     with tracing.transaction():
@@ -78,6 +78,6 @@ def test_a_transaction_that_begins_no_trace_has_its_messages_begin_none(spans: S
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_share_beyond_all_and_none_is_refused(share: float) -> None:
+def test_sampling_share_outside_0_to_1_is_refused(share: float) -> None:
     with pytest.raises(MisuseError, match=rf"sampled={share} is not a share: give a number from 0 to 1"):
         Tracing(sampled=share)

@@ -12,13 +12,13 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
+def test_opentelemetry_is_imported_only_on_request() -> None:
     done = run(f"{_WITHOUT}import txmsg.broker.server, txmsg.ops.cli.tailer, txmsg.client\nprint('imported')")
 
     assert done.stdout == "imported\n", done.stderr
 
 
-def test_without_opentelemetry_the_error_names_what_to_install() -> None:
+def test_missing_opentelemetry_is_reported_with_its_install_command() -> None:
     done = run(f"{_WITHOUT}import txmsg.tracing")
 
     assert "pip install 'txmsg[otel]'" in done.stderr.splitlines()[-1]
