@@ -37,7 +37,7 @@ def counted(*bodies: bytes) -> Counted:
     return count(pa.table(columns))
 
 
-def test_waits_begin_at_the_event_and_are_averages_of_those_that_count() -> None:
+def test_waits_start_at_the_event_and_are_averaged_over_counted_messages() -> None:
     found = counted(body("created", at_us=_AT_US - 10_000), body("paid", at_us=_AT_US - 30_000), b"none")
     planned_at, started_at, read_at = (_SECOND + timedelta(milliseconds=ms) for ms in (100, 107, 150))
     waits = found.waits(planned_at=planned_at, started_at=started_at, read_at=read_at)
@@ -45,7 +45,7 @@ def test_waits_begin_at_the_event_and_are_averages_of_those_that_count() -> None
     assert counted(b"none").waits(planned_at=planned_at, started_at=started_at, read_at=read_at) == Waits()
 
 
-def test_turnover_is_what_was_paid_minus_what_was_refunded_by_every_key() -> None:
+def test_turnover_is_payments_minus_refunds_for_every_key() -> None:
     food = {"seller": "food-1", "category": "food"}
     found = counted(
         body("created", 250),
@@ -91,7 +91,7 @@ def test_turnover_is_what_was_paid_minus_what_was_refunded_by_every_key() -> Non
         (body("paid", category=None), "category is missing"),
     ],
 )
-def test_a_message_that_says_no_trade_is_set_aside_and_its_neighbours_count(wrong: bytes, reason: str) -> None:
+def test_invalid_message_is_set_aside_and_the_others_are_counted(wrong: bytes, reason: str) -> None:
     deltas = counted(body("paid", 1), wrong, body("paid", 2)).deltas(0, _SECOND)
     assert (deltas.paid, deltas.turnover_cents, deltas.messages, deltas.bad_messages) == (2, 3, 3, 1)
     [bad] = deltas.bad
@@ -100,6 +100,6 @@ def test_a_message_that_says_no_trade_is_set_aside_and_its_neighbours_count(wron
     assert bad.reason.isprintable(), "PostgreSQL could not store it"
 
 
-def test_of_many_bad_messages_so_many_are_kept_as_there_is_room_for_and_all_are_counted() -> None:
+def test_stored_bad_messages_are_bounded_and_all_are_counted() -> None:
     many = counted(*[b"x"] * 10_001)
     assert (many.bad_messages, len(many.bad)) == (10_001, 10_000)

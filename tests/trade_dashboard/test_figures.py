@@ -58,7 +58,7 @@ def added(connection: psycopg.Connection[Any], batch: Deltas, *, after_ms: int =
         figures.add(connection, batch, clock=lambda: _AT + after_ms * _MS)
 
 
-def test_batches_add_up(connection: psycopg.Connection[Any]) -> None:
+def test_batches_are_added_up(connection: psycopg.Connection[Any]) -> None:
     minute = timedelta(minutes=1)
     added(connection, deltas(4, (_AT, 100), (_AT + timedelta(seconds=1), 30)))
     added(connection, deltas(5, (_AT, -20)), after_ms=250)
@@ -75,7 +75,7 @@ def test_batches_add_up(connection: psycopg.Connection[Any]) -> None:
     assert found.batch == figures.Batch(batch_id=5, at=_AT + 250 * _MS, messages=1, batch_ms=250)
 
 
-def test_a_trade_of_1970_and_a_log_that_was_read_late_are_counted(connection: psycopg.Connection[Any]) -> None:
+def test_trade_of_1970_and_messages_read_late_are_counted(connection: psycopg.Connection[Any]) -> None:
     counted = Counted()
     body = {"event": "paid", "amount_cents": 5, "at_us": 1, "seller": "s", "province": "p", "category": "c"}
     counted.message(0, 0, json.dumps(body).encode(), epoch_ms(_AT) * 1_000)
@@ -87,7 +87,7 @@ def test_a_trade_of_1970_and_a_log_that_was_read_late_are_counted(connection: ps
     assert row == (epoch_ms(_AT) - 1, 60 * 86_400_000)
 
 
-def test_nothing_was_counted_yet(connection: psycopg.Connection[Any]) -> None:
+def test_figures_are_empty_before_the_first_batch(connection: psycopg.Connection[Any]) -> None:
     figures.create_tables(connection)  # again, as each start does
     found = figures.read(connection)
     assert (found.total.orders, found.total.through_at, found.total.written_at) == (0, None, None)
@@ -107,7 +107,7 @@ def test_late_events_count_and_are_counted_as_late(connection: psycopg.Connectio
     assert sum(second.turnover_cents for second in found.seconds) == 31
 
 
-def test_latency_is_from_the_commit_to_the_write_and_told_by_the_upper_end_of_its_bucket(
+def test_latency_from_commit_to_write_is_the_upper_bound_of_its_bucket(
     connection: psycopg.Connection[Any],
 ) -> None:
     for number, latency_ms in enumerate((98, 99, 101, 950)):
@@ -124,7 +124,7 @@ def test_latency_is_from_the_commit_to_the_write_and_told_by_the_upper_end_of_it
     assert figures.latency_between(connection, _AT, later).events == 102
 
 
-def test_bad_messages_are_set_aside_while_there_is_room(
+def test_bad_messages_are_stored_up_to_a_limit(
     connection: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figures, "BAD_KEPT_MAX", 3)
@@ -137,7 +137,7 @@ def test_bad_messages_are_set_aside_while_there_is_room(
     assert rows == [(0, offset, "no JSON", b"\0") for offset in range(3)]
 
 
-def test_who_listens_hears_of_a_batch_when_it_can_be_read(
+def test_listeners_are_notified_once_a_batch_can_be_read(
     connection: psycopg.Connection[Any], database_url: str
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as page:
@@ -151,7 +151,7 @@ def test_who_listens_hears_of_a_batch_when_it_can_be_read(
         assert list(page.notifies(timeout=0)) == []
 
 
-def test_a_page_reads_all_figures_of_one_moment(connection: psycopg.Connection[Any], database_url: str) -> None:
+def test_page_reads_a_consistent_snapshot(connection: psycopg.Connection[Any], database_url: str) -> None:
     """Though a batch is added when it has read the totals, and nothing else yet."""
     added(connection, deltas(0, (_AT, 1)))
     waits = "select from pg_locks where not granted and relation = 'figures_second'::regclass"
@@ -171,7 +171,7 @@ def test_a_page_reads_all_figures_of_one_moment(connection: psycopg.Connection[A
     assert [found.total.turnover_cents, *sums] == [1] * 6, "figures of several moments"
 
 
-def test_what_is_old_is_deleted_and_minutes_stay(connection: psycopg.Connection[Any]) -> None:
+def test_old_seconds_are_deleted_and_minutes_are_kept(connection: psycopg.Connection[Any]) -> None:
     added(connection, deltas(999, (_AT, 1)))
     day_ms = 86_400_000
     added(connection, deltas(1000, (_AT + timedelta(days=3), 1)), after_ms=3 * day_ms)

@@ -50,7 +50,7 @@ def still_open(connection: psycopg.Connection[Any]) -> list[int]:
     return [cents for (cents,) in connection.execute("select turnover_cents from minute_open order by minute")]
 
 
-def test_a_minute_is_published_once_and_corrected_by_what_comes_later(connection: psycopg.Connection[Any]) -> None:
+def test_minute_is_published_once_and_corrected_by_late_events(connection: psycopg.Connection[Any]) -> None:
     def add(deltas: Deltas) -> None:
         minutes.add(connection, deltas, clock=lambda: NOW)
 
@@ -68,7 +68,7 @@ def test_a_minute_is_published_once_and_corrected_by_what_comes_later(connection
     assert closed == [(151, NOW)], "what was published has changed"
 
 
-def test_a_late_event_of_a_minute_without_any_is_a_correction(connection: psycopg.Connection[Any]) -> None:
+def test_late_event_of_an_unpublished_minute_is_a_correction(connection: psycopg.Connection[Any]) -> None:
     minutes.add(connection, paid(0, {600: 5}))
     minutes.add(connection, paid(1, {1: 9, 600: 1, 300: 0}))
     assert report(connection) == {0: (0, 1, 1, 9), 5: (0, 1, 1, 0)}

@@ -9,7 +9,7 @@ from examples.trade_dashboard import offsets
 from txmsg.errors import StorageError
 
 
-def test_only_the_messages_that_follow_are_counted(database_url: str) -> None:
+def test_only_the_directly_following_messages_are_counted(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         offsets.create_table(connection)
         offsets.advance(connection, "q", {0: (5, 9), 1: (0, 1)})

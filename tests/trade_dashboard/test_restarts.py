@@ -9,14 +9,14 @@ from examples.trade_dashboard.restarts import TIMES_MAX, WITHIN_S, Restarts
 SLOW = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 
 
-def test_the_waits_get_longer_until_the_job_gives_up() -> None:
+def test_restart_delays_grow_until_the_job_gives_up() -> None:
     restarts = Restarts()
     assert [restarts.wait_s(SLOW, now) for now in range(TIMES_MAX)] == [1, 2, 4, 8, 16]
     assert restarts.wait_s(SLOW, TIMES_MAX) is None
     assert restarts.wait_s(SLOW, WITHIN_S - 0.1) is None
 
 
-def test_failures_of_long_ago_count_no_more() -> None:
+def test_old_failures_no_longer_count() -> None:
     restarts = Restarts()
     for now in range(TIMES_MAX):
         restarts.wait_s(SLOW, now)
@@ -34,7 +34,7 @@ def test_failures_of_long_ago_count_no_more() -> None:
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
     ],
 )
-def test_any_other_error_ends_the_job_and_counts_for_nothing(error: str) -> None:
+def test_other_error_ends_the_job_at_once(error: str) -> None:
     restarts = Restarts()
     assert restarts.wait_s(error, 0) is None
     assert restarts.wait_s(SLOW, 0) == 1

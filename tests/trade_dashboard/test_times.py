@@ -28,7 +28,7 @@ def _write(url: str, batch_id: int, traded_ms: int, started_ms: int, written_ms:
         figures.add(connection, deltas, clock=lambda: _at(written_ms))
 
 
-def test_waits_are_weighted_by_trades_and_end_with_the_first_push_that_has_the_batch(database_url: str) -> None:
+def test_waits_are_weighted_by_trades_and_end_at_the_first_push_of_the_batch(database_url: str) -> None:
     _write(database_url, 0, traded_ms=-900, started_ms=-300, written_ms=-100, messages=1_000)
     _write(database_url, 1, traded_ms=0, started_ms=100, written_ms=200, messages=99)
     _write(database_url, 2, traded_ms=150, started_ms=400, written_ms=480, messages=1)
@@ -47,7 +47,7 @@ def test_waits_are_weighted_by_trades_and_end_with_the_first_push_that_has_the_b
     }
 
 
-def test_a_batch_that_never_came_to_the_page_has_no_latency_there(database_url: str) -> None:
+def test_batch_never_pushed_to_the_page_has_no_page_latency(database_url: str) -> None:
     _write(database_url, 1, traded_ms=0, started_ms=100, written_ms=200, messages=1)
     times = times_since(database_url, _AT, [Seen(_at(100), _at(150))])
     assert times.page == Percentiles(None, None)
