@@ -80,12 +80,12 @@ def _run(command: list[str]) -> str:
 
 
 @pytest.mark.long  # `make lint` checks all that is ours
-def test_mypy_finds_the_mistakes_of_users_and_nothing_else() -> None:
+def test_mypy_reports_exactly_the_planted_mistakes() -> None:
     assert mypy() == expected("mypy")
 
 
 @pytest.mark.long
-def test_pyright_finds_the_mistakes_of_users_and_nothing_else() -> None:
+def test_pyright_reports_exactly_the_planted_mistakes() -> None:
     assert pyright() == expected("pyright")
 
 
@@ -117,5 +117,5 @@ def test_every_public_name_is_used_in_the_cases() -> None:
     assert [name for name in names if not re.search(rf"\b{name}\b", written)] == []
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_package_is_marked_as_typed() -> None:
     assert (Path(txmsg.__file__).parent / "py.typed").is_file()
