@@ -52,7 +52,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_CONNECT_S_MAX", 4.0)
 
 
-async def test_a_client_goes_on_to_the_next_address_when_one_refuses(asking: Asking, naming: Naming) -> None:
+async def test_client_tries_the_next_address_when_one_refuses(asking: Asking, naming: Naming) -> None:
     naming("127.0.0.2", "127.0.0.1")
     async with serving() as (address, _, _):
         assert (await asking(f"several:{address.rpartition(':')[2]}", Echo.back)).held == b"x"
@@ -68,7 +68,7 @@ async def test_an_address_that_does_not_answer_leaves_time_for_the_next(asking: 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_when_no_address_answers_the_reason_is_told(asking: Asking, naming: Naming) -> None:
+async def test_error_names_the_reason_when_no_address_answers(asking: Asking, naming: Naming) -> None:
     naming("127.0.0.2", "127.0.0.3")
     with socket.create_server(("127.0.0.2", 0)) as first:
         port = first.getsockname()[1]
@@ -81,7 +81,7 @@ async def test_when_no_address_answers_the_reason_is_told(asking: Asking, naming
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_name_that_is_not_found_in_time_leaves_time_for_the_next_address(
+async def test_slow_name_resolution_leaves_time_for_the_next_address(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find, go_on, asked = socket.getaddrinfo, threading.Event(), []
@@ -120,14 +120,14 @@ async def answers(address: str) -> bool:
         return (await channel.call(Echo.back, ask(), timeout_s=WAIT_S)).held == b"x"
 
 
-async def test_a_server_listens_at_each_address_of_its_name_at_the_same_port(naming: Naming) -> None:
+async def test_server_listens_on_the_same_port_at_each_address_of_its_name(naming: Naming) -> None:
     naming("127.0.0.1", "::1", "127.0.0.1")
     async with listening("several:0") as port:
         assert await answers(f"127.0.0.1:{port}")
         assert await answers(f"[::1]:{port}")
 
 
-async def test_a_server_does_without_an_address_that_the_machine_has_not(naming: Naming) -> None:
+async def test_server_skips_an_address_that_is_not_local(naming: Naming) -> None:
     naming(NOT_LOCAL, "127.0.0.1")
     async with listening("several:0") as port:
         assert await answers(f"127.0.0.1:{port}")
@@ -137,7 +137,7 @@ async def test_a_server_does_without_an_address_that_the_machine_has_not(naming:
             pass
 
 
-async def test_a_server_whose_port_is_another_one_s_at_one_address_is_refused(naming: Naming) -> None:
+async def test_server_is_refused_if_its_port_is_in_use_at_one_address(naming: Naming) -> None:
     naming("127.0.0.1", "127.0.0.2")
     with socket.create_server(("127.0.0.2", 0)) as other:
         port = other.getsockname()[1]
@@ -148,7 +148,7 @@ async def test_a_server_whose_port_is_another_one_s_at_one_address_is_refused(na
             pass  # what it had taken is free again
 
 
-async def test_a_free_port_is_one_that_is_free_at_each_address(naming: Naming, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_free_port_is_free_at_each_address(naming: Naming, monkeypatch: pytest.MonkeyPatch) -> None:
     naming("127.0.0.1", "127.0.0.2")
     taken: list[socket.socket] = []
     bind = socket.socket.bind

@@ -98,7 +98,7 @@ def users() -> Users:
 
 
 @CALLS
-async def test_a_valid_token_is_let_in(users: Users, call: Call, tmp_path: Path) -> None:
+async def test_valid_token_is_accepted(users: Users, call: Call, tmp_path: Path) -> None:
     token = users.add("anna", ADMIN).text
     file = tmp_path / "token"
     file.write_text(f"{token}\n")
@@ -108,7 +108,7 @@ async def test_a_valid_token_is_let_in(users: Users, call: Call, tmp_path: Path)
 
 
 @CALLS
-async def test_a_token_is_taken_from_the_environment(
+async def test_token_is_read_from_the_environment(
     users: Users, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = users.add("anna", ADMIN).text
@@ -124,7 +124,7 @@ async def test_a_token_is_taken_from_the_environment(
 
 
 @CALLS
-async def test_others_are_refused_and_not_told_whether_there_is_such_a_user(users: Users, call: Call) -> None:
+async def test_invalid_credentials_are_refused_without_revealing_users(users: Users, call: Call) -> None:
     right, expired, revoked = users.add("anna", ADMIN), users.add("ben", expires_at=0.0), users.add("carl")
     users.revoke(revoked)
     wrong = right.text[:-1] + ("a" if right.text[-1] != "a" else "b")
@@ -141,7 +141,7 @@ async def test_others_are_refused_and_not_told_whether_there_is_such_a_user(user
     assert len(told) == 1
 
 
-async def test_what_a_stranger_sends_with_its_greeting_is_not_done(users: Users) -> None:
+async def test_call_sent_before_authentication_is_not_executed(users: Users) -> None:
     request = frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + ask().SerializeToString())
     async with serving(guard=users.guard, limits=QUICK) as (address, answers, server):
         reader, writer = await asyncio.open_connection(*address.split(":"))
@@ -205,7 +205,7 @@ async def _takes(channel: Channel) -> bool:
 
 
 @CALLS
-async def test_a_call_needs_a_rule_from_the_moment_on_that_it_is_taken_away(users: Users, call: Call) -> None:
+async def test_call_requires_a_current_rule_and_a_removed_rule_counts_at_once(users: Users, call: Call) -> None:
     token, other = users.add("anna", "ops"), users.add("ben")
     users.rules = [Rule("role:ops", *DESCRIBE_CLUSTER, "*")]
     users.use()
@@ -226,7 +226,7 @@ async def test_a_call_needs_a_rule_from_the_moment_on_that_it_is_taken_away(user
 
 
 @CALLS
-async def test_a_server_that_cannot_ask_for_changes_takes_no_new_connections(users: Users, call: Call) -> None:
+async def test_server_with_outdated_users_refuses_new_connections(users: Users, call: Call) -> None:
     token = users.add("anna", ADMIN)
     async with serving(guard=users.guard) as (address, _, _), Channel(address, token=token.text) as before:
         assert await _takes(before)
@@ -239,7 +239,7 @@ async def test_a_server_that_cannot_ask_for_changes_takes_no_new_connections(use
 
 
 @CALLS
-async def test_a_token_is_not_sent_where_others_could_read_it(
+async def test_token_is_not_sent_over_an_unencrypted_connection(
     users: Users, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = users.add("anna", ADMIN)
@@ -252,7 +252,7 @@ async def test_a_token_is_not_sent_where_others_could_read_it(
 
 
 @CALLS
-async def test_a_client_certificate_stands_for_its_user_and_no_other(users: Users, call: Call, tmp_path: Path) -> None:
+async def test_client_certificate_authenticates_only_its_user(users: Users, call: Call, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     users.add("anna", ADMIN, certificate="anna.example.org")
     server_tls = authority.server(client_ca=authority.file)
@@ -288,14 +288,14 @@ async def test_a_handler_knows_the_principal() -> None:
     assert [(each.name, each.credential) for each in seen] == [("anna", token.id)]
 
 
-def test_something_else_than_a_token_is_refused_and_not_repeated() -> None:
+def test_malformed_token_is_refused_and_not_echoed() -> None:
     with pytest.raises(MisuseError) as caught:
         Channel("localhost:1", token="/var/run/hunter2")
     assert "hunter2" not in str(caught.value)
     assert "pathlib.Path" in str(caught.value)
 
 
-def test_a_server_beyond_this_machine_needs_tls_with_tokens_or_certificates(tmp_path: Path) -> None:
+def test_public_server_requires_tls_with_tokens_or_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.issue("127.0.0.1")
     listen, tls = "0.0.0.0:7700", TlsConfig(cert=certificate, key=key)

@@ -11,7 +11,7 @@ from txmsg.wire.channel import Channel
 from txmsg.wire.v1.txmsg_pb2 import HeldReply, HeldRequest
 
 
-async def test_each_call_knows_its_own_caller_also_after_it_has_waited() -> None:
+async def test_each_call_knows_its_caller_even_after_waiting() -> None:
     class Named(Answers):
         async def wait(self, request: HeldRequest) -> HeldReply:
             await super().wait(request)
@@ -27,7 +27,7 @@ async def test_each_call_knows_its_own_caller_also_after_it_has_waited() -> None
             assert len(told) == 2
 
 
-def test_outside_of_calls_the_caller_is_this_process_unless_it_is_named() -> None:
+def test_caller_outside_calls_is_this_process_unless_it_is_named() -> None:
     assert current_caller() == Caller("", "")
     with calling_as(Caller("ada", "terminal")):
         assert current_caller() == Caller("ada", "terminal")

@@ -81,13 +81,13 @@ async def out_of_time(call: Callable[[], Awaitable[object]]) -> OutcomeUnknown:
 
 
 @pytest.mark.parametrize("size", [0, 5, 200_000, 20_000_000])
-async def test_a_message_of_any_size_goes_there_and_back(asking: Asking, size: int) -> None:
+async def test_message_of_any_size_round_trips(asking: Asking, size: int) -> None:
     content = bytes(size)
     async with serving() as (address, _, _):
         assert (await asking(address, Echo.back, content)).held == content
 
 
-async def test_a_reply_that_is_larger_than_any_is_refused_and_the_next_one_is_not(
+async def test_too_large_reply_is_refused_and_the_next_one_is_not(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (channel_module, blocking_module):
@@ -102,7 +102,7 @@ async def test_a_reply_that_is_larger_than_any_is_refused_and_the_next_one_is_no
             assert len(reply.held) == 900_000
 
 
-async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Path) -> None:
+async def test_server_can_listen_on_a_socket_file(asking: Asking, tmp_path: Path) -> None:
     server = WireServer(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind(f"unix:{tmp_path}/s")
     await server.start()
@@ -110,7 +110,7 @@ async def test_a_server_may_listen_at_a_socket_file(asking: Asking, tmp_path: Pa
     await server.stop(0)
 
 
-async def test_of_several_addresses_the_first_is_called_that_takes_a_connection() -> None:
+async def test_first_address_that_accepts_a_connection_is_called() -> None:
     nobody = f"127.0.0.1:{own_port()}"
     async with serving() as (address, _, _):
         with BlockingChannel(["no-such-host.invalid:1", nobody, address]) as channel:
@@ -121,7 +121,7 @@ async def test_of_several_addresses_the_first_is_called_that_takes_a_connection(
             await asyncio.to_thread(channel.call, Echo.back, ask(b"x"), timeout_s=WAIT_S)
 
 
-async def test_a_refusal_comes_as_the_error_that_it_is(asking: Asking) -> None:
+async def test_refusal_is_raised_as_its_error_class(asking: Asking) -> None:
     async with serving() as (address, _, _):
         with pytest.raises(UnknownTopic, match="no topic of this name") as caught:
             await asking(address, Echo.refuse, b"")
@@ -131,7 +131,7 @@ async def test_a_refusal_comes_as_the_error_that_it_is(asking: Asking) -> None:
         assert (out.value.begin, out.value.end) == (3, 5)
 
 
-async def test_what_a_method_did_not_expect_is_told_without_its_text(
+async def test_unexpected_error_of_a_method_is_reported_without_its_text(
     asking: Asking, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as (address, _, _):
@@ -140,13 +140,13 @@ async def test_what_a_method_did_not_expect_is_told_without_its_text(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_method_that_the_server_does_not_have_is_named(asking: Asking) -> None:
+async def test_unknown_method_is_named(asking: Asking) -> None:
     async with serving() as (address, _, _):
         with pytest.raises(ProtocolError, match="Echo/New is not known here"):
             await asking(address, Method("Echo/New", HeldRequest, HeldReply))
 
 
-async def test_a_request_that_holds_a_nul_does_not_reach_its_method() -> None:
+async def test_request_with_a_nul_does_not_reach_its_method() -> None:
     send = Method("Sending/Send", SendRequest, SendReply)
     server = WireServer(Handlers({type("Sending", (), {"send": send}): _Never()}), Shared(connections_max=5))
     address = await server.bind("127.0.0.1:0")
@@ -162,7 +162,7 @@ class _Never:
         raise AssertionError("a request with a NUL reached the method")
 
 
-async def test_a_request_larger_than_allowed_is_refused_and_the_connection_goes_on() -> None:
+async def test_too_large_request_is_refused_and_the_connection_stays_open() -> None:
     async with serving(size_bytes_max=300_000) as (address, answers, _), Channel(address) as channel:
         with pytest.raises(MessageTooLarge, match="300000 bytes"):
             await channel.call(Echo.back, ask(bytes(2_000_000)), timeout_s=WAIT_S)
@@ -173,7 +173,7 @@ async def test_a_request_larger_than_allowed_is_refused_and_the_connection_goes_
 # ---- without an answer
 
 
-async def test_a_call_to_nobody_was_certainly_not_carried_out(asking: Asking) -> None:
+async def test_call_without_a_server_has_certainly_not_run(asking: Asking) -> None:
     async with serving() as (address, _, _):
         pass
     with pytest.raises(BrokerUnavailable, match=f"broker {address} cannot be reached") as caught:
@@ -181,7 +181,7 @@ async def test_a_call_to_nobody_was_certainly_not_carried_out(asking: Asking) ->
     assert not was_told(caught.value)
 
 
-async def test_a_call_whose_time_is_over_may_have_been_carried_out_and_is_cancelled(asking: Asking) -> None:
+async def test_timed_out_call_has_unknown_outcome_and_is_cancelled(asking: Asking) -> None:
     async with serving() as (address, answers, _):
         while not answers.cancelled:  # on a busy machine its time may be over before the server has begun it
             error = await out_of_time(lambda: asking(address, Echo.wait, timeout_s=0.2))
@@ -190,7 +190,7 @@ async def test_a_call_whose_time_is_over_may_have_been_carried_out_and_is_cancel
         assert answers.ended == 0
 
 
-async def test_a_call_whose_connection_is_lost_may_have_been_carried_out(asking: Asking) -> None:
+async def test_call_on_a_lost_connection_has_unknown_outcome(asking: Asking) -> None:
     async with serving() as (address, answers, server):
         call = asyncio.ensure_future(asking(address, Echo.wait))
         await until_async(lambda: answers.begun)
@@ -200,14 +200,14 @@ async def test_a_call_whose_connection_is_lost_may_have_been_carried_out(asking:
             await call
 
 
-async def test_what_takes_connections_and_never_greets_is_no_server(asking: Asking) -> None:
+async def test_peer_that_never_greets_is_not_a_server(asking: Asking) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(BrokerUnavailable, match="in time"):
             await asking(address, Echo.back, timeout_s=0.2)
 
 
-async def test_another_protocol_behind_the_port_is_said_so(asking: Asking) -> None:
+async def test_other_protocol_at_the_port_is_reported(asking: Asking) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
@@ -221,7 +221,7 @@ async def test_another_protocol_behind_the_port_is_said_so(asking: Asking) -> No
         await gone.wait()
 
 
-async def test_a_stopping_server_finishes_what_it_began_and_begins_nothing_more() -> None:
+async def test_stopping_server_finishes_running_calls_and_refuses_new_ones() -> None:
     async with serving() as (address, answers, server), Channel(address) as channel:
         begun = asyncio.create_task(channel.call(Echo.wait, ask(b"begun"), timeout_s=WAIT_S))
         await until_async(lambda: answers.begun)
@@ -235,7 +235,7 @@ async def test_a_stopping_server_finishes_what_it_began_and_begins_nothing_more(
         await stopping
 
 
-async def test_a_channel_connects_again_when_its_server_is_back() -> None:
+async def test_channel_reconnects_when_its_server_is_back() -> None:
     async with serving() as (address, _, first):
         blocking, channel = BlockingChannel(address), Channel(address)
         await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
@@ -272,7 +272,7 @@ async def test_the_second_server_at_a_port_is_refused() -> None:
 # ---- many messages
 
 
-async def test_replies_come_in_order_and_end() -> None:
+async def test_streamed_replies_arrive_in_order_and_end() -> None:
     async with serving() as (address, _, _):
         with BlockingChannel(address) as channel:
             replies = await asyncio.to_thread(
@@ -281,7 +281,7 @@ async def test_replies_come_in_order_and_end() -> None:
         assert replies == [b"a", b"b", b"c"]
 
 
-async def test_requests_of_one_call_are_many() -> None:
+async def test_call_can_have_many_requests() -> None:
     content = [bytes([letter]) * 300_000 for letter in range(5)]
     async with serving() as (address, _, _):
         with BlockingChannel(address) as channel:
@@ -312,7 +312,7 @@ async def test_a_stream_whose_connection_is_lost_raises() -> None:
             await stream.receive()
 
 
-async def test_a_stream_that_a_stopping_server_did_not_begin_ends() -> None:
+async def test_stream_not_started_by_a_stopping_server_ends() -> None:
     async with serving() as (address, _, server), Channel(address) as channel:
         begun = await channel.stream(Echo.each, ask(b"first"), timeout_s=WAIT_S)
         assert await begun.receive()
@@ -344,7 +344,7 @@ async def test_a_small_reply_does_not_wait_for_a_large_one() -> None:
         assert ended == ["small"] * 10 + ["large"]
 
 
-async def test_threads_share_a_channel() -> None:
+async def test_threads_can_share_a_channel() -> None:
     async with serving() as (address, _, server):
         with BlockingChannel(address) as channel, ThreadPoolExecutor(8) as threads:
 
@@ -357,7 +357,7 @@ async def test_threads_share_a_channel() -> None:
             assert len(server.shared.connections) == 1
 
 
-async def test_a_thread_that_gives_up_leaves_the_others_their_replies() -> None:
+async def test_thread_that_times_out_does_not_lose_replies_of_others() -> None:
     async with serving() as (address, answers, _):
         with BlockingChannel(address) as channel:
 
@@ -373,7 +373,7 @@ async def test_a_thread_that_gives_up_leaves_the_others_their_replies() -> None:
             assert await waiting == b"patient"
 
 
-async def test_closing_a_channel_wakes_the_thread_that_waits() -> None:
+async def test_closing_a_channel_wakes_waiting_threads() -> None:
     async with serving() as (address, answers, _):
         channel = BlockingChannel(address)
         failed: list[TxmsgError] = []
@@ -391,7 +391,7 @@ async def test_closing_a_channel_wakes_the_thread_that_waits() -> None:
         assert len(failed) == 1
 
 
-async def test_more_calls_than_a_connection_may_have_are_refused() -> None:
+async def test_calls_above_the_limit_of_a_connection_are_refused() -> None:
     async with serving(limits=ConnectionLimits(calls=3)) as (address, answers, _), Channel(address) as channel:
         begun = [asyncio.create_task(channel.call(Echo.wait, ask(), timeout_s=WAIT_S)) for _ in range(3)]
         await until_async(lambda: answers.begun == 3)
@@ -401,7 +401,7 @@ async def test_more_calls_than_a_connection_may_have_are_refused() -> None:
         await asyncio.gather(*begun)
 
 
-async def test_a_thread_that_is_interrupted_while_it_reads_leaves_reading_to_others() -> None:
+async def test_interrupted_reading_thread_hands_over_to_another() -> None:
     class Interrupted:
         def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
             raise KeyboardInterrupt
@@ -421,7 +421,7 @@ async def test_a_thread_that_is_interrupted_while_it_reads_leaves_reading_to_oth
             assert (reply.held, channel._line) == (b"next", line)
 
 
-async def test_a_frame_that_an_interrupted_thread_began_ends_the_connection() -> None:
+async def test_partially_written_frame_of_an_interrupted_thread_ends_the_connection() -> None:
     class Interrupted:
         def __init__(self, socket: socket.socket) -> None:
             self.socket = socket
@@ -445,7 +445,7 @@ async def test_a_frame_that_an_interrupted_thread_began_ends_the_connection() ->
             assert (reply.held, answers.begun) == (b"next", 2)
 
 
-async def test_a_line_without_a_sign_of_life_is_left_after_a_timeout() -> None:
+async def test_silent_connection_is_closed_after_a_timeout() -> None:
     async with serving() as (address, _, _):
         with BlockingChannel(address) as channel:
             await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
@@ -455,7 +455,7 @@ async def test_a_line_without_a_sign_of_life_is_left_after_a_timeout() -> None:
             assert channel._line is not line
 
 
-async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
+async def test_refused_large_request_leaves_nothing_behind() -> None:
     limits = ConnectionLimits(arrival_s=0.2, arrival_bytes_per_s=1e12, look_s=0.05)
     async with serving(size_bytes_max=300_000, limits=limits) as (address, _, server), Channel(address) as channel:
         with pytest.raises(MessageTooLarge):
@@ -466,7 +466,7 @@ async def test_a_large_request_that_is_refused_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("module", [blocking_module, channel_module])
-async def test_a_server_that_falls_silent_is_given_up_before_the_time_of_the_call(
+async def test_silent_server_is_given_up_before_the_timeout_of_the_call(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a path that is dead without a reset."""

@@ -16,7 +16,7 @@ WAIT_S = 60.0
 LARGE = bytes(20 * 1024 * 1024)
 
 
-async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parts_of_an_unawaited_reply_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """They come until the server has heard of it; kept, they would end the connection as soon as they are too many."""
     connections: list[WireConnection] = []
     greeted = WireConnection._take_frame
@@ -42,7 +42,7 @@ async def test_parts_of_a_reply_that_nobody_waits_for_are_not_kept(monkeypatch: 
         assert (theirs.partial, theirs._lanes) == ({}, {})
 
 
-async def test_a_method_hears_that_its_reply_did_not_leave_and_only_then() -> None:
+async def test_method_is_notified_only_if_its_reply_was_not_sent() -> None:
     async with serving() as (address, answers, server):
         async with Channel(address) as channel:
             for content in (b"x", LARGE):

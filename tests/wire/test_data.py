@@ -13,7 +13,7 @@ HEADS = [FetchHead(), FetchHead(fetched=[FetchedFrames(at=1, size=2)] * 500)]
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("data", [b"", b"x", bytes(127), bytes(128), bytes(20_000), bytes(3_000_000)])
-def test_a_message_with_data_is_what_protobuf_makes_of_it(head: FetchHead, data: bytes) -> None:
+def test_message_with_data_equals_its_protobuf_encoding(head: FetchHead, data: bytes) -> None:
     pieces = pieces_of(FetchReply(head=head), [data[:7], data[7:]])
     message = b"".join(pieces)
     assert FetchReply.FromString(message) == FetchReply(head=head, data=data)
@@ -23,7 +23,7 @@ def test_a_message_with_data_is_what_protobuf_makes_of_it(head: FetchHead, data:
     assert found.obj is message, "it stands where it came"
 
 
-def test_what_is_cut_off_or_goes_on_is_refused() -> None:
+def test_truncated_or_extended_message_is_refused() -> None:
     message = FetchReply(head=HEADS[1], data=b"data").SerializeToString()
     end = message.index(b"data") - 2
     for size in range(1, len(message)):
@@ -35,7 +35,7 @@ def test_what_is_cut_off_or_goes_on_is_refused() -> None:
             split(wrong)
 
 
-def test_nothing_is_a_message_without_data() -> None:
+def test_empty_bytes_are_a_message_without_data() -> None:
     head, data = split(b"")
     assert not head
     assert not data

@@ -31,7 +31,7 @@ def test_the_bytes_of_a_connection_are_as_documented() -> None:
     )
 
 
-def test_frames_are_read_however_they_are_cut() -> None:
+def test_frames_are_read_for_any_split_of_the_stream() -> None:
     frames = [
         WireFrame(WireFrameKind.PING, 0, 0, b""),
         WireFrame(WireFrameKind.CALL, LAST, 1, b"abc"),
@@ -45,19 +45,19 @@ def test_frames_are_read_however_they_are_cut() -> None:
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"txmsg\x00\x02\n", b"PRI * HTTP/2.0"])
-def test_another_protocol_is_known_by_its_first_bytes(data: bytes) -> None:
+def test_other_protocol_is_recognised_by_its_first_bytes(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="not as txmsg's protocol does"):
         FrameReader().feed(data)
 
 
-def test_a_frame_larger_than_a_part_is_refused_before_it_has_come() -> None:
+def test_frame_larger_than_a_part_is_refused_before_it_is_complete() -> None:
     reader = FrameReader()
     reader.feed(PREFACE + frame_of(WireFrameKind.HELLO))
     with pytest.raises(ProtocolError, match="131073 bytes"):
         reader.feed((PART_SIZE_BYTES + 1).to_bytes(4) + b"\x02\x00\x00\x00\x00\x01")
 
 
-def test_of_a_stranger_no_more_is_kept_than_a_greeting() -> None:
+def test_no_more_than_a_greeting_is_buffered_before_authentication() -> None:
     reader = FrameReader()
     reader.feed(PREFACE)
     with pytest.raises(ProtocolError, match="a frame of 4097 bytes: at most 4096"):
@@ -75,7 +75,7 @@ def test_a_message_of_any_size_is_sent_in_parts(size: int) -> None:
     assert all(len(frame.payload) <= PART_SIZE_BYTES for frame in frames)
 
 
-def test_a_call_names_its_method_and_its_time() -> None:
+def test_call_head_has_method_and_timeout() -> None:
     head = call_head(b"Notify/Send", 5_000_000_000)
     assert read_call_head(head + b"request") == ("Notify/Send", 0xFFFFFFFF, len(head))
 
@@ -83,6 +83,6 @@ def test_a_call_names_its_method_and_its_time() -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"\x05\x00\x00\x00", b"\x05\x00\x00\x00\x00abcd", b"\x02\x00\x00\x00\x00\xff\xff"]
 )
-def test_a_call_that_names_no_method_is_refused(payload: bytes) -> None:
+def test_call_without_a_method_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_call_head(payload)

@@ -40,7 +40,7 @@ run(main())
 """
 
 
-def test_a_server_that_is_out_of_files_says_so_and_goes_on_when_it_is_not() -> None:
+def test_server_out_of_file_descriptors_logs_it_and_recovers() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=subprocess.PIPE,

@@ -85,7 +85,7 @@ def back(call: int, content: bytes, *, flags: int = LAST) -> bytes:
         greeting()[:8] + frame_of(WireFrameKind.HELLO, 0, 0, b"\x0a\x01\x63"),  # version 99
     ],
 )
-async def test_what_says_nothing_or_nonsense_is_cut_off_and_a_neighbour_is_served(said: bytes) -> None:
+async def test_silent_or_invalid_client_is_disconnected_and_others_are_served(said: bytes) -> None:
     async with serving(limits=QUICK) as (address, answers, server), Channel(address) as neighbour:
         reader, writer = await connect(address, said)
         assert (await neighbour.call(Echo.back, ask(), timeout_s=WAIT_S)).held == b"x"
@@ -95,7 +95,7 @@ async def test_what_says_nothing_or_nonsense_is_cut_off_and_a_neighbour_is_serve
         assert answers.begun == 1
 
 
-async def test_a_silent_peer_that_answers_pings_stays_and_one_that_does_not_is_cut_off() -> None:
+async def test_silent_peer_is_kept_only_if_it_answers_pings() -> None:
     async with serving(limits=QUICK) as (address, _, server):
         dead, writer = await connect(address, greeting())
         async with Channel(address) as alive:
@@ -109,7 +109,7 @@ async def test_a_silent_peer_that_answers_pings_stays_and_one_that_does_not_is_c
         writer.close()
 
 
-async def test_a_pong_in_the_same_tick_of_the_clock_as_its_ping_counts() -> None:
+async def test_pong_in_the_same_clock_tick_as_its_ping_counts() -> None:
     silence_s = DEFAULT_LIMITS.silence_s
     async with serving() as (address, _, server), Channel(address) as alive:
         await alive.call(Echo.back, ask(), timeout_s=WAIT_S)
@@ -131,7 +131,7 @@ async def test_a_blocking_peer_is_not_pinged() -> None:
         silent.close()
 
 
-async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
+async def test_peer_that_does_not_read_is_disconnected() -> None:
     async with serving(limits=QUICK) as (address, _, server):
         _, writer = await connect(address, greeting(blocking=True))
         content = bytes(100_000)
@@ -141,7 +141,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off() -> None:
         writer.close()
 
 
-async def test_a_server_stops_in_order_though_a_large_reply_was_not_read() -> None:
+async def test_server_stops_cleanly_with_an_unread_large_reply() -> None:
     failures: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     async with serving() as (address, _, server):
@@ -165,7 +165,7 @@ async def test_a_server_stops_in_order_though_a_large_reply_was_not_read() -> No
     assert failures == []
 
 
-async def test_what_is_not_read_holds_back_what_is_sent() -> None:
+async def test_unread_replies_apply_back_pressure() -> None:
     """Replies that are not taken do not pile up: the requests behind them wait in the peer."""
     async with serving() as (address, answers, _):
         reader, writer = await connect(address, greeting(blocking=True))
@@ -183,7 +183,7 @@ async def test_what_is_not_read_holds_back_what_is_sent() -> None:
         writer.close()
 
 
-async def test_requests_under_way_are_bounded_by_their_bytes() -> None:
+async def test_pending_requests_are_bounded_in_bytes() -> None:
     async with serving(limits=ConnectionLimits(held_bytes=1_000_000)) as (address, answers, _):
         async with Channel(address) as channel:
             calls = [
@@ -195,7 +195,7 @@ async def test_requests_under_way_are_bounded_by_their_bytes() -> None:
         assert answers.ended == 100
 
 
-async def test_one_connection_too_many_is_told_so() -> None:
+async def test_connection_above_the_limit_gets_an_error() -> None:
     async with serving(connections_max=2) as (address, _, server):
         async with Channel(address) as one, Channel(address) as two:
             await one.call(Echo.back, ask(), timeout_s=WAIT_S)
@@ -208,7 +208,7 @@ async def test_one_connection_too_many_is_told_so() -> None:
             await four.call(Echo.back, ask(), timeout_s=WAIT_S)
 
 
-async def test_an_expired_call_is_ended_though_its_caller_does_not_cancel_it() -> None:
+async def test_expired_call_ends_even_if_its_caller_does_not_cancel_it() -> None:
     async with serving(limits=QUICK) as (address, answers, _):
         request = HeldRequest(transaction_ids=b"x").SerializeToString()
         head = call_head(b"Echo/Wait", 100)
@@ -219,7 +219,7 @@ async def test_an_expired_call_is_ended_though_its_caller_does_not_cancel_it() -
         writer.close()
 
 
-async def test_a_cancelled_call_whose_parts_had_not_all_come_leaves_nothing() -> None:
+async def test_cancelled_incomplete_call_leaves_nothing_behind() -> None:
     async with serving() as (address, answers, _):
         first = back(1, bytes(100_000), flags=MORE)
         cancel = frame_of(WireFrameKind.CANCEL, 0, 1)
@@ -229,7 +229,7 @@ async def test_a_cancelled_call_whose_parts_had_not_all_come_leaves_nothing() ->
         writer.close()
 
 
-async def test_a_request_that_cannot_be_read_is_refused_and_the_connection_goes_on() -> None:
+async def test_unreadable_request_is_refused_and_the_connection_stays_open() -> None:
     async with serving() as (address, answers, _):
         wrong = frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Back", 0) + b"\xff")
         reader, writer = await connect(address, greeting(blocking=True) + wrong + back(2, b"x"))
@@ -243,7 +243,7 @@ async def test_a_request_that_cannot_be_read_is_refused_and_the_connection_goes_
         writer.close()
 
 
-async def test_a_connection_that_begins_a_call_twice_is_closed() -> None:
+async def test_connection_that_reuses_a_call_number_is_closed() -> None:
     async with serving() as (address, _, server):
         wait = frame_of(WireFrameKind.CALL, LAST, 1, call_head(b"Echo/Wait", 0))
         reader, writer = await connect(address, greeting(blocking=True) + wait + wait)
@@ -252,7 +252,7 @@ async def test_a_connection_that_begins_a_call_twice_is_closed() -> None:
         writer.close()
 
 
-async def test_the_reason_to_go_away_is_an_error_with_its_code() -> None:
+async def test_goaway_reason_is_an_error_with_its_code() -> None:
     async with serving(connections_max=0) as (address, _, _):
         reader, writer = await connect(address, greeting())
         frames = FrameReader().feed(await read_to_the_end(reader))
@@ -261,7 +261,7 @@ async def test_the_reason_to_go_away_is_an_error_with_its_code() -> None:
         writer.close()
 
 
-async def test_the_last_call_that_was_begun_is_the_one_with_the_greatest_number() -> None:
+async def test_goaway_names_the_greatest_started_call_number() -> None:
     """A small call passes a large one, so calls begin in another order than that of their numbers."""
     async with serving() as (address, answers, server):
         waits = [frame_of(WireFrameKind.CALL, LAST, call, call_head(b"Echo/Wait", 0)) for call in (3, 2)]
@@ -290,7 +290,7 @@ def guarding(monkeypatch: pytest.MonkeyPatch, **roles: tuple[str, ...]) -> tuple
     return guard, tokens
 
 
-async def test_strangers_fill_no_server_and_their_flood_is_logged(
+async def test_unauthenticated_connections_cannot_fill_a_server_and_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All from one address, silent or with half a greeting: a user of that address is served all the while."""
@@ -314,7 +314,7 @@ async def test_strangers_fill_no_server_and_their_flood_is_logged(
     assert sum("has no room for all connections" in record.getMessage() for record in caplog.records) == 1
 
 
-async def test_all_clients_that_reconnect_at_once_are_served() -> None:
+async def test_all_clients_reconnecting_at_once_are_served() -> None:
     """As after a restart: all are accepted in one turn of the loop, before any greeting is read."""
     count = 300
     async with serving(connections_max=count) as (address, _, server):
@@ -329,7 +329,7 @@ async def test_all_clients_that_reconnect_at_once_are_served() -> None:
             client.close()
 
 
-async def test_a_full_server_takes_administrators_still(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_server_still_accepts_administrators(monkeypatch: pytest.MonkeyPatch) -> None:
     guard, tokens = guarding(monkeypatch, app=(), other=(), ops=("admin",))
     async with serving(connections_max=4, guard=guard) as (address, _, _), AsyncExitStack() as stack:
 

@@ -33,14 +33,14 @@ class Bench:
         return place
 
 
-def test_an_address_that_is_alone_has_all_places_and_loses_its_oldest_stranger() -> None:
+def test_single_address_can_use_all_places_and_loses_its_oldest_unauthenticated_connection() -> None:
     bench = Bench(ConnectionTableBounds(connections=3, strangers=3))
     for name in "abcd":
         bench.entered(name)
     assert bench.closed == {"a": "others needed its place"}
 
 
-def test_an_address_with_many_strangers_loses_them_to_others_up_to_its_share() -> None:
+def test_address_with_many_unauthenticated_connections_loses_them_down_to_its_share() -> None:
     bench = Bench(ConnectionTableBounds(connections=4, strangers=4))
     for name in "abcd":
         bench.entered(name, "10.6.6.6")
@@ -55,7 +55,7 @@ def test_an_address_with_many_strangers_loses_them_to_others_up_to_its_share() -
     assert "other" in bench.closed
 
 
-def test_of_addresses_with_as_many_strangers_the_oldest_loses() -> None:
+def test_oldest_unauthenticated_connection_is_closed_among_equal_addresses() -> None:
     bench = Bench(ConnectionTableBounds(connections=100, strangers=3))
     for number in range(5):
         bench.now = number
@@ -64,7 +64,7 @@ def test_of_addresses_with_as_many_strangers_the_oldest_loses() -> None:
 
 
 @pytest.mark.parametrize("addresses", [1, 7, 2048])
-def test_all_clients_that_reconnect_at_once_keep_their_places(addresses: int) -> None:
+def test_all_clients_reconnecting_at_once_keep_their_places(addresses: int) -> None:
     bench = Bench(ConnectionTableBounds(connections=4000, of_user=4000))
     places = []
     for batch in range(4):  # each is accepted before the greetings of the one before it are read
@@ -76,7 +76,7 @@ def test_all_clients_that_reconnect_at_once_keep_their_places(addresses: int) ->
     assert bench.table.known == 2048
 
 
-def test_strangers_that_had_time_to_greet_are_bounded_before_the_table_is_full() -> None:
+def test_late_unauthenticated_connections_are_bounded_before_the_table_is_full() -> None:
     bench = Bench(ConnectionTableBounds(connections=100, strangers=3, young_s=1.0))
     for name in "abcd":
         bench.entered(name)
@@ -111,7 +111,7 @@ class Moment(float):
     __hash__ = float.__hash__
 
 
-def test_a_newcomer_costs_no_look_at_every_address() -> None:
+def test_new_connection_does_not_scan_every_address() -> None:
     now = 0.0
     table = ConnectionTable(
         "a server", ConnectionTableBounds(connections=4000, strangers=1000), clock=lambda: Moment(now)
@@ -127,7 +127,7 @@ def test_a_newcomer_costs_no_look_at_every_address() -> None:
     assert Moment.looks < 1000 * 100
 
 
-def test_strangers_that_come_and_go_leave_nothing_behind() -> None:
+def test_short_unauthenticated_connections_leave_nothing_behind() -> None:
     bench = Bench(ConnectionTableBounds(connections=100, strangers=100))
     for number in range(10_000):
         bench.table.leave(bench.entered(str(number), f"10.0.{number % 200}.1"))
@@ -138,7 +138,7 @@ def test_strangers_that_come_and_go_leave_nothing_behind() -> None:
     assert len(bench.table._ranks) < 100
 
 
-def test_strangers_never_take_the_place_of_those_who_are_known() -> None:
+def test_unauthenticated_connections_never_displace_authenticated_ones() -> None:
     bench = Bench(ConnectionTableBounds(connections=4, strangers=2, of_user=4))
     for name in "abc":
         bench.table.know(bench.entered(name), "app")
@@ -161,7 +161,7 @@ def test_a_full_table_has_a_reserve_for_administrators() -> None:
     assert bench.enter("d") is None
 
 
-def test_one_user_does_not_have_the_whole_table() -> None:
+def test_one_user_cannot_fill_the_table() -> None:
     bench = Bench(ConnectionTableBounds(connections=8))
     assert bench.table.bounds.of_user_max == 6
     places = [bench.entered(str(number)) for number in range(6)]
@@ -175,7 +175,7 @@ def test_one_user_does_not_have_the_whole_table() -> None:
     bench.table.know(place, "greedy")
 
 
-def test_a_probe_is_heard_among_idle_connections_of_its_own_address() -> None:
+def test_probe_is_served_among_idle_connections_of_its_address() -> None:
     bench = Bench(ConnectionTableBounds(connections=16, strangers=16))
     for number in range(16):
         bench.entered(str(number), "127.0.0.1")
@@ -187,7 +187,7 @@ def test_a_probe_is_heard_among_idle_connections_of_its_own_address() -> None:
     assert not any(name.startswith("probe") for name in bench.closed)
 
 
-def test_who_is_answered_is_a_stranger_again_and_loses_its_place_before_who_is_being_answered() -> None:
+def test_connection_with_a_finished_answer_is_displaced_before_one_being_answered() -> None:
     bench = Bench(ConnectionTableBounds(connections=2, strangers=2))
     first, second = bench.entered("first"), bench.entered("second")
     bench.table.know(first)
@@ -198,7 +198,7 @@ def test_who_is_answered_is_a_stranger_again_and_loses_its_place_before_who_is_b
     assert bench.closed == {"second": "others needed its place"}
 
 
-def test_strangers_have_a_time_for_the_first_byte_and_for_the_greeting() -> None:
+def test_first_byte_and_greeting_have_timeouts() -> None:
     bench = Bench(ConnectionTableBounds(connections=9, first_byte_s=2.0, greeting_s=5.0))
     bench.entered("silent")
     slow, known = bench.entered("slow"), bench.entered("known")

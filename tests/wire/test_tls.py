@@ -77,13 +77,13 @@ def with_certificate(authority: Authority, of: Authority) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("size", [0, 5, 200_000, 20_000_000])
-async def test_a_message_of_any_size_goes_there_and_back(authority: Authority, call: Call, size: int) -> None:
+async def test_message_of_any_size_round_trips(authority: Authority, call: Call, size: int) -> None:
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
     async with encrypted(authority, ConnectionLimits()) as (address, _, _):
         assert await call(address, authority.file, content) == content
 
 
-async def test_nothing_goes_over_the_network_in_clear(authority: Authority, call: Call) -> None:
+async def test_no_plain_text_goes_over_the_network(authority: Authority, call: Call) -> None:
     seen = bytearray()
     async with encrypted(authority) as (address, _, _):
         host, port = address.split(":")
@@ -106,7 +106,7 @@ async def test_nothing_goes_over_the_network_in_clear(authority: Authority, call
         assert clear not in seen
 
 
-async def test_streams_and_errors_are_as_without(authority: Authority) -> None:
+async def test_streams_and_errors_work_over_tls(authority: Authority) -> None:
     async with encrypted(authority) as (address, answers, _):
         async with Channel(address, tls=client_context(authority.file)) as channel:
             stream = await channel.stream(Echo.each, ask(b"0"), timeout_s=WAIT_S)
@@ -122,7 +122,7 @@ async def test_streams_and_errors_are_as_without(authority: Authority) -> None:
             assert answers.begun == 0
 
 
-async def test_threads_share_a_channel(authority: Authority) -> None:
+async def test_threads_can_share_a_channel(authority: Authority) -> None:
     async with encrypted(authority, ConnectionLimits()) as (address, _, server):
         with BlockingChannel(address, tls=client_context(authority.file)) as channel, ThreadPoolExecutor(8) as threads:
 
@@ -135,7 +135,7 @@ async def test_threads_share_a_channel(authority: Authority) -> None:
             assert len(server.shared.connections) == 1
 
 
-async def test_a_server_that_another_authority_vouches_for_is_refused(
+async def test_server_certificate_of_another_authority_is_refused(
     authority: Authority, stranger: Authority, call: Call
 ) -> None:
     async with encrypted(stranger) as (address, answers, _):
@@ -144,7 +144,7 @@ async def test_a_server_that_another_authority_vouches_for_is_refused(
         assert answers.begun == 0
 
 
-async def test_a_server_of_another_name_is_refused(authority: Authority, call: Call, tmp_path: Path) -> None:
+async def test_server_certificate_for_another_name_is_refused(authority: Authority, call: Call, tmp_path: Path) -> None:
     tls = Authority(tmp_path / "other")
     async with serving(tls=tls.server("other.example.org")) as (address, answers, _):
         with pytest.raises(BrokerUnavailable, match=r"refused: .*127\.0\.0\.1"):
@@ -152,7 +152,7 @@ async def test_a_server_of_another_name_is_refused(authority: Authority, call: C
         assert answers.begun == 0
 
 
-async def test_a_client_without_tls_is_told_that_the_server_wants_it(authority: Authority, call: Call) -> None:
+async def test_client_without_tls_gets_an_error_that_the_server_requires_it(authority: Authority, call: Call) -> None:
     async with encrypted(authority) as (address, answers, server):
         with pytest.raises(BrokerUnavailable, match="it speaks TLS only: set TXMSG_TLS_CA"):
             await call(address, False, b"x")
@@ -160,14 +160,14 @@ async def test_a_client_without_tls_is_told_that_the_server_wants_it(authority: 
         assert answers.begun == 0
 
 
-async def test_a_client_with_tls_is_told_that_the_server_has_none(authority: Authority, call: Call) -> None:
+async def test_client_with_tls_gets_an_error_that_the_server_has_none(authority: Authority, call: Call) -> None:
     async with serving() as (address, answers, _):
         with pytest.raises(BrokerUnavailable, match=r"it does not speak TLS"):
             await call(address, authority.file, b"x")
         assert answers.begun == 0
 
 
-async def test_clients_need_a_certificate_of_the_authority_that_the_server_names(
+async def test_client_certificate_of_the_configured_authority_is_required(
     authority: Authority, stranger: Authority, call: Call
 ) -> None:
     async with serving(tls=authority.server(client_ca=authority.file)) as (address, answers, _):
@@ -181,7 +181,7 @@ async def test_clients_need_a_certificate_of_the_authority_that_the_server_names
 @pytest.mark.parametrize(
     "said", [b"", b"\x16\x03\x01", b"\x16\x03\x01\xff\xff" + b"x" * 500, b"GET / HTTP/1.1\r\n\r\n"]
 )
-async def test_who_does_not_finish_the_handshake_is_cut_off(authority: Authority, said: bytes) -> None:
+async def test_unfinished_handshake_is_disconnected(authority: Authority, said: bytes) -> None:
     async with encrypted(authority) as (address, _, server):
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -193,7 +193,7 @@ async def test_who_does_not_finish_the_handshake_is_cut_off(authority: Authority
         await until_async(lambda: not server.shared.connections)
 
 
-async def test_a_new_certificate_is_used_without_a_restart_and_connections_go_on(
+async def test_new_certificate_is_used_without_a_restart_and_connections_stay_open(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     issuing = Authority(tmp_path / "issuing")
@@ -214,7 +214,7 @@ async def test_a_new_certificate_is_used_without_a_restart_and_connections_go_on
             assert (await channel.call(Echo.back, ask(b"old"), timeout_s=WAIT_S)).held == b"old"
 
 
-def test_files_that_cannot_be_used_are_named(authority: Authority, stranger: Authority, tmp_path: Path) -> None:
+def test_unusable_certificate_files_are_named(authority: Authority, stranger: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("127.0.0.1", "sound")
     _, other_key = stranger.issue("127.0.0.1", "other")
     missing = tmp_path / "missing.pem"
@@ -230,7 +230,7 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, stranger: Aut
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_a_certificate_whose_end_cannot_be_read_is_refused_and_the_one_before_stays(
+def test_certificate_with_unreadable_expiry_does_not_replace_the_current_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_away: bool
 ) -> None:
     certificate, key = Authority(tmp_path / "issuing").issue("127.0.0.1")
@@ -256,7 +256,7 @@ def test_a_certificate_whose_end_cannot_be_read_is_refused_and_the_one_before_st
     [(-60, None, "it has expired at"), (7200, 3600, "it is valid from .* on; it is used then")],
     ids=["expired", "not valid yet"],
 )
-def test_a_certificate_that_is_not_valid_now_does_not_replace_one_that_is(  # noqa: PLR0917
+def test_invalid_certificate_does_not_replace_a_valid_one(  # noqa: PLR0917
     authority: Authority,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -300,7 +300,7 @@ def test_ciphers_without_authentication_are_not_offered(authority: Authority) ->
         assert "ECDHE-RSA-AES128-GCM-SHA256" in ciphers
 
 
-async def test_a_client_that_speaks_only_cbc_is_refused(authority: Authority) -> None:
+async def test_client_with_only_cbc_ciphers_is_refused(authority: Authority) -> None:
     async with serving(tls=authority.server()) as (address, _, _):
         context = ssl.create_default_context(cafile=authority.file)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -310,7 +310,7 @@ async def test_a_client_that_speaks_only_cbc_is_refused(authority: Authority) ->
                 await channel.call(Echo.back, ask(), timeout_s=WAIT_S)
 
 
-def test_a_certificate_that_expires_soon_is_warned_of_once_a_day(
+def test_soon_expiring_certificate_is_logged_once_a_day(
     authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     fine = authority.server()

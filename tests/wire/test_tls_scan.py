@@ -61,7 +61,7 @@ async def encrypted(authority: Authority) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
-async def test_versions_of_today_are_spoken(authority: Authority, version: str) -> None:
+async def test_current_tls_versions_are_supported(authority: Authority, version: str) -> None:
     async with encrypted(authority) as address:
         found = await scan(address, authority, version)
         assert "Verify return code: 0 (ok)" in found
@@ -90,7 +90,7 @@ async def test_renegotiation_is_refused(authority: Authority) -> None:
         assert "no renegotiation" in found, found
 
 
-async def test_no_tickets_are_given(authority: Authority) -> None:
+async def test_session_tickets_are_not_issued(authority: Authority) -> None:
     async with encrypted(authority) as address:
         found = await scan(address, authority, "-tls1_3", "-reconnect")
         assert "New, TLSv1.3" in found
@@ -98,7 +98,7 @@ async def test_no_tickets_are_given(authority: Authority) -> None:
         assert "New Session Ticket" not in found
 
 
-async def test_plain_text_at_a_port_with_tls_gets_an_alert_and_nothing_else(authority: Authority) -> None:
+async def test_plain_text_at_a_tls_port_gets_only_an_alert(authority: Authority) -> None:
     async with encrypted(authority) as address:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

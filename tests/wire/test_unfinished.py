@@ -26,7 +26,7 @@ from txmsg.wire.shared import ConnectionLimits
 WAIT_S = 60.0
 
 
-async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() -> None:
+async def test_connection_with_over_a_thousand_unfinished_messages_is_closed() -> None:
     """Each costs memory besides its bytes, and time to look at."""
     async with serving() as (address, _, server), Channel(address) as neighbour:
         assert (await neighbour.call(Echo.back, ask(b"before"), timeout_s=WAIT_S)).held == b"before"
@@ -44,7 +44,7 @@ async def test_who_begins_over_a_thousand_messages_and_ends_none_is_cut_off() ->
         assert (await neighbour.call(Echo.back, ask(b"behind"), timeout_s=WAIT_S)).held == b"behind"
 
 
-async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
+async def test_slowest_large_request_is_ended_to_free_memory_for_others() -> None:
     """It gets an error, and its connection stays usable."""
     head, content = call_head(b"Echo/Back", 0), ask(bytes(900_000)).SerializeToString()
     first, *others = parts_of(WireFrameKind.CALL, LAST, 1, head, content)
@@ -72,7 +72,7 @@ async def test_the_slowest_of_large_requests_gives_its_room_to_others() -> None:
         writer.close()
 
 
-async def test_a_call_of_which_a_message_is_refused_ends() -> None:
+async def test_call_with_a_refused_message_ends() -> None:
     """Else its method would wait for ever for what does not come."""
     part = bytes(PART_SIZE_BYTES)
     begin = [frame_of(WireFrameKind.CALL, 0, call, call_head(b"Echo/Joined", 0)) for call in (1, 2)]
@@ -93,7 +93,7 @@ async def test_a_call_of_which_a_message_is_refused_ends() -> None:
         writer.close()
 
 
-async def test_a_request_alone_may_be_larger_than_the_room_for_those_of_many() -> None:
+async def test_single_request_can_exceed_the_memory_shared_by_many() -> None:
     async with (
         serving(limits=ConnectionLimits(arriving_bytes=1_000)) as (address, _, server),
         Channel(address) as channel,

@@ -43,14 +43,14 @@ def behind_skippable(frame: bytes) -> bytes:
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("raw", [b"x" * 300, RAW, bytes(3 * MIB)], ids=["short", "lines", "zeros"])
-def test_what_was_compressed_comes_back(codec: Codec, raw: bytes) -> None:
+def test_compressed_data_round_trips(codec: Codec, raw: bytes) -> None:
     stored = packed(raw, codec)
     assert unpacked_of_stranger(stored, len(raw), codec) == raw
     assert unpacked(memoryview(stored), len(raw), codec).to_pybytes() == raw
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 65_791, 65_792, 5 * MIB])
-def test_the_header_of_a_frame_says_its_size(size: int) -> None:
+def test_frame_header_states_the_unpacked_size(size: int) -> None:
     assert content_size(packed(bytes(size), "zstd")[:18]) == size
 
 
@@ -87,7 +87,7 @@ def test_hostile_frames_are_refused(stored: bytes, size_bytes: int, codec: Codec
 
 
 @pytest.mark.parametrize("unpack", [unpacked, unpacked_of_stranger])
-def test_nothing_is_unpacked_of_a_frame_that_contradicts_its_declared_size(unpack: Callable[..., object]) -> None:
+def test_frame_that_contradicts_its_declared_size_is_not_unpacked(unpack: Callable[..., object]) -> None:
     stored = packed(bytes(64 * MIB), "zstd")
     before_bytes = pa.total_allocated_bytes()
     tracemalloc.start()
@@ -101,14 +101,14 @@ def test_nothing_is_unpacked_of_a_frame_that_contradicts_its_declared_size(unpac
     assert pa.total_allocated_bytes() == before_bytes
 
 
-def test_a_reader_takes_frames_without_their_size_as_large_as_the_log_says() -> None:
+def test_frame_without_a_declared_size_is_limited_by_the_size_in_the_log() -> None:
     assert unpacked(streamed(RAW), 2 * len(RAW), "zstd").to_pybytes() == 2 * RAW
     with pytest.raises(Unpackable):
         unpacked(streamed(RAW), len(RAW), "zstd")
 
 
 @pytest.mark.parametrize("members", [1, 2, 64])
-def test_gzip_ends_a_byte_beyond_what_is_allowed(members: int) -> None:
+def test_gzip_unpacking_stops_one_byte_above_the_limit(members: int) -> None:
     stored = gzip.compress(bytes(4 * MIB)) * members
     assert len(unzipped(stored, MIB)) == MIB + 1
     assert len(unzipped(gzip.compress(b"a") * members, members)) == members
@@ -119,6 +119,6 @@ def test_gzip_ends_a_byte_beyond_what_is_allowed(members: int) -> None:
     [b"", b"x", gzip.compress(RAW)[:-1], gzip.compress(b"") * 65, gzip.compress(RAW) + b"x"],
     ids=["nothing", "another format", "cut", "too many members", "more behind it"],  # gzip holds the time
 )
-def test_what_is_not_whole_gzip_is_refused(stored: bytes) -> None:
+def test_incomplete_gzip_is_refused(stored: bytes) -> None:
     with pytest.raises(Unpackable):
         unzipped(stored, MIB)

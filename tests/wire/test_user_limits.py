@@ -55,7 +55,7 @@ async def test_connections_above_the_limit_are_refused_and_those_of_others_are_n
             await again.call(Echo.back, ask(), timeout_s=WAIT_S)
 
 
-async def test_bytes_under_way_above_the_limit_are_refused_but_one_request_never(users: Users) -> None:
+async def test_pending_bytes_above_the_limit_are_refused_except_for_a_single_request(users: Users) -> None:
     anna, bert = users.add("anna", ADMIN).text, users.add("bert", ADMIN).text
     limit(users, "anna", in_flight_bytes=1000)
     async with serving(guard=users.guard) as (address, answers, _):
@@ -71,7 +71,7 @@ async def test_bytes_under_way_above_the_limit_are_refused_but_one_request_never
             await two.call(Echo.back, ask(bytes(5000)), timeout_s=WAIT_S)
 
 
-async def test_a_user_at_its_rate_waits_and_one_far_above_it_is_refused_while_others_go_on(users: Users) -> None:
+async def test_user_at_its_rate_waits_and_one_far_above_it_is_refused(users: Users) -> None:
     anna, bert = users.add("anna", ADMIN).text, users.add("bert", ADMIN).text
     limit(users, "anna", requests_per_s=2)
     async with serving(guard=users.guard) as (address, answers, _):
@@ -89,7 +89,7 @@ async def test_a_user_at_its_rate_waits_and_one_far_above_it_is_refused_while_ot
                 call.cancel()
 
 
-async def test_a_call_that_waits_for_its_rate_is_refused_if_its_rule_is_taken_away(users: Users) -> None:
+async def test_call_waiting_for_its_rate_is_refused_if_its_rule_is_removed(users: Users) -> None:
     anna = users.add("anna").text
     users.rules = [Rule("anna", *DESCRIBE_CLUSTER, "*")]
     limit(users, "anna", requests_per_s=4)
@@ -104,7 +104,7 @@ async def test_a_call_that_waits_for_its_rate_is_refused_if_its_rule_is_taken_aw
         assert sum(isinstance(result, PermissionDenied) for result in results) == len(calls) - begun
 
 
-async def test_messages_are_paced_by_their_number() -> None:
+async def test_message_rate_counts_messages_and_not_requests() -> None:
     now = 0.0
     usage = Usage("anna", UserLimits(messages_per_s=10), lambda: now)
     await usage.messages(1000)
@@ -114,7 +114,7 @@ async def test_messages_are_paced_by_their_number() -> None:
     await usage.messages(1)
 
 
-def test_a_user_that_connects_anew_does_not_begin_with_a_full_rate_and_a_deleted_one_is_forgotten() -> None:
+def test_reconnecting_user_keeps_its_used_rate_and_a_deleted_user_is_forgotten() -> None:
     usages = Usages(lambda _: UserLimits(requests_per_s=1))
     usage = usages.enter("anna")
     usage.connections -= 1
@@ -125,7 +125,7 @@ def test_a_user_that_connects_anew_does_not_begin_with_a_full_rate_and_a_deleted
     assert usages.enter("anna") is not usage
 
 
-def test_own_limits_go_before_those_of_all() -> None:
+def test_limits_of_a_user_override_the_defaults() -> None:
     limits = UserLimits(connections=5, requests_per_s=7)
     assert limits.with_own({"connections": 0}) == UserLimits(requests_per_s=7)
     assert limits.with_own({"connections": 1, "of_a_newer_release": 2}) == UserLimits(connections=1, requests_per_s=7)
@@ -135,7 +135,9 @@ def test_own_limits_go_before_those_of_all() -> None:
 # ---- guessing
 
 
-async def test_who_guesses_is_answered_later_and_others_are_not(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_logins_are_answered_later_and_others_are_not(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(failures_module, "FREE", 0)
     good = users.add("anna", ADMIN).text
     async with serving(guard=users.guard) as (address, _, server):
@@ -150,7 +152,7 @@ async def test_who_guesses_is_answered_later_and_others_are_not(users: Users, mo
         assert server.shared.refusing == 0
 
 
-async def test_of_many_who_guess_most_are_cut_off(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_most_of_many_failing_logins_are_disconnected(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures_module, "FREE", 0)
     monkeypatch.setattr("txmsg.wire.server_connection._REFUSING_MAX", 0)
     async with serving(guard=users.guard) as (address, _, server):
@@ -161,7 +163,7 @@ async def test_of_many_who_guess_most_are_cut_off(users: Users, monkeypatch: pyt
         assert server.shared.refusing == 0
 
 
-def test_failures_cost_more_each_time_are_forgotten_and_bounded() -> None:
+def test_failure_delays_grow_expire_and_are_bounded() -> None:
     failures = Failures(keys_max=100)
     delays = [failures.delay_s(0.0, "10.0.0.1") for _ in range(20)]
     assert delays[:FREE] == [0.0] * FREE
