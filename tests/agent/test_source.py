@@ -724,7 +724,7 @@ def test_link_to_a_new_file_each_day_loses_nothing(tmp_path: Path, is_running: b
     followed.log.close()
 
 
-def test_compressed_files_are_not_followed_whatever_else_is_excluded(tmp_path: Path) -> None:
+def test_compressed_files_are_not_followed_with_custom_exclusions(tmp_path: Path) -> None:
     followed = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*"),), exclude=("*.tmp",))
     for name in ("a.log.gz", "a.log.1.bz2", "a.xz", "a.zst", "a.zip", "a.lz4", "A.LOG.GZ", "a.log.Z", "a.tgz", "a.br"):
         followed.write("packed", path=followed.logs / name)

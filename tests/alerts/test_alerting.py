@@ -258,7 +258,7 @@ async def test_alert_about_a_broker_is_sent_per_broker_and_resolves_when_the_bro
     assert sorted(state for _, state in await world.states()) == ["firing", "resolved"]
 
 
-async def test_a_broker_may_have_any_name(world: World) -> None:
+async def test_broker_can_have_any_name(world: World) -> None:
     world.a = world.broker("database")
     world.join("database")
     world.dead, world.paused = 1, 3
@@ -286,7 +286,7 @@ async def test_dead_broker_is_reported_missing_until_it_is_replaced(world: World
     assert await missing() == 0
 
 
-async def test_a_broker_that_is_forgotten_is_not_missing(world: World) -> None:
+async def test_forgotten_broker_is_not_reported_missing(world: World) -> None:
     for name in ("a", "b"):
         world.join(name, f"{name}:1")
     world.execute("update txmsg.broker set expires_at = now() - interval '1 s' where id = 'a'")

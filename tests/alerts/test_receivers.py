@@ -296,7 +296,7 @@ def email(server: Any, tls: str = "none") -> EmailReceiver:
     return mailbox(server.server_address[1], tls)
 
 
-async def test_a_mail_says_what_is_wrong_and_what_to_do() -> None:
+async def test_mail_states_the_problem_and_the_fix() -> None:
     with mail_server() as server:
         await tell(email(server))
     mail = "\n".join(server.mail)

@@ -237,7 +237,7 @@ def test_rocketmq_groups_are_judged_if_there_are_any() -> None:
     assert {violation.text.partition(" is ")[0] for violation in judge(record)} == {f"group {PULLED}"}
 
 
-def test_a_message_may_be_handled_twice_at_the_same_time_by_one_process() -> None:
+def test_one_process_can_handle_a_message_twice_concurrently() -> None:
     """As after a takeover: the journal tells the calls apart."""
     recorder = Recorder()
     for call in (1, 2):

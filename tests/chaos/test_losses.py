@@ -56,20 +56,20 @@ def _named(record: Record) -> set[str]:
 
 
 @pytest.mark.parametrize(("durability", "is_excused"), [("sync", True), ("async", True), ("replicated", False)])
-def test_a_promotion_takes_what_had_no_second_copy(durability: str, is_excused: bool) -> None:
+def test_promotion_excuses_messages_without_a_second_copy(durability: str, is_excused: bool) -> None:
     record = _with_lost(durability)
     record.losses, record.crashes = [_loss()], [DIED]
     assert _named(record) == (set() if is_excused else {"I2"})
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "replicated"])
-def test_a_restore_takes_all_that_came_after_the_backup(durability: str) -> None:
+def test_restore_excuses_all_messages_after_the_backup(durability: str) -> None:
     record = _with_lost(durability)
     record.losses, record.crashes = [_loss(is_restored=True)], [DIED]
     assert _named(record) == set()
 
 
-def test_a_replicated_message_that_nobody_was_told_is_stored_may_be_lost() -> None:
+def test_unacknowledged_replicated_message_can_be_lost() -> None:
     record = _with_lost("replicated", stored=None)
     record.sendings[LOST].returned_at = None
     record.losses = [_loss()]
@@ -78,7 +78,7 @@ def test_a_replicated_message_that_nobody_was_told_is_stored_may_be_lost() -> No
 
 
 @pytest.mark.parametrize("durability", ["sync", "replicated"])
-def test_what_the_dead_server_did_not_hold_is_not_excused(durability: str) -> None:
+def test_messages_missing_from_the_dead_server_are_not_excused(durability: str) -> None:
     record = _with_lost(durability)
     record.losses, record.crashes = [replace(_loss(), gone=frozenset())], [DIED]
     assert _named(record) == {"I2"}
@@ -87,13 +87,13 @@ def test_what_the_dead_server_did_not_hold_is_not_excused(durability: str) -> No
 @pytest.mark.parametrize(
     ("stored", "is_excused"), [(DIED - ASYNC_TAIL_S - 1, False), (DIED - 0.1, True), (DIED + 5, True)]
 )
-def test_a_crash_takes_the_tail_of_what_is_asynchronous(stored: float, is_excused: bool) -> None:
+def test_crash_excuses_the_last_asynchronous_messages(stored: float, is_excused: bool) -> None:
     record = _with_lost("async", stored=stored)
     record.crashes = [DIED]
     assert _named(record) == (set() if is_excused else {"I2"})
 
 
-def test_a_transaction_is_as_safe_as_the_safest_of_its_topics() -> None:
+def test_transaction_is_as_durable_as_its_most_durable_topic() -> None:
     record = _with_lost("async", stored=DIED - 0.1)
     record.sendings[LOST].messages = [Sent(TOPIC["async"]), Sent(TOPIC["sync"])]
     record.crashes = [DIED]
@@ -101,20 +101,20 @@ def test_a_transaction_is_as_safe_as_the_safest_of_its_topics() -> None:
 
 
 @pytest.mark.parametrize(("begun", "is_excused"), [(1, True), (DIED + 1, False)])
-def test_a_crash_takes_what_is_in_memory_and_was_sent_before(begun: float, is_excused: bool) -> None:
+def test_crash_excuses_in_memory_messages_sent_before_it(begun: float, is_excused: bool) -> None:
     record = _with_lost("memory", begun=begun, stored=DIED + 2)
     record.crashes = [DIED]
     assert _named(record) == (set() if is_excused else {"I2"})
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "replicated", "memory"])
-def test_nothing_that_is_sent_after_a_promotion_is_excused(durability: str) -> None:
+def test_messages_sent_after_a_promotion_are_not_excused(durability: str) -> None:
     record = _with_lost(durability, begun=DIED + 1, stored=DIED + 2)
     record.losses, record.crashes = [replace(_loss(), gone=frozenset())], [DIED]
     assert _named(record) == {"I2"}
 
 
-def test_an_outcome_that_was_lost_may_turn() -> None:
+def test_lost_outcome_can_change() -> None:
     """The sender tells the other one, too, as nobody should."""
     for losses, invariants in (([Loss("", DIED, False, changed=frozenset({CLASSIC}))], set()), ([], {"I6"})):
         record = sample()
@@ -127,7 +127,7 @@ def test_an_outcome_that_was_lost_may_turn() -> None:
     ("is_lost", "turns", "invariants"),
     [(True, True, set()), (True, False, {"I1", "I2"}), (False, True, {"I1", "I2", "I6"})],
 )
-def test_a_commit_that_was_lost_may_turn_while_its_half_is_there(
+def test_lost_commit_can_become_a_rollback_while_its_half_message_exists(
     is_lost: bool, turns: bool, invariants: set[str]
 ) -> None:
     """The server in the place of the dead one has the half, so what is told next is its outcome."""
@@ -137,7 +137,7 @@ def test_a_commit_that_was_lost_may_turn_while_its_half_is_there(
     assert _named(record) == invariants
 
 
-def test_a_rollback_that_was_lost_with_its_half_is_forgotten() -> None:
+def test_rollback_lost_with_its_half_message_is_excused() -> None:
     """The dead server had rolled it back without an answer; the one in its place knows nothing of it."""
     for losses, invariants in (([Loss("", DIED, False, undone=frozenset({"id 9"}))], set()), ([], {"I6"})):
         record = _with_lost_half(told=[Told("rollback", 19, 21, "outcome_expired")], transaction_id="id 9")
@@ -145,7 +145,7 @@ def test_a_rollback_that_was_lost_with_its_half_is_forgotten() -> None:
         assert _named(record) == invariants
 
 
-def test_what_was_delivered_from_the_lost_tail_may_be_elsewhere_now() -> None:
+def test_message_delivered_before_a_loss_can_have_another_offset_after_it() -> None:
     place = ("trade", 0, 7)
     for losses, invariants in (([_loss(places=frozenset({(f"{CLASSIC}/0", place)}))], set()), ([], {"I4"})):
         record = sample()
@@ -154,7 +154,7 @@ def test_what_was_delivered_from_the_lost_tail_may_be_elsewhere_now() -> None:
         assert _named(record) == invariants
 
 
-def test_a_loss_is_the_difference_of_two_servers() -> None:
+def test_loss_is_the_difference_of_two_servers() -> None:
     before = Stand(
         rows=frozenset({("a.1/0", ("t", 0, 0)), ("a.2/0", ("t", 0, 1)), ("a.3/0", ("t", 0, 2))}),
         halves={"a.4/0": "id 4", "a.5/0": "id 5"},
@@ -178,7 +178,7 @@ def _deliver_again(record: Record, offset: int) -> None:
             record.handlings.append(Handling("ledger", row.body, row.place, 1, "c", 60, 61, done=True))
 
 
-def test_a_group_that_is_sent_back_sees_again_what_lies_there() -> None:
+def test_seek_backwards_must_redeliver_messages() -> None:
     record = sample()
     record.seeks = [_sought(2, again=False)]
     assert _named(record) == {"I3"}
@@ -188,7 +188,7 @@ def test_a_group_that_is_sent_back_sees_again_what_lies_there() -> None:
     assert _named(record) == {"I3"}, "nobody asked for it"
 
 
-def test_handlers_run_again_for_what_was_asked_for_and_nothing_before() -> None:
+def test_seek_with_again_excuses_repeated_effects_only_from_its_offset() -> None:
     record = sample()
     record.seeks = [_sought(3, again=True), _sought(2, again=False)]
     _deliver_again(record, 2)
@@ -198,7 +198,7 @@ def test_handlers_run_again_for_what_was_asked_for_and_nothing_before() -> None:
     assert _named(record) == {"I3"}, "a plain seek behind one that asks for more"
 
 
-def test_what_is_due_by_the_clock_of_the_database_may_come_early() -> None:
+def test_delayed_message_can_be_early_after_a_step_of_the_database_clock() -> None:
     record = sample()
     late = next(each for each in record.handlings if each.body == f"{LATE}/0")
     late.got_at = 101.0
@@ -209,7 +209,7 @@ def test_what_is_due_by_the_clock_of_the_database_may_come_early() -> None:
     assert _named(record) == {"due"}, "it was right again"
 
 
-def test_a_queue_in_memory_goes_on_above_what_was_lost() -> None:
+def test_in_memory_queue_continues_above_its_lost_offsets() -> None:
     for topic, invariants in ((TOPIC["memory"], set()), ("user", {"I4"})):
         record = sample()
         record.sendings[LOST] = Sending(LOST, record.sendings[PLAIN].way, [Sent(topic)], begun=30, stored_at=31)
@@ -228,6 +228,6 @@ def replace_passed(record: Record, next_offset: int) -> Any:
     return next(iter(record.cursors.values()))._replace(next_offset=next_offset)
 
 
-def test_queues_of_the_other_shard_have_numbers_of_their_own() -> None:
+def test_queue_numbers_are_per_shard() -> None:
     row = sample().rows[0]._replace(queue=OTHER_SHARD + 1)
     assert row.shown_place == (row.topic, 1, row.offset)

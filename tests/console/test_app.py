@@ -242,14 +242,14 @@ def test_every_action_requires_a_same_origin_post() -> None:
 
 
 @pytest.mark.parametrize("path", sorted({view.path for view in VIEWS if "{" not in view.path}))
-async def test_a_page_says_that_no_broker_answers(client: httpx2.AsyncClient, path: str) -> None:
+async def test_page_reports_that_no_broker_answers(client: httpx2.AsyncClient, path: str) -> None:
     answer = await client.get(f"/notify{path}")
     assert answer.status_code in {200, 503}
     assert "No broker of notify answers." in answer.text
     assert "no broker answers here" in answer.text
 
 
-async def test_an_action_says_what_failed(client: httpx2.AsyncClient) -> None:
+async def test_action_reports_its_error(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/notify/brokers/b/drain")
     assert "Nothing was done" in answer.text
     assert "<form hx-post" not in answer.text

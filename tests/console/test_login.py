@@ -225,7 +225,7 @@ async def test_session_ends_after_idle_time_and_after_maximum_age(asked: Asked, 
         assert not asked.sessions
 
 
-async def test_a_stream_of_events_does_not_keep_a_session_from_being_idle(asked: Asked, clock: Clock) -> None:
+async def test_event_stream_does_not_keep_a_session_alive(asked: Asked, clock: Clock) -> None:
     await log_in(asked, ANN)
     (session,) = asked.sessions._by_id.values()
     clock.now += IDLE_S / 2

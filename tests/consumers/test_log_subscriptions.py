@@ -73,7 +73,9 @@ def test_all_topics_of_a_log_group_share_its_options(differing: dict[str, Any]) 
         assert app.subscriptions
 
 
-async def test_application_without_a_log_is_told_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_application_without_a_log_gets_an_error_that_explains_how_to_name_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("TXMSG_LOG", raising=False)
     app = Txmsg(group="g")
     app.subscribe("t", source="log")(one)

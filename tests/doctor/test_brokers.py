@@ -292,7 +292,7 @@ def test_command_prints_fixes_and_exits_with_1_on_a_problem(tmp_path: Path) -> N
     assert done.stdout.endswith("problems: 2, warnings: 0\n")
 
 
-def test_the_command_says_when_nothing_is_wrong(broker: BrokerProcess, cluster: ProbedCluster) -> None:
+def test_command_reports_that_nothing_is_wrong(broker: BrokerProcess, cluster: ProbedCluster) -> None:
     assert cluster.state.brokers
     done = CliRunner().invoke(main, ["doctor", "--broker", broker.address])
     assert (done.stdout, done.exit_code) == ("nothing is wrong\n", 0)

@@ -21,7 +21,7 @@ def test_server_logs_json_if_the_environment_variable_is_set(tmp_path: Path, mon
     assert {line["process"] for line in lines} == {f"metaq {directory}"}
 
 
-def test_a_server_logs_as_text_by_default(tmp_path: Path) -> None:
+def test_server_logs_text_by_default(tmp_path: Path) -> None:
     with MetaQProcess(tmp_path / "log", log=tmp_path / "stderr") as server:
         assert server.stop() == 0
     assert "stopping: calls under way have 10 s" in (tmp_path / "stderr").read_text()

@@ -136,7 +136,7 @@ async def test_call_of_a_disconnected_caller_runs_once(world: World) -> None:
     assert world.member.stored == [{A: 5}]
 
 
-async def test_a_repeated_join_joins_once(world: World) -> None:
+async def test_repeated_join_takes_effect_once(world: World) -> None:
     await asyncio.gather(*(world.sessions.join(b"s", world.join, 10) for _ in range(3)))
     await world.sessions.join(b"s", world.join, 10)
     assert world.joins == 1

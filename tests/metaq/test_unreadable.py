@@ -111,7 +111,7 @@ def test_tables_and_exports_stop_at_an_unreadable_message_or_skip_it(log: LocalL
 
 
 @pytest.mark.parametrize("kind", ["frames", "zstd"])
-def test_tables_have_the_columns_of_frames_whose_headers_cannot_be_read(log: LocalLog) -> None:
+def test_tables_have_the_other_columns_of_messages_with_unreadable_headers(log: LocalLog) -> None:
     found = read_arrow(log, "t").read_all()
     assert found["body"].to_pylist() == BODIES
     assert [at for at, headers in enumerate(found["headers"].to_pylist()) if headers is None] == [BAD]

@@ -85,7 +85,7 @@ def test_consumers_are_counted_by_group(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_handlers_are_counted_by_topic_with_what_they_raised(broker: BrokerProcess, is_async: bool) -> None:
+def test_handlers_are_counted_by_topic_and_exception(broker: BrokerProcess, is_async: bool) -> None:
     consumer = Consumer(broker.address, group="mailer")
     began, may_end = threading.Event(), threading.Event()
 

@@ -133,13 +133,13 @@ async def test_only_plain_requests_to_localhost_are_answered(request_bytes: byte
         assert await status_of(address, get("/livez")) == 200
 
 
-async def test_a_client_that_sends_slowly_or_nothing_is_cut_off() -> None:
+async def test_client_that_sends_slowly_or_nothing_is_disconnected() -> None:
     async with endpoint() as address:
         assert await said(address, b"") == ""
         assert await said(address, b"GET /metrics HTTP/1.1\r\nHost: loc") == ""
 
 
-async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+async def test_client_that_reads_nothing_is_disconnected() -> None:
     async with endpoint() as address:
         host, _, port = address.rpartition(":")
         held = [await asyncio.open_connection(host, int(port)) for _ in range(LIMITS.connections)]

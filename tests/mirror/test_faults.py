@@ -270,7 +270,7 @@ def _served(log: Path, queue: int) -> tuple[int, TxmsgError | None]:
     return offset, None
 
 
-def test_damaged_frame_stops_reads_is_removed_and_restored_from_the_table(
+def test_damaged_frame_is_not_served_and_is_restored_from_the_table(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
     load.write(60)

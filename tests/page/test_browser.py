@@ -304,7 +304,7 @@ _CUT_TEXTS = """() => [...document.querySelectorAll("body *")].filter((node) => 
 """What does not fit into its place."""
 
 
-def test_on_a_phone_figures_are_two_by_two_and_the_page_is_two_screens_high(look: Look, shown: Shown) -> None:
+def test_phone_layout_has_two_columns_and_two_screens(look: Look, shown: Shown) -> None:
     bulletin = shown.page.bulletin()
     bulletin["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
     # On a busy machine a part is unknown or figures are old, and the status line that says so is higher. It may come

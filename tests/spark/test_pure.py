@@ -147,9 +147,7 @@ def test_small_queues_share_a_task() -> None:
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=6), st.integers(1, 5_000))
-def test_a_limited_batch_is_within_its_limit_and_advances_every_queue_that_has_something(
-    waiting: list[int], count_max: int
-) -> None:
+def test_limited_batch_respects_its_limit_and_advances_every_nonempty_queue(waiting: list[int], count_max: int) -> None:
     begins = {LogQueue("t", queue): 10 for queue in range(len(waiting))}
     ends = {queue: 10 + count for queue, count in zip(begins, waiting, strict=True)}
     found = limited(begins, ends, count_max, lambda *_: None)

@@ -85,7 +85,7 @@ def test_offsets_and_times_bound_a_read(tmp_path: Path) -> None:
         all_of(tmp_path, endingOffsets='{"t":{"0":99}}')
 
 
-def test_a_misspelt_topic_is_an_error_and_an_empty_pattern_is_not(tmp_path: Path) -> None:
+def test_misspelt_topic_is_an_error_and_unmatched_pattern_is_not(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         fill(log, "trade", 0, [1])
     with pytest.raises(UnknownTopic, match=r"is it trade\?"):

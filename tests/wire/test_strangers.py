@@ -121,7 +121,7 @@ async def test_pong_in_the_same_clock_tick_as_its_ping_counts() -> None:
         assert not left.is_lost
 
 
-async def test_a_blocking_peer_is_not_pinged() -> None:
+async def test_peer_with_a_blocking_client_is_not_pinged() -> None:
     async with serving(limits=QUICK) as (address, _, server):
         _, silent = await connect(address, greeting(blocking=True))
         other, writer = await connect(address, greeting())
