@@ -1,4 +1,4 @@
-"""`txmsg agent` as a process, with a server of the log and the real logrotate: kills, servers away, settings."""
+"""`txmsg agent` as a process with a log server and the real logrotate: kills, outages, settings."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _last(log: LogAccess, topic: str) -> bytes:
 
 
 def _in_effect(log: LogAccess, topic: str) -> list[str]:
-    """The lines, in order, without what repeats an id."""
+    """Return the lines in order, without repeats of an id."""
     return [message.body.decode() for message in {each.id: each for each in _messages(log, topic)[::-1]}.values()][::-1]
 
 
@@ -267,7 +267,7 @@ def test_lines_wait_for_server_that_has_not_started_yet(tmp_path: Path) -> None:
 
 
 def _status(agent: AgentProcess, source: str = "app") -> dict[str, Any]:
-    """Of a source. The exit status is 1 while it waits."""
+    """Return the status of a source. The exit status is 1 while it waits."""
     found = CliRunner().invoke(main, ["agent", "status", str(agent.file), "--json"])
     told: dict[str, Any] = json.loads(found.stdout)["sources"][source]
     return told

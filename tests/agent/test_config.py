@@ -1,4 +1,4 @@
-"""The agent's file: checked as a whole, and what an error says."""
+"""The agent's configuration file: all of it is checked, and errors name the fix."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_agent_reads_each_change_once_and_stores_it(tmp_path: Path) -> None:
 
 
 def test_settings_are_stored_before_they_take_effect(tmp_path: Path) -> None:
-    """Otherwise an agent that is killed a moment later would send what it had been told to hold back."""
+    """Otherwise an agent killed a moment later would send lines that it had been told to hold back."""
     kept: list[list[SourceChange]] = []
     with open_log(tmp_path / "log", append=True) as log:
 
@@ -126,7 +126,7 @@ def test_empty_fetch_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_settings_take_effect_when_they_cannot_be_stored_and_are_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
-    """As when the disk is full for a while: the thread that reads them goes on, whatever happens to it."""
+    """A disk that is full for a while: the thread that reads settings continues."""
     told: list[int] = []
     monkeypatch.setattr("txmsg.metaq.agent.control._LOOK_S", 0.01)
     with open_log(tmp_path / "log", append=True) as log:

@@ -1,4 +1,4 @@
-"""Random histories of a source: lines, rotations half done, and kills before and after each thing that outlives them.
+"""Random histories of a source: lines, partial rotations, and kills before and after each durable step.
 
 Whatever happens, each line is there under one id, and first occurrences are in order. In every second history all files
 begin alike and are followed through a link.
@@ -25,11 +25,11 @@ _EVENTS = 60
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it is carried out any more."""
+    """Raised in place of the process's death: nothing more of it runs."""
 
 
 class Killing:
-    """What a source does to the world, with a kill before or after one of the next few things."""
+    """The calls of a source to the outside, with a kill before or after one of the next ones."""
 
     def __init__(self, chance: random.Random, append: Callable[[Sequence[Append]], list[int]]) -> None:
         self._chance = chance
@@ -93,7 +93,7 @@ class History:
         self.followed.step()
 
     def _touched(self, path: Path) -> None:
-        """Rotations of a test follow each other faster than the time that a file system notes."""
+        """Set file times apart: rotations of a test are closer together than the file system's clock resolution."""
         self._time_ns += 1_000_000_000
         os.utime(path, ns=(self._time_ns, self._time_ns))
 
@@ -141,11 +141,11 @@ class History:
         self.followed.restart(killed=True)
 
     def numbers(self) -> list[int]:
-        """Of lines, in the order in which they came first; a line under two ids is there twice."""
+        """Return line numbers in the order of first arrival; a line under two ids appears twice."""
         return [int(line.split()[0]) for line in self.followed.lines()]
 
     def headers(self) -> int:
-        """First lines that all files have, under different ids."""
+        """Count the ids under which the first line common to all files appears."""
         return len({message.id for message in self.followed.all_messages() if message.body == HEADER.encode()})
 
     def close(self) -> None:

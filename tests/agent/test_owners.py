@@ -1,4 +1,4 @@
-"""Files of an agent that the system refuses: said with file, owner and who we are; root leaves none of its own."""
+"""Files of an agent that the system refuses: errors name file, owner and user; root leaves no files of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(bool(becoming.why_not()), reason=becoming.why_no
 
 @pytest.fixture
 def state_dir() -> Iterator[Path]:
-    """Of user `nobody`, where every user reaches it."""
+    """A directory of user `nobody` that every user can reach."""
     with TemporaryDirectory(prefix="txmsg-owners-", dir="/tmp") as made:
         os.chown(made, NOBODY, NOBODY)
         yield Path(made)

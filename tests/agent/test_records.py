@@ -1,4 +1,4 @@
-"""Bytes as records, and their ids. Any way of cutting a file into blocks gives the same records under the same ids."""
+"""Bytes as records with ids. Any split of a file into blocks gives the same records under the same ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STREAM = bytes(range(200, 210))
 
 
 def _all(cutter: RecordSplitter, data: bytes, block_size: int) -> list[tuple[int, bytes]]:
-    """Every record of a file and where it ends, read block by block."""
+    """Yield every record of a file and its end, read block by block."""
     found: list[tuple[int, bytes]] = []
     at = 0
     while at < len(data):
@@ -46,7 +46,7 @@ def test_continuation_lines_belong_to_the_record_before() -> None:
 
 
 def _as_it_grows(cutter: RecordSplitter, data: bytes, steps: list[int]) -> list[tuple[int, bytes]]:
-    """The same of a file that is read whenever it has got so many bytes more."""
+    """Yield the same records for a file that is read each time it has grown by so many bytes."""
     found: list[tuple[int, bytes]] = []
     at = come = 0
     for step in [*steps, len(data)]:
@@ -96,7 +96,7 @@ def test_too_long_record_is_split_at_the_same_places_when_read_in_parts() -> Non
 
 @pytest.mark.parametrize(("record_start", "line_end"), [("", b"\r\n"), ("[a-z]", b"\n"), ("[a-z]", b"\r\n")])
 def test_line_end_of_split_record_is_not_a_piece_of_its_own(record_start: str, line_end: bytes) -> None:
-    """Wherever the block ends: before, within or after it."""
+    """The block can end before, within or after the line end."""
     cutter = RecordSplitter(record_start=record_start, record_size_bytes_max=10)
     data = b"x" * 20 + line_end + b"y" * 20 + line_end
     for block_size in range(cutter.block_size_bytes_least, 50):

@@ -28,7 +28,7 @@ HEADER = "# the first line of every file"
 
 
 class Followed:
-    """A source that follows `app.log` of a directory, and what has come of it.
+    """A source that follows `app.log` in a directory, and the messages that it has sent.
 
     alike: it is followed through a link in another directory, each file begins with the same line, which is left out of
     what has come, and older files that begin with it and were never followed are beside it.
@@ -71,20 +71,20 @@ class Followed:
             file.write("".join(f"{line}{end}" for line in lines))
 
     def step(self, passed_s: float = 2.0) -> None:
-        """Rounds until nothing more is there."""
+        """Run rounds until nothing more is read."""
         self.now += passed_s
         for _ in range(10):
             self.source.step()
 
     def rename(self) -> None:
-        """As logrotate with `create`: app.log is app.log.1 now, and so on."""
+        """Rotate as logrotate with `create` does: app.log becomes app.log.1, and so on."""
         for number in range(8, 0, -1):
             if (old := self.logs / f"app.log.{number}").exists():
                 old.rename(self.logs / f"app.log.{number + 1}")
         self.path.rename(self.logs / "app.log.1")
 
     def copy_and_truncate(self, *, then_cut: bool = True) -> None:
-        """As logrotate with `copytruncate`. then_cut=False: half of it."""
+        """Rotate as logrotate with `copytruncate` does. then_cut=False: only the copy is made."""
         for number in range(8, 0, -1):
             if (old := self.logs / f"app.log.{number}").exists():
                 old.rename(self.logs / f"app.log.{number + 1}")
@@ -93,14 +93,14 @@ class Followed:
             os.truncate(self.path, 0)
 
     def restart(self, *, killed: bool = False) -> None:
-        """killed: what was not saved is forgotten."""
+        """Restart the source. killed: unsaved state is lost."""
         if not killed:
             self.source._save()
         self.source.close()
         self.source = self._start()
 
     def relay(self) -> None:
-        """Moves all that waits in the spool into the log. Raises what the log and the spool raise."""
+        """Move all batches waiting in the spool into the log. Raises the errors of log and spool."""
         assert self.source.outlet.relay is not None
         while self.source.outlet.relay.run_once():
             pass
@@ -116,14 +116,14 @@ class Followed:
         return [message for each in found for batch in each.batches for message in batch.messages()]
 
     def lines(self) -> list[str]:
-        """What has come, in order; repeats by id left out."""
+        """Return the lines received, in order, without repeats of an id."""
         return [message.body.decode() for message in {each.id: each for each in reversed(self.messages())}.values()][
             ::-1
         ]
 
 
 class Switched:
-    """A log that can be away."""
+    """A log that can be made unavailable."""
 
     def __init__(self, log: LogAccess) -> None:
         self._log = log
@@ -383,7 +383,7 @@ def test_ids_are_on_disk_before_the_first_line_is_sent(followed: Followed) -> No
 
 @pytest.mark.parametrize("way", ["rename", "copy_and_truncate"])
 def test_ids_of_a_file_are_never_reused_for_other_lines(followed: Followed, way: str) -> None:
-    """It was killed after its first append, before a position was saved, and the file was rotated then."""
+    """The source was killed after its first append, before it saved a position; then the file was rotated."""
     followed.write("one", "two")
     followed.now += 1
     followed.source.step()
@@ -608,7 +608,7 @@ def test_truncated_file_is_not_mistaken_for_older_file_with_same_first_lines(fol
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_reading_continues_in_own_copy_among_copies_with_same_first_line(followed: Followed, copies: int) -> None:
-    """Only their first line was read of them, so that nothing but their times tells the copies apart."""
+    """Only the first line of each copy was read, so the copies differ in their times alone."""
     followed.path.write_text(f"{HEADER}\n")
     begun_ns = followed.path.stat().st_mtime_ns
     followed.step()
@@ -624,7 +624,7 @@ def test_reading_continues_in_own_copy_among_copies_with_same_first_line(followe
 
 
 def test_renamed_file_with_same_first_lines_as_the_next_is_read(followed: Followed) -> None:
-    """Both were written to last in the same moment, as by a program that rotates its file itself."""
+    """Both files were last written at the same moment, as by a program that rotates its own file."""
     header = "# the same first lines, " + "x" * 2000
     followed.write(header, "one")
     followed.step()
@@ -673,7 +673,7 @@ def test_link_target_rotated_while_the_agent_is_down_loses_nothing(tmp_path: Pat
 
 
 def test_intermediate_link_rotated_while_the_agent_is_down_loses_nothing(tmp_path: Path) -> None:
-    """As of containers: the path leads to a link, which is renamed and made again, of files with names of their own."""
+    """As with containers: the path is a link to a link, which is renamed and recreated, to files of other names."""
     between = tmp_path / "between" / "app.log"
     between.parent.mkdir()
     path = tmp_path / "app.log"

@@ -1,4 +1,4 @@
-"""A source's trouble is its own: files, spools and positions that cannot be read hold what needs them, and no more."""
+"""Trouble of a source stays its own: unreadable files, spools and positions block only what depends on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txmsg.metaq.agent.figures import dead, figures_of
 
 
 class Unreadable:
-    """Files that the system cannot open, or not read, as on a failing disk or a mount that is away."""
+    """Files that the system cannot open or read, as on a failing disk or an unavailable mount."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._read: set[int] = set()
@@ -31,7 +31,7 @@ class Unreadable:
         patch.setattr(os, "open", self._opening)
 
     def fail(self, path: Path, *, is_opened: bool = True) -> None:
-        """Its reads fail with EIO; is_opened=False: it cannot be opened."""
+        """Make reads of the file fail with EIO; is_opened=False: opening it fails."""
         (self._read if is_opened else self._open).add(path.stat().st_ino)
 
     def heal(self) -> None:
@@ -60,7 +60,7 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
 
 @pytest.fixture
 def followed(tmp_path: Path) -> Iterator[Followed]:
-    """Follows all of `logs/*.log`."""
+    """A source that follows all of `logs/*.log`."""
     found = Followed(tmp_path, paths=(str(tmp_path / "logs" / "*.log"),))
     yield found
     found.source.close()
@@ -263,7 +263,7 @@ def test_rotated_link_target_in_unlistable_directory_is_found(tmp_path: Path, mo
 
 
 def _damage(state: Path) -> Path:
-    """Changes a byte of the oldest frame that waits."""
+    """Change a byte of the oldest waiting frame."""
     file = min((state / "s.spool").glob("*.spool"))
     with open(file, "r+b") as damaged:
         damaged.seek(200)
@@ -349,7 +349,7 @@ def test_damaged_positions_stop_their_source_and_are_kept(followed: Followed, tm
 def test_the_spool_is_relayed_while_positions_cannot_be_written_or_read(
     followed: Followed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
 ) -> None:
-    """Nothing else may free a full disk."""
+    """Relaying is the only way to free a full disk."""
     followed.write("one")
     followed.step()
     followed.to.is_away = True

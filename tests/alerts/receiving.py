@@ -1,4 +1,4 @@
-"""A webhook for tests: keeps what it is told, and answers as it is told to."""
+"""A webhook for tests: stores what it receives and answers as configured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Webhook:
-    """What was received, and how the next requests are answered.
+    """The received notifications, and the answers to the next requests.
 
     They are not until go_on is set, and their bodies do not follow until ends_body is set.
     """
@@ -28,7 +28,7 @@ class Webhook:
         self.url = ""
 
     def told(self) -> list[tuple[str, str]]:
-        """Status and rule of each alert that was received, in order."""
+        """Return status and rule of each received alert, in order."""
         return [
             (alert["status"], alert["labels"]["alertname"]) for content in self.received for alert in content["alerts"]
         ]
@@ -36,7 +36,7 @@ class Webhook:
 
 @contextmanager
 def receiving() -> Iterator[Webhook]:
-    """A webhook on a port of its own, until the block ends."""
+    """Run a webhook on its own port within the block."""
     webhook = Webhook()
 
     class Handler(BaseHTTPRequestHandler):

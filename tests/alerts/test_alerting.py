@@ -1,4 +1,4 @@
-"""Brokers' looks at rules and their notifications, on a real database, with figures and times that tests choose."""
+"""Rule evaluation and notifications of brokers on a real database, with metrics and times set by tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from txmsg.metrics.figures import Figures
 
 
 class World:
-    """Two brokers that look at one database, whose figures are what the test says."""
+    """Two brokers that evaluate rules on one database with metrics set by the test."""
 
     def __init__(self, url: str, pool: Pool, file: Path) -> None:
         self.url, self.pool, self.file = url, pool, file
@@ -53,7 +53,7 @@ class World:
         return figures
 
     def later(self, minutes: float) -> None:
-        """Moves all times of alerts back."""
+        """Move all times of alerts back."""
         self.execute(
             """
             update txmsg.alert set since = since - %(span)s, seen_at = seen_at - %(span)s,
@@ -65,7 +65,7 @@ class World:
         self.execute("update txmsg.alert_silence set until = until - %(span)s", minutes)
 
     def join(self, name: str, address: str = "h:1") -> None:
-        """Has a broker be among the live ones."""
+        """Register a broker as live."""
         self.execute(
             "insert into txmsg.broker (id, address, release, schema_revision, expires_at) "
             f"values ('{name}', '{address}', '1', '1', now() + interval '1 hour')"
@@ -81,7 +81,7 @@ class World:
         return [(alert.rule, alert.state.value) for alert in alerts]
 
     async def fire(self) -> None:
-        """A dead letter, which both have seen for longer than the rule asks for."""
+        """Create a dead letter that both brokers have seen for longer than the rule requires."""
         self.dead = 1
         await self.a.look_once()
         self.later(6)
@@ -169,7 +169,7 @@ async def test_database_alerts_keep_their_state_while_its_metrics_are_stale(worl
 
 
 def of_scope(scope: Scope) -> str:
-    """The built-in rules that one broker looks at for itself, or for the database, as `off` names them."""
+    """Return the built-in rules evaluated per broker, or for the database, as `off` names them."""
     return " ".join(name for name, check in BUILT_IN.items() if scope_of(check.condition) is scope)
 
 

@@ -1,4 +1,4 @@
-"""Alerts of real brokers, by `txmsg alert`: planted causes fire once and are resolved, also when a broker is killed."""
+"""Alerts of real brokers, by `txmsg alert`: planted causes fire once and resolve, also if a broker is killed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def webhook() -> Iterator[Webhook]:
 
 
 class Set:
-    """A broker and, when it is started, another one, with one receiver on one database."""
+    """A broker and, once started, a second one, with one receiver on one database."""
 
     def __init__(self, url: str, file: Path, start: StartBroker) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class Set:
         self.here = self.asked = self._start()
 
     def start_there(self) -> None:
-        """Starts the other broker, which is asked from now on."""
+        """Start the second broker and send all requests to it from now on."""
         self.asked = self._start()
 
     def alert(self, *args: str) -> Any:
@@ -44,13 +44,13 @@ class Set:
         return [(each["rule"], each["state"]) for each in self.alert("list")["alerts"]]
 
     def later(self) -> None:
-        """Ten minutes go by for all that waits."""
+        """Let ten minutes pass for all pending alerts."""
         with psycopg.connect(self.url, connect_timeout=10) as connection:
             connection.execute("update txmsg.alert set since = since - interval '10 minutes' where state = 'pending'")
             connection.execute("update txmsg.alert_notification set next_try_at = now()")
 
     def park(self) -> str:
-        """A transaction in doubt."""
+        """Create a parked transaction."""
         transaction_id = store_half(self.here)
         with psycopg.connect(self.url, connect_timeout=10) as connection:
             connection.execute("update txmsg.half_message set parked_reason = 'planted', next_check_at = null")

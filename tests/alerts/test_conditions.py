@@ -1,4 +1,4 @@
-"""Conditions of rules over figures: the same as Prometheus makes of them, which test_rules.py tests."""
+"""Conditions of rules over metrics: equal to those of Prometheus, which test_rules.py tests."""
 
 from __future__ import annotations
 

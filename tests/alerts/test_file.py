@@ -1,4 +1,4 @@
-"""The file of receivers and rules: what it may say, and that mistakes are named without secrets."""
+"""The file of receivers and rules: its contents, and errors that name the place and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receivers: a webhook, a mail server and a program that take what they are told, and that fail."""
+"""Receivers: a webhook, a mail server and a command that accept notifications, and that fail."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_failed_notification_is_retried(monkeypatch: pytest.MonkeyPatch) -
 
 @contextmanager
 def dripping(begin: bytes) -> Iterator[tuple[int, threading.Event]]:
-    """A server that begins an answer and adds a byte now and then, for ever; and whether its client has gone."""
+    """Run a server that sends its answer byte by byte without end; report if its client has disconnected."""
     gone, closing = threading.Event(), threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -248,7 +248,7 @@ async def test_hanging_command_is_killed_with_its_child_processes(
 
 
 class _Smtp(socketserver.StreamRequestHandler):
-    """Takes one mail, and answers the recipient as it is told to."""
+    """An SMTP server that accepts one mail and answers the recipient as configured."""
 
     def handle(self) -> None:
         server: Any = self.server

@@ -1,4 +1,4 @@
-"""Rules of an operator's own: statements that only read, on real databases."""
+"""Custom rules of operators: read-only statements on real databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of an alert, step by step; clocks are arguments."""
+"""The states of an alert; clocks are arguments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The tailer: what the database sends, and how it reaches the log."""
+"""The tailer: changes from the database and their way into the log."""

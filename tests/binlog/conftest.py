@@ -12,7 +12,7 @@ from tests.waiting import until
 
 @pytest.fixture
 def table(notify_url: str) -> Iterator[Table]:
-    """A Notify database with topic t of two queues. Slots that are left would keep it from being dropped."""
+    """A Notify database with topic t of two queues. Drops leftover slots, which would prevent dropping it."""
     table = Table(notify_url)
     table.topic("t", 2)
     yield table

@@ -1,4 +1,4 @@
-"""What tests of the tailer stand on: a Notify database seen from outside, a log, and tailers that run in threads."""
+"""Helpers for tests of the tailer: a Notify database seen from outside, a log, and tailers in threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TAILERS = "select 1 from pg_stat_activity where application_name like %s and da
 
 @dataclass
 class Table:
-    """The table of messages, written as batches of a broker write it: dense offsets, one transaction each."""
+    """The message table, written as a broker's batches write it: dense offsets, one transaction each."""
 
     url: str
     _queues: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Table:
             return cursor.fetchall() if cursor.description else []
 
     def topic(self, name: str, queues: int = 1, durability: str = "sync") -> list[int]:
-        """Makes a topic; the ids of its queues."""
+        """Create a topic and return the ids of its queues."""
         ids = [
             row[0]
             for row in self.query(
@@ -54,7 +54,7 @@ class Table:
         return self._queues[topic, number]
 
     def add(self, topic: str, count: int, *, number: int = 0, body: bytes = b"body") -> None:
-        """So many messages at the end of a queue, in one transaction, with every column that there is."""
+        """Append so many messages to a queue in one transaction, using every column."""
         self.query(
             """
             with base as (select s.id as segment, coalesce(
@@ -80,7 +80,7 @@ class Table:
         self.query("select txmsg.add_segment()")
 
     def drop_segment(self, segment: int) -> None:
-        """As retention leaves it."""
+        """Drop a segment as retention does."""
         self.query("update txmsg.segment set dropping = true where id = %s", segment)
         for root in ("message", "rolled_back"):
             self.query(f"alter table txmsg.{root} detach partition txmsg.{root}_{segment}")
@@ -88,11 +88,11 @@ class Table:
         self.query("delete from txmsg.segment where id = %s", segment)
 
     def await_waiting_for_lock(self) -> None:
-        """Returns when a tailer waits for the lock of a queue."""
+        """Return once a tailer waits for the lock of a queue."""
         until(lambda: bool(self.query("select 1 from pg_locks where locktype = 'advisory' and not granted")))
 
     def contents(self, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
-        """All columns of a queue, in order, as `logged` gives them."""
+        """Return all columns of a queue in order, as `logged` returns them."""
         return self.query(
             "select queue_offset, transaction_id, n::int, key, tag, headers, body, born_at, stored_at, ordering_key "
             "from txmsg.message where queue = %s order by queue_offset",
@@ -100,16 +100,16 @@ class Table:
         )
 
     def await_no_tailer(self) -> None:
-        """Returns when the server has seen that tailers have ended: until then they hold their locks and slots."""
+        """Return once the server knows that tailers have ended: until then they hold their locks and slots."""
         until(lambda: not self.query(_TAILERS, "txmsg tailer%"), why="a tailer still has a session")
 
     def is_tried_for(self) -> bool:
-        """Whether somebody tries to become the one who writes a mirror."""
+        """Return True if a tailer waits for the mirror's writer lock."""
         tries = f"{_TAILERS} and query like %s"
         return bool(self.query(tries, "txmsg tailer%", "%pg_try_advisory_lock%"))
 
     def free_slot(self) -> str:
-        """The one slot, which nobody reads."""
+        """Return the only slot, which must be unread."""
         self.await_no_tailer()
         [slot] = self.slots()
         return slot
@@ -125,7 +125,7 @@ class Table:
 
 
 def logged(root: Path, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
-    """All columns of a queue of the log, in order."""
+    """Return all columns of a queue of the log, in order."""
     from uuid import UUID
 
     queue = LogReader(root).queue(topic, number)
@@ -147,7 +147,7 @@ def logged(root: Path, topic: str, number: int = 0) -> list[tuple[Any, ...]]:
 
 
 class Running:
-    """A tailer in a thread. `error` is what ended it."""
+    """A tailer in a thread. `error` is the exception that ended it."""
 
     def __init__(self, url: str, root: Path, *, sink: Callable[[], MirrorSink] | None = None, **settings: Any) -> None:
         settings = {"position_s": 0.1, "compare_s": 0.3, "wait_s_max": 0.2, **settings}
@@ -181,13 +181,13 @@ class Running:
         self.await_state(TailerState.TAILING)
 
     def await_log(self, condition: Callable[[], bool]) -> None:
-        """Returns when the log is as it should be; raises what has ended the tailer."""
+        """Return once the log is as expected; raises the error that ended the tailer."""
         until(lambda: condition() or self.error is not None)
         if self.error is not None:
             raise self.error
 
     def failed(self) -> BaseException | None:
-        """What ends it when it is started."""
+        """Return the error that ends the tailer when it is started."""
         self.start(ready=False)
         return self.await_end()
 
@@ -197,7 +197,7 @@ class Running:
         return self.error
 
     def stop(self) -> None:
-        """In order; raises what had ended it before."""
+        """Stop the tailer cleanly; raises the error that ended it before."""
         if self._thread.is_alive():
             self.tailer.stop()
         self.await_end()
@@ -207,7 +207,7 @@ class Running:
 
 @contextmanager
 def tailing(url: str, root: Path, **settings: Any) -> Iterator[Running]:
-    """A tailer that mirrors within the block, and is stopped in order behind it."""
+    """Run a tailer within the block and stop it cleanly afterwards."""
     running = Running(url, root, **settings)
     running.start()
     try:
@@ -217,7 +217,7 @@ def tailing(url: str, root: Path, **settings: Any) -> Iterator[Running]:
 
 
 def await_equal(table: Table, root: Path, topic: str, number: int = 0) -> None:
-    """Returns when the log holds what the table holds, offset for offset, byte for byte."""
+    """Return once the log equals the table, offset for offset, byte for byte."""
     wanted = table.contents(topic, number)
 
     def same() -> bool:

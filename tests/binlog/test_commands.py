@@ -1,4 +1,4 @@
-"""`txmsg tailer`: makes a mirror, shows how it stands, has its log go on after it has diverged, and drops it."""
+"""`txmsg tailer`: creates a mirror, shows its state, forks a diverged log, and drops the mirror."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_mirror_is_created_shown_and_dropped(table: Table, tmp_path: Path) -> No
 
 
 def test_drop_waits_for_a_tailer_that_is_ending(table: Table) -> None:
-    """Its session in the server lives on for a moment."""
+    """The server keeps its session for a moment."""
     storage = ("--storage", table.url)
     json_of("tailer", "create", *storage)
     table.await_no_tailer()
@@ -103,7 +103,7 @@ def test_diverged_log_continues_under_a_new_generation(table: Table, tmp_path: P
 
 
 def test_log_starting_after_the_end_of_the_table_restarts_where_the_table_starts(table: Table, tmp_path: Path) -> None:
-    """The log has kept the newest messages only, and the backup is older than these."""
+    """The log has kept only the newest messages, and the backup is older than these."""
     table.add("t", 15)
     table.rotate()
     table.rotate()

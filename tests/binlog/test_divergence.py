@@ -1,4 +1,4 @@
-"""Where log and table do not fit, nothing is overwritten and nothing is silent: holes are marked, queues stop."""
+"""If log and table disagree, nothing is overwritten and everything is reported: holes are marked, queues stop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_segment_dropped_before_it_was_mirrored_is_a_counted_and_reported_hole(
 def test_restored_older_table_stops_its_queue_at_the_first_differing_offset(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
-    """As a restored backup, or a promoted standby that lacks the last messages; `grown`: it has got others since."""
+    """As after restoring a backup or promoting a lagging standby; `grown`: it has received other messages since."""
     table.add("t", 30)
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")
@@ -67,7 +67,7 @@ def test_restored_older_table_stops_its_queue_at_the_first_differing_offset(
 def test_table_restored_to_older_state_during_mirroring_stops_its_queue(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
-    """As by a truncate. Offsets that come a second time are not taken for what is there already."""
+    """As by TRUNCATE. Offsets assigned a second time are not mistaken for existing messages."""
     with tailing(table.url, tmp_path) as running:
         table.add("t", 20)
         table.add("t", 5, number=1)
@@ -85,7 +85,7 @@ def test_table_restored_to_older_state_during_mirroring_stops_its_queue(
 
 
 def test_tailer_waits_for_a_message_whose_commit_waits_for_its_standby(table: Table, tmp_path: Path) -> None:
-    """It has come by replication and stands in the log, and the table does not show it yet."""
+    """Replication has delivered it and it is in the log, but the table does not show it yet."""
     with tailing(table.url, tmp_path):
         table.add("t", 5)
         await_equal(table, tmp_path, "t")

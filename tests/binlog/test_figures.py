@@ -1,4 +1,4 @@
-"""While its log or its database is away or hangs, a tailer does not repeat the good figures of before."""
+"""While its log or database is down or hangs, a tailer does not repeat earlier metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txmsg.metrics.counts import Histogram
 
 
 class Log:
-    """A log that is away, takes nothing, or hangs as the test likes."""
+    """A log that is down, refuses appends, or hangs, as the test chooses."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -54,7 +54,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def told(running: Running, name: str) -> float | None:
-    """The value of a metric; None: it has no series."""
+    """Return the value of a metric; None if it has no series."""
     figures = figures_of(running.tailer)
     [values] = [values for metric, values in figures.series() if metric.name == f"txmsg_mirror_{name}"]
     value = next(iter(values.values()), None)
@@ -69,7 +69,7 @@ def lag_s(running: Running) -> float:
 
 
 def await_growing_lag(running: Running, until_s: float = 0.5) -> None:
-    """Returns when the lag has grown from look to look, never shrunk, as far as this."""
+    """Return once the lag has grown, without ever shrinking, up to this value."""
     looks: list[float] = [0.0]
     until(lambda: looks.append(lag_s(running)) or looks[-1] > until_s)  # type: ignore[func-returns-value]
     assert looks == sorted(looks)
@@ -83,7 +83,7 @@ def await_mirrored(running: Running, table: Table, root: Path) -> None:
 
 @contextmanager
 def interrupted(running: Running) -> Iterator[None]:
-    """Checks what a tailer tells during an outage; the block runs before its end."""
+    """Check the metrics of a tailer during an outage; the block runs before its end."""
     until(lambda: running.tailer.state is TailerState.INTERRUPTED)
     assert "it tries again" in unready(running.tailer)
     assert told(running, "tailing") == 0

@@ -1,4 +1,4 @@
-"""The decoder reads what a real PostgreSQL writes, says what it does not know, and refuses what is cut."""
+"""The decoder reads the output of a real PostgreSQL, names unknown changes, and refuses truncated ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOT = "decoder"
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A table that is published, and a slot that has seen nothing yet."""
+    """A published table and an unread slot."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("create table trade (id int primary key, buyer text, note text)")
         connection.execute("alter table trade alter note set storage external")
@@ -26,7 +26,7 @@ def database(database_url: str) -> Iterator[psycopg.Connection[tuple[object, ...
 
 
 def messages(connection: psycopg.Connection[tuple[object, ...]], **options: str) -> list[bytes]:
-    """What the slot has to send, and is then done with."""
+    """Return the changes of the slot and consume them."""
     given = {"proto_version": "1", "publication_names": "decoder", "messages": "true", **options}
     pairs = [part for pair in given.items() for part in pair]
     places = ", ".join(["%s"] * len(pairs))

@@ -1,4 +1,4 @@
-"""What a tailer reads ahead has a bound, however long nobody takes it; and the server hears of it all the while."""
+"""Read-ahead of a tailer is bounded while changes are not consumed, and the server still gets its status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txmsg.binlog.replication import ReplicationStream
 
 
 class Endless(ReplicationStream):
-    """A stream of which there is always more. It has no connection."""
+    """A stream with endless changes and no connection."""
 
     def __init__(self) -> None:
         self.sent_end = self.server_ahead_us = self.confirmed = 0

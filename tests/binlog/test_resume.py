@@ -1,4 +1,4 @@
-"""How log and table stand to each other, decided from where they begin and end and from one message."""
+"""The relation of log and table, decided by their ranges and by one message."""
 
 from __future__ import annotations
 

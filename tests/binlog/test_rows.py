@@ -1,4 +1,4 @@
-"""Rows of messages are read from replication and COPY as the general decoder reads them, or refused."""
+"""Rows of messages from replication and COPY are read as by the general decoder, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with one queue stops that queue; the mirror of all others goes on, and it is reported."""
+"""A fault in one queue stops only that queue and is reported; all others are mirrored on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txmsg.ops.cli.main import main
 
 
 def deleted_and_made_again(table: Table) -> None:
-    """Topic `bad`, as by `txmsg topic delete` and `create`."""
+    """Recreate topic `bad` by `txmsg topic delete` and `create`."""
     table.query("delete from txmsg.message where queue = %s", table.id_of("bad"))
     table.query("delete from txmsg.queue where id = %s", table.id_of("bad"))
     table.query("delete from txmsg.topic where name = 'bad'")
@@ -39,7 +39,7 @@ def set_back(table: Table) -> None:
 
 
 def deleted_by_hand(table: Table) -> None:
-    """A message that was never mirrored, with one behind it that is."""
+    """Insert a message at offset 6, as if the one before it had been deleted by hand."""
     table.query(
         "with base as (select segment from txmsg.message where queue = %(q)s limit 1) insert into txmsg.message "
         "(segment, queue, queue_offset, transaction_id, n, body, born_at) "
@@ -52,7 +52,7 @@ BREAKS = [deleted_and_made_again, set_back, deleted_by_hand]
 
 
 def stops(table: Table) -> dict[str, str]:
-    """Why which queues have stopped, as `txmsg tailer status` tells it; its exit status says whether any has."""
+    """Return stopped queues with reasons, from `txmsg tailer status`; its exit status is 1 if any has stopped."""
     told = CliRunner().invoke(main, ["tailer", "status", "--storage", table.url, "--json"])
     shown = json.loads(told.stdout)
     found = {f"{queue['topic']}/{queue['queue']}": queue["stopped"] for queue in shown["queues"] if queue["stopped"]}
@@ -160,7 +160,7 @@ def test_damaged_files_stop_only_their_queue(table: Table, tmp_path: Path) -> No
 
 
 class Refusing(LogSink):
-    """A log that keeps nothing of topic `bad`, whatever it is asked together with it."""
+    """A log that refuses appends to topic `bad` and those sent with them."""
 
     error: Exception
 

@@ -1,4 +1,4 @@
-"""The tailer: the log is as the table, offset for offset, whatever comes between."""
+"""The tailer: the log equals the table, offset for offset, after any interruption."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_slot_creation_blocked_by_an_old_transaction_names_it(
 def test_slot_reader_without_the_lock_is_terminated(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the server's side of a tailer whose machine is cut off."""
+    """As the server side of a tailer on a disconnected machine."""
     with tailing(table.url, tmp_path):
         pass
     monkeypatch.setattr("txmsg.binlog.run._HOLDER_WAIT_S", 0.5)
@@ -354,11 +354,11 @@ def test_log_with_a_later_generation_elsewhere_is_not_written(table: Table, tmp_
 
 
 class Killed(BaseException):
-    """Passes through all of a tailer, as SIGKILL does."""
+    """An exception that passes through all of a tailer, as SIGKILL does."""
 
 
 class Killing(LogSink):
-    """A log whose tailer is killed when it has appended for the first time."""
+    """A log whose tailer is killed after its first append."""
 
     def append(self, batches: Sequence[RowBatch]) -> None:
         super().append(batches)
@@ -383,7 +383,7 @@ def test_later_generation_is_recorded_before_the_first_append(table: Table, tmp_
 
 
 class Refusing(LogSink):
-    """A log that refuses the tailer's token, or whose answer is lost, while there is an error."""
+    """A log that refuses the tailer's token or loses its answer while `error` is set."""
 
     error: ClassVar[TxmsgError | None] = None
 
@@ -462,7 +462,7 @@ def test_a_publication_that_would_miss_rows_is_refused(table: Table, tmp_path: P
 
 
 def test_recreated_publication_does_not_stop_mirroring(table: Table, tmp_path: Path) -> None:
-    """Before 18, PostgreSQL decodes no change from before the publication: an error, at each attempt."""
+    """PostgreSQL before 18 fails at each attempt to decode a change from before the publication."""
     with tailing(table.url, tmp_path):
         table.add("t", 3)
         await_equal(table, tmp_path, "t")

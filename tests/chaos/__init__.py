@@ -1,4 +1,4 @@
-"""A cluster of real processes under faults, and a checker of what everybody saw.
+"""A cluster of real processes under faults, and a checker of everything they observed.
 
     make chaos DURATION=300 SEED=7     # a verdict on I1 to I6 and I8, with counts of what was done to the cluster
     make chaos PLANT=lost              # a planted defect: the verdict has to name the invariant it breaks

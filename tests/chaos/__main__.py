@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a cluster under faults, for as long as asked, and a verdict. Exit status 1: not clean."""
+"""`python -m tests.chaos`: runs a cluster under faults and gives a verdict. Exit status 1: violations found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.plant import Plant, chosen
 from tests.chaos.run import Result, play
 
 SHOWN_MAX = 5
-"""Of each invariant."""
+"""Violations printed for each invariant."""
 _ROWS = {
     "messages": "messages in the log",
     "sends": "plain sends",

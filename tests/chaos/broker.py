@@ -25,20 +25,20 @@ from txmsg.runtime.backoff import Backoff
 from txmsg.settings.live import GivenSettings
 
 STORAGE_WAIT_S = 60.0
-"""A broker that starts while its database is away waits for it."""
+"""Seconds that a starting broker waits for its database."""
 OUTCOME_MEMORY_S = 40.0
-"""Longer than any copy is on its way: so no message may be in the log twice."""
+"""Longer than any copy of a request is in transit: so each message is in the log at most once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOrders:
-    """What one process is told, as its only argument."""
+    """Arguments of a broker process."""
 
     broker_id: str
     storage: str
     listen: str
     advertise: str
-    """Where clients are told to reach it: its link."""
+    """Address that clients use: the broker's link."""
     clock_step_s: float = 0.0
     plant: str = ""
 
@@ -47,7 +47,7 @@ class BrokerOrders:
 
 
 def step_clock(step_s: float) -> None:
-    """From now on the wall clock is wrong by this, every second minute: so it also steps while the broker runs."""
+    """Step the wall clock by this every second minute: so it also steps while the broker runs."""
     real_ns: Callable[[], int] = time.time_ns
 
     def wrong_ns() -> int:

@@ -1,4 +1,4 @@
-"""The business database of all clients: what local transactions write, and the effects of handlers.
+"""The business database of all clients: rows of local transactions, and effects of handlers.
 
 `sale` goes with the fence. `attempt` belongs to the classic listener, which must itself know what may still commit: an
 attempt is running until its local transaction makes it done, or the listener gives it up; never both.
@@ -36,12 +36,12 @@ _TABLES = (
 
 
 def async_engine_of(url: str) -> AsyncEngine:
-    """An engine that notices soon when its database is gone."""
+    """Return an async engine that soon notices a lost database connection."""
     return create_async_engine(_with_psycopg(url), **_ENGINE_OPTIONS)
 
 
 def engine_of(url: str) -> Engine:
-    """The same for threads."""
+    """Return the same for threads."""
     return create_engine(_with_psycopg(url), **_ENGINE_OPTIONS)
 
 
@@ -59,7 +59,7 @@ def create_tables(url: str) -> None:
 
 
 def is_disliked(body: bytes, attempt: int, *, is_first: bool) -> bool:
-    """Whether a handler fails it: some at first, and a few always, until they are redriven."""
+    """Return True if a handler fails this message: some at first, and a few always, until they are redriven."""
     luck = zlib.crc32(body) % 500
     return (luck == 0 and is_first) or (0 < luck < 15 and attempt <= luck % 3 + 1)
 
@@ -68,22 +68,22 @@ def is_disliked(body: bytes, attempt: int, *, is_first: bool) -> bool:
 
 
 def sell(session: Session, serial: str) -> None:
-    """The local transaction of those with a fence."""
+    """Run the local transaction of producers with a fence."""
     session.execute(text("insert into sale values (:serial)"), {"serial": serial})
 
 
 def take_effect(session: Session, group: str, body: str) -> None:
-    """What a handler does to its database."""
+    """Write the effect of a handler."""
     session.execute(text("insert into effect values (:group, :body)"), {"group": group, "body": body})
 
 
 def begin_attempt(connection: Connection, serial: str) -> None:
-    """To be on disk before the half message is sent."""
+    """Record an attempt, which must be on disk before the half message is sent."""
     connection.execute(text("insert into attempt (serial) values (:serial)"), {"serial": serial})
 
 
 def finish_attempt(connection: Connection, serial: str, state: TransactionState) -> bool:
-    """The local transaction of those without a fence. False: the listener has given it up."""
+    """Run the local transaction of producers without a fence. False: the listener has already given up the attempt."""
     done = connection.execute(
         text("update attempt set state = :state where serial = :serial and state = 'running'"),
         {"serial": serial, "state": "done" if state is TransactionState.COMMIT else "given up"},
@@ -92,7 +92,7 @@ def finish_attempt(connection: Connection, serial: str, state: TransactionState)
 
 
 def check_attempt(connection: Connection, serial: str) -> TransactionState:
-    """Gives up what has taken too long."""
+    """Return the outcome of an attempt; gives up one that took too long."""
     connection.execute(
         text(
             "update attempt set state = 'given up' where serial = :serial and state = 'running' "
@@ -109,7 +109,7 @@ def check_attempt(connection: Connection, serial: str) -> TransactionState:
 
 
 class AsyncAttemptListener:
-    """The classic CheckMessageListener: it knows its attempts, and gives up what has taken too long."""
+    """The classic CheckMessageListener: knows its attempts, and gives up those that took too long."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -120,7 +120,7 @@ class AsyncAttemptListener:
 
 
 class AttemptListener:
-    """The same, on a thread."""
+    """The same on a thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

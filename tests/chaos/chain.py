@@ -25,19 +25,19 @@ from tests.chaos.process import Process
 from txmsg.checker.tables import metadata
 
 TOPIC_OF: Final[Mapping[str, str]] = {"order": "cart", "payment": "ordered", "shipping": "paid"}
-"""What each service consumes; each sends what the next one consumes."""
+"""Topic consumed by each service; each sends to the topic of the next."""
 LAST_TOPIC: Final = "shipped"
 TOPICS: Final = (*TOPIC_OF.values(), LAST_TOPIC)
 DURABILITY: Final = "sync"
-"""Of the topics. What is replicated would wait for a standby for most of a minute that has three new ones."""
+"""Durability of the topics. Replicated ones would wait for a standby during most minutes with promotions."""
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {step: {topic: "*"} for step, topic in TOPIC_OF.items()}
 """As history.GROUPS. The group of each service has its name."""
 RETRIES_MAX: Final = 10_000
-"""Of these groups: what fails while a database or all brokers are away is no dead letter."""
+"""Retries of these groups: failures while a database or all brokers are down must not become dead letters."""
 SHARE: Final = 0.05
 """Orders for each send of the producers."""
 IS_ASYNC: Final = frozenset({"payment"})
-"""The others are `def`."""
+"""Services with `async def` handlers; the others are `def`."""
 
 
 def next_topic(step: str) -> str:
@@ -46,7 +46,7 @@ def next_topic(step: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Chain:
-    """Its databases, which are there inside `prepare`'s stack, and its processes.
+    """The databases of the chain, which exist within `prepare`'s stack, and its processes.
 
     argument: what the next life of a service is told, given its name, the number of its life, and its database.
     """
@@ -54,7 +54,7 @@ class Chain:
     directory: Path
     argument: Callable[[str, int, str], str]
     urls: dict[str, str] = field(default_factory=dict)
-    """Of the database of each step, past all links."""
+    """Database URL of each step, without links."""
     services: list[Process] = field(default_factory=list)
 
     def prepare(self, stack: ExitStack, business_url: str) -> None:
@@ -91,7 +91,7 @@ class Chain:
             service.wait_ready()
 
     def written(self) -> dict[str, list[Written]]:
-        """All rows of each step."""
+        """Return all rows of each step."""
         found = {}
         for step, url in self.urls.items():
             engine = create_engine(url, poolclass=NullPool)
@@ -102,12 +102,12 @@ class Chain:
 
 
 def body_of(step: str, order_id: str, amount: int, attempt: object = "") -> Mapping[str, Any]:
-    """What a step sends. Each attempt has a body of its own, so that none is taken for another."""
+    """Return the body that a step sends. Each attempt has its own body, so that attempts can be told apart."""
     return {"order_id": order_id, "amount": amount, "by": step, "attempt": str(attempt)}
 
 
 def read_body(body: str) -> SentOn | None:
-    """What it says; None: no body of the chain."""
+    """Parse a body; None if it is not one of the chain."""
     if not body.startswith("{"):
         return None
     value = json.loads(body)
@@ -115,13 +115,13 @@ def read_body(body: str) -> SentOn | None:
 
 
 def taken(losses: Sequence[Loss]) -> set[SentOn]:
-    """The messages that were lost with a database, by the evidence of losses.py."""
+    """Return the messages lost with a database, by the evidence of losses.py."""
     found = {read_body(body) for loss in losses for body in loss.gone}
     return {each for each in found if each is not None}
 
 
 def create_groups(url: str) -> None:
-    """With their limits, before brokers do so without."""
+    """Create the groups with their retry limits, before brokers create them without."""
     with psycopg.connect(url, autocommit=True) as connection:
         for step in STEPS:
             connection.execute(
@@ -130,7 +130,7 @@ def create_groups(url: str) -> None:
 
 
 def _created_beside(business_url: str, stack: ExitStack) -> str:
-    """Another database on its server, dropped at the end."""
+    """Create another database on the same server; drop it at the end."""
     name = f"{make_url(business_url).database}_payment"
 
     def execute(statement: str) -> None:

@@ -1,4 +1,4 @@
-"""What must be true of the chain in the end, by plain SQL over its three databases; and its figures. Pure.
+"""Invariants of the chain at the end, by plain SQL over its three databases, and its figures. Pure.
 
 The rows of all three are copied into one database in memory, where each rule is a query that finds what breaks it.
 """
@@ -16,14 +16,14 @@ STEPS: Final = ("order", "payment", "shipping")
 
 
 class Written(NamedTuple):
-    """A row that a step has written."""
+    """A row written by a step."""
 
     order_id: str
     amount: int
     at: float
-    """By the wall clock of the machine."""
+    """Time by the wall clock of the machine."""
     attempt: str
-    """The transaction id of what it has sent."""
+    """Transaction id of the message that it sent."""
 
 
 class SentOn(NamedTuple):
@@ -61,13 +61,13 @@ _RULES: Final[Mapping[str, str]] = {
           left join lost l using (step, order_id, attempt)
          where s.step is null and l.step is null""",
 }
-"""What breaks each rule. `lost` is what went with a database, by evidence: see losses.py."""
+"""Violations of each rule. `lost`: messages lost with a database, by the evidence of losses.py."""
 
 
 def wrong(
     done: Mapping[str, Sequence[Written]], sent: Sequence[SentOn], lost: Collection[SentOn] = ()
 ) -> Iterator[str]:
-    """All that is wrong. done: rows by step. sent: the messages of the log. lost: those that went with a database."""
+    """Return all violations. done: rows by step. sent: messages of the log. lost: messages lost with a database."""
     with sqlite3.connect(":memory:") as database:
         database.execute("create table step (step text, n int)")
         database.execute("create table done (step text, order_id text, amount int, attempt text)")
@@ -87,7 +87,7 @@ def wrong(
 
 
 def figures(done: Mapping[str, Sequence[Written]], lost: Collection[SentOn]) -> Counter[str]:
-    """Rows of each step, how long orders took to be shipped, how many a minute, and the longest time without one."""
+    """Return rows of each step, shipping time of orders, orders per minute, and the longest gap."""
     counts = Counter({f"chain_{step}": len(done[step]) for step in STEPS})
     ordered = {row.order_id: row.at for row in done["order"]}
     counts["chain_lost"] = len({each.order_id for each in lost} & ordered.keys() - _ids(done["shipping"]))

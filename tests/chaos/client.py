@@ -1,4 +1,4 @@
-"""What the programs of producers and consumers share: how they are told what to do, and how they end."""
+"""Shared code of producer and consumer processes: their arguments, and how they end."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ QUIET = "quiet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What one process is told, as its only argument."""
+    """Arguments of a client process."""
 
     name: str
-    """Of this life of it: `producer-0.2` was killed twice."""
+    """Name of this life of the process: `producer-0.2` was killed twice."""
     brokers: list[list[str]]
-    """Of each Notify database."""
+    """Addresses by Notify database."""
     business_url: str
     journal: str
     seed: int
     rate_per_s: float
-    """Of producers: operations."""
+    """Operations per second of producers."""
     threads: bool = False
-    """Of producers: whether threads call, or coroutines."""
+    """Producers: True if threads call, False for coroutines."""
     keeps: bool = False
-    """Of producers: whether some calls have an outbox."""
+    """Producers: True if some calls have an outbox."""
     answers: bool = False
-    """Of producers: whether it answers for transactions of RocketMQ's clients, too."""
+    """Producers: True if it also answers check-backs of RocketMQ clients."""
     guests: bool = False
-    """Of consumers: whether clients of RocketMQ are there."""
+    """Consumers: True if RocketMQ clients take part."""
     step: str = ""
-    """Of a service of the chain: which one it is."""
+    """The step of a service of the chain."""
     gateway: str = ""
-    """Of clients of RocketMQ: where they find it."""
+    """RocketMQ clients: address of the gateway."""
     plant: str = ""
 
     def as_argument(self) -> str:
@@ -52,13 +52,13 @@ class Orders:
 
 
 def orders() -> Orders:
-    """Those of this process. From now on it says what it logs, and ends with its parent."""
+    """Parse the arguments of this process. From now on it logs, and ends with its parent."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     return Orders(**json.loads(sys.argv[1]))
 
 
 def quiet_event() -> asyncio.Event:
-    """Set when the parent says that nothing new is to be begun. The parent's end ends this process."""
+    """Return an event that is set when the parent asks to start nothing new. The process ends with its parent."""
     quiet = asyncio.Event()
     loop = asyncio.get_running_loop()
     obey_parent(lambda: loop.call_soon_threadsafe(quiet.set))
@@ -67,7 +67,7 @@ def quiet_event() -> asyncio.Event:
 
 
 def quiet_flag() -> threading.Event:
-    """The same for threads."""
+    """Return the same for threads."""
     quiet = threading.Event()
     obey_parent(quiet.set)
     print(READY, flush=True)
@@ -75,7 +75,7 @@ def quiet_flag() -> threading.Event:
 
 
 def obey_parent(on_quiet: Callable[[], object] = lambda: None) -> None:
-    """Calls this, on a thread, when the parent says so, and ends the process when the parent has gone."""
+    """Call this on a thread when the parent asks to, and end the process when the parent has died."""
 
     def listen() -> None:
         while line := sys.stdin.readline():

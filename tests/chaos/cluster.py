@@ -1,4 +1,4 @@
-"""All processes of a run, and the links between them. Starts and ends; what is done to them is in `faults.py`."""
+"""All processes of a run, and the links between them. Starts and stops them; `faults.py` disturbs them."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from txmsg.broker import migrate
 from txmsg.broker.embedded import EmbeddedPostgres
 
 GUESTS_SHARE = 0.2
-"""Of the rate of txmsg's producers: what those of RocketMQ send besides."""
+"""Rate of RocketMQ producers, as a share of the rate of txmsg's."""
 
 
 @dataclass(slots=True, eq=False)
 class Broker:
-    """One place in the cluster."""
+    """A broker of the cluster."""
 
     process: Process
     database: Link
-    """Between it and the Notify database."""
+    """Link between it and the Notify database."""
     clients: Link
-    """Between clients and it."""
+    """Link between clients and it."""
     role: str
-    """By which the database knows it."""
+    """Database role of the broker."""
     url: str
-    """Of its database."""
+    """URL of its database."""
     clock_step_s: float = 0.0
-    """How wrong the wall clock of its next life is."""
+    """Seconds by which the wall clock of its next life is wrong."""
 
 
 class Cluster:
@@ -107,21 +107,21 @@ class Cluster:
 
     @property
     def all_groups(self) -> Mapping[str, Mapping[str, str]]:
-        """Those of the chain, too, of which nothing is asked but to go on."""
+        """Return all groups, including those of the chain, which only have to make progress."""
         return {**self.groups, **chain.GROUPS}
 
     def start_producers(self) -> None:
-        """Those of txmsg, and the chain: from now on there is load. Those of RocketMQ have begun already."""
+        """Start the producers of txmsg, and the chain: load begins. Those of RocketMQ have started already."""
         self.chain.start()
         for producer in self.producers:
             producer.start()
 
     def all_producers(self) -> list[Process]:
-        """Those of RocketMQ, too."""
+        """Return all producers, including those of RocketMQ."""
         return [*self.producers, *(self.guests.producers if self.guests else ())]
 
     def twin_of(self, broker: int) -> Process:
-        """Another process with the id of a broker, on a port that no client knows."""
+        """Start another process with the id of a broker, on a port that no client knows."""
         return self._process(f"twin-{broker}", "broker", lambda life: self._orders_of_broker(broker, 0.0))
 
     # ---- starting
@@ -213,7 +213,7 @@ class Cluster:
         return told.as_argument()
 
     def _client(self, role: str, number: int) -> Process:
-        """Producers: coroutines and threads that know the first shard, and one or the other that knows both."""
+        """Return a client process; the first two producers know only the first shard."""
         addresses = [f"127.0.0.1:{broker.clients.port}" for broker in self.brokers]
         shards = [addresses[:BROKERS], addresses[BROKERS:]]
 
@@ -286,7 +286,7 @@ def _create_topics(url: str, durability: Mapping[str, str]) -> None:
 
 
 def _target(url: str) -> tuple[str, int] | Path:
-    """Where a server listens."""
+    """Return the address of a server."""
     parsed = make_url(url)
     host = str(parsed.query.get("host") or parsed.host or "localhost")
     port = parsed.port or 5432

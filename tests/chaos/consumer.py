@@ -1,4 +1,4 @@
-"""A consumer process: `python -m tests.chaos.consumer ORDERS`. A member of each group; notes what each handler did."""
+"""A consumer process: `python -m tests.chaos.consumer ORDERS`. A member of each group; logs each handler call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txmsg import AsyncConsumer, ReceivedMessage, RetryAfter, idempotent
 from txmsg.wire.start import Start
 
 RETRIED_LATER = 0.5
-"""Share of failures that say themselves when they are to be retried."""
+"""Share of failures that set their own retry time."""
 UNPRINTABLE = 0.1
 """Share of failures whose exception raises when it is asked for its text."""
 BREAKING = 0.02
@@ -28,18 +28,18 @@ Handler = Callable[[ReceivedMessage], Awaitable[None]]
 
 
 class Failed(Exception):
-    """The handler does not want it now."""
+    """Raised by a handler that fails a message."""
 
 
 class Unprintable(Failed):
-    """Likewise, of a class that cannot say why."""
+    """The same with a class whose text cannot be read."""
 
     def __str__(self) -> str:
         raise ValueError("a class of the user's that raises when it is asked")
 
 
 class Breaking(logging.Filter):
-    """A filter of the user's that raises for some records."""
+    """A user's log filter that raises for some records."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Breaking(logging.Filter):
 
 
 def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler]:
-    """By group. What a message meets there depends on its body, so that it is the same in every life."""
+    """Return the handlers by group. The fate of a message depends on its body, so that it is the same in every life."""
 
     @idempotent(async_sessionmaker(business.async_engine_of(url)), group="ledger")
     async def ledger(session: AsyncSession, message: ReceivedMessage) -> None:
@@ -70,14 +70,14 @@ def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler
         await asyncio.sleep(VISIBILITY_TIMEOUT_S * 1.2 if longer_than_visible else rng.expovariate(1 / 0.05))
 
     async def watcher(message: ReceivedMessage) -> None:
-        """Sees everything, too."""
+        """Handle every message and log it."""
 
     found: dict[str, Handler] = {"ledger": ledger, "grumbler": grumbler, "sleeper": sleeper, "watcher": watcher}
     return found | ({PULLED: watcher} if guests else {})
 
 
 def noted(group: str, handle: Handler, journal: Journal, calls: count[int]) -> Handler:
-    """The same handler; the journal says when it begins and ends, and how. Each call has a number."""
+    """Wrap a handler: the journal records begin, end and result. Each call has a number."""
 
     async def note(message: ReceivedMessage) -> None:
         call, body = next(calls), message.body.decode()
@@ -93,7 +93,7 @@ def noted(group: str, handle: Handler, journal: Journal, calls: count[int]) -> H
 
 
 async def pause_one(consumer: AsyncConsumer, rng: random.Random, quiet: asyncio.Event) -> None:
-    """After some seconds one of the groups is paused in this process, for a moment."""
+    """Pause one of the groups in this process for a moment, after some seconds."""
     for pause_s, then in ((rng.uniform(2, 8), consumer.pause), (rng.uniform(0.2, 2), consumer.resume)):
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

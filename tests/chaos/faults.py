@@ -1,4 +1,4 @@
-"""Commits the faults of a plan: each target's one after the other, those of different targets at once."""
+"""Commits the faults of a plan: one at a time for each target, concurrently for different targets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STEP_S = 0.5
 
 
 class Faults:
-    """Begins inside `with`; the exit waits until all has been done and mended. `done` grows meanwhile."""
+    """Runs faults within `with`; the exit waits until all are done and repaired. `done` grows meanwhile."""
 
     def __init__(self, cluster: Cluster, plan: Sequence[Fault], journal: Journal, *, seed: int) -> None:
         self.done: list[Done] = []
@@ -80,7 +80,7 @@ class Faults:
             assert not stuck, f"these do not end: {stuck}"
 
     def check(self) -> None:
-        """Raises what went wrong in committing a fault."""
+        """Raise errors that occurred in committing a fault."""
         if self._failure is not None:
             raise self._failure
 
@@ -196,7 +196,7 @@ class Faults:
         self._set_clock(0.0)
 
     def _set_back_without_brokers(self, fault: Fault) -> None:
-        """Heartbeats are of a clock that was ahead, and who sent them is dead when it is set right."""
+        """Set the clock back while brokers are dead: their heartbeats are from a clock that was ahead."""
         brokers = [broker.process for broker in self._cluster.brokers[:BROKERS]]
         with ExitStack() as locks:
             for number in range(BROKERS):
@@ -216,7 +216,7 @@ class Faults:
         self._cluster.servers.assert_clock(offset_s)
 
     def _send_back(self, fault: Fault) -> None:
-        """Some messages back, in one queue of one group; further back where handlers were to run again before."""
+        """Seek one group back by some messages in one queue; further if handlers had to run again before."""
         url, last = self._cluster.notify_url, self.seeks[-1] if self.seeks else None
         group, topic = self._rng.choice(SOUGHT_GROUPS), self._rng.choice(SOUGHT_TOPICS)
         if fault.again:
@@ -282,7 +282,7 @@ class Faults:
         link.heal()
 
     def _drain(self, fault: Fault) -> None:
-        """As for maintenance, by a person: a broker that cannot be drained just now is left in peace."""
+        """Drain a broker, as an operator does; a broker that cannot be drained now is skipped."""
         broker_id = f"broker-{fault.target}"
         if self._command("cluster", "drain", broker_id, "--wait-s", "0"):
             self._ending.wait(fault.for_s)
@@ -290,7 +290,7 @@ class Faults:
                 continue
 
     def _command(self, *words: str) -> bool:
-        """Whether the command line did it: asked of any broker of the first database that answers."""
+        """Run a command against any answering broker of the first database; return True on success."""
         for broker in self._cluster.brokers[:BROKERS]:
             address = f"127.0.0.1:{broker.clients.port}"
             command = [sys.executable, "-m", "txmsg.ops.cli.main", *words, "--broker", address]
@@ -307,7 +307,7 @@ class Faults:
 
 
 def _actor(fault: Fault) -> tuple[object, int]:
-    """Whose turn it is: what happens to one broker happens one after the other."""
+    """Return the target whose faults run one after the other: faults of one broker do not overlap."""
     if fault.kind in (Kind.KILL, Kind.STOP, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS):
         return "broker", fault.target
     for kinds in (OF_GATEWAYS, OF_GUEST_PRODUCERS, OF_GUEST_CONSUMERS):

@@ -20,12 +20,12 @@ from txmsg.rocketmq.server import serve
 from txmsg.settings.live import GivenSettings
 
 SILENT_S = 15.0
-"""Of a push consumer, until nothing is renewed for it any more: it calls at least every 10 s."""
+"""Seconds without calls of a push consumer until its messages are no longer renewed: it calls at least every 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOrders:
-    """What one process is told, as its only argument."""
+    """Arguments of a gateway process."""
 
     brokers: list[str]
     listen: str

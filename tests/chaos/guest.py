@@ -1,4 +1,4 @@
-"""What programs of RocketMQ's official client for Python share. They know txmsg by its gateway only."""
+"""Shared code of programs with RocketMQ's official client for Python, which know txmsg by its gateway only."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ClientT = TypeVar("ClientT", bound=Any)
 
 
 def configuration(gateway: str) -> ClientConfiguration:
-    """Of a client of this gateway."""
+    """Return the configuration of a client of this gateway."""
     return ClientConfiguration(gateway, Credentials("", ""), request_timeout=_TIMEOUT_S)
 
 
 def started(make: Callable[[], ClientT]) -> ClientT:
-    """A client that runs. Tries again, as a supervisor does: its gateway may be away just now."""
+    """Start a client. Retries, as a supervisor does: its gateway may be down."""
     while True:
         client = make()
         try:
@@ -35,7 +35,7 @@ def started(make: Callable[[], ClientT]) -> ClientT:
 
 
 def in_threads(act: Callable[[int], object], count: int) -> list[threading.Thread]:
-    """Acts in so many threads, given the number of each. What one raises ends the process: its parent notices."""
+    """Run a function in so many threads, with the number of each. An error ends the process: its parent notices."""
 
     def run(number: int) -> None:
         try:

@@ -24,12 +24,12 @@ PULLERS = 6
 _AWAIT_S = 1
 _PULLED_MAX = 16
 _LATE_S = 2.0
-"""What has waited for a thread for so long is refused: who held it may have lost it meanwhile."""
+"""Messages that waited this long for a thread are refused: their lease may have expired."""
 _PAUSE_S = 0.2
 
 
 class Placed(Message):  # type: ignore[misc]  # of a package without types
-    """One that tells where it stands: it is on the wire, and the client leaves it out."""
+    """A handle with the message's queue and offset, which are on the wire but not in the client."""
 
     place: tuple[str, int, int]
 
@@ -47,7 +47,7 @@ class Notes:
         self._calls = count(1)
 
     def got(self, group: str, message: Placed) -> int:
-        """The number of the call."""
+        """Record a delivery and return the number of the call."""
         call = next(self._calls)
         self._journal.write("got", call, group, message.body.decode(), *message.place, message.delivery_attempt)
         return call
@@ -57,7 +57,7 @@ class Notes:
 
 
 class Handler(MessageListener):  # type: ignore[misc]
-    """Of the push consumer."""
+    """The handler of the push consumer."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -72,7 +72,7 @@ class Handler(MessageListener):  # type: ignore[misc]
 
 
 def pull(consumer: SimpleConsumer, notes: Notes) -> None:
-    """Receives, handles and acknowledges for ever. What it cannot do in time comes again."""
+    """Receive, handle and acknowledge for ever. Messages not handled in time are redelivered."""
     while True:
         began = time.monotonic()
         try:

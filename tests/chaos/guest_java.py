@@ -24,12 +24,12 @@ from tests.rocketmq import programs
 from txmsg.runtime.child import ChildProcess, Spawn, spawn_program
 
 PROGRAMS: Mapping[str, str] = {"guest_producer": "GuestProducer", "guest_consumer": "GuestConsumer"}
-"""By the one for Python."""
+"""Java programs by their Python counterparts."""
 HOW_TO_INSTALL = programs.JAVA.how_to_install
 _HERE = Path(__file__).parent / "java"
 _DRIVER = "postgresql-jdbc-42.7.14"
 _OPTIONS = ("-Xmx128m", *programs.JAVA_OPTIONS)
-"""Several run beside a whole cluster."""
+"""Small heaps: several run beside a whole cluster."""
 _WORLD: Mapping[str, object] = {
     "topics": list(DURABILITY),
     "half_topics": HALF_TOPICS,
@@ -40,27 +40,27 @@ _WORLD: Mapping[str, object] = {
     "held_s": HELD_BY_GUESTS_S,
     "give_up_s": GIVE_UP_S,
 }
-"""What programs in Python read in other modules."""
+"""Values that Python programs read from other modules."""
 
 
 def is_installed() -> bool:
-    """Whether there is a JDK, and the jars or a Maven to bring them."""
+    """Return True if there is a JDK, and the jars or a Maven to download them."""
     return programs.JAVA.is_installed() and are_at_hand(_DRIVER)
 
 
 def orders_with_world(orders: str) -> str:
-    """The only argument of a program in Java, made of the one for Python."""
+    """Return the only argument of a Java program, made from the one for Python."""
     return json.dumps(json.loads(orders) | _WORLD)
 
 
 def class_path() -> str:
-    """Of the programs, which are compiled if need be."""
+    """Return the class path of the programs; compiles them if needed."""
     libraries = f"{programs.java_jars()}/*{os.pathsep}{jars(_DRIVER, 'org.postgresql:postgresql:42.7.14')}/*"
     return f"{programs.compiled_java(libraries, *_HERE.glob('*.java'))}{os.pathsep}{libraries}"
 
 
 def spawned(class_path: str, home: Path) -> Spawn:
-    """Starts a program in Java, whose client logs below `home`."""
+    """Start a Java program whose client logs below `home`."""
 
     def spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
         java = shutil.which("java")

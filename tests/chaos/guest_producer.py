@@ -40,7 +40,7 @@ _RESOLUTIONS = {
 
 
 class Checker(TransactionChecker):  # type: ignore[misc]  # of a package without types
-    """Says what the business database knows."""
+    """Answers check-backs from the business database."""
 
     def __init__(self, engine: Engine, journal: Journal) -> None:
         self._engine = engine
@@ -58,7 +58,7 @@ class Checker(TransactionChecker):  # type: ignore[misc]  # of a package without
 
 
 class Caller:
-    """One of the threads that call."""
+    """One of the calling threads."""
 
     def __init__(self, told: Orders, journal: Journal, producer: Producer, engine: Engine, number: int) -> None:
         self._name, self._journal, self._producer, self._engine = f"{told.name}.{number}", journal, producer, engine
@@ -67,7 +67,7 @@ class Caller:
         self._pause_s = CALLERS / told.rate_per_s
 
     def run(self, quiet: threading.Event) -> None:
-        """Calls until it is told to be quiet."""
+        """Call until told to stop."""
         ways = ((4, self._send_plain), (1, self._send_delayed), (4, self._transact), (1, self._tell_story))
         while not quiet.is_set():
             self._rng.choices([act for _, act in ways], [weight for weight, _ in ways])[0]()
@@ -87,7 +87,7 @@ class Caller:
         self._note(Way.PLAIN, self._sent(TOPICS)._replace(delay_s=delay_s), send)
 
     def _tell_story(self) -> None:
-        """Several messages of one message group, each begun when the one before has returned."""
+        """Send several messages of one message group, each after the call before has returned."""
         key = f"{self._serial()} „Müller“"
         for _ in range(self._rng.randint(3, 6)):
             self._note(Way.PLAIN, Sent(STORY_TOPIC, ordering_key=key), self._send)
@@ -119,7 +119,7 @@ class Caller:
         self._journal.write("stored", serial)
 
     def _play(self, serial: str, message: Message) -> None:
-        """Half, local transaction, outcome; at times none, and at times what must be refused, or answered as before."""
+        """Send half message, local transaction, outcome; sometimes no outcome, or one to be refused or repeated."""
         with self._engine.begin() as connection:
             business.begin_attempt(connection, serial)
         transaction = self._producer.begin_transaction()
@@ -140,7 +140,7 @@ class Caller:
             self._tell(serial, other, ends[other])
 
     def _tell(self, serial: str, state: TransactionState, end: Callable[[], object]) -> bool:
-        """Whether it was answered OK."""
+        """Return True if the call was answered OK."""
         self._journal.write("tell", serial, state.value)
         reply = "ok"
         try:

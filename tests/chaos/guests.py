@@ -1,4 +1,4 @@
-"""Clients of RocketMQ, and the gateways through which they reach the first Notify database.
+"""RocketMQ clients, and the gateways through which they reach the first Notify database.
 
 Both are processes. Each gateway has a producer and a consumer, which reach it through a link. Of two languages, each
 gateway has a producer in one and a consumer in the other.
@@ -18,27 +18,27 @@ from tests.chaos.process import Process
 from tests.ports import own_port
 
 GUEST_PRODUCER, GUEST_CONSUMER = "guest_producer", "guest_consumer"
-"""How the names of their processes begin; and their programs."""
+"""Prefixes of their process names, and their programs."""
 PYTHON, JAVA = LANGUAGES = ("python", "java")
 
 
 @dataclass(slots=True, eq=False)
 class Gateway:
-    """One place."""
+    """A gateway of the cluster."""
 
     process: Process
     clients: Link
-    """Between clients and it."""
+    """Link between clients and it."""
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """Return the address that clients use."""
         return f"127.0.0.1:{self.clients.port}"
 
 
 @dataclass(slots=True, eq=False)
 class Guests:
-    """Made by a cluster, which says what a client is told: given its name, its life, and the address of its gateway."""
+    """Created by a cluster, which gives each client's arguments for its name, its life and the gateway's address."""
 
     directory: Path
     network: Network
@@ -46,13 +46,13 @@ class Guests:
     plant: str
     orders: Callable[[str, int, str], str]
     languages: Sequence[str]
-    """That clients are written in."""
+    """Languages of the clients."""
     gateways: list[Gateway] = field(default_factory=list)
     producers: list[Process] = field(default_factory=list)
     consumers: list[Process] = field(default_factory=list)
 
     def start(self) -> None:
-        """Gateways first."""
+        """Start gateways, then clients."""
         for number in range(GATEWAYS):
             gateway = self._gateway(number)
             self.gateways.append(gateway)

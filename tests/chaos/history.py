@@ -1,4 +1,4 @@
-"""Everything that was said and seen in a run, as values: from the journals of all processes, and from the databases."""
+"""Everything sent and observed in a run, as values: from the journals of all processes and from the databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.journal import Entry
 from tests.chaos.liveness import Standstill
 
 STORY_TOPIC = "story"
-"""Of messages with an ordering key."""
+"""Topic of messages with an ordering key."""
 DURABILITY: Mapping[str, str] = {
     "trade": "sync",
     "user": "sync",
@@ -23,50 +23,50 @@ DURABILITY: Mapping[str, str] = {
 }
 TOPICS = tuple(topic for topic in DURABILITY if topic != STORY_TOPIC)
 WATCHERS = ("watcher%0", "watcher%1")
-"""Members that broadcast: each is a group of its own."""
+"""Broadcasting members: each is a group of its own."""
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "ledger": dict.fromkeys(DURABILITY, "*"),
     "grumbler": dict.fromkeys(DURABILITY, "*"),
     "sleeper": dict.fromkeys(TOPICS, "rare"),
     **{watcher: {"user": "*", "settlement": "*"} for watcher in WATCHERS},
 }
-"""What each group subscribes to: topics, and which tags of them."""
+"""Subscriptions of each group: topics and their tags."""
 PULLED = "puller"
-"""Of simple consumers of RocketMQ, which reach the first Notify database only: txmsg's are for the second one."""
+"""Group of simple consumers of RocketMQ, in the first Notify database; txmsg's members are in the second."""
 PUSHED = "grumbler"
-"""Whose members are push consumers of RocketMQ, too."""
+"""Group that also has push consumers of RocketMQ."""
 GROUPS_WITH_GUESTS: Mapping[str, Mapping[str, str]] = {**GROUPS, PULLED: {"trade": "*", STORY_TOPIC: "*"}}
-"""With clients of RocketMQ."""
+"""Groups in runs with RocketMQ clients."""
 HELD_BY_GUESTS_S = 10.0
-"""How long a message is a RocketMQ client's; the least that simple consumers may ask for."""
+"""Visibility timeout of RocketMQ clients in seconds: the minimum for simple consumers."""
 HALF_TOPICS = ("trade", "settlement")
-"""Of transactions by clients of RocketMQ: each is the producer group of its own."""
+"""Topics of transactions by RocketMQ clients: each is also the name of its producer group."""
 SOUGHT_TOPICS, SOUGHT_GROUPS = ("trade", "user", STORY_TOPIC), ("ledger", "grumbler")
-"""Where groups are sent back."""
+"""Topics and groups that are sought back."""
 OTHER_SHARD = 1000
-"""Added to the numbers of queues in the second Notify database."""
+"""Added to queue numbers of the second Notify database."""
 VISIBILITY_TIMEOUT_S = 4.0
-"""What consumers ask for."""
+"""Visibility timeout of txmsg's consumers."""
 RETRIES_MAX = 4
-"""A message that fails once more is a dead letter."""
+"""Retries before a message becomes a dead letter."""
 EXACTLY_ONCE = "ledger"
 """The group whose effects are in the business database, beside an inbox."""
 
 
 class Way(enum.Enum):
-    """How a message was sent."""
+    """The way in which a message was sent."""
 
     PLAIN = "plain"
     FENCED = "fenced"
     CLASSIC = "classic"
-    """With a check listener of its own."""
+    """With its own check listener."""
     KEPT = "kept"
-    """With a fence, and an outbox for when no broker answers."""
+    """With a fence, and an outbox for when brokers are down."""
 
 
 @dataclass(slots=True)
 class Told:
-    """An outcome told to a broker, and the answer: "ok", the code of an error, or "" when none came."""
+    """An outcome sent to a broker, and the answer: "ok", the code of an error, or "" without an answer."""
 
     state: str
     begun: float
@@ -75,7 +75,7 @@ class Told:
 
 
 class Sent(NamedTuple):
-    """A message as it was given to the client."""
+    """A message as given to the client."""
 
     topic: str
     tag: str = "common"
@@ -85,29 +85,29 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Sending:
-    """One thing that a producer did: a transaction, or a plain send."""
+    """One operation of a producer: a transaction or a plain send."""
 
     serial: str
     way: Way
     messages: Sequence[Sent]
     begun: float
     begun_at: float = 0.0
-    """By the sender's wall clock."""
+    """Time by the sender's wall clock."""
     half_at: float | None = None
     transaction_id: str = ""
-    """Where the producer ends the transaction itself, and so knows it."""
+    """Known only if the producer ends the transaction itself."""
     stored_at: float | None = None
-    """Plain: acknowledged."""
+    """Time at which a plain send was acknowledged."""
     returned_at: float | None = None
-    """The call came back without an error."""
+    """Time at which the call returned without an error."""
     ended: float | None = None
-    """The call came back, whether well or not."""
+    """Time at which the call returned or raised."""
     failed: str = ""
-    """The code of the error that it raised instead."""
+    """Error code that it raised."""
     told: list[Told] = field(default_factory=list)
 
     def ordered_at(self) -> float | None:
-        """When its place among the messages of its ordering key was certain: a half, or a plain send, was on disk."""
+        """Return when its position in its ordering key was fixed: a half message or plain send was on disk."""
         match self.way:
             case Way.PLAIN:
                 return self.stored_at
@@ -117,7 +117,7 @@ class Sending:
                 return self.half_at
 
     def acknowledged_at(self) -> float | None:
-        """When somebody knew that it is in its queue; None: nobody did."""
+        """Return the time at which a client first knew that it is in its queue; None if no client did."""
         commits = [each.ended for each in self.told if each.state == "commit" and each.reply == "ok"]
         return self.stored_at if self.way is Way.PLAIN else min(filter(None, commits), default=None)
 
@@ -129,18 +129,18 @@ class Handling:
     group: str
     body: str
     place: Place
-    """Which of the Notify databases it came from, a consumer is not told: numbers of queues are as they are there."""
+    """Position as the consumer sees it: it does not know the Notify database, so queue numbers are those there."""
     attempt: int
     process: str
     got: float
     ended: float | None = None
     done: bool = False
     got_at: float = 0.0
-    """By the wall clock."""
+    """Time by the wall clock."""
 
 
 Place = tuple[str, int, int]
-"""Topic, number of the queue, offset."""
+"""Topic, queue number, offset."""
 
 
 class Row(NamedTuple):
@@ -148,7 +148,7 @@ class Row(NamedTuple):
 
     topic: str
     queue: int
-    """Its number in the topic."""
+    """Queue number within the topic."""
     offset: int
     segment: int
     transaction_id: str
@@ -163,7 +163,7 @@ class Row(NamedTuple):
 
     @property
     def shown_place(self) -> Place:
-        """As a consumer is told it."""
+        """Return the position as a consumer sees it."""
         return self.topic, self.queue % OTHER_SHARD, self.offset
 
     @property
@@ -172,21 +172,21 @@ class Row(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """How far a group is in a queue."""
+    """The progress of a group in a queue."""
 
     next_offset: int
     beyond: int
-    """Acknowledged behind next_offset."""
+    """Acknowledged offsets beyond next_offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """What a Notify database holds at a moment."""
+    """The contents of a Notify database at a moment."""
 
     rows: frozenset[tuple[str, Place]] = frozenset()
-    """Body and place of each message."""
+    """Body and position of each message."""
     halves: Mapping[str, str] = field(default_factory=dict)
-    """By body, the transaction id."""
+    """Transaction id by body."""
     scheduled: frozenset[str] = frozenset()
     rolled_back: frozenset[str] = frozenset()
     """Transaction ids."""
@@ -199,23 +199,23 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A database that went back: what the dead primary held on its disk, and the one in its place does not."""
+    """A database that lost data: on the disk of the dead primary, and missing in its replacement."""
 
     cause: str
     died: float
-    """The dead one was dead at this moment, and nobody was let in to the other before it."""
+    """Time by which the old primary was dead; clients reached the new one only later."""
     is_restored: bool
-    """From a backup: what is replicated is gone, too."""
+    """True if restored from a backup, which loses replicated data too."""
     gone: frozenset[str] = frozenset()
-    """Bodies of which nothing is left: no message, no half, nothing that waits until it is due."""
+    """Bodies lost completely: no message, half message or delayed message remains."""
     changed: frozenset[str] = frozenset()
-    """Serials of which something is not as it was."""
+    """Serials of which some data changed."""
     undone: frozenset[str] = frozenset()
-    """Ids of transactions that are not rolled back any more."""
+    """Ids of transactions whose rollback was lost."""
     places: frozenset[tuple[str, Place]] = frozenset()
-    """Body and place of messages that are not there any more."""
+    """Body and position of lost messages."""
     dead: frozenset[tuple[str, str]] = frozenset()
-    """Group and body of the dead letters there were."""
+    """Group and body of the lost dead letters."""
 
     @classmethod
     def of(cls, before: Stand, after: Stand, *, cause: str, died: float, is_restored: bool) -> Loss:
@@ -242,7 +242,7 @@ def serial_of(body: str) -> str:
 
 
 class Seek(NamedTuple):
-    """A group was sent back in one queue. Moments are those of the command."""
+    """A seek of a group in one queue. Times are those of the command."""
 
     group: str
     place: Place
@@ -250,55 +250,55 @@ class Seek(NamedTuple):
     begun: float
     ended: float
     is_sure: bool
-    """Somebody answered that it is done."""
+    """True if the command was acknowledged."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A run. The second half is read from the databases when nothing moves any more."""
+    """A run. The second half is read from the databases after everything has settled."""
 
     groups: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: GROUPS)
     sendings: dict[str, Sending] = field(default_factory=dict)
     handlings: list[Handling] = field(default_factory=list)
     last_words: dict[str, float] = field(default_factory=dict)
-    """When each process wrote its last entry."""
+    """Time of each process's last journal entry."""
 
     crashes: list[float] = field(default_factory=list)
-    """When a primary of the first Notify database was certainly dead."""
+    """Times at which a primary of the first Notify database was certainly dead."""
     losses: list[Loss] = field(default_factory=list)
     seeks: list[Seek] = field(default_factory=list)
     redriven: set[tuple[str, str]] = field(default_factory=set)
-    """Group and body of dead letters that may have been delivered again on request."""
+    """Group and body of redriven dead letters, which can be delivered again."""
     clock: list[tuple[float, float]] = field(default_factory=list)
-    """From each moment on, by how much the clock of the database was wrong."""
+    """Clock error of the database from each time on."""
     stands: Sequence[Standstill] = ()
-    """What waited without any change for longer than is allowed."""
+    """Items that waited unchanged for longer than allowed."""
     chain: Sequence[str] = ()
-    """What is wrong with the chain: see chain_verdict.py."""
+    """Violations of the chain: see chain_verdict.py."""
 
     rows: list[Row] = field(default_factory=list)
-    """By topic, queue and offset."""
+    """Ordered by topic, queue and offset."""
     chain_rows: list[Row] = field(default_factory=list)
-    """Of topics of the chain."""
+    """Rows of topics of the chain."""
     committed: set[str] = field(default_factory=set)
     """Serials whose local transaction committed."""
     effects: Counter[str] = field(default_factory=Counter)
-    """How often the handler of EXACTLY_ONCE took effect, by body."""
+    """Number of effects of EXACTLY_ONCE's handler by body."""
     rolled_back: set[str] = field(default_factory=set)
     """Transaction ids."""
     undecided: dict[str, str] = field(default_factory=dict)
-    """Bodies of half messages, and why they are parked, if they are."""
+    """Bodies of half messages, with the reason if they are parked."""
     scheduled: set[str] = field(default_factory=set)
-    """Bodies of messages that wait until they are due."""
+    """Bodies of delayed messages not due yet."""
     cursors: dict[tuple[str, str, int], Passed] = field(default_factory=dict)
-    """By group, topic, queue."""
+    """Progress by group, topic and queue."""
     retrying: set[tuple[str, str, int, int]] = field(default_factory=set)
-    """Group and place."""
+    """Group and position."""
     dead: set[tuple[str, str, int, int]] = field(default_factory=set)
 
 
 class Recorder:
-    """Puts entries of journals into a record."""
+    """Adds journal entries to a record."""
 
     def __init__(self) -> None:
         self.record = Record()

@@ -1,4 +1,4 @@
-"""What a process did, as lines of JSON in a file of its own, which outlives a SIGKILL. Moments: CLOCK_MONOTONIC."""
+"""A process's events, as JSON lines in its own file, which survives SIGKILL. Times: CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 Entry = list[Any]
-"""Moment, wall clock, word, then what belongs to the word."""
+"""Monotonic time, wall clock, word, then the values of the word."""
 
 
 class Journal:
-    """Appends. Each entry is one write, so that what was written before a SIGKILL is there; nothing is synced."""
+    """Appends entries. Each is one write, so that entries before a SIGKILL are kept; nothing is synced."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -28,14 +28,14 @@ class Journal:
 
 
 class Journals:
-    """Reads all journals of a directory, again and again: each entry once."""
+    """Reads all journals of a directory repeatedly: each entry once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._positions: dict[Path, int] = {}
 
     def new(self) -> Iterator[tuple[str, Entry]]:
-        """The name of the process and what it has written since. A line that is not complete yet comes later."""
+        """Yield the process name and its new entries. An incomplete line is returned later."""
         for path in sorted(self._directory.glob("*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self._positions.get(path, 0))

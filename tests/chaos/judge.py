@@ -1,4 +1,4 @@
-"""What must be true of a run, whatever was killed, paused and cut. Pure: knows journals and rows, no process.
+"""The invariants of a run under kills, pauses and partitions. Pure: knows journals and rows, no process.
 
   I1  a message is in the log, and delivered, if and only if its local transaction committed
   I2  what was acknowledged is in the log
@@ -42,12 +42,12 @@ from tests.chaos.history import (
 from tests.chaos.losses import Losses
 
 OUTCOME_MEMORY_S = 40.0
-"""What brokers are told to remember, at least."""
+"""Minimum time for which brokers remember outcomes."""
 SURE_FAILURES = frozenset({"broker_unavailable", "overloaded"})
-"""What a plain send raises when nothing was stored."""
+"""Errors of a plain send that stored nothing."""
 CHAIN = "chain"
 LIVE = "live"
-"""The one invariant that is a matter of time."""
+"""The only invariant that depends on time."""
 
 
 class Violation(NamedTuple):
@@ -56,7 +56,7 @@ class Violation(NamedTuple):
 
 
 def judge(record: Record) -> list[Violation]:
-    """All that is wrong with a run; empty when it is as it must be."""
+    """Return all violations of a run."""
     rules: Sequence[tuple[str, Callable[[Record], Iterator[str]]]] = (
         ("I1", _delivered_if_and_only_if_committed),
         ("I2", _acknowledged_is_stored),
@@ -80,7 +80,7 @@ def judge(record: Record) -> list[Violation]:
 
 
 def wants(topics: Mapping[str, str], row: Row) -> bool:
-    """Whether a group with these subscriptions gets this message."""
+    """Return True if a group with these subscriptions must get this message."""
     return topics.get(row.topic) in ("*", row.tag)
 
 
@@ -116,12 +116,12 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
 
 
 def _was_told_commit(sending: Sending) -> bool:
-    """By a sender who tells the other outcome, too: it must be refused, unless the first one is not known any more."""
+    """A sender told the other outcome too: it must be refused, unless the first one is lost."""
     return any(told.state == "commit" for told in sending.told)
 
 
 def _was_undone(sending: Sending, losses: Losses) -> bool:
-    """The sender told the other outcome, too, and the server that knew the commit is gone: the rollback counts."""
+    """The sender told the other outcome too, and the server with the commit is lost: the rollback counts."""
     return any(told.state == "rollback" for told in sending.told) and losses.may_differ(sending)
 
 
@@ -157,7 +157,7 @@ def _handled_by_every_group(record: Record) -> Iterator[str]:
 
 
 def _waits(record: Record, group: str, row: Row) -> bool:
-    """Whether the group has not come to it. Then it is left over: I8."""
+    """Return True if the group has not reached the message. Then it is left over: I8."""
     passed = record.cursors.get((group, row.topic, row.queue))
     return passed is None or passed.next_offset <= row.offset
 
@@ -179,7 +179,7 @@ def _effects_once(record: Record) -> Iterator[str]:
 
 
 def _seeks_are_obeyed(record: Record) -> Iterator[str]:
-    """What a group had handled before it was sent back comes again; unless the database itself went back since."""
+    """Messages handled before a seek back are redelivered; unless the database itself lost data since."""
     for seek in record.seeks:
         if not seek.is_sure or any(loss.died > seek.begun for loss in record.losses):
             continue
@@ -193,7 +193,7 @@ def _seeks_are_obeyed(record: Record) -> Iterator[str]:
 
 
 def _places(record: Record, group: str) -> Mapping[str, set[Place]]:
-    """Where each message is and was, as far as this group was shown it."""
+    """Return where each message is and was, as far as this group saw it."""
     found: defaultdict[str, set[Place]] = defaultdict(set)
     for row in record.rows:
         found[row.body].add(row.place)
@@ -232,7 +232,7 @@ def _dense_and_once(record: Record) -> Iterator[str]:
 
 
 def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
-    """From the front to the back of a queue: nothing was acknowledged before what stands before it began."""
+    """No message was acknowledged before a message stored earlier in its queue was begun."""
     losses = Losses(record)
     for (topic, queue), rows in groupby(record.rows, key=lambda row: (row.topic, row.queue)):
         latest: Sending | None = None
@@ -248,7 +248,7 @@ def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
 
 
 def _delivered_as_stored(record: Record) -> Iterator[str]:
-    """What a handler was shown at a place of the log is what stands there: no other copy, and no other offset."""
+    """A handler sees the message that is stored at its position: no other copy, and no other offset."""
     places: defaultdict[str, set[Place]] = defaultdict(set)
     for row in record.rows:
         places[row.body].add(row.shown_place)
@@ -267,7 +267,7 @@ def _sent(record: Record, row: Row) -> Sequence[Sent]:
 
 
 def _by_key(record: Record) -> Mapping[tuple[str, str], list[Row]]:
-    """The rows of each topic and ordering key, in the order of the log."""
+    """Return the rows of each topic and ordering key, in log order."""
     found: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in record.rows:
         if row.ordering_key:
@@ -297,7 +297,7 @@ def _stored_in_causal_order(record: Record) -> Iterator[str]:
 
 
 def _handled_in_causal_order(record: Record) -> Iterator[str]:
-    """No handler is shown a message before each earlier one of its key is done, or is a dead letter."""
+    """No handler gets a message before each earlier one of its key is done or is a dead letter."""
     was_dead = record.redriven.union(*(loss.dead for loss in record.losses))
     got: dict[tuple[str, str], float] = {}
     done: dict[tuple[str, str], float] = {}
@@ -321,7 +321,7 @@ def _handled_in_causal_order(record: Record) -> Iterator[str]:
 
 
 def _one_at_a_time(record: Record) -> Iterator[str]:
-    """Two messages of one key are not in the hands of one group at once: of a dead process, until its last words.
+    """A group does not handle two messages of one key at once; a dead process counts up to its last journal entry.
 
     What takes longer than half of its visibility timeout may be redelivered meanwhile: it is cut there. So
     it is where its group was sent back, which takes from consumers what they hold.
@@ -410,7 +410,7 @@ def _not_before_it_is_due(record: Record) -> Iterator[str]:
 
 
 def _ahead_s(record: Record, since: float, until: float) -> float:
-    """By how much the clock of the database, which says what is due, can have run ahead since a message was sent."""
+    """Return how far the database clock, which decides what is due, can have run ahead since a message was sent."""
     offsets = [offset for at, offset in record.clock if since < at <= until]
     offsets += [offset for at, offset in record.clock if at <= since][-1:] or [0.0]
     return max(offsets) - min(offsets)  # a delay counts by that clock from when it was stored

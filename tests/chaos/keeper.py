@@ -25,7 +25,7 @@ _FORGETS = "/pg_wal/"
 
 
 class DisturbedPostgres(EmbeddedPostgres):
-    """An embedded PostgreSQL that is started by this module."""
+    """An embedded PostgreSQL started by this module."""
 
     _keeper: ClassVar = "tests.chaos.keeper"
 
@@ -40,7 +40,7 @@ class DisturbedPostgres(EmbeddedPostgres):
 
 
 def prepare_clock(directory: Path) -> None:
-    """Makes the clock of the servers whose data directories are in this one, before the first starts; it is right."""
+    """Build the clock library for the servers with data directories below this one, before the first starts."""
     offset = directory / _OFFSET
     offset.write_bytes(bytes(8))
     offset.chmod(0o644)  # PostgreSQL may run as another user
@@ -49,7 +49,7 @@ def prepare_clock(directory: Path) -> None:
 
 
 def set_clock(directory: Path, offset_s: float) -> None:
-    """From now on the clock of all servers below this directory is wrong by so much."""
+    """Set the clock error of all servers below this directory."""
     with (directory / _OFFSET).open("r+b") as file:  # in place: it is mapped
         file.write(struct.pack("=q", round(offset_s * 1e9)))
 

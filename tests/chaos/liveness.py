@@ -1,4 +1,4 @@
-"""What stands still although it could go on: looked at from outside, by the monotonic clock. Safety is in `judge.py`.
+"""Finds items that could progress and do not, observed from outside by the monotonic clock. Safety: `judge.py`.
 
 Whatever waits is looked at each second: for each group and queue the oldest message that it has not passed, the first
 retry of each ordering key, each half message, each delayed message, and the first row of the outbox. How long it has
@@ -18,9 +18,9 @@ from typing import NamedTuple
 import psycopg
 
 LIVE_S = 40.0
-"""Longer than faults that follow each other keep one queue from being delivered; shorter than patience at the end."""
+"""Longer than consecutive faults can block one queue; shorter than the patience at the end."""
 LIVE_ORDERED_S = 120.0
-"""The same with ordering keys, while there are faults.
+"""The same for ordering keys during faults.
 
 A broker that gets such a queue joins for 5 s, and delivers nothing of it for the 14 s in which a dead consumer may
 still be at work. A minute of the plan has six faults of the whole database, after each of which all of that may begin
@@ -31,7 +31,7 @@ _LOOK_S = 1.0
 
 
 class Waiting(NamedTuple):
-    """Something that waits: what it is, and all that changes when it goes on."""
+    """A waiting item: its name, and all state that changes when it progresses."""
 
     what: str
     state: str
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
 
 
 class Standstill(NamedTuple):
-    """It has been as it is for so long, up to this second of the run."""
+    """An item unchanged for so long, until this second of the run."""
 
     what: str
     for_s: float
@@ -52,7 +52,7 @@ class Standstill(NamedTuple):
 
 
 class Standing:
-    """For how long things have been just as they are. Pure: time is an argument.
+    """Times for which items have been unchanged. Pure: time is an argument.
 
     late_s_max: how much counts of what a look is later than a second behind the one before.
     """
@@ -71,11 +71,11 @@ class Standing:
         self._calm_since_s = self._counted_s
 
     def miss(self, now: float) -> None:
-        """Nothing could be looked at: the time since the look before does not count."""
+        """Skip an observation: the time since the last one does not count."""
         self._looked_at = now
 
     def look(self, waiting: Iterable[Waiting], now: float) -> None:
-        """All that waits now. What is not among it has gone on."""
+        """Record all items that wait now. Items that are missing have progressed."""
         self._counted_s += min(now - self._looked_at, self._counts_s_max)
         self._looked_at = now
         before, self._seen = self._seen, {}
@@ -100,12 +100,12 @@ class Standing:
         return [stand for stand in self.worst() if stand.over_s > more_s]
 
     def worst(self) -> list[Standstill]:
-        """All, the longest first."""
+        """Return all standstills, the longest first."""
         return sorted(self.longest.values(), key=lambda stand: -stand.for_s)
 
 
 class Watch:
-    """Looks each second, in a thread, between `begin` and `end`.
+    """Observes each second in a thread, between `begin` and `end`.
 
     read: all that waits. While it raises an error of a database, no time counts: what stood before goes on standing.
     """
@@ -120,7 +120,7 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Returns when it looks no more. Idempotent."""
+        """Stop observing and wait for the thread. Idempotent."""
         self._ending.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""What may be missing after a database went back, by the evidence there is.
+"""Data that may be missing after a database lost some, by the available evidence.
 
   replicated  a promotion takes nothing of which anybody was told that it is stored
   sync        a promotion takes what the dead server held and the promoted one did not
@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from tests.chaos.history import DURABILITY, VISIBILITY_TIMEOUT_S, Handling, Loss, Record, Sending, serial_of
 
 ASYNC_TAIL_S = 2.0
-"""PostgreSQL writes what it has promised to write after 0.6 s at the latest; on a busy machine, later."""
+"""PostgreSQL writes asynchronous commits within 0.6 s; later on a busy machine."""
 
 
 class Losses:
-    """Of a record."""
+    """The losses of a record."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -35,27 +35,27 @@ class Losses:
         self._places = {each for loss in record.losses for each in loss.places}
 
     def may_lack(self, sending: Sending, n: int) -> bool:
-        """Whether this message of it may be missing."""
+        """Return True if this message of the sending may be missing."""
         if any(self._takes(loss, sending) for loss in self._gone[f"{sending.serial}/{n}"]):
             return True
         return self._is_of_memory(sending, n) or self._is_of_async_tail(sending)
 
     def may_differ(self, sending: Sending) -> bool:
-        """Whether anything of it may not be as somebody was told."""
+        """Return True if any part of the sending may differ from what a client was told."""
         undone_by = [loss for loss in self._record.losses if sending.transaction_id in loss.undone]
         if any(self._takes(loss, sending) for loss in (*self._changed[sending.serial], *undone_by)):
             return True
         return any(self.may_lack(sending, n) for n in range(len(sending.messages)))
 
     def may_be_forgotten(self, body: str) -> bool:
-        """Whether a message may have been delivered that is not in the log."""
+        """Return True if a message may have been delivered that is no longer in the log."""
         sending = self._record.sendings.get(serial_of(body))
         return sending is not None and (
             self.may_lack(sending, int(body.rpartition("/")[2])) or body in {each for each, _ in self._places}
         )
 
     def may_be_elsewhere(self, handling: Handling) -> bool:
-        """Whether it may have been shown at a place that is not its place in the log any more."""
+        """Return True if the message may have been delivered at a position that it no longer has."""
         if (handling.body, handling.place) in self._places:
             return True
         sending = self._record.sendings.get(serial_of(handling.body))
@@ -67,7 +67,7 @@ class Losses:
         return self.may_lack(sending, int(handling.body.rpartition("/")[2])) or (_is_async(sending) and is_late)
 
     def _takes(self, loss: Loss, sending: Sending) -> bool:
-        """A replicated one that is known to be stored outlives the primary; that it is nowhere is no excuse."""
+        """Return True if the loss excuses the sending. A replicated message known to be stored survives the primary."""
         if loss.is_restored or not any(DURABILITY[each.topic] == "replicated" for each in sending.messages):
             return True
         return sending.half_at is None and sending.acknowledged_at() is None and sending.returned_at is None
@@ -85,12 +85,12 @@ class Losses:
 
 
 def _is_async(sending: Sending) -> bool:
-    """A transaction is as safe as the safest of its topics."""
+    """Return True if all topics are asynchronous: a transaction is as durable as its most durable topic."""
     return all(DURABILITY[each.topic] == "async" for each in sending.messages)
 
 
 def _tellings(sending: Sending) -> Iterator[tuple[float, float | None]]:
-    """When each thing that was to be stored was begun to be told, and when it was answered."""
+    """Yield the times at which each stored item was sent and answered."""
     yield sending.begun, sending.half_at or sending.stored_at or sending.returned_at
     for told in sending.told:
         yield told.begun, told.ended

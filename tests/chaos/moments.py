@@ -1,4 +1,4 @@
-"""Finds the middle of a broker's work, by what its database sessions are doing, and stops it there.
+"""Finds a given phase of a broker's work by the state of its database sessions, and stops it there.
 
 A batch takes milliseconds, an assignment a few statements. So the sessions are looked at in a tight loop; what is seen
 at it is stopped, and looked at again: it counts only if the server was still at it when the process stood still, or had
@@ -35,7 +35,7 @@ select from pg_stat_activity
 
 
 def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Moment:
-    """Stops the process in that moment of its work; the moment, or ANY when it was stopped without having met it."""
+    """Stop the process in that phase of its work; return the phase, or ANY if it was not seen."""
     is_slow = moment is Moment.ASSIGNMENT
     if is_slow:
         broker.database.cut(Cut.SLOW)
@@ -55,7 +55,7 @@ def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Mome
 
 
 def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered_s: float) -> bool:
-    """Whether it was stopped there. answered_s: for how long an answer is on its way at least."""
+    """Return True if the process was stopped in the phase. answered_s: minimum time that an answer is in transit."""
     nudged_at = 0.0
     with psycopg.connect(pinned(url), autocommit=True, connect_timeout=5, prepare_threshold=1) as connection:
         while (now := time.monotonic()) < deadline:
@@ -71,7 +71,7 @@ def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered
 
 
 def _nudge(connection: psycopg.Connection[Any]) -> None:
-    """A topic more: its queues have to be given to somebody."""
+    """Create another topic, whose queues must be assigned."""
     connection.execute(
         "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) values (%s, 2, 2) returning id) "
         "insert into txmsg.queue (topic_id, number) select id, generate_series(0, 1) from made",

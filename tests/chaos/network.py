@@ -1,4 +1,4 @@
-"""Proxies between processes, whose links fail as networks do. They know nothing of what passes.
+"""Proxies between processes, whose links fail as networks do. They know nothing of the data.
 
     with Network() as network:
         link = network.link(target)      # target: (host, port), or the path of a Unix socket
@@ -28,7 +28,7 @@ Target = tuple[str, int] | Path
 
 _PIECE_BYTES = 65_536
 SLOW_S = 0.1
-"""How much later each piece comes on a slow link."""
+"""Delay of each piece on a slow link."""
 _WAIT_S = 60.0
 
 
@@ -59,7 +59,7 @@ class Network:
         self._loop.close()
 
     def link(self, target: Target) -> Link:
-        """A new one, which listens."""
+        """Create a listening link."""
         link = Link(target, self._loop)
         asyncio.run_coroutine_threadsafe(link.listen(), self._loop).result(_WAIT_S)
         self._links.append(link)
@@ -71,7 +71,7 @@ class _Connection:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
     closed_to_server: bool = False
-    """What the client says is lost from here on, and the server has been told that nothing more comes."""
+    """Bytes from the client are dropped from here on; the server has been sent the end of the stream."""
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -81,7 +81,7 @@ class _Connection:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """Listens at `port` of 127.0.0.1 and passes everything to `target`, as long as it is whole."""
+    """Listens at `port` of 127.0.0.1 and forwards everything to `target` unless it is cut."""
 
     target: Target
     loop: asyncio.AbstractEventLoop
@@ -90,18 +90,18 @@ class Link:
     _server: asyncio.Server | None = None
     _connections: set[_Connection] = field(default_factory=set)
     _whole: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set unless everything has to wait."""
+    """Set unless all data has to wait."""
 
     def cut(self, cut: Cut) -> None:
-        """Fails in this way from now on, until `heal`."""
+        """Fail in this way until `heal`."""
         self._on_loop(lambda: self._fail(cut))
 
     def heal(self) -> None:
-        """New connections are as they should be; what was silent goes on, or is reset, as its cut says."""
+        """Serve new connections again; silent ones continue or are reset, depending on the cut."""
         self._on_loop(self._mend)
 
     def move(self, target: Target) -> None:
-        """New connections go there from now on; those that there are, are reset."""
+        """Send new connections to another target; existing ones are reset."""
 
         def act() -> None:
             self.target = target

@@ -1,4 +1,4 @@
-"""Which faults come when, drawn from a seed; and how many there must have been. Pure."""
+"""The schedule of faults, drawn from a seed, and the required number of each. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tests.chaos.chain_verdict import STEPS
 MINUTE_S = 60.0
 BROKERS, PRODUCERS, CONSUMERS = 3, 3, 2
 SERVICE_KILLS = 4
-"""Of each service in each minute: what a service does takes little of its time."""
+"""Kills of each service per minute: a service is rarely in the middle of its work."""
 GATEWAYS = 2
-"""Each with a producer and a consumer of RocketMQ, if there are any."""
+"""Each has a producer and a consumer of RocketMQ, if there are any."""
 OF_OTHER_SHARD = BROKERS
-"""The number of the one broker of the second Notify database."""
+"""Number of the only broker of the second Notify database."""
 LATE_S_MAX = 20.0
-"""A fault counts for its minute though it had to wait for the one before, which took long on a busy machine."""
+"""A fault counts for its minute even if it had to wait for the one before, which is slow on a busy machine."""
 PAUSE_S = (6.0, 8.0)
-"""Longer than the lease of a broker lasts: 5 s."""
+"""Longer than a broker's lease of 5 s."""
 GUEST_PAUSE_S = (1.0, 12.0)
-"""At times longer than what a client was given is its own, and than a producer waits for an answer."""
+"""Sometimes longer than a client's visibility timeout and a producer's timeout."""
 SYNC_DELAYS_S = (0.003, 0.02, 0.1, 0.3)
 """A disk in a cloud has 3 ms. What `async` promises to write in time must be written in time on all of them."""
 LOSS_DELAYS_S = (0.1, 0.3)
 """Before a loss of power: long enough for the kill to come while something is not synced."""
 CLOCK_STEP_S = (2.0, 15.0)
 CLOCK_LEAP_S = 3600.0
-"""The clock of the database is set forward or back by CLOCK_STEP_S or by this, and then set right."""
+"""The database clock is stepped by CLOCK_STEP_S or by this, forward or back, and then corrected."""
 
 
 class Kind(enum.Enum):
-    """What is done, and to whom."""
+    """A fault and its kind of target."""
 
     KILL = "broker killed"
     PAUSE = "broker paused"
@@ -66,7 +66,7 @@ class Kind(enum.Enum):
 
 
 class Moment(enum.Enum):
-    """Where in its work a broker is paused."""
+    """The phase of its work in which a broker is paused."""
 
     ANY = "at any moment"
     BATCH = "in the middle of a batch"
@@ -74,7 +74,7 @@ class Moment(enum.Enum):
 
 
 class Standby(enum.Enum):
-    """How the standby is when the primary dies."""
+    """The state of the standby when the primary dies."""
 
     CLOSE = "close behind"
     BEHIND = "cut off for a while"
@@ -82,7 +82,7 @@ class Standby(enum.Enum):
 
 
 class Cut(enum.Enum):
-    """How a network fails."""
+    """A way in which a network fails."""
 
     RESET = "connections reset, new ones refused"
     SOME_RESET = "some connections reset"
@@ -96,25 +96,25 @@ class Cut(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     at_s: float
-    """After the load began."""
+    """Seconds after the load began."""
     kind: Kind
     target: int
-    """Which broker, producer or consumer; 0 where there is one."""
+    """Number of the broker, producer or consumer; 0 if there is only one."""
     for_s: float
-    """Until it is mended. A killed process is started again after it."""
+    """Seconds until it is repaired. A killed process is restarted after it."""
     moment: Moment = Moment.ANY
     hunt_s: float = 9.0
-    """For how long that moment is looked for at most."""
+    """Maximum seconds of searching for that phase."""
     cut: Cut = Cut.RESET
     sync_delay_s: float = 0.0
     """How much longer each sync of the database takes meanwhile."""
     clock_step_s: float = 0.0
-    """How wrong the wall clock of a restarted broker is, or that of the database."""
+    """Clock error of a restarted broker, or of the database."""
     standby: Standby = Standby.CLOSE
     to_moment: bool = False
-    """Whether a backup is brought up to a moment after it was taken, from the log of the server that is gone."""
+    """True if a restored backup is recovered up to a later moment, from the log of the lost server."""
     again: bool = False
-    """Whether handlers run again for what comes again."""
+    """True if handlers run again for redelivered messages."""
 
 
 _OF_BROKERS = (Kind.KILL, Kind.PAUSE, Kind.CUT_DATABASE, Kind.CUT_CLIENTS)
@@ -143,7 +143,7 @@ _OF_SERVERS = (Kind.POSTGRES, Kind.PROMOTE, Kind.PROMOTE, Kind.RESTORE)
 
 
 def faults(seed: int, duration_s: float, *, without: Collection[Kind] = (), guests: bool = False) -> list[Fault]:
-    """All faults, by time. In each minute every broker is killed, paused, and cut off on both sides.
+    """Return all faults by time. In each minute every broker is killed, paused, and cut off on both sides.
 
     The others are the same whatever is left out, and with clients of RocketMQ.
     """
@@ -183,7 +183,7 @@ def _minute(rng: random.Random, start_s: float) -> Iterator[Fault]:
 
 
 def _short(rng: random.Random, duration_s: float) -> Iterator[Fault]:
-    """One fault of each kind that must be, for a run of less than a minute: there will be no other chance."""
+    """Return one fault of each required kind, for a run of less than a minute."""
     killed, first, second = rng.sample(range(BROKERS), BROKERS)
     yield replace(_fault(rng, Kind.PAUSE, first, 0.5), moment=Moment.BATCH, for_s=PAUSE_S[0], hunt_s=MINUTE_S)
     yield replace(_fault(rng, Kind.KILL, killed, rng.uniform(1, 3)), for_s=0.5)
@@ -209,7 +209,7 @@ def _of_disk(rng: random.Random, duration_s: float) -> Iterator[Fault]:
 
 
 def _of_chain(rng: random.Random, duration_s: float) -> Iterator[Fault]:
-    """In each minute each service is killed at random moments; once, where there is less time."""
+    """Kill each service at random moments in each minute; once in shorter runs."""
     for start in range(max(1, int(duration_s // MINUTE_S))):
         for service in range(len(STEPS)):
             for _ in range(SERVICE_KILLS if duration_s >= MINUTE_S else 1):
@@ -218,7 +218,7 @@ def _of_chain(rng: random.Random, duration_s: float) -> Iterator[Fault]:
 
 
 def _of_guests(rng: random.Random, duration_s: float) -> Iterator[Fault]:
-    """In each minute, or in the time that there is, everything is done to each gateway and client."""
+    """Apply every fault to each gateway and client, in each minute or in the available time."""
     span_s = min(duration_s, MINUTE_S)
     place_s = span_s / len(_OF_GUESTS)
     for start in range(max(1, int(duration_s // MINUTE_S))):
@@ -247,19 +247,19 @@ def _fault(rng: random.Random, kind: Kind, target: int, at_s: float) -> Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A fault as it was committed. Moments are those of the journals."""
+    """A fault as it was committed. Times are those of the journals."""
 
     fault: Fault
     began: float
     ended: float
     moment: Moment
-    """Where in its work a paused broker was caught; ANY when it was not seen to be in what was looked for."""
+    """Phase in which a paused broker was caught; ANY if the wanted phase was not seen."""
 
 
 def missing(
     done: Sequence[Done], began: float, duration_s: float, *, without: Collection[Kind] = (), guests: bool = False
 ) -> list[str]:
-    """What was not done often enough: too little trouble proves too little."""
+    """Return the faults that occurred too rarely: with too few faults a run proves little."""
 
     def lacks(what: str, test: Callable[[Done], bool], within: Sequence[Done] = done) -> Iterator[str]:
         if not any(test(each) for each in within):

@@ -1,4 +1,4 @@
-"""Planted defects: the checker must find each, or it proves nothing. Only here: the product knows no such flag.
+"""Planted defects: the checker must find each, or it proves nothing. The product has no such flags.
 
 Most are those of tests/model, where each is told as the mistake that a person could make.
 """
@@ -52,26 +52,26 @@ _AFTER_COMMIT_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A defect of a kind, and the invariants of which at least one must be named when it is found."""
+    """A defect, and the invariants of which at least one must be reported as violated."""
 
     kind: str
     invariants: frozenset[str]
     of_model: model.Plant
     statements: tuple[str, ...] = ()
-    """Run beside it, once."""
+    """SQL that runs once beside it."""
     needs_away: bool = False
-    """Whether only a run in which no broker answers for some time shows it."""
+    """True if only a run with all brokers down for some time reveals it."""
     needs_guests: bool = False
-    """Whether only clients of RocketMQ show it."""
+    """True if only RocketMQ clients reveal it."""
     stands: bool = False
-    """Whether it makes something wait for ever: such a run needs the full patience until that is told."""
+    """True if it makes something wait for ever: such a run needs the full patience."""
 
     @property
     def name(self) -> str:
         return self.of_model.name
 
     def install(self, url: str) -> None:
-        """Changes the functions of a database."""
+        """Replace functions of a database."""
         self.of_model.install(url)
         with psycopg.connect(url, autocommit=True) as connection:
             for statement in self.statements:
@@ -80,7 +80,7 @@ class Plant:
 
 @contextmanager
 def _cursor_of_what_was_given() -> Iterator[None]:
-    """Only a takeover shows it."""
+    """Only a takeover reveals it."""
 
     def progress(self: InFlightWindow) -> WindowProgress:
         return WindowProgress(self.position, (), original(self).version)
@@ -98,7 +98,7 @@ def _keys_all_at_once() -> Iterator[None]:
 
 @contextmanager
 def _one_copy_is_enough() -> Iterator[None]:
-    """What PostgreSQL says of a commit is believed, also when it has ceased to wait for standbys."""
+    """Commits are believed after PostgreSQL has stopped waiting for standbys."""
 
     async def await_standbys(*values: object, **options: object) -> None:
         return None
@@ -109,7 +109,7 @@ def _one_copy_is_enough() -> Iterator[None]:
 
 @contextmanager
 def _generation_of_the_cursor() -> Iterator[None]:
-    """All of a queue comes under the last generation that was asked for in it."""
+    """All messages of a queue are delivered under the last generation requested in it."""
 
     def at(self: Generations, offset: int) -> int:
         return max((original(self, start) for start in self.starts), default=0)
@@ -121,7 +121,7 @@ def _generation_of_the_cursor() -> Iterator[None]:
 
 @contextmanager
 def _threads_take_silence_for_stored() -> Iterator[None]:
-    """In producers that threads call: a request without an answer is not left to the loop, which would repeat it."""
+    """Threaded producers take a missing reply for success: the request is not left to the loop, which repeats it."""
 
     def attempt(
         self: RequestLane[RequestEntry], entries: list[RequestEntry], until: float
@@ -140,14 +140,14 @@ def _threads_take_silence_for_stored() -> Iterator[None]:
 
 @contextmanager
 def _outbox_is_not_looked_at() -> Iterator[None]:
-    """A call whose key waits in the outbox overtakes it. Each call tries: few would do so before all is relayed."""
+    """A call overtakes one with the same key in the outbox. Each call tries: few would before all is relayed."""
     with patch.object(rows, "has_key", lambda *_: False), patch.object(CircuitBreaker, "may_try", lambda *_: True):
         yield
 
 
 @contextmanager
 def _relayed_under_another_id() -> Iterator[None]:
-    """The fence row is of another transaction than the halves; so nobody who asks is told that they are committed."""
+    """The fence row belongs to another transaction than the half messages, so check-backs never see the commit."""
 
     def finish(connection: Connection, fence_id: UUID, relayed: Mapping[int, TransactionId]) -> bool:
         return original(connection, fence_id, {seq: new_transaction_id() for seq in relayed})
@@ -162,7 +162,7 @@ def _relayed_under_another_id() -> Iterator[None]:
 
 @contextmanager
 def _ends_are_answered_first() -> Iterator[None]:
-    """A gateway answers the end of a transaction, and forgets it: only the check, later, finds the outcome."""
+    """A gateway answers the end of a transaction and drops it: only a later check-back finds the outcome."""
 
     async def end(self: Senders, topic: str, transaction_id: bytes, state: TransactionState) -> None:
         return None
@@ -173,7 +173,7 @@ def _ends_are_answered_first() -> Iterator[None]:
 
 @contextmanager
 def _acknowledged_when_given() -> Iterator[None]:
-    """A gateway acknowledges what it gives to a client, who has not begun with it."""
+    """A gateway acknowledges messages when it sends them to a client, before the client has handled them."""
 
     async def receive(self: Receivers, member: ClientSubscription, broker: str, *args: Any, **options: Any) -> Received:
         received = await original(self, member, broker, *args, **options)
@@ -187,7 +187,7 @@ def _acknowledged_when_given() -> Iterator[None]:
 
 @contextmanager
 def _keys_stay_blocked() -> Iterator[None]:
-    """A failure blocks its ordering key, and nothing frees it."""
+    """A failure blocks its ordering key for ever."""
 
     async def free_keys(*values: object) -> retries.FreedKeys:
         return retries.FreedKeys([], [])
@@ -198,7 +198,7 @@ def _keys_stay_blocked() -> Iterator[None]:
 
 @contextmanager
 def _waits_stay_as_they_are() -> Iterator[None]:
-    """What was due soon by a clock that was ahead is due as late as that says, when it is set right."""
+    """Messages due soon by a clock that was ahead stay scheduled by it after the clock is corrected."""
 
     async def renew_once(self: Waits) -> None:
         return None
@@ -209,7 +209,7 @@ def _waits_stay_as_they_are() -> Iterator[None]:
 
 @contextmanager
 def _heartbeats_are_believed() -> Iterator[None]:
-    """A broker that has died is alive for as long as its row says by the database's clock."""
+    """A dead broker counts as alive for as long as its row says by the database's clock."""
     with patch.object(Heartbeats, "silent", lambda *_: {}):
         yield
 
@@ -232,7 +232,7 @@ def _of_model(name: str) -> model.Plant:
 
 @contextmanager
 def _inbox_row_apart() -> Iterator[None]:
-    """A service commits the row that records a message before anything else of it."""
+    """A service commits the inbox row of a message before everything else."""
 
     def record(session: Session, guard: SessionGuard, row: dict[str, object]) -> bool:
         with own_connection(session, inbox_table).engine.begin() as connection:
@@ -244,7 +244,7 @@ def _inbox_row_apart() -> Iterator[None]:
 
 @contextmanager
 def _sent_after_the_commit() -> Iterator[None]:
-    """What a transaction sends is sent when it has committed, and other things have been done."""
+    """Messages of a transaction are sent only after it has committed and other work was done."""
 
     def commit(self: LateTransaction) -> None:
         messages, self._sent = self._sent.messages(), SentMessages()
@@ -267,7 +267,7 @@ def _sent_after_the_commit() -> Iterator[None]:
 
 @contextmanager
 def _committed_before_the_half() -> Iterator[None]:
-    """A transaction whose half message travels alongside commits first, and waits for the half message afterwards."""
+    """A transaction with an alongside half message commits first and waits for the half message afterwards."""
 
     def run(self: LocalTransaction, factory: Any, work: Any) -> Any:
         stored, self._before_commit = self._before_commit, None
@@ -408,11 +408,11 @@ PLANTS = (
         needs_guests=True,
     ),
 )
-"""One or more for each kind; the first is what its kind means when one is asked for."""
+"""One or more for each kind; the kind's name stands for the first."""
 
 
 def chosen(name: str) -> Plant:
-    """The first plant of a kind ("lost"), or the one of a name."""
+    """Return the first plant of a kind ("lost"), or the one with this name."""
     for each in PLANTS:
         if name in (each.kind, each.name):
             return each
@@ -421,5 +421,5 @@ def chosen(name: str) -> Plant:
 
 
 def planted(name: str) -> AbstractContextManager[None]:
-    """In a process of a broker or a producer: what of the defect is Python. No name: nothing."""
+    """Install the Python part of a defect in a broker or producer process. No name: nothing."""
     return chosen(name).of_model.code() if name else nullcontext()

@@ -1,4 +1,4 @@
-"""A process of the cluster in the hands of the test: started, killed, paused, started again under the same name."""
+"""A process of the cluster under the test's control: started, killed, paused, restarted under the same name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STOPPED_S_MAX = 60.0
 
 
 class Process(Restartable):
-    """One after the other, the lives of a process. `argument`: what the next one is told, given the number of it."""
+    """The consecutive lives of a process. `argument` returns the argument of the life with this number."""
 
     ready = READY
 
@@ -46,17 +46,17 @@ class Process(Restartable):
         self.lives += 1
 
     def stop(self) -> int:
-        """SIGTERM; it must end well."""
+        """Send SIGTERM; the process must exit with 0."""
         self.child.send_signal(signal.SIGTERM)
         return self.wait()
 
     def check(self) -> None:
-        """Raises ChildFailed if it ended by itself."""
+        """Raise ChildFailed if the process has exited by itself."""
         if self.is_started:
             self.child.require_running()
 
     def pause_until_still(self) -> float:
-        """SIGSTOP; the wall clock's time at which it certainly did nothing more."""
+        """Send SIGSTOP; return the wall clock's time after which it certainly did nothing more."""
         self.pause()
         process, deadline = psutil.Process(self.pid), time.monotonic() + _STOPPED_S_MAX
         while process.status() != psutil.STATUS_STOPPED:
@@ -67,7 +67,7 @@ class Process(Restartable):
         self.child.write_line(line)
 
     def wait(self) -> int:
-        """Until it has ended by itself, and well, as it was told to."""
+        """Wait until the process exits by itself with 0, as it was told to."""
         child, self._child = self.child, None
         try:
             status = child.wait(_END_S_MAX)

@@ -1,4 +1,4 @@
-"""A producer process: `python -m tests.chaos.producer ORDERS`. Sends in every way there is, and notes each step.
+"""A producer process: `python -m tests.chaos.producer ORDERS`. Sends in every way, and logs each step.
 
 The body of a message is SERIAL/N: SERIAL names what was done, in this process and this life of it; N is the place of
 the message in its transaction.
@@ -25,18 +25,18 @@ from txmsg import Half, Message, TransactionState, TxmsgError
 
 CALLERS = 16
 RARE, DELAYED, STORIES = 0.1, 0.1, 0.1
-"""Shares: of messages with the tag, of operations that are delayed, and that are stories."""
+"""Shares of messages with the tag, of delayed operations, and of stories."""
 HOT = 0.15
-"""Share of operations that send one message of the caller's own ordering key, which has traffic all the time."""
+"""Share of operations that send one message of the caller's own ordering key, which always has traffic."""
 KEPT_STORIES = 0.5
-"""Of what has an outbox: when brokers come back, there are to be several who are in the middle of one."""
+"""Share among operations with an outbox, so that several are in the middle of one when brokers return."""
 KEPT_TOPICS = tuple(topic for topic in TOPICS if DURABILITY[topic] == "sync")
-"""What is kept is stored at a moment that no producer is told: of these it does not matter to what may be lost."""
+"""Topics of operations with an outbox: only `sync`, since no producer learns when their messages are stored."""
 COMMIT, ROLLBACK, UNKNOWN = TransactionState
 
 
 class Caller:
-    """One of those who call at the same time. Each operation is noted before it begins and when it ends."""
+    """One of the concurrent callers. Each operation is logged before it begins and when it ends."""
 
     def __init__(self, told: Orders, journal: Journal, senders: Senders, serials: count[int], number: int) -> None:
         self._name, self._journal, self._senders, self._serials = told.name, journal, senders, serials
@@ -46,7 +46,7 @@ class Caller:
         self._keeps = told.keeps
 
     async def run(self, quiet: asyncio.Event) -> None:
-        """Calls until it is told to be quiet."""
+        """Call until told to stop."""
         ways: list[tuple[Way, float, Callable[[str, Sequence[Message]], Awaitable[None]]]] = [
             (Way.PLAIN, 4, self._plain),
             (Way.FENCED, 2, self._fenced),
@@ -115,7 +115,7 @@ class Caller:
         ]
 
     def _local(self) -> Local:
-        """The business: mostly quick, now and then longer than a check-back waits, now and then refused."""
+        """Run the local transaction: mostly fast, sometimes slower than a check-back waits, sometimes refused."""
         for_s = self._rng.uniform(0.5, 3) if self._rng.random() < 0.05 else 0.0
         return Local(for_s, is_refused=self._rng.random() < 0.1)
 
@@ -132,7 +132,7 @@ class Caller:
         await self._senders.keep(serial, messages, Local(0.0, is_refused=self._rng.random() < 0.1))
 
     async def _tell_kept_story(self) -> None:
-        """Several calls of one ordering key, each begun when the one before has returned, with or without a broker."""
+        """Make several calls of one ordering key, each after the one before has returned, with or without a broker."""
         key = f"{self._serial()} kept"
         for _ in range(self._rng.randint(3, 6)):
             serial = self._serial()
@@ -144,7 +144,7 @@ class Caller:
         self._journal.write("stored", serial)
 
     async def _classically(self, serial: str, messages: Sequence[Message]) -> None:
-        """Half, local transaction, outcome; then, at times, what must be refused, or answered as before."""
+        """Send half message, local transaction, outcome; sometimes then an outcome that must be refused or repeated."""
         await self._senders.begin_attempt(serial)
         half = await self._senders.half(messages)
         self._journal.write("half", serial, str(half.transaction_id))
@@ -160,7 +160,7 @@ class Caller:
             await self._tell(serial, half, self._rng.choice((state, other, other)))
 
     async def _tell_story(self) -> None:
-        """Several messages of one ordering key, each begun when the one before is stored.
+        """Send several messages of one ordering key, each after the one before is stored.
 
         Of transactions only the halves follow each other; their outcomes come later, in any order, or never.
         """
@@ -191,7 +191,7 @@ class Caller:
         await self._tell(serial, half, UNKNOWN if self._rng.random() < 0.1 else state)
 
     async def _tell(self, serial: str, half: Half, state: TransactionState) -> bool:
-        """Whether it was answered OK."""
+        """Return True if the outcome was answered OK."""
         self._journal.write("tell", serial, state.value)
         reply = "ok"
         try:

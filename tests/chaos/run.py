@@ -1,4 +1,4 @@
-"""One run: the cluster comes up, is loaded and disturbed, heals, and is judged."""
+"""One run: the cluster starts, is loaded and disturbed, recovers, and is judged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.chaos.plant import Plant
 from tests.preloaded import compiler
 
 PATIENCE_S, PATIENCE_WITH_PLANT_S = 45.0, 6.0
-"""How long nothing may get nearer to its end, after all has healed."""
+"""Maximum seconds without progress after everything has recovered."""
 STANDS_SHOWN = 3
 _STEP_S = 0.5
 _BACK_S = 3.0
@@ -44,31 +44,31 @@ _GUESTS_S_MAX = 300.0
 _QUIET_S_MAX = 180.0
 _AWAY_OF_PLANT_S = 5.0
 _AFTER_FAULT_S = 10.0
-"""A pause in sending or delivery that ends so long after a fault is counted as its."""
+"""A pause in sending or delivery that ends this long after a fault is attributed to it."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came out."""
+    """The result of a run."""
 
     seed: int
     duration_s: float
     counts: Counter[str] = field(default_factory=Counter)
     waits_s: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By kind of fault: at worst so long without an acknowledged send, and without a delivery."""
+    """By kind of fault: the longest time without an acknowledged send, and without a delivery."""
     stands: Sequence[Standstill] = ()
-    """What waited longest without any change, and for how many seconds."""
+    """Items that waited unchanged the longest, with seconds."""
     violations: Sequence[Violation] = ()
     missing: Sequence[str] = ()
     """Faults of which there were too few."""
     without: Collection[Kind] = ()
     """Faults that were left out."""
     guests: Sequence[str] = ()
-    """Languages of the clients of RocketMQ."""
+    """Languages of the RocketMQ clients."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the Notify databases."""
+    """Settings of the Notify databases."""
     kept: str = ""
-    """Where journals and logs are, if something is wrong."""
+    """Directory with journals and logs if there are violations."""
 
     @property
     def clean(self) -> bool:
@@ -88,7 +88,7 @@ def play(
     guests: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Runs it all in a directory of its own, which stays only if something is wrong and no defect was planted.
+    """Run everything in its own directory, which is kept only if there are violations and no defect was planted.
 
     away_s: at the end of the load no broker answers for so long, twice: cut off, and dead. Some calls have an outbox.
     guests: clients of RocketMQ in these languages send and receive, too, through gateways.
@@ -136,7 +136,7 @@ def play(
 
 
 class _Look:
-    """Reads what the processes have written since the last look, and tells who watches."""
+    """Reads new journal entries of the processes and reports progress."""
 
     def __init__(self, cluster: Cluster, on_progress: Callable[[str], None]) -> None:
         self.recorder = Recorder()
@@ -194,7 +194,7 @@ def _play(
 
 
 def _judge_chain(cluster: Cluster, record: Record) -> Counter[str]:
-    """What is wrong with it is put into the record; its figures."""
+    """Add violations of the chain to the record; return its figures."""
     written, lost = cluster.chain.written(), chain.taken(record.losses)
     sent = [read for row in record.chain_rows if (read := chain.read_body(row.body)) and read.step in written]
     record.chain = list(chain_verdict.wrong(written, sent, lost))
@@ -204,7 +204,7 @@ def _judge_chain(cluster: Cluster, record: Record) -> Counter[str]:
 def _load_and_settle(
     cluster: Cluster, result: Result, patience_s: float, look: _Look, watch: Watch, *, away_s: float
 ) -> tuple[Faults, list[tuple[float, float]], int]:
-    """The load and all faults, until nothing moves any more; how much is left then."""
+    """Apply load and all faults until everything has settled; return the amount of unfinished work."""
     disturbed = _disturb(cluster, result, look)
     aways = _be_away(cluster, away_s, look) if away_s else []
     watch.standing.calm()
@@ -220,7 +220,7 @@ def _waiting(cluster: Cluster) -> Iterator[Waiting]:
 
 
 def _await_guests(guests: Guests, look: _Look) -> None:
-    """Until each client of RocketMQ has taken part, so that a run proves something on a machine that is busy, too."""
+    """Wait until each RocketMQ client has taken part, so that a run on a busy machine proves something too."""
     deadline = time.monotonic() + _GUESTS_S_MAX
     while lacks := [what for what, has_been in _parts_of_guests(guests, look.recorder) if not has_been]:
         assert time.monotonic() < deadline, f"there is still {', '.join(lacks)}"
@@ -243,7 +243,7 @@ def _parts_of_guests(guests: Guests, recorder: Recorder) -> Iterator[tuple[str, 
 
 
 def _disturb(cluster: Cluster, result: Result, look: _Look) -> Faults:
-    """The load goes on, and all faults are committed and mended."""
+    """Commit and repair all faults under load."""
     journal = Journal(cluster.journals / "faults.jsonl")
     guests = cluster.guests is not None
     plan = faults(result.seed, result.duration_s, without=result.without, guests=guests)
@@ -258,7 +258,7 @@ def _disturb(cluster: Cluster, result: Result, look: _Look) -> Faults:
 
 
 def _be_away(cluster: Cluster, away_s: float, look: _Look) -> list[tuple[float, float]]:
-    """No broker answers, while the load goes on: first by the network, then since all are dead. From when to when."""
+    """Make all brokers unreachable under load: first by the network, then by killing them. Return begin and end."""
     aways: list[tuple[float, float]] = []
 
     def wait(what: str, for_s: float) -> None:
@@ -288,7 +288,7 @@ def _be_away(cluster: Cluster, away_s: float, look: _Look) -> list[tuple[float, 
 
 
 def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
-    """Nothing new is begun, and what is under way comes to its end; how much does not."""
+    """Start nothing new and let pending work finish; return the amount of unfinished work."""
     senders = [*cluster.all_producers(), *cluster.chain.services]
     for sender in senders:
         sender.tell(QUIET)
@@ -317,7 +317,7 @@ def _settle(cluster: Cluster, patience_s: float, look: _Look) -> int:
 
 
 def _keep(record: Record, violations: Sequence[Violation], directory: Path) -> None:
-    """What the databases said, for a person: they go."""
+    """Save the state of the databases, which are deleted."""
     with (directory / "violations.txt").open("w") as file:
         file.writelines(f"{each.invariant} {each.text}\n" for each in violations)
     with (directory / "log.jsonl").open("w") as file:
@@ -359,7 +359,7 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, left: int) -> Counter[s
 
 
 def _counts_of_guests(recorder: Recorder, language: str = "") -> Counter[str]:
-    """What clients of RocketMQ did, and what came from one world to the other. language: of Java's alone."""
+    """Return the work of RocketMQ clients, and messages exchanged with txmsg's. language: of Java's alone."""
     producer, consumer = (f"{role}{language and f'-{language}'}" for role in (GUEST_PRODUCER, GUEST_CONSUMER))
     of_guests = [each for each in recorder.record.sendings.values() if each.serial.startswith(producer)]
     in_log = {row.serial for row in recorder.record.rows}
@@ -381,7 +381,7 @@ def _counts_of_guests(recorder: Recorder, language: str = "") -> Counter[str]:
 
 
 def _counts_of_java(guests: Guests, recorder: Recorder, done: Sequence[Done]) -> Counter[str]:
-    """The same of clients in Java alone, and how often these were disturbed. Each name begins with `java_`."""
+    """Return the same for Java clients alone, with their faults. Each name begins with `java_`."""
     counts = _counts_of_guests(recorder, JAVA)
     for kinds, processes in ((OF_GUEST_PRODUCERS, guests.producers), (OF_GUEST_CONSUMERS, guests.consumers)):
         of_java = {number for number, each in enumerate(processes) if f"-{JAVA}-" in each.name}

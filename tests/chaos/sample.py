@@ -1,4 +1,4 @@
-"""A record of a run in which everything is as it must be, for tests of the judge to change."""
+"""A correct record of a run, for tests of the judge to change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from tests.chaos.judge import wants
 
 FENCED, REFUSED, CLASSIC, PLAIN = "p.1", "p.2", "p.3", "p.4"
 CREATED, PAID, LATE = "p.6", "p.7", "p.8"
-"""Two of one ordering key, and a delayed one."""
+"""Two messages of one ordering key, and a delayed one."""
 KEY = "order 1"
 
 
 def sample() -> Record:
-    """A transaction of two messages that committed, one that did not, one with a listener, and a plain send."""
+    """Return a record with a committed transaction, a rolled-back one, one with a listener, and a plain send."""
     record = Record()
     common = Sent("trade")
     for sending in (
@@ -50,10 +50,10 @@ def sample() -> Record:
 
 
 def row_of(offset: int, serial: str, *, n: int = 0, tag: str = "common", segment: int = 1) -> Row:
-    """A message in the first queue of trade."""
+    """Return a message in the first queue of trade."""
     return Row("trade", 0, offset, segment, f"t{serial[-1]}", n, f"{serial}/{n}", tag)
 
 
 def store(record: Record, *rows: Row) -> None:
-    """These stand in the first queue of trade."""
+    """Store these messages in the first queue of trade."""
     record.rows[:] = [*rows, *(row for row in record.rows if row.topic != "trade")]

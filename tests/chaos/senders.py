@@ -1,4 +1,4 @@
-"""The two kinds of producers under one interface: coroutines, and threads that each send by themselves.
+"""Both kinds of producers under one interface: coroutines, and threads.
 
 What is sent, and when, is the business of the callers in producer.py.
 """
@@ -42,35 +42,35 @@ R = TypeVar("R")
 
 
 class Refused(Exception):
-    """The business says no."""
+    """Raised by a business transaction that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What a local transaction does besides its row: it takes some time, and is refused, perhaps."""
+    """A local transaction's work besides its row: it takes some time, and may be refused."""
 
     for_s: float
     is_refused: bool
 
 
 class Senders(Protocol):
-    """Producers of both groups, and the business database. Started once, and never closed: the process is killed."""
+    """Producers of both groups, and the business database. Started once, never closed: the process is killed."""
 
     async def start(self) -> None: ...
     async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
-        """By the decorator."""
+        """Send by the decorator."""
         ...
 
     async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
-        """By the decorator, whose half messages travel while the function runs."""
+        """Send by the decorator with half messages sent while the function runs."""
         ...
 
     async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
-        """By `producer.transaction(session)`."""
+        """Send by `producer.transaction(session)`."""
         ...
 
     async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
-        """By the decorator, with an outbox."""
+        """Send by the decorator with an outbox."""
         ...
 
     async def send(self, messages: Sequence[Message]) -> None: ...
@@ -81,7 +81,7 @@ class Senders(Protocol):
 
 
 class Coroutines:
-    """AsyncProducer. brokers: gives those of each shard, in an order of its own each time.
+    """AsyncProducer. brokers: addresses of each shard, shuffled for each producer.
 
     answers: the further producer groups whose transactions it knows.
     """
@@ -153,7 +153,7 @@ class Coroutines:
 
 
 class Threads:
-    """Producer, each call on a thread: of `count`, as a server has them."""
+    """Producer, with each call on one of `count` threads, as in a server."""
 
     def __init__(self, brokers: Callable[[], list[list[str]]], business_url: str, *, count: int) -> None:
         self._engine = business.engine_of(business_url)
@@ -231,7 +231,7 @@ class Threads:
 
 
 def _fenced_group(shards: Sequence[Sequence[str]]) -> str:
-    """Any producer of a group relays its outbox, so all of them must choose among the same databases."""
+    """Any producer of a group relays its outbox, so all of them must use the same databases."""
     return f"fenced-{len(shards)}"
 
 
@@ -240,7 +240,7 @@ def _as_given(serial: str, messages: Sequence[Message], local: Local) -> Sequenc
 
 
 async def _retried(start: Callable[[], Awaitable[R]]) -> R:
-    """Tries again, as a supervisor does: its business database, which names its fence, may be cut off just now."""
+    """Retry, as a supervisor does: the business database with its fence may be disconnected now."""
     while True:
         try:
             return await start()

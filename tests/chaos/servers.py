@@ -1,4 +1,4 @@
-"""The servers of the Notify database: a primary and its standby, what befalls them, and what is lost by it.
+"""The servers of the Notify database: a primary and its standby, their faults, and the data lost by these.
 
 Their disk can be slow, and a primary that loses its power loses what it had not synced (tests/disk.py).
 
@@ -40,7 +40,7 @@ _STEP_S = 0.01
 
 
 class Servers:
-    """`start`, then `add_standby`; `stop` ends all."""
+    """Use `start`, then `add_standby`; `stop` stops all."""
 
     def __init__(self, directory: Path, network: Network) -> None:
         self.standby: DisturbedPostgres | None = None
@@ -60,7 +60,7 @@ class Servers:
         self.primary = self._server()
 
     def start(self) -> str:
-        """The URL of an empty database."""
+        """Start the primary and return the URL of an empty database."""
         prepare_clock(self._directory)
         if compiler() is not None:
             self._disk.prepare()
@@ -74,13 +74,13 @@ class Servers:
                 server.stop()
 
     def link(self) -> Link:
-        """A new one to whatever server is the primary."""
+        """Create a link to the current primary."""
         link = self._network.link(self._socket())
         self._links.append(link)
         return link
 
     def add_standby(self) -> None:
-        """Returns when commits that wait for a standby wait for this one."""
+        """Return once commits that wait for a standby wait for this one."""
         standby = self._server()
         self._copy_primary(standby, "-R")
         settings = standby.data_dir / "cluster" / "postgresql.auto.conf"
@@ -95,14 +95,14 @@ class Servers:
     # ---- what befalls them
 
     def crash(self, wait: Callable[[float], object], down_s: float) -> None:
-        """The primary is killed, and comes back with what it has on disk."""
+        """Kill the primary and restart it with the data on its disk."""
         self.primary.kill()
         self.crashes.append(time.monotonic())
         wait(down_s)
         self._start(self.primary)
 
     def promote(self, how: Standby, wait: Callable[[float], object], behind_s: float) -> None:
-        """The primary is lost, and its standby takes its place."""
+        """Lose the primary and promote its standby."""
         assert self.standby is not None
         if how is not Standby.CLOSE:
             self._replication.cut(Cut.LOST)
@@ -118,7 +118,7 @@ class Servers:
         self._replace_primary(new, f"promotion of a standby {how.value}", died, is_restored=False)
 
     def restore(self, wait: Callable[[float], object], for_s: float, *, to_moment: bool) -> None:
-        """The primary is lost, and a backup taken a while ago takes its place."""
+        """Lose the primary and replace it with an earlier backup."""
         backup = self._server()
         self._copy_primary(backup)
         wait(for_s)
@@ -161,12 +161,12 @@ class Servers:
         self._start(self.primary)
 
     def step_clock(self, offset_s: float) -> None:
-        """From now on the clock of all servers is wrong by so much: also while one takes the place of another."""
+        """Set the clock error of all servers, including later replacements."""
         with self._clock:
             set_clock(self._directory, offset_s)
 
     def assert_clock(self, offset_s: float) -> None:
-        """It is wrong by so much; or nobody can say, for the primary is away."""
+        """Check the clock error; passes if the primary is down."""
         since = time.time()
         try:
             clock = self._query(self.primary, "select extract(epoch from clock_timestamp())::float8")[0][0] - offset_s
@@ -175,7 +175,7 @@ class Servers:
         assert since - 0.1 < clock < time.time() + 0.1, f"the clock should be {offset_s} s off, and is {clock - since}"
 
     def _recover_until(self, backup: DisturbedPostgres, moment: str) -> None:
-        """Says how: from the log that the dead primary has left."""
+        """Recover up to this moment from the log left by the dead primary."""
         cluster = backup.data_dir / "cluster"
         # The server may be another user, who does not reach other directories than its own.
         log, owner = cluster / _DEAD_WAL, cluster.stat()
@@ -194,7 +194,7 @@ class Servers:
         return self.crashes[-1]
 
     def _replace_primary(self, new: DisturbedPostgres, cause: str, died: float, *, is_restored: bool) -> None:
-        """Everybody goes to the new one, when it is known what it holds."""
+        """Connect everyone to the new primary, once its contents are known."""
         after = tables.survey(_pinned(new))
         old, self.primary = self.primary, new
         for link in (*self._links, self._replication):
@@ -223,7 +223,7 @@ class Servers:
             server.start()
 
     def _copy_primary(self, to: DisturbedPostgres, *options: str) -> None:
-        """Tries again: a clock that is stepped meanwhile, or a promotion just before, may end a backup."""
+        """Retry the base backup: a clock step or a recent promotion may end it."""
         for attempt in range(_COPIES_MAX):
             try:
                 copy_of(self.primary, to, *options)

@@ -1,4 +1,4 @@
-"""A service of the chain: `python -m tests.chaos.service ORDERS`. Its handler consumes, writes and sends on.
+"""A service of the chain: `python -m tests.chaos.service ORDERS`. Its handler consumes, writes and sends.
 
 The first one is also who fills carts: by plain sends, some of which fail. What matters begins with its rows.
 """
@@ -31,9 +31,9 @@ from txmsg import FenceCheckListener, ReceivedMessage, Retry, Transaction, Txmsg
 
 CONCURRENCY = 4
 WORK_S = 0.03
-"""On average, of a handler: so that one is killed within its transaction now and then."""
+"""Average seconds of a handler: so that some are killed within their transaction."""
 LINGER_S = 0.01
-"""Likewise after the halves, and after the commit."""
+"""The same after the half messages, and after the commit."""
 AT_LEISURE = Retry(delays_s=[0.5, 1, 2, 4], jitter=0.2)
 _RESTART_S = 0.5
 
@@ -87,7 +87,7 @@ def application(told: Orders, journal: Journal, engine: Engine | AsyncEngine) ->
 
 
 def start(app: Txmsg, stack: ExitStack) -> None:
-    """Tries until its database answers."""
+    """Retry until the database answers."""
     while True:
         try:
             stack.enter_context(app)
@@ -98,7 +98,7 @@ def start(app: Txmsg, stack: ExitStack) -> None:
 
 
 def fill_carts(told: Orders, app: Txmsg, told_lines: queue.Queue[None]) -> None:
-    """Until it is told to be quiet."""
+    """Place orders until told to stop."""
     rng, numbers = random.Random(f"{told.seed} {told.name} carts"), count(1)
     while True:
         try:
@@ -115,7 +115,7 @@ def fill_carts(told: Orders, app: Txmsg, told_lines: queue.Queue[None]) -> None:
 
 @contextmanager
 def checks_noted(journal: Journal, step: str) -> Iterator[None]:
-    """The journal says how often a broker has asked for an outcome."""
+    """Log each check-back by a broker to the journal."""
 
     def check(self: FenceCheckListener, message: ReceivedMessage) -> Any:
         journal.write("chain", f"chain_{step}_checked", str(message.transaction_id))

@@ -1,4 +1,4 @@
-"""Settings of the Notify database that nobody chose with txmsg in mind, drawn from the seed. Brokers must not care."""
+"""PostgreSQL settings that ignore the needs of txmsg, drawn from the seed. Brokers must work with them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CHOSEN_SHARE = 0.6
 
 
 def draw(seed: int) -> dict[str, str]:
-    """Some of them."""
+    """Draw some of the settings."""
     rng = random.Random(f"settings {seed}")
     return {name: rng.choice(values) for name, values in _VALUES.items() if rng.random() < _CHOSEN_SHARE}
 
 
 def impose(url: str, settings: Mapping[str, str], *, seed: int, roles: Sequence[str] = ()) -> None:
-    """From each new session on: for all of the database, or only for some of these roles."""
+    """Apply settings to each new session: of the whole database, or only of these roles."""
     rng = random.Random(f"roles {seed}")
     with psycopg.connect(pinned(url), autocommit=True) as connection:
         database = sql.SQL("alter database {}").format(sql.Identifier(connection.info.dbname))

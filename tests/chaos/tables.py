@@ -1,4 +1,4 @@
-"""The databases as they are: SQL of the checker's own, no statement shared with the product."""
+"""The databases as they are: the checker's own SQL, no statement shared with the product."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PINNED = {
     "statement_timeout": "0",
     "synchronous_commit": "local",
 }
-"""What sessions of the checker rely on, whatever the database says: see settings.py."""
+"""Settings that sessions of the checker rely on, overriding those of the database: see settings.py."""
 
 
 def pinned(url: str) -> str:
-    """For psycopg: a session to which no setting of the database or role matters."""
+    """Return psycopg options of a session that ignores settings of database and role."""
     options = " ".join(f"-c {name}={value}" for name, value in PINNED.items())
     return make_conninfo(url, options=options, client_encoding="UTF8")
 
@@ -62,7 +62,7 @@ def wait_until_quiet(
     patience_s: float,
     on_step: Callable[[int], None],
 ) -> int:
-    """Until all halves are resolved and these groups have passed everything; what is left then.
+    """Wait until all half messages are resolved and these groups have no lag; return the rest.
 
     That is more than 0 when for `patience_s` it has not become less.
     """
@@ -80,7 +80,7 @@ def wait_until_quiet(
 
 
 def wait_until_relayed(url: str, *, patience_s: float, on_step: Callable[[int], None]) -> None:
-    """Until the outbox is empty, or for patience_s has not become smaller: then its messages are missing."""
+    """Wait until the outbox is empty, or has not shrunk for patience_s: then its messages are missing."""
     least, deadline = None, time.monotonic() + patience_s
     with _connection(url) as connection:
         while True:
@@ -131,7 +131,7 @@ select format('delayed message %%s', convert_from(s.body, 'UTF8')), '' from txms
 
 
 def waiting(url: str, groups: Mapping[str, Mapping[str, str]], *, is_other: bool = False) -> list[Waiting]:
-    """All that waits in a Notify database."""
+    """Yield all waiting items of a Notify database."""
     subscriptions = [(group, topic) for group, topics in groups.items() for topic in topics]
     names, topics = map(list, zip(*subscriptions, strict=True))
     values = {"groups": names, "topics": topics, "shift": OTHER_SHARD if is_other else 0}
@@ -141,7 +141,7 @@ def waiting(url: str, groups: Mapping[str, Mapping[str, str]], *, is_other: bool
 
 
 def waiting_in_outbox(url: str) -> list[Waiting]:
-    """The first row of each producer group in the outbox."""
+    """Yield the first outbox row of each producer group."""
     with _connection(url) as connection:
         found = connection.execute("select 'outbox of ' || group_name, min(seq)::text from txmsg_outbox group by 1")
         return list(itertools.starmap(Waiting, found))
@@ -159,7 +159,7 @@ select g.name, convert_from(d.body, 'UTF8') from txmsg.dead_letter d join txmsg.
 
 
 def survey(url: str) -> Stand:
-    """What a server holds that nobody writes to."""
+    """Return the contents of a server without writers."""
     with _connection(url) as connection:
 
         def rows(statement: str) -> list[tuple[Any, ...]]:
@@ -176,13 +176,13 @@ def survey(url: str) -> Stand:
 
 
 def dead_letters(url: str) -> set[tuple[str, str]]:
-    """Group and body of each."""
+    """Return group and body of each dead letter."""
     with _connection(url) as connection:
         return set(connection.execute(_DEAD.encode()).fetchall())
 
 
 def cursors(url: str, group: str, topic: str) -> dict[int, int]:
-    """By the number of the queue, where the group is at least."""
+    """Return the minimum progress of a group by queue number."""
     with _connection(url) as connection:
         found = connection.execute(
             "select q.number, coalesce(c.seek_to, c.next_offset) from txmsg.cursor c "
@@ -194,7 +194,7 @@ def cursors(url: str, group: str, topic: str) -> dict[int, int]:
 
 
 def read_notify(url: str, record: Record, *, is_other: bool = False) -> None:
-    """Adds what a Notify database says."""
+    """Add the contents of a Notify database."""
     shift = OTHER_SHARD if is_other else 0
     with _connection(url) as connection:
 
@@ -230,7 +230,7 @@ def read_notify(url: str, record: Record, *, is_other: bool = False) -> None:
 
 
 def read_business(url: str, record: Record) -> None:
-    """Fills in what the business database says."""
+    """Fill in the contents of the business database."""
     with _connection(url) as connection:
         committed = connection.execute("select serial from sale union select serial from attempt where state = 'done'")
         record.committed = {row[0] for row in committed}

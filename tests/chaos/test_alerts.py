@@ -1,4 +1,4 @@
-"""The real Prometheus on a set under faults: what should fire fires, and resolves when it is mended; nothing else does.
+"""The real Prometheus on a cluster under faults: lasting faults fire alerts, which resolve after repair.
 
 The rules are the generated ones, with times divided by SHORTER.
 """
@@ -23,7 +23,7 @@ from txmsg.client import Consumer, Producer
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
 SHORTER = 12
-"""A minute is 5 s: longer than what a set needs to get over a fault that should not alert."""
+"""A minute is 5 s: longer than a cluster needs to recover from a fault that should not alert."""
 LASTING = {
     "TxmsgProcessDown",
     "TxmsgBrokerDied",
@@ -42,7 +42,7 @@ pytestmark = [
 
 
 def shorter(rules: str) -> str:
-    """The same rules with less patience: in `for`, and in thresholds of lags."""
+    """Return the same rules with shorter `for` times and lag thresholds."""
 
     def of_for(found: re.Match[str]) -> str:
         return f"for: {int(found[1]) * _UNITS_S[found[2]] // SHORTER}s"
@@ -58,14 +58,14 @@ def shorter(rules: str) -> str:
 
 
 class Unsure:
-    """Never knows what became of a transaction."""
+    """Never knows the outcome of a transaction."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.UNKNOWN
 
 
 def refuse_poison(message: ReceivedMessage) -> None:
-    """Of the group that gets a dead letter."""
+    """Fail messages of the group that gets a dead letter."""
     if message.body == b"poison":
         raise ValueError("poison")
 
@@ -77,7 +77,7 @@ def mailer(address: str) -> Consumer:
 
 
 def cut_sessions(url: str) -> None:
-    """Ends all sessions of the database: of brokers, and of the mirror."""
+    """End all sessions of the database: of brokers and of the mirror."""
     with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
         connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -86,7 +86,7 @@ def cut_sessions(url: str) -> None:
 
 
 def fired(scraper: prometheus.Prometheus) -> set[str]:
-    """All alerts that have ever fired."""
+    """Return all alerts that have ever fired."""
     return {found["metric"]["alertname"] for found in scraper.api("query", query=_FIRED)["result"]}
 
 

@@ -1,4 +1,4 @@
-"""The verdict on the chain, on rows written by hand: nothing is wrong with a good one, and each defect is named."""
+"""The verdict on the chain, on rows written by hand: a correct one passes, and each defect is named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.message.typed.text import json_of
 
 @dataclass
 class Rows:
-    """Two orders that went all the way."""
+    """Two completed orders."""
 
     done: dict[str, list[Written]] = field(
         default_factory=lambda: {
@@ -26,7 +26,7 @@ class Rows:
     lost: set[SentOn] = field(default_factory=set)
 
     def drop(self, *steps: str, id: str = "1", lost: SentOn | None = None) -> None:
-        """As if these steps had never got the order. lost: what a database has lost meanwhile."""
+        """Remove an order from these steps. lost: messages lost with a database."""
         self.lost |= {lost} if lost else set()
         for step in steps:
             self.done[step] = [row for row in self.done[step] if row.order_id != id]

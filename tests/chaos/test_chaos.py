@@ -1,4 +1,4 @@
-"""A cluster under faults, in short; and a planted defect, to see that the verdict can fail. More: `make chaos`."""
+"""A short run under faults, and a planted defect, to see that the verdict can fail. More: `make chaos`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS_MAX = 5
 
 
 def wrong(result: Result) -> list[Violation]:
-    """All violations, but not what stood for too long: `make chaos` tells that, on a machine that does nothing else."""
+    """Return all violations but standstills, which `make chaos` reports on an idle machine."""
     return [each for each in result.violations if each.invariant != LIVE]
 
 
@@ -46,7 +46,7 @@ def test_calls_with_an_outbox_succeed_while_all_brokers_are_down(database_url: s
 @pytest.mark.long
 @pytest.mark.timeout(900)  # it takes about a minute; see the first one
 def test_rocketmq_clients_get_the_same_guarantees(database_url: str) -> None:
-    """In both languages at once, each with a producer and a consumer; in Python alone where there is no Java.
+    """Both languages at once, each with a producer and a consumer; only Python without a JDK.
 
     Each has sent, been asked and received before faults begin: on that the run waits.
     """
@@ -64,7 +64,7 @@ def test_rocketmq_clients_get_the_same_guarantees(database_url: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["lost", "relay", "overtake", "hasty", "unflushed"])
 def test_planted_defect_is_found_and_named(kind: str) -> None:
-    """In one of a few short runs: whether a defect does harm within seconds depends on who comes first."""
+    """In one of a few short runs: a defect does not always do harm within seconds."""
     plant = chosen(kind)
     without = set(Kind) if plant.needs_away or plant.needs_guests else set()
     if kind == "unflushed":

@@ -1,4 +1,4 @@
-"""Journals: each entry is read once, and what a death has cut off is not read."""
+"""Journals: each entry is read once, and an incomplete last line is not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge itself: a record of what must be is clean, and each thing changed in it breaks the invariant it should."""
+"""The judge itself: a correct record passes, and each changed part violates its invariant."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _trade(record: Record) -> list[Row]:
 
 
 def _show_in_place(record: Record) -> None:
-    """Handlers were shown each message where it stands."""
+    """Deliver each message at its position."""
     places = {row.body: row.place for row in record.rows}
     for each in record.handlings:
         each.place = places[each.body]
@@ -55,7 +55,7 @@ def _a_dead_letter(record: Record) -> None:
 
 
 def _fail(record: Record, *, attempt: int) -> None:
-    """The first message of a key failed before its next one came, and was done long after that."""
+    """The first message of a key failed before its next one arrived, and was done long after it."""
     handling = _handling(record, CREATED)
     record.handlings.append(replace(handling, attempt=attempt, got=handling.got, ended=handling.ended, done=False))
     handling.got, handling.ended = 20.0, 20.1
@@ -99,7 +99,7 @@ def _tell(record: Record, serial: str, state: str, reply: str) -> None:
 
 
 def _drop(record: Record, offset: int) -> None:
-    """A message that never came to be: those behind it stand one further in front, and nobody handled it."""
+    """A message that never existed: later offsets shift, and no handler got it."""
     [gone] = [row for row in _trade(record) if row.offset == offset]
     store(
         record, *(row._replace(offset=row.offset - (row.offset > offset)) for row in _trade(record) if row is not gone)
@@ -118,7 +118,7 @@ def _swap_last_two(record: Record) -> None:
 
 
 def _add(record: Record, row: Row) -> None:
-    """A row behind the others of its queue, which all groups have handled."""
+    """Append a row to its queue, which all groups have handled."""
     record.rows.insert(4, row)
     record.effects[row.body] = 1
     for group in GROUPS:
@@ -140,7 +140,7 @@ def _handling(record: Record, serial: str) -> Handling:
 
 
 def _swap_story(record: Record) -> None:
-    """The log has them the wrong way round, and so they were handled."""
+    """Swap two messages in the log and in the order of handling."""
     created, paid = record.rows[4:6]
     record.rows[4:6] = [paid._replace(offset=0), created._replace(offset=1)]
     for each in record.handlings:
@@ -161,7 +161,7 @@ def _refuse_kept(record: Record) -> None:
 
 
 def _overtake_kept(record: Record) -> None:
-    """They had outboxes, and the second one was called when the first one had returned."""
+    """Both had outboxes, and the second was called after the first had returned."""
     for serial, begun in ((CREATED, 1), (PAID, 3)):
         sent = record.sendings[serial].messages
         record.sendings[serial] = Sending(serial, Way.KEPT, sent, begun=begun, returned_at=begun + 1)
@@ -238,7 +238,7 @@ def test_rocketmq_groups_are_judged_if_there_are_any() -> None:
 
 
 def test_one_process_can_handle_a_message_twice_concurrently() -> None:
-    """As after a takeover: the journal tells the calls apart."""
+    """As after a takeover: the journal distinguishes the calls."""
     recorder = Recorder()
     for call in (1, 2):
         recorder.add("consumer-0.0", [1.0, 0.0, "got", call, "ledger", "p.1/0", "trade", 0, 7, 1])

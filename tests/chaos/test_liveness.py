@@ -1,4 +1,4 @@
-"""The judge of liveness: what has been just as it is for too long is named, and what goes on is not."""
+"""The judge of liveness: items unchanged for too long are named, and progressing ones are not."""
 
 from __future__ import annotations
 

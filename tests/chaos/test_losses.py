@@ -1,4 +1,4 @@
-"""What a database that goes back may take away, and what not: the judge forgives by evidence only."""
+"""Data that a database may lose, and data it may not: the judge excuses by evidence only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC = {durability: topic for topic, durability in DURABILITY.items() if topic 
 
 
 def _with_lost(durability: str, *, begun: float = 9, stored: float | None = 10) -> Record:
-    """Besides, a message was sent, and acknowledged, that is nowhere."""
+    """Return a record with an additional acknowledged message that is nowhere."""
     record = sample()
     record.sendings[LOST] = replace(
         record.sendings[PLAIN], serial=LOST, messages=[Sent(TOPIC[durability])], begun=begun, stored_at=stored
@@ -41,7 +41,7 @@ def _with_lost(durability: str, *, begun: float = 9, stored: float | None = 10) 
 
 
 def _with_lost_half(**values: Any) -> Record:
-    """The same of a half message, in a topic that is `sync`."""
+    """Return the same with a half message in a `sync` topic."""
     record = _with_lost("sync", stored=None)
     record.sendings[LOST] = replace(record.sendings[LOST], way=record.sendings[CLASSIC].way, half_at=10, **values)
     return record
@@ -115,7 +115,7 @@ def test_messages_sent_after_a_promotion_are_not_excused(durability: str) -> Non
 
 
 def test_lost_outcome_can_change() -> None:
-    """The sender tells the other one, too, as nobody should."""
+    """The sender tells the other outcome too, which it should not."""
     for losses, invariants in (([Loss("", DIED, False, changed=frozenset({CLASSIC}))], set()), ([], {"I6"})):
         record = sample()
         record.sendings[CLASSIC].told.append(Told("rollback", 9, 10, "ok"))
@@ -130,7 +130,7 @@ def test_lost_outcome_can_change() -> None:
 def test_lost_commit_can_become_a_rollback_while_its_half_message_exists(
     is_lost: bool, turns: bool, invariants: set[str]
 ) -> None:
-    """The server in the place of the dead one has the half, so what is told next is its outcome."""
+    """The replacement server has the half message, so the next outcome counts."""
     record = _with_lost_half(told=[Told("commit", 11, 12, "ok"), *([Told("rollback", 19, 21, "ok")] if turns else [])])
     record.committed.add(LOST)
     record.losses = [Loss("", DIED, False, changed=frozenset({LOST}))] if is_lost else []
@@ -138,7 +138,7 @@ def test_lost_commit_can_become_a_rollback_while_its_half_message_exists(
 
 
 def test_rollback_lost_with_its_half_message_is_excused() -> None:
-    """The dead server had rolled it back without an answer; the one in its place knows nothing of it."""
+    """The dead server had rolled it back without an answer; its replacement does not know it."""
     for losses, invariants in (([Loss("", DIED, False, undone=frozenset({"id 9"}))], set()), ([], {"I6"})):
         record = _with_lost_half(told=[Told("rollback", 19, 21, "outcome_expired")], transaction_id="id 9")
         record.losses = losses

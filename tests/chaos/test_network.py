@@ -1,4 +1,4 @@
-"""The links of chaos fail as they say, and are whole again when healed."""
+"""Chaos links fail as configured, and work again when healed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SILENCE_S = 0.3
 
 @pytest.fixture
 def link() -> Iterator[Link]:
-    """To a server that says everything back, until it is told that nothing more comes: then it says `bye`."""
+    """A link to an echo server, which says `bye` at the end of the stream."""
     with socket.create_server(("127.0.0.1", 0)) as server, Network() as network:
 
         def serve(connection: socket.socket) -> None:
@@ -49,7 +49,7 @@ def _connect(link: Link) -> socket.socket:
 
 
 def _says_back(connection: socket.socket) -> bool:
-    """Whether what is said comes back. False: closed."""
+    """Return True if data is echoed; False if the connection is closed."""
     try:
         connection.sendall(b"hello")
         return connection.recv(1000) == b"hello"
@@ -58,7 +58,7 @@ def _says_back(connection: socket.socket) -> bool:
 
 
 def _is_silent(connection: socket.socket, word: bytes = b"hello") -> bool:
-    """Whether nothing comes back of what is said, for a while, and nothing is closed."""
+    """Return True if for a while no data is echoed and the connection stays open."""
     connection.sendall(word)
     connection.settimeout(SILENCE_S)
     try:
@@ -71,7 +71,7 @@ def _is_silent(connection: socket.socket, word: bytes = b"hello") -> bool:
 
 
 def _is_reset(connection: socket.socket) -> bool:
-    """Whether the other side closes the connection, after whatever it may still say."""
+    """Return True if the other side resets the connection, after any last data."""
     try:
         while connection.recv(1000):
             pass

@@ -1,4 +1,4 @@
-"""The plan of the faults: as many as were promised, and the same for the same seed."""
+"""The plan of the faults: as many as required, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.chaos.plan import (
 
 
 def _done(seed: int, duration_s: float, *, guests: bool = False) -> list[Done]:
-    """As if all had been committed in time."""
+    """Return the faults as if all had been committed in time."""
     return [
         Done(fault=each, began=each.at_s, ended=each.at_s + each.for_s, moment=each.moment)
         for each in faults(seed, duration_s, guests=guests)
