@@ -1,4 +1,4 @@
-"""Every check of the list is read, says what it has fields for, and fires and clears where it is read."""
+"""Every check of the list is used, fills the fields of its texts, and fires and clears where it is evaluated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NAMES = {
 
 
 def calls_in(source: str) -> Iterator[tuple[str, ast.Call]]:
-    """The calls CHECK.found(...), and of the CHECK that a function is given to find."""
+    """Yield the calls CHECK.found(...), and those of a CHECK that a function gets as an argument."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "found":
             names = [each.id for each in ast.walk(node.func.value) if isinstance(each, ast.Name)]
@@ -69,7 +69,7 @@ CALLS = [(path.name, name, call) for path, source in SOURCES.items() for name, c
 
 
 def read(check: Check, name: str, sources: Iterable[str]) -> bool:
-    """Whether figures show it to Prometheus, or the code of a probe finds it."""
+    """Return True if metrics show the check to Prometheus, or the code of a probe finds it."""
     return check.condition is not None or any(f"{name}.found(" in source or f", {name}," in source
                                               or f"({name} if " in source or f"_of({name})" in source
                                               or f"else {name})" in source for source in sources)  # fmt: skip
@@ -103,7 +103,7 @@ def test_probes_fill_all_fields_of_the_texts() -> None:
 
 
 class Asked:
-    """Notes which thresholds a condition asks for."""
+    """Records the thresholds that a condition reads."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -114,7 +114,7 @@ class Asked:
 
 
 def unread(thresholds: type[Thresholds]) -> set[str]:
-    """Settings that no condition reads."""
+    """Return settings that no condition reads."""
     asked = Asked()
     for check in RULES:
         if isinstance(check.condition, LevelCondition | ShareCondition) and callable(check.condition.threshold):
@@ -138,7 +138,7 @@ def test_unused_threshold_is_found() -> None:
 
 
 def samples(check: Check, values: str, history: History) -> dict[str, dict[Labels, float]]:
-    """What FIRES says of the check, as figures of a moment; of a counter also of one before."""
+    """Return the values of FIRES as metrics of one moment; for a counter also those of an earlier moment."""
     *others, last = FIRES[check.alert][0].split(";")
     found: dict[str, dict[Labels, float]] = {}
     for series, points in [*(other.rpartition(" ")[::2] for other in others), (last, values)]:
@@ -241,7 +241,7 @@ WELL: dict[Probe[database.ProbedDatabase], list[object]] = {
     database.replication_slots: [row(**_SLOT)],
     database.transaction_ids: [row(age=5)],
 }
-"""What statements return where nothing is wrong, if not nothing."""
+"""Results of statements on a healthy database, if not empty."""
 WRONG: list[tuple[Check, Probe[database.ProbedDatabase], list[object]]] = [
     (NOBODY_DELIVERS, database.live_broker, []),
     (of_database.FULL_PAGE_WRITES, database.durability, [row(name="full_page_writes")]),

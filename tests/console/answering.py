@@ -1,4 +1,4 @@
-"""Brokers that answer whatever they are asked, with names, keys, bodies and errors that are HTML."""
+"""Brokers that answer every request with names, keys, bodies and errors that contain HTML."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _VALUES: dict[str, Any] = {
 
 
 def hostile(reply: Any) -> Any:
-    """A reply with something in each field."""
+    """Return a reply with a value in each field."""
     return made(reply, **{part.name: _values(part) for part in parts_of(reply).values()})
 
 
@@ -71,7 +71,7 @@ def _value(part: Part) -> Any:  # noqa: PLR0911 - one for each kind
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any] = hostile) -> list[str]:
-    """Has all brokers answer like this. The names of the methods that they are asked for, as they are."""
+    """Make all brokers answer like this. Yields the names of the methods that are called."""
     asked: list[str] = []
 
     async def ask(_: DatabaseBrokers, method: Method[Any, Any], __: Any) -> Any:
@@ -116,18 +116,18 @@ FORM = {
     "version": "1",
     "permission": "r",
 }
-"""What lets each action go as far as its call."""
+"""Form values with which each action reaches its call."""
 
 
 def address(path: str) -> str:
-    """Of a page or an action, with parameters filled in."""
+    """Return the address of a page or action, with its parameters filled in."""
     filled = re.sub(r"\{([^}]*)\}", lambda parameter: quote(PARAMETERS[parameter[1]], safe=""), path)
     return f"/notify{filled}"
 
 
 @asynccontextmanager
 async def answered_console(who: UserIdentity | None = None) -> AsyncIterator[Asked]:
-    """A console, of a visitor with this identity if there is one. At its end operations are over."""
+    """Run a console for a visitor with this identity, if any. At its end all operations have finished."""
     async with asked_console(UserDatabases({"notify": ["127.0.0.1:1"]}, IDLE)) as found:
         watch = found.desks.open["notify"].watch
         watch.who, watch.snapshot = who, await watch._poll()

@@ -28,7 +28,7 @@ _numbers = itertools.count(1)
 
 
 def csrf_in(html: str) -> str:
-    """What forms of a page send back."""
+    """Return the CSRF fields that forms of a page send back."""
     found = re.search(r'name="csrf" value="([^"]+)"', html)
     assert found is not None, html
     return found[1]
@@ -52,7 +52,7 @@ class ConsoleProcess(Restartable):
 
 @dataclass(frozen=True)
 class Shown:
-    """A console, the broker it shows, and their Notify database."""
+    """A console, its broker, and their Notify database."""
 
     console: ConsoleProcess
     broker: BrokerProcess
@@ -65,14 +65,14 @@ class Shown:
         return self.console.url
 
     def execute(self, statement: str) -> None:
-        """Fills tables."""
+        """Fill tables."""
         with psycopg.connect(self.storage, connect_timeout=10) as connection:
             connection.execute(statement.encode())
 
 
 @pytest.fixture(scope="module")
 def shown(postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    """A console and a broker of the module's own."""
+    """The console and broker of the module."""
     name = f"test_console_{next(_numbers)}"
     directory = tmp_path_factory.mktemp("console")
     storage = postgres.create_database(name, template=notify_template)
@@ -92,7 +92,7 @@ def shown(postgres: PostgresServer, notify_template: str, tmp_path_factory: pyte
 
 @dataclass
 class Window:
-    """A page in a window of its own, and what the browser complained of."""
+    """A page in its own window, and the errors of its browser."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ Look = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def client(shown: Shown) -> Iterator[httpx2.Client]:
-    """Asks the console for pages of its database, and for actions, as they do themselves."""
+    """Requests pages and actions of the console's database, as the pages themselves do."""
     own = {"Sec-Fetch-Site": "same-origin"}
     with httpx2.Client(base_url=f"{shown.url}/notify", headers=own, timeout=60, follow_redirects=True) as asking:
         asking.headers["X-Txmsg-Csrf"] = csrf_in(asking.get(f"{shown.url}/login").text)
@@ -112,7 +112,7 @@ def client(shown: Shown) -> Iterator[httpx2.Client]:
 
 
 def page(client: httpx2.Client, path: str, **query: str) -> str:
-    """A page that is shown, with no text of others as HTML."""
+    """Return a page; fails if it contains foreign text as HTML."""
     answer = client.get(path, params=query)
     assert answer.status_code == 200, answer.text
     assert "<img src=x" not in answer.text
@@ -121,7 +121,7 @@ def page(client: httpx2.Client, path: str, **query: str) -> str:
 
 @pytest.fixture
 def look(browser: Browser, shown: Shown) -> Iterator[Look]:
-    """Opens a page of the console. In the end no browser has complained, nor asked anybody else."""
+    """Open a page of the console. In the end no browser has reported errors or contacted other hosts."""
     windows: list[Window] = []
 
     def open_window(path: str, *, size: tuple[int, int] = LAPTOP, locale: str = "en-GB") -> Page:

@@ -1,4 +1,4 @@
-"""A desk whose brokers are nowhere, and what its visitor looks at; nothing is polled."""
+"""A desk without reachable brokers, and the view of its visitor; nothing is polled."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NO_BROKERS = ClusterState(
 
 
 class EmptyDatabase(DatabaseBrokers):
-    """Its brokers answer with empty replies."""
+    """A database whose brokers give empty replies."""
 
     async def ask(self, method: Method[Any, Any], request: Any) -> Any:
         return made(method.reply)
 
 
 def snapshot_of(rates: Series) -> DatabaseSnapshot:
-    """One in which counters of the database have these rates."""
+    """Return a snapshot with these rates of the database's counters."""
     now = time.monotonic()
     return DatabaseSnapshot(
         taken_at=now,
@@ -47,14 +47,14 @@ def snapshot_of(rates: Series) -> DatabaseSnapshot:
 
 
 def desk_of(who: UserIdentity | None = None, *, token: str = "", rates: Series | None = None) -> UserDatabase:
-    """The desk of this visitor. rates: those of its snapshot; None: no broker has answered yet."""
+    """Return the desk of this visitor. rates: those of its snapshot; None: no broker has answered yet."""
     watch = DatabasePoller(EmptyDatabase("notify", ["127.0.0.1:1"], token=token), who)
     watch.snapshot = None if rates is None else snapshot_of(rates)
     return UserDatabase(watch, None)
 
 
 def look_at(desk: UserDatabase, path: Mapping[str, str] = {}) -> PageContext:
-    """What the function of a page gets."""
+    """Return the argument of a page's function."""
     return PageContext(
         desk=desk, desks={"notify": desk}, operations=ConsoleOperations(), renderer=Renderer("en"), path=path, values={}
     )

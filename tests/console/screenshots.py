@@ -1,4 +1,4 @@
-"""Takes the pictures of the console that docs/images holds, while a shop's messages are sent and consumed.
+"""Takes the screenshots of the console in docs/images while a shop sends and consumes messages.
 
     python -m tests.console.screenshots docs/images
 
@@ -28,7 +28,7 @@ from txmsg.client.app import Txmsg
 from txmsg.message import Message, ReceivedMessage, TransactionState
 
 _PLAY_S: Final = 60
-"""The time lines of the pictures are about so long."""
+"""Approximate length of the time axes in the pictures, in seconds."""
 _WAIT_MS_MAX: Final = 60_000
 _TURN_S: Final = 0.05
 
@@ -37,7 +37,7 @@ class _Group(NamedTuple):
     name: str
     topic: str
     works_s: float
-    """For each message; the slowest groups fall behind."""
+    """Seconds per message; the slowest groups fall behind."""
 
 
 _GROUPS: Final = (
@@ -49,11 +49,11 @@ _GROUPS: Final = (
     _Group("couriers", "parcel.sent", 0.002),
 )
 _RATES: Final = {"order.placed": 120, "payment.settled": 80, "parcel.sent": 40}
-"""Messages per second, about which they swing."""
+"""Average messages per second, around which the rates swing."""
 
 
 _POISONED: Final = "order-1017"
-"""The key of the message that becomes a dead letter."""
+"""Key of the message that becomes a dead letter."""
 _HANDLER: Final = compile(
     """
 import asyncio
@@ -91,7 +91,7 @@ action = "Ask the customers, and redrive the dead letters of couriers."
 
 
 def main() -> int:
-    """Plays and takes the pictures."""
+    """Run the shop and take the screenshots."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
     with shop() as (browser, console, broker):
@@ -101,7 +101,7 @@ def main() -> int:
 
 @contextmanager
 def shop() -> Iterator[tuple[Browser, str, str]]:
-    """A shop that is open: a browser, the URL of the console and the address of a broker."""
+    """Run a shop: yields a browser, the URL of the console and the address of a broker."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="txmsg-pictures-")))
         url = stack.enter_context(notify_database(None))
@@ -140,7 +140,7 @@ def _take_all(browser: Browser, url: str, broker: str, target: Path) -> None:
 
 
 def _shows(*selectors: str) -> Callable[[Page], None]:
-    """Waits for a page of the console with at least one of each of these."""
+    """Wait for a page of the console with at least one of each of these."""
 
     def wait(page: Page) -> None:
         page.wait_for_selector("html[data-ready]")
@@ -151,7 +151,7 @@ def _shows(*selectors: str) -> Callable[[Page], None]:
 
 
 async def _play(brokers: Sequence[str], log: str, is_over: threading.Event) -> None:
-    """Sends and consumes until it is over. One message is committed by a check-back, and becomes a dead letter."""
+    """Send and consume until the end. One message is committed by a check-back, and one becomes a dead letter."""
     async with AsyncExitStack() as stack:
         for group in _GROUPS:
             await stack.enter_async_context(_consumer(brokers, group))
@@ -189,7 +189,7 @@ async def _play(brokers: Sequence[str], log: str, is_over: threading.Event) -> N
 
 
 class _Committed:
-    """Says of every transaction that it was committed."""
+    """Answers that every transaction was committed."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
         return TransactionState.COMMIT

@@ -30,7 +30,7 @@ IDLE = _Idle()
 
 
 class Clock:
-    """Seconds, as the test says."""
+    """A clock set by the test, in seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -41,7 +41,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Asked:
-    """A console, and a browser."""
+    """A console and a browser."""
 
     client: httpx2.AsyncClient
     desks: UserDatabases

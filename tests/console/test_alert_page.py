@@ -1,4 +1,4 @@
-"""The page of alerts, with a real broker: what fires is silenced for a time, and the silence is ended."""
+"""The page of alerts with a real broker: a firing alert is silenced for a time, and the silence is ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ expect.set_options(timeout=WAIT_MS)
 
 @pytest.fixture(scope="module", autouse=True)
 def alerts(shown: Shown) -> None:
-    """Two alerts fire, one is pending, one is over; brokers leave them alone for the time of the tests."""
+    """Two alerts fire, one is pending, one is resolved; brokers do not change them during the tests."""
     shown.execute(
         "update txmsg.alert_round set begun_at = now() + interval '50 s', is_finished = false;"
         "insert into txmsg.alert (source, rule, labels, severity, summary, action, state, value, since, seen_at, "

@@ -1,4 +1,4 @@
-"""The console without a browser and without a broker: texts, security, and pages that say why they show nothing."""
+"""The console without a browser or broker: texts, security, and pages that report why they are empty."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
-    """A console whose broker is away, asked by its own pages."""
+    """Requests of the console's own pages; its broker is down."""
     async with asked_console(UserDatabases({"notify": [_NOBODY]}, IDLE)) as asking:
         asking.desks.open["notify"].watch.trouble = "no broker answers here"
         asking.client.headers["X-Txmsg-Csrf"] = csrf_in((await asking.client.get("/login")).text)

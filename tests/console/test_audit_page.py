@@ -1,4 +1,4 @@
-"""The page of the audit log, without a broker: which entries it asks for, and what they say."""
+"""The page of the audit log without a broker: its requests and its entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How bodies are shown: JSON, text or hexadecimal, cut where they are long."""
+"""Bodies shown as JSON, text or hexadecimal, truncated if long."""
 
 from __future__ import annotations
 

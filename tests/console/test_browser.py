@@ -1,4 +1,4 @@
-"""The console in a browser, with a real broker: pages live, actions ask first, a broker that dies is told."""
+"""The console in a browser with a real broker: live pages, confirmed actions, a broker that dies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_setting_is_changed_at_the_shown_version_and_rolled_back(look: Look, sho
 
 
 def test_hostile_names_are_rendered_as_text(look: Look, shown: Shown) -> None:
-    """Brokers refuse such names; a database that somebody else wrote into may have them."""
+    """Brokers refuse such names; a database written by other programs may contain them."""
     hostile = "<img src=x onerror=alert(1)>\u202e'\"{{7*7}}</script>"
     shown.execute(
         "insert into txmsg.setting_change (version, name, value, changed_by)"

@@ -1,4 +1,4 @@
-"""Calls of the console that take too long, its channels, and whose rights they have: without a broker."""
+"""Calls of the console that take too long, its channels, and their identities, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page and dialog of the console in a browser, with brokers whose every answer is HTML: no script of it runs."""
+"""Every page and dialog in a browser, with brokers whose every answer is HTML: no script of it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A console on a thread of its own: the browser's has a loop."""
+    """A console on its own thread: the browser's thread has an event loop."""
     answering(monkeypatch)
     ready: Queue[tuple[str, PageServer]] = Queue()
 

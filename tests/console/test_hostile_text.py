@@ -1,4 +1,4 @@
-"""Every page and every dialog of the console, with brokers whose every answer is HTML: it is shown as text."""
+"""Every page and dialog, with brokers whose every answer is HTML: it is shown as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAYS_NOTHING_OF_BROKERS = {"/operations"}
 
 
 class _Read(HTMLParser):
-    """What a browser would see: elements, attributes and text."""
+    """The elements, attributes and text that a browser would see."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Read(HTMLParser):
 
 
 def check(html: str) -> _Read:
-    """No element, attribute or script is of others."""
+    """Check that no element, attribute or script comes from the brokers."""
     read = _Read(html)
     sources = [value for name, value in read.attributes if name == "src"]
     assert [each for each in sources if not each.startswith(("/assets/", "/uplot/"))] == []

@@ -1,4 +1,4 @@
-"""The login of the console, without a browser, and with brokers that are not there: who gets in, and who does not."""
+"""The login of the console without a browser or reachable brokers: accepted and refused visitors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def asked(clock: Clock) -> AsyncIterator[Asked]:
-    """A console whose brokers ask for a token."""
+    """A console whose brokers require a token."""
     async with asked_console(console_of("notify"), clock=clock) as found:
         yield found
 
@@ -398,7 +398,7 @@ async def test_every_form_requires_the_csrf_token_of_its_session(asked: Asked) -
 
 
 async def test_link_from_another_site_finds_the_session_by_a_redirect(asked: Asked) -> None:
-    """Browsers keep a SameSite=Strict cookie back from a link of another site, not from what its answer leads to."""
+    """Browsers withhold a SameSite=Strict cookie from a link of another site, but not from its redirect."""
     await log_in(asked, ANN)
     cookie = asked.client.cookies["txmsg-session"]
     asked.client.cookies.clear()
@@ -411,6 +411,6 @@ async def test_link_from_another_site_finds_the_session_by_a_redirect(asked: Ask
 
 
 def _posts() -> list[str]:
-    """The address of everything that takes a POST."""
+    """Yield the address of every route that accepts POST."""
     paths = [f"/notify{action.path}" for action in ACTIONS]
     return [re.sub(r"\{[^}]*\}", "1", path) for path in (*paths, "/preferences", "/operations/1/stop")]

@@ -1,4 +1,4 @@
-"""The login in a browser, with a broker that authenticates: in, refused by rules, hostile text, revoked, out."""
+"""The login in a browser with an authenticating broker: login, denied actions, hostile text, revocation, logout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 
 @dataclass(frozen=True)
 class Guarded:
-    """A console by HTTPS, its broker that authenticates, and where the database is."""
+    """A console with HTTPS, its authenticating broker, and their database."""
 
     console: ConsoleProcess
     broker: BrokerProcess
@@ -38,7 +38,7 @@ class Guarded:
         return f"https://{self.console.address}"
 
     def user(self, *words: str) -> Any:
-        """What `txmsg user` prints. On a thread: that of the browser has a loop, and the command wants its own."""
+        """Return the output of `txmsg user`, run on a thread: that of the browser has an event loop already."""
         with ThreadPoolExecutor(1) as threads:
             return threads.submit(json_of, "user", *words, "--storage", self.storage).result()
 
@@ -68,7 +68,7 @@ def guarded(
 
 @pytest.fixture
 def page(browser: Browser, guarded: Guarded) -> Iterator[Page]:
-    """In the end no script of others has run, and the browser has complained of nothing."""
+    """A browser page. In the end no injected script has run, and the browser has reported no errors."""
     context = browser.new_context(ignore_https_errors=True, reduced_motion="reduce", locale="en-GB")
     context.set_default_timeout(WAIT_MS)
     complaints: list[str] = []

@@ -1,4 +1,4 @@
-"""Who may open a log from the console, without a broker."""
+"""Access to a log in the console, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of topics, groups, dead letters, transactions in doubt and messages, with a real broker and a browser."""
+"""The pages of topics, groups, dead letters, parked transactions and messages, with a real broker and a browser."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ expect.set_options(timeout=WAIT_MS)
 
 
 def dialog(client: httpx2.Client, path: str, **query: str) -> str:
-    """What an action asks, which has a button."""
+    """Return the dialog of an action, which must have a button."""
     text = page(client, path, **query)
     assert "hx-post" in text, text
     return text

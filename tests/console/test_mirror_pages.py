@@ -18,7 +18,7 @@ expect.set_options(timeout=WAIT_MS)
 
 
 def facts(text: str) -> dict[str, str]:
-    """The names and values of a page's lists of facts."""
+    """Return the names and values of a page's lists of facts."""
     pairs = (each.split("</dd>")[0].split("</dt><dd") for each in text.split("<dt>")[1:])
     return {name: value.split(">", 1)[1] for name, value in pairs}
 

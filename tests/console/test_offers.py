@@ -1,4 +1,4 @@
-"""What visitors may not do is not offered to them, without a broker: by the table of permissions."""
+"""Actions that a visitor may not do are not offered, without a broker: by the table of permissions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ann(*rules: Rule) -> UserIdentity:
 
 
 def offers(html: str) -> list[str]:
-    """What buttons of a page ask for."""
+    """Return the targets of a page's buttons."""
     return re.findall(r'<button[^>]* hx-get="([^"?]*)', html)
 
 

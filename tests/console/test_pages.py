@@ -1,4 +1,4 @@
-"""What single pages show and ask, without a broker."""
+"""Single pages: their contents and requests, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A console, whole, among strangers that hold its connections: browsers and operators get in all the while."""
+"""A console whose connections are filled by unauthenticated clients: browsers and operators are still served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stream of a page's live part, without a server and without a broker."""
+"""The event stream of a page's live part, without a server or broker."""
 
 from __future__ import annotations
 

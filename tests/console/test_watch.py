@@ -1,4 +1,4 @@
-"""What the console makes of the figures that brokers tell, without a broker."""
+"""Rates and counts that the console derives from brokers' metrics, without a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txmsg.wire.method import Method
 
 
 class _Brokers(DatabaseBrokers):
-    """One broker, which tells how many messages are in topic t, as it has read it `age_s` ago."""
+    """One broker that reports the number of messages in topic t, as read `age_s` ago."""
 
     def __init__(self) -> None:
         super().__init__("notify", ["127.0.0.1:1"])

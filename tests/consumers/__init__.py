@@ -1,1 +1,1 @@
-"""Subscriptions of applications, by both sources: brokers and the log."""
+"""Subscriptions of applications from both sources: brokers and the log."""

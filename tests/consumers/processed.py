@@ -9,7 +9,7 @@ from txmsg.message import ReceivedMessage
 
 
 def note_process(message: ReceivedMessage) -> None:
-    """Writes which process it ran in where the message says."""
+    """Write the id of the process that ran it to the path in the message."""
     path = Path(message.body.decode())
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)

@@ -1,4 +1,4 @@
-"""Both sources of subscriptions for tests: what is sent, and what became of it, in the words that they have in common.
+"""Both sources of subscriptions for tests, under one interface for sending and checking.
 
 A row is what keeps its order: the messages of an ordering key at brokers, a queue of the log.
 """
@@ -35,26 +35,26 @@ class Place(Protocol):
     source: Source
 
     def app(self, **options: Any) -> Txmsg:
-        """An application that reads it."""
+        """Return an application that reads the source."""
         ...
 
     def send(
         self, *bodies: bytes, row: int | None = 0, topic: str = TOPIC, encryption: Encryption | None = None
     ) -> None:
-        """Messages of one row, in this order. row: None where they may go side by side."""
+        """Send messages of one row, in this order. row: None if their order is free."""
         ...
 
     def share_ahead(self, app: Txmsg) -> float:
-        """What it has fetched and not handled, as a share of the most that it may have of a row of None."""
+        """Return its fetched unhandled messages, as a share of the maximum of a row of None."""
         ...
 
     def dead(self) -> list[bytes]:
-        """The bodies of the dead letters of the group."""
+        """Return the bodies of the group's dead letters."""
         ...
 
 
 class AtBrokers:
-    """See `Place`."""
+    """A Notify broker. See `Place`."""
 
     source: Source = "brokers"
 
@@ -72,7 +72,7 @@ class AtBrokers:
         self._producer.send_many(_sent([Message(topic, body, ordering_key=key) for body in bodies], encryption))
 
     def share_ahead(self, app: Txmsg) -> float:
-        """Of the messages of a link: twice as many as handlers run at once, while these handle none."""
+        """Share of the messages of a link: twice the handlers' concurrency while none are handled."""
         [consumer] = [each.consumer for each in app._receivers if TOPIC in each.topics]
         assert isinstance(consumer, AsyncConsumer)
         held = sum(shard.links.out() for shard in consumer._shards)
@@ -83,7 +83,7 @@ class AtBrokers:
 
 
 class OfLog:
-    """See `Place`."""
+    """A log. See `Place`."""
 
     source: Source = "log"
 
@@ -100,7 +100,7 @@ class OfLog:
         self._producer.send_many(_sent([Message(topic, body) for body in bodies], encryption), queue=row or 0)
 
     def share_ahead(self, app: Txmsg) -> float:
-        """Of the bytes of a queue: those that wait, and what one fetch may add to them."""
+        """Share of the bytes of a queue: those that wait, and the next fetch."""
         [consumer] = [receiver.consumer for receiver in app._receivers]
         assert isinstance(consumer, AsyncPushConsumer)
         lane = consumer._balance.lanes.get(LogQueue(TOPIC, 0))
@@ -118,7 +118,7 @@ def _sent(messages: Sequence[Message], encryption: Encryption | None) -> list[Me
 
 
 def of_kind(kind: str, handle: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessage], Any]:
-    """The function as a handler of this kind, `def` or `async def`."""
+    """Return the function as a handler of this kind, `def` or `async def`."""
 
     def plain(message: ReceivedMessage) -> None:
         handle(message)
@@ -130,13 +130,13 @@ def of_kind(kind: str, handle: Callable[[ReceivedMessage], object]) -> Callable[
 
 
 def figures_of(app: Txmsg) -> dict[str, dict[tuple[str, ...], object]]:
-    """Its figures since its last start, by name and labels."""
+    """Return metrics since the application's last start, by name and labels."""
     figures = Figures(ExportingProcess.APPLICATION)
     app._put_figures(figures)
     return {metric.name: dict(values) for metric, values in figures.series()}
 
 
 def acknowledged_by(app: Txmsg) -> int:
-    """How many messages an application has acknowledged since its last start, as its figures say."""
+    """Return the number of messages acknowledged since the application's last start, from its metrics."""
     counts = figures_of(app)["txmsg_client_acknowledged_messages_total"].values()
     return sum(count for count in counts if isinstance(count, int))

@@ -1,4 +1,4 @@
-"""What a subscription guarantees, by whichever source: the table of docs/decisions/0049, executed."""
+"""Guarantees of subscriptions from both sources: the table of docs/decisions/0049, executed."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ async def test_every_broadcasting_member_applies_each_message_once(place: Place,
 
 
 def _sees_new(place: Place, apps: list[Any]) -> bool:
-    """Whether all have got a message; sends another one if not: a group that broadcasts begins at the latest one."""
+    """Return True if all have got a message; else send another: a broadcasting group begins at the end."""
     if all(acknowledged_by(app) for app in apps):
         return True
     place.send(b"x")

@@ -1,4 +1,4 @@
-"""What operators set for a group of the log is followed by the members that run, and by those that start later."""
+"""Settings of a log's group by operators are followed by running members and by later ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess]:
 
 
 def send(log: LogAccess, count: int) -> None:
-    """So many messages in each queue."""
+    """Append so many messages to each queue."""
     for queue in range(QUEUES):
         LogProducer(log, queues=QUEUES).send_many([Message("t", b"")] * count, queue=queue)
 
 
 class Reader:
-    """An application with one handler of the group, of lists if `batch` says so, that waits until it may end."""
+    """An application with one handler of the group, for batches if `batch` is set, that waits until it may end."""
 
     def __init__(self, log: LogAccess, batch: int | None = None, **options: Any) -> None:
         self.app = Txmsg(log=log, group=GROUP)
@@ -76,7 +76,7 @@ class Reader:
         await until_async(lambda: self.consumer._settings == settings)
 
     async def until_it_has(self, *, queues: int) -> None:
-        """Of so many queues it has fetched something that could be handled."""
+        """Wait until it has fetched messages of so many queues."""
         await until_async(lambda: sum(lane.has_work for lane in self.consumer._balance.lanes.values()) >= queues)
 
 

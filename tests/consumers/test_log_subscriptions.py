@@ -1,4 +1,4 @@
-"""What is the log's own in subscriptions: its options, lists of one queue, one member for all topics of a group."""
+"""Features of log subscriptions only: options, batches of one queue, one member for all topics of a group."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ async def test_batches_waiting_for_more_messages_or_their_rate_do_not_start_afte
     begun: list[int | None] = []
 
     class Pausing:
-        """Called with each message before it waits, whatever its handler is."""
+        """Calls a function with each message before the handler waits, for any kind of handler."""
 
         def encrypt(self, message: Message) -> Message:
             return message

@@ -1,4 +1,4 @@
-"""The project that docs/how-to/django.md shows, as files of its own, on a database that a test names."""
+"""The project of docs/how-to/django.md as files, on a database named by a test."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Shop:
         self.manage("makemigrations", "shop")
 
     def manage(self, *args: str, ends_with: int = 0) -> str:
-        """What `python manage.py ARGS` prints, in both streams; warnings are errors."""
+        """Return the output of `python manage.py ARGS`, both streams; warnings are errors."""
         done = self._run("-W", "error", "manage.py", *args, ends_with=ends_with)
         return done.stdout + done.stderr
 
     def python(self, *args: str, ends_with: int = 0) -> str:
-        """What `python ARGS` prints on its standard output."""
+        """Return the standard output of `python ARGS`."""
         return self._run(*args, ends_with=ends_with).stdout
 
     def _run(self, *args: str, ends_with: int) -> subprocess.CompletedProcess[str]:

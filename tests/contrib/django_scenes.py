@@ -1,4 +1,4 @@
-"""Run in the project of the page: transactions of each kind. Ends without a farewell where it is told to die."""
+"""Runs in the documented project: transactions of each kind. Exits without cleanup where it is told to die."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def all_kinds() -> None:
 
 
 def place_by_hand(number: int) -> None:
-    """Has a key that the database generates."""
+    """Place an order whose key the database generates."""
     order = Order.objects.create(number=number)
     send("order.numbered", {"number": number}, key=order.pk)
 
 
 def sent_in_blocks() -> None:
-    """By `send`, with blocks of each kind."""
+    """Send in `atomic` blocks of each kind."""
     with transaction.atomic():
         place_by_hand(1)
         with contextlib.suppress(LookupError), transaction.atomic():
@@ -146,7 +146,7 @@ def in_a_block_of_its_own() -> None:
 
 
 def signalled() -> None:
-    """By a receiver of `post_save`; the message of the first mail is to be there."""
+    """Send by a receiver of `post_save`; the message of the first mail must exist."""
     with transaction.atomic():
         Mail.objects.create(order_number=1)
         with contextlib.suppress(LookupError), transaction.atomic():

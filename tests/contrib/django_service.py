@@ -1,4 +1,4 @@
-"""Run in the project of the page: a service that pays orders, and ends at a step.
+"""Runs in the documented project: a service that pays orders, and exits at a given step.
 
     python django_service.py STEP PLANT
 
@@ -38,13 +38,13 @@ def at(step: str) -> None:
 
 
 def each_at(*steps: str) -> Callable[..., None]:
-    """Is at the first step when it is called first, and so on."""
+    """Return a function whose consecutive calls reach these steps."""
     left = list(steps)
     return lambda *_: at(left.pop(0)) if left else None
 
 
 def apart(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function returns on a thread, whose connection has a transaction of its own."""
+    """Run a function on a thread, whose connection has its own transaction, and return its result."""
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(function(*args)))
     thread.start()

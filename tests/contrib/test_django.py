@@ -49,20 +49,20 @@ def shop(broker: BrokerProcess, database_of_shop: str | None, tmp_path: Path) ->
 
 
 def keys_of(notify_url: str) -> list[int]:
-    """Of the messages that are committed."""
+    """Return the keys of committed messages."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         return sorted(int(key) for (key,) in connection.execute("select key from txmsg.message"))
 
 
 def numbers_of(notify_url: str) -> list[int]:
-    """Of the orders that committed messages tell of."""
+    """Return the order numbers in committed messages."""
     with psycopg.connect(notify_url, connect_timeout=10) as connection:
         found = connection.execute("select body from txmsg.message").fetchall()
     return sorted(json.loads(body)["number"] for (body,) in found)
 
 
 def played(shop: Shop, scene: str) -> list[int]:
-    """The orders that are in the database when the scene is over."""
+    """Run a scene and return the orders that are then in the database."""
     found: list[int] = ast.literal_eval(shop.python(str(SCENES), scene).splitlines()[-1])
     return found
 
@@ -132,7 +132,7 @@ def test_messages_are_stored_while_no_broker_answers_and_relayed_later(
 
 
 class serving:  # noqa: N801 - it reads as what it does
-    """A process of the project that answers check-backs, as every one that has started the producer does."""
+    """A process of the project that answers check-backs, as every process with a started producer does."""
 
     def __init__(self, shop: Shop) -> None:
         code = "import django; django.setup()\nfrom txmsg.contrib.django import producer\nproducer().start()\ninput()"

@@ -1,4 +1,4 @@
-"""A handler of a Django project that is killed at every step: what it wrote and sent is there once, by plain SQL."""
+"""A handler of a Django project killed at every step: each effect and message exists once, by plain SQL."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class World:
             process.wait()
 
     def killed_at(self, *steps: str, plant: str = "none") -> None:
-        """Processes die, one after the other, each at its step; another one then finishes the work.
+        """Run processes that die, each at its step; a last one then finishes the work.
 
         There is a new order for each. At most two die: a message that was lost more often waits for its back-off.
         """
@@ -87,7 +87,7 @@ class World:
             return [tuple(row) for row in connection.execute(text(sql))]
 
     def is_done(self) -> bool:
-        """Whether all orders are acknowledged, or dead, and nothing is undecided."""
+        """Return True if all orders are acknowledged or dead, and no transaction is pending."""
         with psycopg.connect(self._notify_url, autocommit=True, connect_timeout=10) as connection:
             [ordered] = progress_of(connection, [("service", "order.ordered")])
         return not (ordered.waiting or ordered.late) and self.notify("select count(*) from txmsg.half_message") == [
@@ -95,7 +95,7 @@ class World:
         ]
 
     def wrong(self) -> list[tuple[str, object]]:
-        """What the databases hold otherwise than once."""
+        """Return rows and messages that do not exist exactly once."""
         numbers = range(self._orders)
         wanted: dict[str, object] = {
             "paid": [(number,) for number in numbers],
@@ -131,13 +131,13 @@ def world(request: pytest.FixtureRequest, broker: BrokerProcess, notify_url: str
 
 
 def in_pairs(steps: Sequence[str]) -> Iterator[Sequence[str]]:
-    """By two."""
+    """Group by two."""
     return (steps[at : at + 2] for at in range(0, len(steps), 2))
 
 
 @ON_SQLITE
 def test_worker_that_skips_committed_messages_answers_their_check_backs(world: World) -> None:
-    """It sends nothing, so no message of its own starts the producer."""
+    """It sends nothing, so only the check-back starts the producer."""
     world.killed_at("committed")
     assert world.wrong() == []
 

@@ -1,4 +1,4 @@
-"""The setting TXMSG: what `manage.py check` finds, by id, and what the docs say of each name."""
+"""The setting TXMSG: findings of `manage.py check` by id, and the documentation of each name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check of brokers finds its cause, planted in a real set."""
+"""Each check of brokers finds its planted cause in a real cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def broker(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 
 @pytest.fixture(scope="module")
 def cluster(broker: BrokerProcess) -> ProbedCluster:
-    """What a set says that is well."""
+    """The answers of a healthy cluster."""
     with Producer(broker.address, group="shop") as producer:
         producer.send(Message("paid", b"1"))
     return brokers.asked(asker, broker.address)
@@ -66,7 +66,7 @@ def found_by(check: Probe[ProbedCluster], cluster: ProbedCluster) -> list[Findin
 
 
 def with_broker(cluster: ProbedCluster, **changes: str) -> ProbedCluster:
-    """The set with another broker, that differs from the one that is there."""
+    """Return the cluster with another broker that differs from the existing one."""
     [answer] = cluster.answers
     other = dataclasses.replace(answer.broker, **{"id": "other", **changes})  # type: ignore[arg-type]
     answers = [answer] if other.state == "dead" else [answer, dataclasses.replace(answer, broker=other)]
@@ -75,7 +75,7 @@ def with_broker(cluster: ProbedCluster, **changes: str) -> ProbedCluster:
 
 
 def with_figures(cluster: ProbedCluster, metric: str, *labels: str, value: float) -> ProbedCluster:
-    """The set, of which a figure has another value."""
+    """Return the cluster with another value of a metric."""
     assert metric in CATALOGUE
     figures = dataclasses.replace(cluster.figures, figures=[Figure(name=metric, labels=labels, value=value)])
     answers = [dataclasses.replace(each, figures=figures) for each in cluster.answers]

@@ -1,4 +1,4 @@
-"""Each check of the database finds its cause, planted in a real one, and nothing in one that is well."""
+"""Each check of the database finds its planted cause in a real one, and nothing in a healthy one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_invalid_index_is_found(notify_url: str, session: Session) -> None:
 
 @contextmanager
 def server_setting(session: Session, name: str, value: str) -> Iterator[None]:
-    """A setting of this worker's server, until the block ends."""
+    """Change a setting of this worker's server within the block."""
 
     def becomes(expected: str) -> None:
         session.execute("select pg_reload_conf()")

@@ -1,4 +1,4 @@
-"""What doctor says of very many groups and topics, without a broker."""
+"""Findings of doctor about very many groups and topics, without a broker."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _unasked(method: Method[Any, Any], request: object) -> NoReturn:
 
 
 class Endless(NotifyAdministration):
-    """After each page of groups there is another one."""
+    """A cluster with endless pages of groups."""
 
     def __init__(self) -> None:
         super().__init__(_unasked)
@@ -94,7 +94,7 @@ def _topics(names: list[str], next: str | None) -> TopicPage:
 
 
 class Reading(ProbedCluster):
-    """A cluster with 30 groups, each of which reads a topic of its own."""
+    """A cluster with 30 groups, each of which reads its own topic."""
 
     def groups(self) -> groups.ProbedGroups:
         return _all([_group("g", topic=f"t{number}") for number in range(30)])

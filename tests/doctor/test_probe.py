@@ -1,4 +1,4 @@
-"""Probes are carried out one after the other; what hinders one of them is a finding."""
+"""Probes run one after the other; a failing probe is itself a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that fork, as tests run them: each in a process of its own, with an interpreter that ends in order.
+"""Programs that fork, run by tests in their own processes with an interpreter that exits cleanly.
 
 What a finalizer says, such as that of a connection that was not closed, is an error: it stands in stderr.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 RUN_S_MAX = 240.0
 _STILL_TOLD = re.compile(r"^transaction \S+: \w+ could not be reported \(OutcomeUnknown: no answer within .*\n", re.M)
-"""A warning of a busy machine, and no more than that: the outcome is told soon."""
+"""A warning on a busy machine, and harmless: the outcome is told soon."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """
@@ -47,7 +47,7 @@ WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None"
 
 
 def run(text: str, *arguments: str, before: str = "") -> list[str]:
-    """What a program prints. It must say nothing else, end well, and leave no process."""
+    """Return the output of a program, which must print nothing else, exit with 0, and leave no process."""
     program = "\n".join([before, HEAD, textwrap.dedent(text)])
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments]
     with subprocess.Popen(
@@ -64,5 +64,5 @@ def run(text: str, *arguments: str, before: str = "") -> list[str]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """What stands in a file; nothing before it is there."""
+    """Return the lines of a file; empty if it does not exist yet."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

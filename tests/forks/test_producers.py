@@ -1,4 +1,4 @@
-"""A forked child uses what its parent made before the fork by connections of its own, and the parent goes on."""
+"""A forked child uses objects created before the fork over its own connections, and the parent continues."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_child_and_parent_send_over_their_own_connections(
 def test_fork_during_transactions_of_other_threads_loses_none(
     broker: BrokerProcess, notify_url: str, before: str
 ) -> None:
-    """Each child begins while locks are held, requests are under way and replies come."""
+    """Each child starts while locks are held, requests are pending and replies arrive."""
     program = """
         producer = Producer(sys.argv[1], group="g", timeout_s=60)
         ended = threading.Event()
@@ -150,7 +150,7 @@ def test_async_producer_uses_the_event_loop_of_the_child(broker: BrokerProcess, 
 
 
 def test_event_loop_dropped_by_a_child_is_not_finalized(broker: BrokerProcess) -> None:
-    """Else it would take its own pipe out of the epoll instance that it shares with the parent's."""
+    """Else it would remove its own pipe from the epoll instance that it shares with the parent's loop."""
     program = """
         import asyncio, gc
 
@@ -260,7 +260,7 @@ def test_the_fence_of_a_child_does_not_use_database_connections_of_the_parent(
 
 
 def test_children_of_one_parent_generate_different_ids() -> None:
-    """They have copies of one state of a generator of random numbers, and may make ids in the same millisecond."""
+    """They have copies of one random generator's state, and may generate ids in the same millisecond."""
     program = """
         from txmsg.message import new_transaction_id
         new_transaction_id()
@@ -271,7 +271,7 @@ def test_children_of_one_parent_generate_different_ids() -> None:
 
 
 def test_connections_of_a_dead_parent_close_while_its_child_lives(broker: BrokerProcess) -> None:
-    """Its sockets close with it, because the child does not keep copies of them."""
+    """Its sockets close with it, since the child does not keep copies of them."""
     program = """
         producer = Producer(sys.argv[1], group="g", timeout_s=60)
         producer.send(Message("t", b"x"))

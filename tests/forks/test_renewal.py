@@ -1,4 +1,4 @@
-"""Children of forked children: what a process has renewed once is not its parent's again."""
+"""Children of forked children: objects renewed in one process are not its parent's again."""
 
 from __future__ import annotations
 

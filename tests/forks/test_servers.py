@@ -1,4 +1,4 @@
-"""Servers that fork: gunicorn, Celery and uvicorn, run as their users run them, and a gunicorn worker of gevent's."""
+"""Forking servers: gunicorn, Celery and uvicorn, run as their users run them, and a gunicorn worker of gevent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txmsg.runtime.child import Child
 
 @contextmanager
 def running(directory: Path, broker: BrokerProcess, *command: str, program: str) -> Iterator[Path]:
-    """Runs `python -m COMMAND` beside this program, service.py, until SIGTERM ends it in order. Gives its log."""
+    """Run `python -m COMMAND` beside this program, service.py, until SIGTERM ends it cleanly. Yields its log."""
     (directory / "service.py").write_text(textwrap.dedent(program), encoding="utf-8")
     log = directory / "service.log"
     env = {"BROKER": broker.address, "DIRECTORY": str(directory), "PYTHONPATH": f"{directory}:{Path.cwd()}"}
@@ -39,7 +39,7 @@ def running(directory: Path, broker: BrokerProcess, *command: str, program: str)
 
 
 def said_by(log: Path, port: int) -> str:
-    """What the service answers, as soon as it does."""
+    """Return the answer of the service, once it answers."""
 
     def ask() -> str:
         try:
@@ -52,7 +52,7 @@ def said_by(log: Path, port: int) -> str:
 
 
 def of_two_workers(log: Path, port: int) -> set[str]:
-    """What is said until two workers have said something twice; each says its process id and something new."""
+    """Return the answers until two workers have answered twice; each states its process id and something new."""
     said: list[list[str]] = []
 
     def both() -> bool:

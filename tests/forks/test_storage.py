@@ -1,4 +1,4 @@
-"""What a forked child may do with a log, a MetaQ server and an embedded database that its parent has opened."""
+"""A forked child and a log, a MetaQ server and an embedded database opened by its parent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refused(*calls):
 
 
 def test_child_of_the_writer_of_a_log_can_read_but_not_write(tmp_path: Path) -> None:
-    """Though other threads of the parent held the log's locks at the fork."""
+    """Even if other threads of the parent held the log's locks at the fork."""
     program = """
         log = open_log(sys.argv[1], append=True)
         producer = LogProducer(log, queues=1)

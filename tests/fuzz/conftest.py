@@ -1,4 +1,4 @@
-"""How long each fuzz test goes on."""
+"""Duration of each fuzz test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fuzz = Callable[[Callable[[], None]], None]
 
 @pytest.fixture
 def fuzz(request: pytest.FixtureRequest) -> Fuzz:
-    """Calls a hypothesis test once; with new examples, again and again for the seconds of --fuzz-s."""
+    """Run a hypothesis test once; with --fuzz-s, repeatedly with new examples for so many seconds."""
     seconds: float = 0.0 if settings().derandomize else request.config.getoption("--fuzz-s")
 
     def again(test: Callable[[], None]) -> None:

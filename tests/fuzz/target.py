@@ -1,4 +1,4 @@
-"""A broker under fuzz: raw bytes in, and what must hold of every answer, of its log, its memory and its database."""
+"""A broker under fuzz: raw bytes in, and invariants of every answer, of its log, its memory and its database."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _REFUSALS = (
     MisuseError,
     ProtocolError,
 )
-"""What a broker in good health says of a bad request."""
+"""Errors of a healthy broker for a bad request."""
 _MAY_BE_UNAVAILABLE = ("/Receive", "/Stats")
-"""Calls that need the delivery lease, which runs out by itself on a machine that stands still for 5 s."""
+"""Calls that need the delivery lease, which expires if the machine stalls for 5 s."""
 _REPLIES = {name: each.reply for name, each in {**METHODS, **STREAMS}.items()}
 
 
 class BrokerUnderFuzz:
-    """Sends raw requests to a broker process and asserts of each answer what docs/protocol.md says of answers."""
+    """Sends raw requests to a broker process and checks each answer against docs/protocol.md."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -82,11 +82,11 @@ class BrokerUnderFuzz:
         self._client.socket.close()
 
     def renew_ids(self) -> None:
-        """From now on the ids in requests are ones that the broker has not seen."""
+        """Use ids in requests that the broker has not seen."""
         self._id_prefix = os.urandom(len(ID_PREFIX))
 
     def exchange(self, exchanges: Sequence[Exchange]) -> None:
-        """Makes these calls at once, and checks their answers."""
+        """Make these calls concurrently, and check their answers."""
         calls: list[tuple[str, bytes, bool, int]] = []
         for each in exchanges:
             request = self._with_real_receipts(each).replace(ID_PREFIX, self._id_prefix)
@@ -111,7 +111,7 @@ class BrokerUnderFuzz:
                 self._check_reply(name, request, answer.reply)
 
     def attach(self, frames: Iterable[bytes]) -> None:
-        """Opens an Attach stream, sends these frames, closes its own side, and reads to the end."""
+        """Open an Attach stream, send these frames, close the client's side, and read to the end."""
         (name,) = STREAMS
         call = self._client.begin_with_all(name, list(frames))
         answer = self._client.answer(call, within_s=_DEADLINE_S)
@@ -127,11 +127,11 @@ class BrokerUnderFuzz:
             _check_refusal(name, told)
 
     def rss_bytes(self) -> int:
-        """What the broker occupies now."""
+        """Return the resident memory of the broker."""
         return int(self._process.memory_info().rss)
 
     def complaints(self) -> list[str]:
-        """The lines of the broker's log that no request may cause: errors, tracebacks, an interrupted delivery."""
+        """Return lines of the broker's log that no request may cause: errors, tracebacks, interrupted delivery."""
         bad = (" ERROR ", " CRITICAL ", "Traceback", "delivery stops")
         lines = [line for line in self._broker.log.read_text().splitlines() if "leases expired before" not in line]
         return [line for line in lines if any(each in line for each in bad)]
@@ -176,7 +176,7 @@ def _changed(receipt: pb.Receipt, pick: Pick) -> pb.Receipt:
 
 
 def _check_forgeries(request: bytes, reply: pb.ReceiveReply) -> None:
-    """No broker lives long enough to give such a token: all that came under it must come back as expired."""
+    """No broker lives long enough to issue such a token: everything under it must be refused as expired."""
     sent = pb.ReceiveRequest.FromString(request)
     given = _deliveries([*sent.acks, *(refusal.receipt for refusal in sent.refusals)])
     taken = {each for each in given if each[1] >= _FORGED_TOKEN_MIN} - _deliveries(reply.expired)
@@ -190,7 +190,7 @@ def _deliveries(receipts: Iterable[pb.Receipt]) -> set[tuple[int, int, int, int]
 
 
 def _is_patient(name: str, request: bytes) -> bool:
-    """Whether the request asks the broker to hold the call for longer than a test waits."""
+    """Return True if the request asks the broker to hold the call for longer than a test waits."""
     try:
         return name.endswith("/Receive") and pb.ReceiveRequest.FromString(request).wait_ms > _WAIT_MS_MAX
     except DecodeError:
@@ -228,7 +228,7 @@ _RULES = {
     "retries are of messages": "select queue_id, queue_offset from txmsg.retry r where not exists (select from "
     "txmsg.message m where (m.queue, m.queue_offset, m.body) = (r.queue_id, r.queue_offset, r.body))",
 }
-"""Each finds the rows that break it."""
+"""Each query finds the rows that violate the rule."""
 
 _STORED = """
 select topic.name, key, tag, headers, body, n, ordering_key from
@@ -240,7 +240,7 @@ select topic.name, key, tag, headers, body, n, ordering_key from
 
 
 def broken_rules(url: str) -> list[str]:
-    """What in a Notify database the public API could not have made: names of rules and the rows that break them."""
+    """Return violations in a Notify database that the public API cannot cause: rules and their rows."""
     broken = []
     with psycopg.connect(url, connect_timeout=10) as connection:
         for name, query in _RULES.items():

@@ -1,4 +1,4 @@
-"""Whatever bytes come in, a broker answers in words of its own, stays whole, and serves its good clients."""
+"""For any bytes, a broker answers with its own errors, stays intact, and serves its good clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_random_requests_do_not_harm_broker_database_or_other_clients(
 
 
 def _serves_good_clients(broker: BrokerProcess) -> None:
-    """A transaction goes through and reaches a consumer, beside whatever else is in the queues."""
+    """Send a transaction and consume it, among any other messages in the queues."""
     with Producer(broker.address, group="good") as producer, collecting(broker.address, "good", group="good") as got:
         half = producer.half([Message("good", b"good", key="k")])
         producer.end(half, TransactionState.COMMIT)

@@ -1,4 +1,4 @@
-"""Whatever bytes come over a connection, its other end answers, refuses or closes it, and serves its neighbours."""
+"""For any bytes over a connection, its other end answers, refuses or closes it, and serves its other clients."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _UINT8 = st.integers(0, 255)
 _UINT32 = st.integers(0, 2**32 - 1)
 _FLAGS = st.sampled_from([0, LAST, LAST, MORE, MORE | LAST, 255])
 _CALLS = st.sampled_from([0, 1, 1, 2, 3, 2**32 - 1])
-"""Few, so that frames meet calls that are there."""
+"""Few numbers, so that frames meet existing calls."""
 _SIZES = st.sampled_from([0, 1, 300, PART_SIZE_BYTES - 1, PART_SIZE_BYTES])
 _PAYLOADS = st.binary(max_size=40) | _SIZES.map(bytes)
 _METHODS = [method for method in methods_of(Echo).values() if method is not Echo.fail]  # which is to have a traceback
@@ -81,7 +81,7 @@ _CUTS = st.lists(st.integers(0, 2**20), max_size=6)
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """These bytes in pieces, some of which may be empty."""
+    """Split these bytes into pieces, some of which may be empty."""
     places = sorted(place % (len(data) + 1) for place in places)
     return [data[begin:end] for begin, end in zip([0, *places], [*places, len(data)], strict=True)]
 
@@ -134,7 +134,7 @@ def test_garbage_is_frames_or_a_protocol_error_however_it_is_split(fuzz: Fuzz) -
 
 
 def read_all(pieces: list[bytes]) -> tuple[list[WireFrame], ProtocolError | None]:
-    """The frames in a stream, and what is wrong with what follows them."""
+    """Return the frames of a stream, and the error in the bytes after them."""
     reader, frames = FrameReader(), []
     for piece in pieces:
         try:
@@ -188,7 +188,7 @@ def test_heads_and_greetings_are_parsed_or_refused(fuzz: Fuzz) -> None:
 
 @st.composite
 def _of_a_client(draw: DrawFn) -> bytes:
-    """A frame as clients send it, or one with a strange kind, call or payload."""
+    """Frames as clients send them, or with an invalid kind, call or payload."""
     kind = draw(
         st.sampled_from(
             [
@@ -214,14 +214,14 @@ def _of_a_client(draw: DrawFn) -> bytes:
 
 @st.composite
 def _streams(draw: DrawFn, frames: SearchStrategy[bytes]) -> tuple[bytes, bytes]:
-    """Mostly a greeting, and frames behind it; one in three is damaged."""
+    """Streams: mostly a greeting with frames after it; one in three is damaged."""
     first = draw(damaged(greeting())) if draw(st.integers(0, 9)) == 0 else greeting(blocking=draw(st.booleans()))
     rest = b"".join(draw(st.lists(frames, max_size=8)))
     return first, draw(damaged(rest)) if draw(st.integers(0, 2)) == 0 else rest
 
 
 class _Loop:
-    """A loop that is run step by step by a test that is none of its coroutines."""
+    """An event loop run step by step by a test that is not a coroutine."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
@@ -235,7 +235,7 @@ class _Loop:
 
 @contextmanager
 def _loop(caplog: pytest.LogCaptureFixture) -> Iterator[_Loop]:
-    """One in which nothing may fail, and nothing may be logged that says so."""
+    """A loop in which nothing may fail or log a failure."""
     with asyncio.Runner() as runner:
         loop = _Loop(runner)
         yield loop
@@ -275,7 +275,7 @@ def test_random_bytes_do_not_harm_a_server_or_its_other_clients(fuzz: Fuzz, capl
 
 
 async def _outcome(address: str, data: bytes, places: list[int]) -> str:
-    """What becomes of a connection after these bytes: it answers still, or is closed because it must be, or may be."""
+    """Return the state of a connection after these bytes: it still answers, must be closed, or may be closed."""
     frames, wrong = read_all([data])
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -308,7 +308,7 @@ async def _outcome(address: str, data: bytes, places: list[int]) -> str:
 
 @st.composite
 def _of_a_stranger(draw: DrawFn) -> bytes:
-    """A greeting with a token that nobody has, or none, and whatever a client would send behind it; some is damaged."""
+    """A greeting with an unknown token or none, and any frames of a client after it; some are damaged."""
     token = draw(st.sampled_from(["", "x", new_token().text]) | st.text(st.characters(codec="utf-8"), max_size=200))
     hello = greeting(blocking=draw(st.booleans()), token=token)
     data = hello + b"".join(draw(st.lists(_of_a_client(), max_size=8)))
@@ -378,7 +378,7 @@ def test_unauthenticated_client_gets_only_refusals_from_a_server_with_tls(
 
 
 async def _refusal(address: str, data: bytes, places: list[int], context: ssl.SSLContext | None) -> str:
-    """What a server says to a stranger: a greeting, a GOAWAY with a reason, nothing else; or it closes."""
+    """Check a server's answer to an unauthenticated client: a greeting and a GOAWAY with a reason, or a close."""
     host, _, port = address.rpartition(":")
     try:
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
@@ -414,7 +414,7 @@ def _is_between_frames(data: bytes) -> bool:
 
 
 def _check(answers: list[WireFrame]) -> None:
-    """What a server says is a greeting first, then what docs/protocol.md lets it say."""
+    """Check a server's bytes: a greeting, then only frames that docs/protocol.md allows."""
     if not answers:
         return  # it was reset before anything was read
     read_greeting(answers[0])
@@ -434,7 +434,7 @@ def _check(answers: list[WireFrame]) -> None:
 
 @st.composite
 def _of_a_server(draw: DrawFn) -> bytes:
-    """A frame as servers send it to a client's first call, or a strange one."""
+    """Frames as servers send them to a client's first call, or invalid ones."""
     kind = draw(
         st.sampled_from(
             [
@@ -491,7 +491,7 @@ def test_random_bytes_of_a_server_raise_txmsg_errors_in_clients(fuzz: Fuzz, capl
 
 
 class _WildServer:
-    """Says the first bytes, waits for a call if it is asked to and one can come, says the rest, and closes."""
+    """Sends the first bytes, waits for a call if asked to and if one can arrive, sends the rest, and closes."""
 
     def __init__(self, first: bytes, rest: list[bytes], *, waits: bool) -> None:
         frames, error = read_all([first])
@@ -516,7 +516,7 @@ class _WildServer:
 
 
 async def _ask_wild(first: bytes, rest: bytes, places: list[int], *, waits: bool) -> set[str]:
-    """How calls of each kind of client to such a server end."""
+    """Make calls of each kind of client to such a server and return how they end."""
     wild = _WildServer(first, cut(rest, places), waits=waits)
     outcomes = set()
     async with answering(wild.answer) as address:

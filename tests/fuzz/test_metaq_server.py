@@ -1,4 +1,4 @@
-"""Whatever bytes come in, a MetaQ server answers in words of its own, and whoever reads its log can read all of it."""
+"""For any bytes, a MetaQ server answers with its own errors, and its log stays readable."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _VALUES: dict[str, SearchStrategy[Any]] = {
 
 @st.composite
 def _batches(draw: DrawFn) -> tuple[pb.AppendBatch, bytes]:
-    """A good batch and its payload, or with one thing changed, or damaged under a checksum that fits."""
+    """A valid batch and its payload, or with one change, or damaged under a matching checksum."""
     count = draw(st.integers(1, 4))
     columns = FrameColumns(
         draw(st.lists(st.binary(max_size=30), min_size=count, max_size=count)),
@@ -110,7 +110,7 @@ def _appends(draw: DrawFn) -> pb.AppendRequest:
 
 @st.composite
 def _of_members(draw: DrawFn, kind: Any) -> Any:
-    """What members say, of a few sessions: mostly such as can be."""
+    """Requests of members of a few sessions: mostly valid ones."""
     request = draw(wild(kind))
     if draw(st.integers(0, 3)):
         request.session = draw(st.sampled_from(_PRODUCERS))
@@ -139,14 +139,14 @@ def _calls(draw: DrawFn) -> tuple[str, list[bytes]]:
 
 
 class _Target:
-    """Sends raw requests and checks what comes back."""
+    """Sends raw requests and checks the answers."""
 
     def __init__(self, client: RawClient) -> None:
         self._client = client
         self.answers: Counter[str] = Counter()
 
     def ask(self, calls: Sequence[tuple[str, list[bytes]]]) -> None:
-        """Makes these calls at once."""
+        """Make these calls concurrently."""
         under_way = [(name, self._client.begin_with_all(name, requests)) for name, requests in calls]
         for name, call in under_way:
             method = _METHODS[name]

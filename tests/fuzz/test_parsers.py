@@ -1,4 +1,4 @@
-"""What reads text or bytes from outside, without a broker: it gives a value or an error of ours, never another one.
+"""Parsers of outside text or bytes, without a broker: they return a value or raise a txmsg error, never another.
 
 What is written by us is read back as it was.
 """
@@ -42,7 +42,7 @@ from txmsg.wire.v1.wire_pb2 import CallError
 _SETTINGS = settings(max_examples=50)
 _ERROR_LENGTH_MAX = 2000
 _PRINTED_LENGTH_MAX = 10 * TEXT_LENGTH_MAX
-"""Of what a broker told: each character that is not printable is written as up to ten."""
+"""Maximum length of a broker's error as printed: each unprintable character becomes up to ten."""
 _CODES = {kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TxmsgError)}
 _ANY_TEXT = st.text() | st.text("a|*.-%_, :0", max_size=40) | st.builds(lambda n: "x" * n, st.integers(0, 200_000))
 _ANYTHING: st.SearchStrategy[Any] = st.recursive(
@@ -54,7 +54,7 @@ _HEADERS = st.dictionaries(_ANY_TEXT, _ANY_TEXT, max_size=4)
 
 
 def refused_or_read(read: Callable[..., object], *args: object, **kwargs: object) -> object | None:
-    """What was read, or None after an error of ours, which is of a size that a person reads."""
+    """Return the parsed value, or None after a txmsg error, whose text is of readable size."""
     try:
         return read(*args, **kwargs)
     except TxmsgError as exc:

@@ -1,4 +1,4 @@
-"""Wild requests: messages of the protocol with values from the edges of what their fields hold, and damaged bytes.
+"""Random requests: messages of the protocol with edge values in their fields, and damaged bytes.
 
 Built from the protocol's own messages, so a method or field that is added is fuzzed without a word here. Random
 bytes alone would end in the protobuf parser; these get past it, most of them past the validation of whole requests too.
@@ -25,9 +25,9 @@ from txmsg.wire.v1 import txmsg_pb2 as pb
 from txmsg.wire.v1.txmsg_rpc import Notify
 
 ID_PREFIX = UUID("0197f3a2-8d5e-7c11-b0a4-000000000000").bytes[:10]
-"""What a target replaces now and then, in the bytes of a request: else all ids would soon be known and decided."""
+"""Replaced now and then by a target in the bytes of a request: else all ids would soon be known and decided."""
 IDS = [ID_PREFIX + bytes([0, 0, 0, 0, 0, n]) for n in range(12)]
-"""Few, so that repeats, conflicts and late copies happen."""
+"""Few ids, so that repeats, conflicts and late copies happen."""
 _PLAIN_IDS = [ID_PREFIX + bytes([1, 0, 0, 0, 0, n]) for n in range(12)]
 TOPICS = ["orders", "t", "a.b-c_d%25"]
 GROUPS = ["shop", "mail"]
@@ -52,7 +52,7 @@ _BODY = st.binary(max_size=30) | st.just(b"b" * 100_000)
 
 
 def _mostly(good: SearchStrategy[Any], bad: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    """Good nine times in ten, for a request in which all is bad is refused for its first mistake."""
+    """Valid nine times in ten: a request with only invalid parts is refused for the first."""
     return st.integers(0, 9).flatmap(lambda roll: bad if roll == 0 else good)
 
 
@@ -95,7 +95,7 @@ _FIELDS: dict[str, SearchStrategy[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A receipt that the broker has really given, the `slot`-th one remembered, after `change`.
+    """A receipt that the broker has really issued: the `slot`-th one remembered, after `change`.
 
     refuse_delay_ms None: it is acknowledged, else refused.
     """
@@ -107,7 +107,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One call: its method, and the bytes of its request, to which the receipts picked are added."""
+    """One call: its method and the bytes of its request, to which picked receipts are added."""
 
     method: str
     request: bytes
@@ -115,7 +115,7 @@ class Exchange:
 
 
 def wild(kind: Any) -> SearchStrategy[Any]:
-    """Messages of a type. Each field is absent, or holds one of the strange values of its name or its type.
+    """Messages of a type. Each field is absent, or has one of the edge values of its name or type.
 
     Of a dataclass as JSON has it: its fields may have what they cannot.
     """
@@ -148,7 +148,7 @@ def _made(kind: Callable[..., Proto], values: dict[str, Any]) -> Proto:
 
 @st.composite
 def _columns(draw: DrawFn, ids: Sequence[bytes]) -> pb.MessageColumns:
-    """Columns of one length, as a request needs them to get as far as its single messages; now and then one is not."""
+    """Columns of one length, as a request needs them to reach its single messages; sometimes one differs."""
     count = draw(st.integers(0, 5))
 
     def column(value: SearchStrategy[Any], *, absent: bool = True) -> list[Any]:
@@ -209,7 +209,7 @@ _REQUESTS: dict[str, SearchStrategy[Any]] = {
 
 @st.composite
 def damaged(draw: DrawFn, data: bytes) -> bytes:
-    """`data` as a bad line, a bug or an enemy would leave it: flipped, cut, repeated, spliced, lengths blown up."""
+    """Damage `data` as a bad line, a bug or an attacker would: flips, cuts, repeats, splices, inflated lengths."""
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(data)))
         end = min(len(data), at + draw(st.integers(1, 16)))
@@ -246,7 +246,7 @@ def exchanges(draw: DrawFn) -> Exchange:
 
 @st.composite
 def frames(draw: DrawFn) -> list[bytes]:
-    """What a client may send up an Attach stream: mostly a Hello first, then whatever, then damage."""
+    """Frames that a client may send up an Attach stream: mostly a Hello first, then anything, then damage."""
     good = st.just(pb.Hello(client_id="c", producer_group="shop", fence_ids=[IDS[0]]))
     hello = draw(good | wild(pb.Hello))
     first = [pb.ClientFrame(hello=hello)] if draw(st.integers(0, 9)) else []

@@ -1,1 +1,1 @@
-"""The log in Kafka, on a real one."""
+"""The log in a real Kafka."""

@@ -18,7 +18,7 @@ _ANSWER_S_MAX = 60.0
 
 
 def copy_records(kafka: Kafka, source: TopicPartition, target: TopicPartition) -> int:
-    """Appends all committed records of a partition to another one. Returns how many these are."""
+    """Append all committed records of a partition to another one; return their number."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.servers,
@@ -53,7 +53,7 @@ def copy_records(kafka: Kafka, source: TopicPartition, target: TopicPartition) -
 def append_with_copies(
     log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1, tags: list[str] | None = None
 ) -> int:
-    """As `append` of a log, but the second half of untagged messages are copied, with all headers, from elsewhere."""
+    """Append like `append` of a log, but copy the second half of untagged messages, with headers, from elsewhere."""
     assert isinstance(log, KafkaLog)
     own = count if tags is not None or count == 1 else count // 2
     offset = append(log, topic, queue, own, at_us=at_us, tags=tags)

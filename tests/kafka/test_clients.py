@@ -1,4 +1,4 @@
-"""The clients of a real Kafka."""
+"""Clients of a real Kafka."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def topics_of(kafka: Kafka, prefix: str) -> set[str]:
 
 
 def create_by_asking(kafka: Kafka, prefix: str, topic: str) -> None:
-    """Asks for a topic as other clients do, and returns when that has created it: fails when it does not."""
+    """Request metadata of a topic as other clients do, and return once that has created it; fails if it does not."""
     others = Consumer(
         {"bootstrap.servers": kafka.servers, "group.id": "x", "allow.auto.create.topics": True, "log_level": 0}
     )

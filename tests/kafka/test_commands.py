@@ -1,4 +1,4 @@
-"""Commands on a log in Kafka, and what they say where it cannot be used."""
+"""Commands on a log in Kafka, and their errors if it cannot be used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def no_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What --kafka-config puts into the environment ends with the test."""
+    """Restore the environment changed by --kafka-config after the test."""
     monkeypatch.setenv(CONFIG_VARIABLE, "")
 
 
@@ -143,7 +143,7 @@ def sasl(tmp_path: Path, password: str) -> Path:
 
 @pytest.fixture
 def denied(private_kafka: PrivateKafka, where: str) -> Iterator[str]:
-    """The log for a user who may not read its topic."""
+    """The log for a user without permission to read its topic."""
     name = where.rpartition("/")[2] + "trade"
     rule = AclBinding(
         ResourceType.TOPIC, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", AclOperation.ALL,

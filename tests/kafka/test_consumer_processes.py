@@ -1,4 +1,4 @@
-"""A group of processes on Kafka: queues are shared out, and taken over from members that are killed or stopped."""
+"""A group of processes on Kafka: queues are assigned, and taken over from killed or suspended members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer of a log in Kafka: as on a path."""
+"""A consumer of a log in Kafka: the same as in a directory."""
 
 from __future__ import annotations
 

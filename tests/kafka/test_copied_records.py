@@ -30,7 +30,7 @@ WRITTEN = [b"%d/%d" % (queue, offset) for queue, count in enumerate(COUNTS) for 
 
 
 def mirror(where: str) -> None:
-    """In two transactions, so offsets of queues and partitions differ."""
+    """Append in two transactions, so that offsets of queues and partitions differ."""
     at_us = now_us() - EPOCH_2000_US
     with closing(KafkaSink(where)) as sink:
         for half in (0, 1):

@@ -27,7 +27,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings
 pytestmark = pytest.mark.long
 
 NOW_US = now_us() // 1_000_000 * 1_000_000
-"""Kafka deletes what has old timestamps."""
+"""Kafka deletes records with old timestamps."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def log(kafka: Kafka, kafka_prefix: str) -> Iterator[LogAccess]:
 
 
 def mirror(kafka: Kafka, name: str, counts: list[int], *, begin: int = 0, partition: int = 0) -> None:
-    """Transactions of so many messages each, whose queue offsets go on; each negative one is aborted."""
+    """Append transactions of so many messages each, with consecutive queue offsets; negative ones are aborted."""
     producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": f"{name}-{partition}", "log_level": 0})
     producer.init_transactions(30)
     offset = begin
@@ -60,7 +60,7 @@ def mirror(kafka: Kafka, name: str, counts: list[int], *, begin: int = 0, partit
 
 
 def read(log: LogAccess, queue: LogQueue, offset: int = 0, end: int | None = None) -> list[tuple[int, bytes]]:
-    """Offsets and bodies up to the end."""
+    """Return offsets and bodies up to the end."""
     end = log.ranges([queue])[queue].end if end is None else end
     found: list[tuple[int, bytes]] = []
     while offset < end:
@@ -139,7 +139,7 @@ def test_close_ends_a_wait_of_another_thread(kafka: Kafka, kafka_prefix: str) ->
 
 
 def test_mirror_keeps_the_offsets_of_its_queues(kafka: Kafka, kafka_prefix: str, log: LogAccess) -> None:
-    """Markers of transactions and aborted records are between the messages."""
+    """Transaction markers and aborted records are between the messages."""
     create_topic(kafka, f"{kafka_prefix}mirrored", 2)
     queue, empty = LogQueue("mirrored", 0), LogQueue("mirrored", 1)
     mirror(kafka, f"{kafka_prefix}mirrored", [3, -50, 1, 1, 1, -1, -1, 40, 1, -7, 5], begin=100)
@@ -205,7 +205,7 @@ def test_threads_can_read_queues_concurrently(log: LogAccess) -> None:
 
 
 def test_queue_left_out_of_a_fetch_keeps_its_position(log: LogAccess) -> None:
-    """What came of it meanwhile is given later; a lot of it makes its partition pause."""
+    """Its messages are returned by a later fetch; many of them pause its partition."""
     first, second = LogQueue("t", 0), LogQueue("t", 1)
     producer = LogProducer(log, queues=2)
     for number in (0, 1):

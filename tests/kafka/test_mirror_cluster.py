@@ -1,4 +1,4 @@
-"""A mirror in a Kafka of three nodes, which are killed one after the other while it works and is read."""
+"""A mirror in a Kafka of three nodes, killed one after the other while it is written and read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def url(notify_url: str) -> Iterator[str]:
 
 
 def times_set_back(offsets: list[int], end: int) -> int:
-    """How often messages came again from an earlier one on. Fails when one was skipped, or out of order."""
+    """Count redeliveries from an earlier message on. Fails if one was skipped, or out of order."""
     reached = times = 0
     before = -1
     for offset in offsets:
@@ -46,7 +46,7 @@ def times_set_back(offsets: list[int], end: int) -> int:
 
 
 def behind(groups: Mapping[str, Seen], ends: Mapping[int, int]) -> dict[str, dict[int, str]]:
-    """Of each group the queues that it has not read to their ends, and how far it is."""
+    """Return each group's queues with lag, and its offsets there."""
     reached = {
         group: {queue: max(seen_by.offsets.get(queue, [-1])) + 1 for queue in ends} for group, seen_by in groups.items()
     }
@@ -60,7 +60,7 @@ def behind(groups: Mapping[str, Seen], ends: Mapping[int, int]) -> dict[str, dic
 def test_killed_nodes_neither_lose_nor_duplicate_messages_of_a_mirror(
     url: str, kafka_cluster: PrivateKafka, kafka_prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A consumer whose group's coordinator is killed may lose its place: only then messages come again to it."""
+    """A consumer whose group coordinator is killed may lose its position: only then messages are redelivered to it."""
     caplog.set_level(logging.WARNING, "txmsg.metaq.consumer.balance")
     where = f"{kafka_cluster.address}/{kafka_prefix}"
     load = Load(url, "trade", 3, seed=3)

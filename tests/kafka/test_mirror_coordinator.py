@@ -1,4 +1,4 @@
-"""A mirror in a Kafka in which no node coordinates groups: its topic of offsets needs more copies than there are nodes.
+"""A mirror in a Kafka without a group coordinator: its offsets topic needs more copies than there are nodes.
 
 librdkafka's `send_offsets_to_transaction` waits then without an end, whatever time it is given.
 """
@@ -32,7 +32,7 @@ _COPIES = "offsets.topic.replication.factor"
 
 @pytest.fixture
 def lone(memory_dir: Path) -> Iterator[PrivateKafka]:
-    """A node whose groups cannot be coordinated until it is set otherwise."""
+    """A node that cannot coordinate groups until it is configured to."""
     if not kafka_server.is_installed():
         pytest.skip(kafka_server.HOW_TO_INSTALL)
     with PrivateKafka(memory_dir / "lone-kafka", settings={_COPIES: 3}) as kafka:

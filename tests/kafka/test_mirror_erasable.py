@@ -1,4 +1,4 @@
-"""A mirror in Kafka of an erasable topic holds ciphertext, which readers decrypt as long as its keys are there."""
+"""A mirror in Kafka of an erasable topic holds ciphertext, which readers decrypt while its keys exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_S = 60.0
 
 
 def values(where: str) -> list[bytes | None]:
-    """What a program gets that knows no txmsg. Fails for a record that does not say that it is encrypted."""
+    """Return the values that a plain Kafka client reads. Fails for a record not marked as encrypted."""
     with KafkaTopics(where, None) as topics:
         records = list(topics.messages(VerifiedQueue("t", 0))[1])
     for record in records:
@@ -37,7 +37,7 @@ def values(where: str) -> list[bytes | None]:
 
 
 def files_with(kafka: PrivateKafka, text: bytes) -> list[Path]:
-    """Segments of partitions that hold it."""
+    """Return the partition segments that contain the bytes."""
     found = [path for node in kafka.nodes for path in (node.directory / "data").rglob("*.log")]
     return [path for path in found if text in path.read_bytes()]
 

@@ -1,4 +1,4 @@
-"""Of several writers of a mirror in Kafka one writes: what another one had begun is not read, and it cannot end it."""
+"""Only one of several writers mirrors into Kafka: another's open transaction is not read, and cannot be committed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.long
 
 ANSWER_S_MAX = 30.0
 BEGUN, END = 3, 9
-"""Offsets: what is mirrored when a tailer is paused, and what the table has."""
+"""Offsets: the mirrored ones when a tailer is paused, and the end of the table."""
 MOMENTS = ("flush", "send_offsets_to_transaction", "commit_transaction")
-"""Calls before which a tailer can be paused while its transaction is open."""
+"""Calls before which a tailer can be paused within its transaction."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def batch_of(offsets: range, queue: int = 0) -> RowBatch:
 
 
 def read(where: str) -> list[int | None]:
-    """The offsets that readers of what is committed get."""
+    """Return the offsets read by committed-only readers."""
     with KafkaTopics(where, None) as topics:
         return [offset_of(record) for record in topics.messages(VerifiedQueue("trade", 0))[1]]
 
@@ -59,7 +59,7 @@ class Paused:
 
 
 def outlived(where: str, moment: str) -> tuple[str, list[int | None]]:
-    """A tailer is paused in a transaction; another one looks where queues end; the first wakes; the other one goes on.
+    """Pause a tailer in a transaction; another one reads where queues end; the first wakes; the other continues.
 
     Returns what the first one was told when it woke, and what readers get.
     """

@@ -1,4 +1,4 @@
-"""A group moves from a directory to Kafka and back as docs/embedded-log-or-kafka.md says, while messages come."""
+"""A group moves from a directory to Kafka and back by docs/embedded-log-or-kafka.md, while messages arrive."""
 
 from __future__ import annotations
 

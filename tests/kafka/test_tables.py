@@ -1,4 +1,4 @@
-"""`read_arrow` and `txmsg metaq export` of a mirror in Kafka: the same tables as of a log of our own."""
+"""`read_arrow` and `txmsg metaq export` of a mirror in Kafka: the same tables as of a MetaQ log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txmsg.metaq import TABLE_SCHEMA, LogQueue, read_arrow
 pytestmark = pytest.mark.long
 
 COUNT = 31
-"""Of the messages of queue 0; between them are markers of transactions and an aborted one."""
+"""Messages of queue 0; among them are transaction markers and an aborted one."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Records that cannot be read: what stands before and behind one is read, and the error says how to skip just it."""
+"""Unreadable records: those before and after one are read, and the error explains how to skip just it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def where(kafka: Kafka, kafka_prefix: str, kind: str) -> str:
 
 
 def told(text: str, kind: str) -> list[str]:
-    """The command that the error names; the error names topic, queue and offset."""
+    """Return the command named by the error, which also names topic, queue and offset."""
     assert f"offset {BAD} of topic t queue 0 cannot be read" in text, text
     assert UNREADABLE[kind].told in text, text
     found = re.search(r"`txmsg (group seek GROUP --log LOG --topic t --queue 0 --to \d+)`", text)

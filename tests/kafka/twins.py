@@ -1,4 +1,4 @@
-"""The same messages in a log of our own and in Kafka, where they were written as the mirror writes them."""
+"""The same messages in a MetaQ log and in Kafka, where they were written as the mirror writes them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Twins:
         self._producer.init_transactions(_ANSWER_S_MAX)
 
     def create(self, topic: str, queues: int) -> None:
-        """Makes a topic in Kafka; a directory needs none."""
+        """Create a topic in Kafka; a directory needs none."""
         create_topic(self._kafka, kafka_name(topic, self._prefix), queues)
 
     def append(self, counts: Mapping[LogQueue, int]) -> None:
-        """So many messages to each queue. Kafka gets them in two transactions, before which one is aborted."""
+        """Append so many messages to each queue. In Kafka in two transactions, with an aborted one before."""
         self._transaction({queue: _columns(queue, 0, 1) for queue in counts}, aborted=True)
         for half in (0, 1):
             made = {
@@ -72,7 +72,7 @@ class Twins:
 
 
 def _columns(queue: LogQueue, first: int, count: int) -> FrameColumns:
-    """Messages of which some have a key, some a tag, some headers: a minute between each and the next."""
+    """Return messages a minute apart, some with a key, some with a tag, some with headers."""
     offsets = range(first, first + count)
     return FrameColumns(
         body=[f"{queue.topic}/{queue.queue}/{offset}".encode() for offset in offsets],

@@ -1,4 +1,4 @@
-"""Topics of Kafka with records that cannot be read among others that can."""
+"""Topics of Kafka with unreadable records among readable ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANSWER_S_MAX = 60.0
 
 
 def produce_with_unreadable(kafka: Kafka, name: str, queue: int, count: int, unreadable: Mapping[int, str]) -> None:
-    """Appends so many records to a partition of a topic of Kafka, with bodies b"0", b"1", ...
+    """Append so many records to a partition of a Kafka topic, with bodies b"0", b"1", ...
 
     unreadable: offsets of those that cannot be read, and kinds of UNREADABLE.
     """

@@ -1,1 +1,1 @@
-"""MetaQ alone: no broker, no database, no network."""
+"""MetaQ alone: without broker, database or network."""

@@ -1,4 +1,4 @@
-"""A group of processes on a log, wherever that is: what its members note, what the log says, and how it is judged."""
+"""A group of processes on a log: records of its members, the log's state, and checks of both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.metaq.interface import LogAccess, LogQueue
 
 
 class Group:
-    """The members that a test starts on topic t, and what the log says of them.
+    """The members that a test starts on topic t, and the state of their group in the log.
 
     where: the log, as processes open it. log: the same, to append to.
     """
@@ -31,17 +31,17 @@ class Group:
         return member
 
     def kill(self) -> None:
-        """Ends all members."""
+        """Kill all members."""
         for member in self.members:
             member.kill()
 
     def append(self, count: int) -> None:
-        """So many messages more in each queue."""
+        """Append so many messages to each queue."""
         for queue in self._queues:
             append(self._log, "t", queue, count)
 
     def owned(self) -> dict[int, set[int]]:
-        """The queues by the process that owns them."""
+        """Return the queues by the process that owns them."""
         found: dict[int, set[int]] = {}
         for queue in self._log.group("g").queues:
             if queue.owner is not None:
@@ -71,12 +71,12 @@ class Group:
         return self.stored() == self.ends()
 
     def notes(self) -> list[Note]:
-        """Of all members, in the order of time."""
+        """Return the notes of all members, by time."""
         return sorted(note for member in self.members for note in member.notes())
 
 
 def judge(notes: Iterable[Note], ends: dict[int, int]) -> Counter[tuple[int, int]]:
-    """How often each message was handled. Fails when one was skipped, or out of order, or two had its queue at once."""
+    """Count deliveries by message. Fails if one was skipped or out of order, or two members had its queue at once."""
     handling: dict[int, Note] = {}
     done: dict[int, Note] = {}
     reached = dict.fromkeys(ends, 0)
@@ -102,6 +102,6 @@ def judge(notes: Iterable[Note], ends: dict[int, int]) -> Counter[tuple[int, int
 
 
 def without_what_was_cut(notes: list[Note], killed: int) -> list[Note]:
-    """The notes without the last that a killed member began with and did not end."""
+    """Return the notes without a killed member's last message that it began and did not end."""
     ended = {(note.member, note.queue, note.offset) for note in notes if note.what == "end"}
     return [note for note in notes if note.member != killed or (note.member, note.queue, note.offset) in ended]

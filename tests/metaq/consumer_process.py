@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own, which notes when it begins and ends with each message."""
+"""A member of a group in its own process, which records begin and end of each message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORK_S = 0.001
 
 
 def main(where: str, group: str, journal: str) -> None:
-    """Handles topic t until it is told to stop."""
+    """Handle topic t until told to stop."""
     from txmsg.client.app import Txmsg
 
     fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -31,18 +31,18 @@ def main(where: str, group: str, journal: str) -> None:
 
 
 class Note(NamedTuple):
-    """A handler began or ended with a message, at a time that all processes share."""
+    """The begin or end of a handler, at a time on a clock shared by all processes."""
 
     at_ns: int
     what: str
     queue: int
     offset: int
     member: int
-    """Its process."""
+    """Id of its process."""
 
 
 class Member(Restartable):
-    """The process, as the test has it."""
+    """The process, from the test's side."""
 
     module = "tests.metaq.consumer_process"
 
@@ -55,7 +55,7 @@ class Member(Restartable):
         return self._arguments
 
     def notes(self) -> list[Note]:
-        """What it has noted."""
+        """Return the notes written so far."""
         if not self._journal.exists():
             return []
         rows = (line.split() for line in self._journal.read_text().splitlines())

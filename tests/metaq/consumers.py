@@ -1,4 +1,4 @@
-"""Consumers of logs for tests: what they were given, in which order, and waits that fail loudly."""
+"""Consumers of logs for tests: their deliveries in order, and waits that fail loudly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_S = 60.0
 
 
 class Seen:
-    """A handler that notes what it is given, and fails as it is told."""
+    """A handler that records its deliveries, and fails as configured."""
 
     def __init__(self, fails: Callable[[ReceivedMessage], bool] = lambda _: False) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -27,7 +27,7 @@ class Seen:
 
     @property
     def offsets(self) -> dict[int, list[int]]:
-        """By queue, in the order in which they came."""
+        """Return the offsets by queue, in order of delivery."""
         found: dict[int, list[int]] = defaultdict(list)
         for message in self.messages:
             assert message.queue is not None
@@ -37,11 +37,11 @@ class Seen:
 
     @property
     def attempts(self) -> list[tuple[int | None, int]]:
-        """Offset and delivery, in the order in which they came."""
+        """Return offset and attempt, in order of delivery."""
         return [(message.offset, message.attempt) for message in self.messages]
 
 
 def stored(root: Path | LogAccess, group: str) -> dict[LogQueue, int | None]:
-    """The offsets that a group has stored."""
+    """Return the stored offsets of a group."""
     access = open_log(root) if isinstance(root, Path) else root
     return {queue.queue: queue.offset for queue in access.group(group).queues}

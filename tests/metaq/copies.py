@@ -1,4 +1,4 @@
-"""Copies of logs for tests: a leader and its copies as processes, and comparing what is on their disks."""
+"""Copies of logs for tests: leader and copies as processes, and comparison of their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.metaq.store.role import CopyOf
 
 
 class CopyProcess(MetaQProcess):
-    """`txmsg metaq follow` as a child process. Its leader may be another one after a restart."""
+    """`txmsg metaq follow` as a child process. It can have another leader after a restart."""
 
     def __init__(self, leader: str, data_dir: Path, *options: str, log: Path) -> None:
         super().__init__(data_dir, *options, log=log)
@@ -35,31 +35,31 @@ class CopyProcess(MetaQProcess):
 
 
 def frames_of(root: Path) -> dict[int, bytes]:
-    """The files of messages of a log that have something in them, by their first position."""
+    """Return the non-empty message files of a log, by their first position."""
     directory = root / "commitlog"
     found = {first: log_file(directory, first).read_bytes() for first in files_of(directory, ".log")}
     return {first: data for first, data in found.items() if data}
 
 
 def end_of(root: Path) -> int:
-    """Where a log ends."""
+    """Return the end of a log."""
     return CommitLogReader(root / "commitlog").end_position()
 
 
 def until_copied(leader: Path, copy: Path) -> None:
-    """Waits for the copy to have as much, while nothing is appended; then both have the same bytes."""
+    """Wait until the copy has caught up, while nothing is appended; then both have the same bytes."""
     until(lambda: (copy / "log.json").exists() and end_of(copy) == end_of(leader))
     assert frames_of(copy) == frames_of(leader)
 
 
 def begun_copy(root: Path, leader: Log) -> Log:
-    """A copy that has nothing yet, without a server: see `take_rest`."""
+    """Return an empty copy without a server: see `take_rest`."""
     begin_copy(root, CopyOf("leader:7720", bytes(16), is_begun=True), leader.identity, 0, {})
     return Log(root, follows=True)
 
 
 def take_rest(copy: Log, leader: Log) -> None:
-    """Copies what is there, as a copier does."""
+    """Copy everything available, as a copier does."""
     while True:
         tail = tail_of(copy.root, copy.synced)
         piece = read_piece(leader.root, tail, leader.synced, 4 * 1024 * 1024)

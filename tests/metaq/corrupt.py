@@ -1,4 +1,4 @@
-"""Damages logs in every way there is, by a seed, and looks whether it is found, and never served.
+"""Damages logs in every way there is, by a seed, and checks that damage is found and never served.
 
 python -m tests.metaq.corrupt --count 1000 [--seed N] prints a table of kinds and results.
 """
@@ -35,7 +35,7 @@ Messages = dict[tuple[str, int, int], bytes]
 
 @dataclass(frozen=True)
 class Material:
-    """A log, the same log with another history of the same shape, another log of the same shape, and what it holds."""
+    """A log, the same log with another history of the same shape, another log of the same shape, and their contents."""
 
     root: Path
     stale: Path
@@ -50,7 +50,7 @@ class Material:
 
 
 def prepare(directory: Path) -> Material:
-    """Makes the logs."""
+    """Create the logs."""
     expected = _write(directory / "log", _LOG_ID, "a")
     _write(directory / "stale", _LOG_ID, "b")
     _write(directory / "other", _LOG_ID + 1, "a")
@@ -267,24 +267,24 @@ KINDS: tuple[Damage, ...] = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one damaged log."""
+    """The result for one damaged log."""
 
     kind: str
     what: str
     found: bool
     wrong: str
-    """What was served and must not have been, or was lost and not said; empty when all is well."""
+    """Wrongly served messages, or ones lost without an error; empty if there are none."""
     opened: bool
     repaired: str = ""
-    """What is wrong after a repair; empty when all is well."""
+    """Errors after a repair; empty if there are none."""
     silent: str = ""
-    """What a reader of a whole queue was not given, though nothing told it so; empty when all is well."""
+    """Messages missing from a read of the whole queue without an error; empty if there are none."""
     given_up: int = 0
-    """Messages that the repair could not save."""
+    """Number of messages that the repair could not save."""
 
 
 def damaged_logs(material: Material, directory: Path, seed: int, count: int) -> Iterator[tuple[str, str, Path]]:
-    """Copies of the log, each damaged in one way; kinds by turns."""
+    """Yield copies of the log, each damaged in one way, by turns."""
     rng = random.Random(seed)
     root = directory / "copy"
     for number in range(count):
@@ -298,7 +298,7 @@ def damaged_logs(material: Material, directory: Path, seed: int, count: int) -> 
 
 
 def judge(material: Material, kind: str, what: str, root: Path) -> Result:
-    """Checks a damaged log, reads all of it, opens it for writing, and reads it again."""
+    """Check a damaged log, read all of it, open it for writing, and read it again."""
     found = bool(check(root).report.problems) if (root / "commitlog").is_dir() else True
     wrong = _wrongly_served(material, root)
     silent = _silently_short(material, root)
@@ -312,7 +312,7 @@ def judge(material: Material, kind: str, what: str, root: Path) -> Result:
 
 
 def _silently_short(material: Material, root: Path) -> str:
-    """Reads each queue as a consumer does, from its begin to its end, as long as nothing is wrong with it."""
+    """Read each queue as a consumer does, from begin to end, until an error; return missing messages."""
     try:
         reader = LogReader(root)
         topics = reader.topics()
@@ -335,7 +335,7 @@ def _silently_short(material: Material, root: Path) -> str:
 
 
 def mended(material: Material, kind: str, what: str, root: Path) -> Result:
-    """Repairs a damaged log: it must be whole then, serve all but what is said to be lost, and go on where it was."""
+    """Repair a damaged log: it must then be intact, serve all but the reported losses, and accept appends."""
     try:
         done = repair(root)
     except CorruptLog as exc:
@@ -364,7 +364,7 @@ def _wrongly_served(material: Material, root: Path) -> str:
 
 
 def served(root: Path) -> Iterator[tuple[str, int, int, bytes]]:
-    """All that a reader gives, asked for every offset."""
+    """Return all messages that a reader returns, asked for every offset."""
     try:
         reader = LogReader(root)
     except CorruptLog:
@@ -399,7 +399,7 @@ def _wrongly_going_on(material: Material, log: Log) -> str:
 
 
 def main() -> int:
-    """Exit status 1 if anything was missed, or wrongly served."""
+    """Run the checks. Exit status 1 if damage was missed or served."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="how many logs to damage (1000)")
     parser.add_argument("--repair", action="store_true", help="repair each, and look at what is left")

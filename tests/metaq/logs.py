@@ -1,4 +1,4 @@
-"""Logs for tests: small batches with contents that say where they belong."""
+"""Logs for tests: small batches whose contents state their position."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from txmsg.metaq.store.reader import LogReader, QueueReader
 
 
 def bodies(topic: str, queue: int, start: int, count: int) -> list[bytes]:
-    """What the messages of a queue hold, by offset."""
+    """Return the expected bodies of a queue, by offset."""
     return [f"{topic}/{queue}/{offset}".encode() for offset in range(start, start + count)]
 
 
 def batch(
     topic: str, queue: int, start: int, count: int, *, compression: Compression = Compression.NONE, at_us: int = 1
 ) -> Append:
-    """Messages from this offset on."""
+    """Return messages from this offset on."""
     return Append(topic, queue, encode(FrameColumns(bodies(topic, queue, start, count), [at_us]), compression), start)
 
 
 def frames(fetched: Fetched) -> list[FrameBatch]:
-    """What was fetched, of a log that has it in frames."""
+    """Return the fetched frames of a log."""
     return [batch for batch in fetched.batches if isinstance(batch, FrameBatch)]
 
 
 def fill(log: Log, topic: str, queue: int, counts: Sequence[int]) -> int:
-    """Appends batches of these sizes at the queue's end; returns the offset after them."""
+    """Append batches of these sizes at the queue's end; return the offset after them."""
     offset = log.reader.queue(topic, queue).end_offset()
     for count in counts:
         log.append([batch(topic, queue, offset, count)])
@@ -40,7 +40,7 @@ def fill(log: Log, topic: str, queue: int, counts: Sequence[int]) -> int:
 
 
 def append(log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1, tags: list[str] | None = None) -> int:
-    """Appends a batch at the queue's end, wherever the log is; returns the offset after it."""
+    """Append a batch at the queue's end, in any kind of log; return the offset after it."""
     at = LogQueue(topic, queue)
     offset = log.ranges([at])[at].end
     columns = FrameColumns(bodies(topic, queue, offset, count), [at_us], tag=tags or [])
@@ -49,14 +49,14 @@ def append(log: LogAccess, topic: str, queue: int, count: int, *, at_us: int = 1
 
 
 def append_compressible(log: LogAccess, topic: str, frames: int, *, size_bytes: int = 1024 * 1024) -> None:
-    """Appends frames of this size to queue 0, with two messages each, that are stored as a thousandth of it."""
+    """Append frames of this size to queue 0, with two messages each, that compress to a thousandth."""
     columns = FrameColumns([b"x" * (size_bytes // 2)] * 2, [1])
     for _ in range(frames):
         log.append([Append(topic, 0, encode(columns, Compression.ZSTD))])
 
 
 def read_all(queue: QueueReader) -> list[bytes]:
-    """All bodies of a queue that are kept, read to its end."""
+    """Return all bodies of a queue, read to its end."""
     offset, end = queue.range()
     found: list[bytes] = []
     while offset < end:
@@ -69,7 +69,7 @@ def read_all(queue: QueueReader) -> list[bytes]:
 
 
 def read_around(queue: QueueReader) -> dict[int, bytes]:
-    """The same by offset, without what the log says is missing."""
+    """Return the same by offset, without the reported holes."""
     offset, end = queue.range()
     found: dict[int, bytes] = {}
     while offset < end:
@@ -84,5 +84,5 @@ def read_around(queue: QueueReader) -> dict[int, bytes]:
 
 
 def readable(root: Path, topic: str, queue: int) -> list[bytes]:
-    """The same by a reader that is new."""
+    """Return the same by a new reader."""
     return read_all(LogReader(root).queue(topic, queue))

@@ -1,4 +1,4 @@
-"""A disk that forgets: what was not synced may be lost, whole or in part, when the power is cut."""
+"""A disk that forgets: unsynced data may be lost, whole or in part, in a power cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECTOR_BYTES = 512
 
 
 class ForgetfulDisk:
-    """Stands below os.fsync and os.fdatasync, and notes what each makes last. Real files hold what the kernel shows."""
+    """Wraps os.fsync and os.fdatasync, and records what each makes durable. The real files show the kernel's view."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._files: dict[int, bytes] = {}
@@ -40,24 +40,24 @@ class ForgetfulDisk:
             self._files[found.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()  # whatever its name is by now
 
     def sync_all(self, root: Path) -> None:
-        """Has a whole directory come to disk, as it is."""
+        """Make a whole directory durable, as it is."""
         self.sync(root, *root.rglob("*"))
 
     def sync(self, *paths: Path) -> None:
-        """Has these come to disk."""
+        """Make these files durable."""
         for path in paths:
             fd = os.open(path, os.O_RDONLY)
             self._sync(fd)
             os.close(fd)
 
     def close(self) -> None:
-        """Lets go of all files."""
+        """Close all files."""
         for fd in self._held.values():
             os.close(fd)
         self._of_machine.cleanup()
 
     def after_power_cut(self, root: Path, to: Path, choice: random.Random) -> None:
-        """Makes of `root` what may be there afterwards: what was synced, and of the rest whatever comes."""
+        """Write to `root` a possible state after a power cut: synced data, and a random part of the rest."""
         self._boot_id.write_text(f"boot {choice.random()}")
         self._remembered(root, to, choice)
 

@@ -16,24 +16,24 @@ from txmsg.settings.live import GivenSettings
 
 WAIT_S = 60.0
 SERVER_THREAD = "metaq-server"
-"""On which the loop of a server in a thread runs."""
+"""Thread of the event loop of a served log."""
 
 
 def served(config: MetaQConfig) -> AbstractContextManager[str]:
-    """A server in a thread; its address. What it raises, the test raises."""
+    """Run a server in a thread; yields its address. Its errors are raised in the test."""
     return served_in_thread(
         lambda on_ready, stop: serve(GivenSettings(config), on_ready, stop), thread_name=SERVER_THREAD
     )
 
 
 def log_at(address: str) -> RemoteLog:
-    """The log at a server, with calls that take as long as a slow machine needs."""
+    """Open the log at a server, with timeouts for a slow machine."""
     return RemoteLog(address, timeout_s=WAIT_S)
 
 
 @contextmanager
 def linked(address: str) -> Iterator[tuple[Link, str]]:
-    """A network between the test and a server that can be cut, and the address at its near end."""
+    """Run a network that can be cut between test and server; yields the address at its near end."""
     host, _, port = address.rpartition(":")
     with Network() as network:
         link = network.link((host, int(port)))

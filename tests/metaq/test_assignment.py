@@ -1,4 +1,4 @@
-"""Queues are shared out evenly, each to one member, whatever members and topics there are."""
+"""Queues are distributed evenly, each to one member, for any members and topics."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_single_queue_topics_are_spread_over_members_with_equal_subscriptions(me
 
 
 def in_zones(*zones: str) -> list[Member]:
-    """Members a, b, c, ... that read topic t, one in each of these zones."""
+    """Return members a, b, c, ... that read topic t, one in each of these zones."""
     return [Member(chr(ord("a") + place), ("t",), "averaged", zone) for place, zone in enumerate(zones)]
 
 

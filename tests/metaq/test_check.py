@@ -1,4 +1,4 @@
-"""A check finds what is damaged and nothing else; a repair takes it out and leaves all that is whole."""
+"""A check finds all damage and nothing else; a repair removes it and keeps everything intact."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_hole_filled_during_a_check_is_not_damage(tmp_path: Path) -> None:
 
 
 def test_crash_during_truncation_leaves_no_damage(tmp_path: Path) -> None:
-    """The cut is on disk, and the cells of what it has made void are not dropped yet."""
+    """The truncation is on disk, and the cells that it voids are not removed yet."""
     cells = tmp_path / f"log/queues/t/0000/{0:020}.cells"
     with Log(tmp_path / "log", LogConfig(flush_s=3600)) as log:
         fill(log, "t", 0, [2] * 5)

@@ -1,4 +1,4 @@
-"""A checkpoint syncs what names new files of cells, before it is noted, and not again what names no new ones."""
+"""A checkpoint syncs directories of new cells files before it is written, and no other directories."""
 
 from __future__ import annotations
 

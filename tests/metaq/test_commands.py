@@ -1,4 +1,4 @@
-"""What `txmsg metaq check`, `topics`, `dump` and `tail` print."""
+"""Output of `txmsg metaq check`, `topics`, `dump` and `tail`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_tail_prints_messages_from_the_requested_position(root: Path) -> None:
 
 
 def interrupts_from(call: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """The same function, at whose call of this number Ctrl-C comes."""
+    """Return the function with Ctrl-C at the call of this number."""
     calls = itertools.count(1)
 
     def interrupted(*args: Any, **named: Any) -> Any:

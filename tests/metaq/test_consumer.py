@@ -1,4 +1,4 @@
-"""A consumer of a log: what it is given, in which order, and where it goes on."""
+"""A consumer of a log: its deliveries, their order, and its start position."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ async def test_messages_deleted_by_retention_are_counted_and_skipped_as_configur
 
 
 def _cut_log(root: Path) -> tuple[Log, LogQueue]:
-    """A log of three messages whose first two retention has deleted, and a group that has read none of them."""
+    """Return a log of three messages, two of them deleted by retention, and a group that has read none."""
     log = Log(root, LogConfig(file_size_bytes_max=1, retention_s=1, checkpoint_s=3600), clock=lambda: 4e9)
     fill(log, "t", 0, [1])
     with open_log(root) as access:
@@ -401,7 +401,7 @@ async def test_seek_by_another_process_moves_a_running_member(tmp_path: Path) ->
 
 
 async def test_close_leaves_no_tasks(tmp_path: Path) -> None:
-    """Also when the consumer waits for its handlers to have done something: asyncio would complain of the task."""
+    """Also while the consumer waits for its handlers to progress: asyncio would report the task."""
 
     class Room(asyncio.Event):
         async def wait(self) -> Literal[True]:
@@ -523,7 +523,7 @@ async def test_metrics_count_handled_and_failed_messages(tmp_path: Path) -> None
 
 
 async def test_metrics_can_be_read_at_any_moment_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a thread does that serves metrics."""
+    """As a thread that serves metrics does."""
     read: list[object] = []
     consumer = AsyncPushConsumer(tmp_path, "g")
     consumer.subscribe("t")(Seen())

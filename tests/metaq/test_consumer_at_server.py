@@ -1,4 +1,4 @@
-"""A consumer of a log at an address: as on a path, and when it is cut off."""
+"""A consumer of a remote log: the same as of a local one, and when it is disconnected."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.metaq.server.config import MetaQConfig
 
 SESSION_S = 4.0
-"""Of the member that is cut off. The other one's is longer: it must not be lost, however slow the machine."""
+"""Session of the disconnected member. The other's is longer: it must survive on a slow machine."""
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only when told to."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0

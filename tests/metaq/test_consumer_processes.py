@@ -1,4 +1,4 @@
-"""A group of processes: queues are shared out, taken over and given back, and never handled by two at once."""
+"""A group of processes: queues are assigned, taken over and revoked, and never handled by two at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_queues_of_a_killed_member_are_taken_over_without_skipping_messages(tmp_
 
 
 def test_suspended_member_that_gets_sigterm_stops_when_it_is_resumed(tmp_path: Path) -> None:
-    """Any of its threads may take the signal then, and only the main thread handles it."""
+    """Any of its threads may get the signal then, and only the main thread handles it."""
     with group_on(tmp_path) as group:
         member = group.start()
         until(lambda: len(member.notes()) == 2 * 10 * 5)

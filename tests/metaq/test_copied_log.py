@@ -1,4 +1,4 @@
-"""What a copy does with what its leader has, without a server between them."""
+"""A copy and its leader's contents, without a server between them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_former_leader_can_follow_after_a_power_cut(tmp_path: Path) -> None:
 
 
 def test_reader_of_a_lost_leader_continues_after_the_skipped_offsets(tmp_path: Path) -> None:
-    """A reader has seen what its copy never got: it is told so, and gets what is appended next."""
+    """A reader saw messages that the copy never got: it gets an error, and then the next appended messages."""
     queue, mirrored = LogQueue("t", 0), LogQueue("m", 0)
     with Log(tmp_path / "leader") as leader, begun_copy(tmp_path / "copy", leader) as copy:
         for base in (0, 5):

@@ -1,4 +1,4 @@
-"""A copy of a log is its leader's, byte for byte, whatever happens to either; and takes nothing else."""
+"""A copy of a log equals its leader byte for byte, after any fault of either; it accepts nothing else."""
 
 from __future__ import annotations
 

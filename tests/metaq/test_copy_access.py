@@ -1,4 +1,4 @@
-"""A copy of a log that is served by TLS, to users: it follows as long as its user may."""
+"""A copy of a log served by TLS to users: it follows while its user has permission."""
 
 from __future__ import annotations
 

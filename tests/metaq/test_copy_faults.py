@@ -1,4 +1,4 @@
-"""Copies under kill -9 and cut networks: equal to the byte at the end, and nothing that was acknowledged is lost."""
+"""Copies under kill -9 and network partitions: equal to the byte at the end, and no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KILLS = 12
 
 
 class Load:
-    """Appends to a server until it is stopped, and knows what was acknowledged, and where."""
+    """Appends to a server until it is stopped, and records acknowledged messages with their offsets."""
 
     def __init__(self, address: str) -> None:
         self.acknowledged: dict[int, bytes] = {}
@@ -62,7 +62,7 @@ class Load:
             self.error = exc
 
     def grown(self) -> None:
-        """Waits for more to be acknowledged."""
+        """Wait for more acknowledgements."""
         before = len(self.acknowledged)
         until(lambda: len(self.acknowledged) > before or self.error)
 

@@ -1,4 +1,4 @@
-"""A queue's end can be dropped, though other queues' frames stand between; a queue may begin anywhere."""
+"""The end of a queue can be truncated between frames of other queues; a queue can begin at any offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters of a log's group: looked at, handed to the group again, given up; alike on a path and at an address."""
+"""Dead letters of a log's group: listed, redriven, purged; the same in a directory and at a server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEYS = ["a", "b", "a", "c", "b"]
 
 @pytest.fixture(params=["directory", "address", pytest.param("kafka", marks=pytest.mark.long)])
 def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess]:
-    """A log with a group, of which five messages are dead."""
+    """A log with a group that has five dead letters."""
     if request.param == "kafka":
         where = f"{request.getfixturevalue('kafka').address}/{request.getfixturevalue('kafka_prefix')}"
         with open_log(where) as access:
@@ -64,7 +64,7 @@ def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess
 
 
 def become_known(access: LogAccess, group: str) -> None:
-    """Makes a group that has stored an offset: Kafka remembers no other."""
+    """Create a group with a stored offset: Kafka remembers no other."""
     member = access.join(group, ["t"])
     until(lambda: member.view().queues)
     member.take_queues([LogQueue("t", 0)])
@@ -72,7 +72,7 @@ def become_known(access: LogAccess, group: str) -> None:
 
 
 def die(access: LogAccess, keys: list[str]) -> None:
-    """A dead letter of each of these keys, one after the other."""
+    """Create a dead letter for each of these keys, in order."""
     become_known(access, "g")
     for number, key in enumerate(keys):
         message = ReceivedMessage(
@@ -84,7 +84,7 @@ def die(access: LogAccess, keys: list[str]) -> None:
 
 
 def dead_letters(access: LogAccess, **which: Any) -> Sequence[DeadLetter]:
-    """The dead letters of the group that are as described."""
+    """Return the matching dead letters of the group."""
     query = DeadLetterQuery(which=DeadLetterFilter(group="g", **which))
     return LogAdministration(access).list_dead_letters(query).letters
 
@@ -94,13 +94,13 @@ def bodies(access: LogAccess, **which: Any) -> list[str]:
 
 
 def redrive(access: LogAccess, **which: Any) -> int:
-    """How many were redriven."""
+    """Redrive dead letters; return their number."""
     administration = LogAdministration(access)
     return sum(administration.redrive(administration.select(DeadLetterFilter(group="g", **which))))
 
 
 def purge(access: LogAccess) -> int:
-    """How many were purged."""
+    """Purge dead letters; return their number."""
     administration = LogAdministration(access)
     return sum(administration.purge(administration.select(DeadLetterFilter(group="g"))))
 

@@ -1,4 +1,4 @@
-"""Delayed messages wait in the log and come when they are due: in the order of time, each once, whatever was killed."""
+"""Delayed messages wait in the log and are delivered when due: in order of time, each once, despite kills."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = LogQueue("t", 0)
 
 
 class Clock:
-    """In us since 1970; stands still unless it is set."""
+    """A clock in us since 1970; stands still unless it is set."""
 
     def __init__(self) -> None:
         self.us = 1_780_000_000_000_000
@@ -47,7 +47,7 @@ class Clock:
 
 
 class Bench:
-    """A log whose mover moves only when it is told, at a time that is told."""
+    """A log whose mover runs only when told, at a given time."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, config: LogConfig | None = None) -> None:
         monkeypatch.setattr("txmsg.metaq.store.moving.Moving.wake", lambda _: None)
@@ -70,7 +70,7 @@ class Bench:
         self.log.append([Append(topic, queue, payload, due_at_us=self.clock.us + after_us)])
 
     def run(self, us: int = 0) -> int | None:
-        """Moves what is due when so much time has passed."""
+        """Let so much time pass, and move due messages."""
         self.clock.us += us
         next_us, _ = self.mover.run_once(self.clock.us)
         return None if next_us is None else next_us - self.start_us
@@ -172,7 +172,7 @@ def test_one_append_moves_due_messages_of_several_topics(bench: Bench) -> None:
 def test_due_messages_are_read_in_few_reads_and_progress_is_noted_every_few_hundred(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a mover that is far behind, and killed again and again, gets on."""
+    """So that a mover far behind, and repeatedly killed, makes progress."""
     after_us = random.Random(5).sample(range(1, 5000), 1000)
     payload = encode(FrameColumns([b"x"], [bench.clock.us]))
     bench.log.append([Append("t", 0, payload, due_at_us=bench.clock.us + each) for each in after_us])
@@ -216,7 +216,7 @@ def test_entry_round_trips() -> None:
 
 
 def test_interrupted_move_is_completed_without_duplicates(bench: Bench) -> None:
-    """After each number of frames of a move of three, with another message in a place that was foreseen."""
+    """After each number of frames of a move of three, with another message at a reserved position."""
     for each in range(4):
         bench.send(f"{each}", each, "t", each % 2)
     bench.run(2)
@@ -243,7 +243,7 @@ def test_interrupted_move_is_completed_without_duplicates(bench: Bench) -> None:
 
 
 def test_moved_messages_lost_in_a_truncation_are_moved_again_after_the_skipped_offsets(bench: Bench) -> None:
-    """As after a power cut with a timed topic, or in a promoted copy that got the note alone."""
+    """As after a power cut with a timed topic, or in a promoted copy that got only the note."""
     bench.send("a", 1)
     bench.run(1)
     [file] = (bench.root / "commitlog").iterdir()
@@ -260,7 +260,7 @@ def test_moved_messages_lost_in_a_truncation_are_moved_again_after_the_skipped_o
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_messages_are_moved_again_if_the_note_of_their_move_is_lost(bench: Bench, lost: int) -> None:
-    """A repair has taken out the last notes, or all of them."""
+    """A repair has removed the last notes, or all of them."""
     for each in range(3):
         bench.send(f"{each}", each + 1)
     for _ in range(2):
@@ -297,7 +297,7 @@ def frames_of(root: Path) -> list:  # type: ignore[type-arg]
 
 
 def cut(bench: Bench, data: bytes) -> None:
-    """A crash has left this of the log."""
+    """Truncate the log as a crash does."""
     [file] = (bench.root / "commitlog").iterdir()
     file.write_bytes(data)
     (bench.root / "checkpoint").unlink(missing_ok=True)
@@ -321,7 +321,7 @@ def test_full_disk_delays_due_messages_and_loses_none(bench: Bench, monkeypatch:
 
 
 def test_messages_moved_before_a_failed_sync_are_not_moved_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the process has no file descriptor left: the log is in order, and a later sync does it."""
+    """As in a process without free file descriptors: the log is intact, and a later sync succeeds."""
     for after_us in (5, 6, 7):
         bench.send(f"{after_us}", after_us)
 
@@ -445,7 +445,7 @@ def test_append_to_the_internal_topic_of_delayed_messages_is_refused(tmp_path: P
 
 
 def test_producers_and_due_messages_append_to_the_same_queue(tmp_path: Path) -> None:
-    """The server foresees offsets for what it appends, and the log moves to the same queue meanwhile."""
+    """The server reserves offsets for its appends while the log moves due messages to the same queue."""
     with served(MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")) as address, log_at(address) as log:
 
         def send(bodies: Sequence[int]) -> None:
@@ -465,7 +465,7 @@ def test_producers_and_due_messages_append_to_the_same_queue(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_each_delayed_message_is_delivered_once_and_not_early_despite_kills(tmp_path: Path) -> None:
-    """A server is killed again and again while messages are sent, and come due."""
+    """A server is killed repeatedly while messages are sent and become due."""
     rng = random.Random(5)
     due: dict[str, int] = {}
     with (

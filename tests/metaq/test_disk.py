@@ -1,4 +1,4 @@
-"""The disk is full, fails, or must not be written; processes are killed: said clearly, and gone on from where it can.
+"""The disk is full, fails, or is read-only; processes are killed: errors are clear, and work continues where it can.
 
 The small disk is a tmpfs, which only root may mount.
 """
@@ -52,7 +52,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def take_all_room(disk: Path) -> Path:
-    """Lets a file grow until nothing is left; the file, to be deleted."""
+    """Fill the file system with a file and return the file, to be deleted."""
     ballast = disk / "ballast"
     with ballast.open("ab", buffering=0) as file, suppress(OSError):  # another has taken what was free this moment
         while free := os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize:
@@ -361,7 +361,7 @@ print(len(next(found.messages()).body) + len(found.to_arrow()["body"][0].as_buff
 
 
 def test_reader_keeps_its_messages_when_the_log_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed sync cuts off what another process has read already."""
+    """A failed sync truncates messages that another process has already read."""
     log = Log(tmp_path, LogConfig(flush_s=3600, topic=TopicSettings(flush=Flush.TIMED)))
     log.append([Append("t", 0, encode(FrameColumns([b"x" * 50_000], [1])))])
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A message is found by its id, in a directory and at a server, wherever it stands behind the time of its id."""
+"""A message is found by its id, in a directory and at a server, at any position after the time of its id."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from txmsg.wire.v1 import metaq_pb2 as pb
 from txmsg.wire.v1.metaq_rpc import MetaQ
 
 AT_S = 1_780_000_000
-"""When ids are made."""
+"""Time at which ids are generated."""
 CLOCKS_S = int(CLOCKS_APART_S)
 
 
 def made_at(s: int, number: int) -> UUID:
-    """A UUIDv7 of this time."""
+    """Return a UUIDv7 of this time."""
     return UUID(int=(s * 1000) << 80 | 7 << 76 | 2 << 62 | number)
 
 

@@ -1,4 +1,4 @@
-"""A log server whose disk is full, or nearly: its log, its figures and `txmsg doctor` say so."""
+"""A log server whose disk is full or nearly full: its log, its metrics and `txmsg doctor` report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets that readers may have seen are not given out again, whatever a power cut took: the hole is reported."""
+"""Offsets that readers may have seen are not reassigned after a power cut: the hole is reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForgetfulDisk]:
 
 
 class Reader:
-    """Reads all queues, and remembers what it has read. Where it goes on is for whoever stores that."""
+    """Reads all queues and remembers the messages. Its caller stores the positions."""
 
     def __init__(self, log: LogAccess, read: dict[tuple[LogQueue, int], bytes]) -> None:
         self._log = log
@@ -50,7 +50,7 @@ class Reader:
         self.passed: dict[LogQueue, list[tuple[int, int]]] = {}
 
     def go_on(self, queue: LogQueue, offset: int) -> int:
-        """Reads up to the end from an offset on. A message that comes again is the same."""
+        """Read from an offset to the end. A redelivered message must be identical."""
         while found := self._log.fetch({queue: offset}, size_bytes_max=300):
             error = found[0].error
             if isinstance(error, OffsetsMissing):
@@ -68,7 +68,7 @@ class Reader:
 
 
 class Machine:
-    """A log with what stands beside it: a group that stores its offsets there, and a reader and a table elsewhere."""
+    """A log, a group that stores its offsets in it, and a reader and a table elsewhere."""
 
     def __init__(self, root: Path, choice: random.Random) -> None:
         self.choice = choice
@@ -115,7 +115,7 @@ class Machine:
         return self.log.append([Append(*queue, encode(FrameColumns([body], [1])))])[0], body
 
     def mirror(self, count: int) -> None:
-        """Appends what the log lacks, and so many rows more, as a tailer does."""
+        """Append the messages that the log lacks, and so many more rows, as a tailer does."""
         self.table += [f"row {len(self.table) + each}".encode() for each in range(count)]
         end = self.log.reader.queue(*MIRRORED).end_offset()
         if rows := self.table[end:]:
@@ -128,7 +128,7 @@ class Machine:
         return reader
 
     def handle(self) -> dict[LogQueue, int]:
-        """The group goes on where it is stored, to the end; where it began."""
+        """Handle messages from the stored offset to the end; return the offset where it began."""
         taken = self.member.take_queues(self.member.view().queues)
         read = self.read if not self.choice.randrange(2) else {}
         self.member.store({queue: Reader(self.access, read).go_on(queue, at) for queue, at in taken.items()})
@@ -136,7 +136,7 @@ class Machine:
         return taken
 
     def cut_power(self, disk: ForgetfulDisk, to: Path) -> None:
-        """The machine stops, and starts with what its disk has."""
+        """Stop the machine and restart it with the data on its disk."""
         disk.after_power_cut(self.root, to, self.choice)
         self.close()
         disk.sync_all(to)

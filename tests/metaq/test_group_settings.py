@@ -1,4 +1,4 @@
-"""Settings of a group: stored beside its offsets, in a directory and at a server, with what later releases add."""
+"""Settings of a group: stored beside its offsets, in a directory and at a server, with fields of later releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group, on a path or at a server: a queue has one owner, and its offset survives its owners."""
+"""Members of a group, local or remote: a queue has one owner, and its offset outlives its owners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def local(tmp_path: Path) -> Iterator[LogAccess]:
 
 @pytest.fixture(params=["directory", "server"])
 def access(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogAccess]:
-    """The same, and the same at the address of a server."""
+    """The log in a directory, and the same at the address of a server."""
     local: LogAccess = request.getfixturevalue("local")
     if request.param == "directory":
         yield local

@@ -1,4 +1,4 @@
-"""Handlers under @idempotent in the consumers of a log: each message has its effect once."""
+"""Handlers under @idempotent in consumers of a log: each message takes effect once."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ def test_groups_and_broadcasting_members_deduplicate_separately(log: Path, engin
 
 
 def is_handled(log: Path, group: str) -> bool:
-    """Whether a group has handled all messages."""
+    """Return True if a group has handled all messages."""
     with open_log(log) as access:
         return group in access.groups() and stored(access, group) == {T0: 4}

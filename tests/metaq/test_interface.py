@@ -1,4 +1,4 @@
-"""A log in a directory, used through the object that an address gives, too."""
+"""A log in a directory, used through the same interface as a remote one."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_directory_without_a_log_cannot_be_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("looks_meanwhile", [False, True])
 def test_open_readers_follow_a_recreated_log(tmp_path: Path, *, looks_meanwhile: bool) -> None:
-    """Its groups' small logs, too: as when a group is deleted, and its next member has a failure again."""
+    """Also its groups' retry logs: as when a group is deleted and its next member fails a message."""
     retries = LogQueue("%RETRY%g", 0)
     with open_log(tmp_path, append=True) as writer:
         writer.append([batch("a", 0, 0, 3)])

@@ -1,4 +1,4 @@
-"""Batches made one Arrow batch together hold what each of them holds by itself."""
+"""Batches joined into one Arrow batch have all their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages are found by key, in finished files and the open one, with an index, without one, and with a damaged one."""
+"""Messages are found by key, in finished files and the open one, with, without, or with a damaged index."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def found(log: Path | LogReader, topic: str, key: str, count_max: int = 100) -> 
 
 @pytest.fixture(scope="module")
 def rolled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten rounds of KEYS in two queues of one topic and one of another, over several files that are indexed."""
+    """Ten rounds of KEYS in two queues of one topic and one of another, over several indexed files."""
     root = tmp_path_factory.mktemp("log")
     with Log(root, SMALL) as log:
         for compression in (Compression.NONE, Compression.LZ4) * 5:

@@ -1,4 +1,4 @@
-"""What is appended is read, by offset, by time, in any process; what is not kept is said."""
+"""Appended messages are read by offset, by time, in any process; missing ones are reported."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_queue_before_its_first_cell_is_written_is_empty(tmp_path: Path) -> None
 
 
 def test_log_processes_do_not_import_pandas(tmp_path: Path) -> None:
-    """It is installed here, and PyArrow imports it as soon as it makes an array of values that are not Arrow's."""
+    """pandas is installed here, and PyArrow imports it when it builds an array from values that are not Arrow's."""
     program = """
 import sys
 import txmsg.metaq.consumer, txmsg.metaq.server.server, txmsg.binlog.mirror

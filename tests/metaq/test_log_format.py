@@ -1,4 +1,4 @@
-"""The log of a server: text, or JSON and nothing else."""
+"""Log lines of a server: text, or JSON and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the system refuses: said with file, owner and who we are, never a repair; root leaves none of its own."""
+"""Files that the system refuses: errors name file, owner and user, never a repair; root leaves no files of its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(bool(becoming.why_not()), reason=becoming.why_no
 
 @pytest.fixture
 def log_dir() -> Iterator[Path]:
-    """A log of user `nobody`, in a directory of his that every user reaches."""
+    """A log of user `nobody`, in a directory that every user can reach."""
     above = Path(mkdtemp(prefix="txmsg-owners-", dir="/tmp"))
     with LocalLog(above / "log", append=True) as log:
         log.append([batch("orders", 0, 0, 3)])
@@ -50,7 +50,7 @@ def open_and_append(log_dir: Path) -> None:
 
 
 def error_of_opening(log_dir: Path) -> str:
-    """As nobody; "" if there is none."""
+    """Return the error of opening the log as nobody; "" if there is none."""
     try:
         with become():
             open_and_append(log_dir)
@@ -110,7 +110,7 @@ def test_root_leaves_no_files_in_a_directory_of_another_user(log_dir: Path, kind
 
 @pytest.mark.parametrize("name", ["orders.parquet", "made/orders.parquet"])
 def test_root_cannot_export_into_a_directory_of_another_user(log_dir: Path, name: str) -> None:
-    """Who owns it could put a link in the place of what is being written."""
+    """Its owner could replace the file being written with a link."""
     to = log_dir.parent / name
     done = CliRunner().invoke(main, ["metaq", "export", "orders", "--log", str(log_dir), "--into", str(to)])
     assert done.exit_code == 1

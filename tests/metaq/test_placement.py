@@ -1,4 +1,4 @@
-"""Many callers' batches in one append: who is wrong, who else appends, and what a crash has cut off."""
+"""Batches of many callers in one append: invalid ones, other writers, and crashes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_placement_accounts_for_appends_by_others(log: LocalLog, tmp_path: Path)
 
 
 def test_repeat_completes_an_append_cut_off_by_a_crash(log: LocalLog, tmp_path: Path) -> None:
-    """The note and the first of two batches are on disk, the second is not: as a torn write leaves it."""
+    """The note and the first of two batches are on disk, the second is not: as after a torn write."""
     whole = call(5, at_end("t", 0, 0, 2), at_end("t", 1, 0, 3))
     placed = [
         Placed(append.topic, append.queue, 0, append.payload.count, append.payload.crc) for append in whole.appends
@@ -103,7 +103,7 @@ def test_repeat_with_explicit_offsets_compares_the_stored_bytes(log: LocalLog, t
 
 
 class BrokenPlacer(Placer):
-    """Meets what nobody expected, once."""
+    """Raises an unexpected error once."""
 
     broken = True
 
@@ -141,7 +141,7 @@ async def test_unexpected_failure_is_reported_and_the_next_append_succeeds(log: 
 
 
 class SmallPlacer(Placer):
-    """Has room for small calls only."""
+    """Accepts only small calls."""
 
     def place(self, calls: Sequence[AppendCall]) -> list[Outcome]:
         return [

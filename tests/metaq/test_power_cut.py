@@ -1,4 +1,4 @@
-"""The power is cut at any moment: what a synchronous topic acknowledged is there, and nothing else than was written."""
+"""A power cut at any moment: acknowledged messages of synchronous topics survive, and only written data is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUEUES = [("safe", 0), ("safe", 1), ("timed", 0)]
 
 
 class History:
-    """What was done to a log, and what must therefore be there."""
+    """The operations on a log, and the messages that must therefore exist."""
 
     def __init__(self, log: Log, choice: random.Random) -> None:
         self.log = log
@@ -32,7 +32,7 @@ class History:
         log.set_topic("timed", TopicSettings(flush=Flush.TIMED))
 
     def step(self) -> str:
-        """Does one thing to the log; its name."""
+        """Do one operation on the log; return its name."""
         what = self._choice.choice(["append"] * 6 + ["many", "truncate", "checkpoint", "fork", "delete"])
         queue = self._choice.choice(QUEUES)
         match what:
@@ -62,7 +62,7 @@ class History:
 
 
 def is_as_promised(root: Path, history: History, what: str) -> None:
-    """Opens what a power cut has left, compares it with what was acknowledged, and goes on with it."""
+    """Open the log left by a power cut, compare it with the acknowledgements, and continue with it."""
     with Log(root, CONFIG) as log:
         assert log.identity.generation == history.generation, what
         for queue in QUEUES:

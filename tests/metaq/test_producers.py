@@ -1,4 +1,4 @@
-"""Which appends are remembered, for how long, and what of them is noted."""
+"""Remembered appends of producers: which ones, for how long, and the content of their notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic has more queues to read than to write while it shrinks, is closed for producers, or for groups."""
+"""A topic has more queues for reading than for writing while it shrinks, or is closed for producers or groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHRUNK = replace(SHRINKING, read_queues=2)
 
 @pytest.fixture(params=["directory", "server"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, LogAccess]]:
-    """Where a log is to be opened, and the log, which can be appended to."""
+    """The location of a log, and the log opened for appending."""
     root = tmp_path / "log"
     if request.param == "directory":
         with open_log(root, append=True) as log:
@@ -41,7 +41,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 
 
 def send(log: LogAccess, count: int, **kwargs: str) -> set[int]:
-    """Sends messages one by one; the queues that they went to."""
+    """Send messages one by one; return their queues."""
     producer = LogProducer(log)
     return {producer.send(Message("t", b"%d" % each, **kwargs)).queue for each in range(count)}  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Delayed messages of a log are listed, counted and taken back: what was recalled never comes."""
+"""Delayed messages of a log are listed, counted and recalled: a recalled message is never delivered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def numbers(bench: Bench) -> list[int]:
-    """As any process lists what waits, in the order of time, a few bytes at a time."""
+    """List waiting messages in order of time, as any process does, a few bytes at a time."""
     found, following = delayed_from(LogReader(bench.root), 0, 100, size_bytes=0)
     while following:
         more, following = delayed_from(LogReader(bench.root), following, 100, size_bytes=0)
@@ -52,7 +52,7 @@ def numbers(bench: Bench) -> list[int]:
 @pytest.mark.parametrize("is_reopened", [False, True])
 @pytest.mark.parametrize("is_read", [False, True])
 def test_recalled_message_is_never_delivered(bench: Bench, *, is_read: bool, is_reopened: bool) -> None:
-    """Soon or after the next hour, before it was read or after, also when the log is opened again."""
+    """Due soon or after the next hour, before it was read or after, and also in a reopened log."""
     for body, after_us in (("a", 10), ("b", 20), ("later", 2 * HOUR_US), ("much later", 3 * HOUR_US)):
         bench.send(body, after_us)
     if is_read:
@@ -194,7 +194,7 @@ def test_command_lists_and_recalls_delayed_messages(place: str) -> None:
 
 
 def test_recalls_waiting_for_a_move_do_not_block_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as there are threads that read have come to the server when something is read."""
+    """As many recalls as the server has reading threads wait when a message is read."""
     received, is_moved = threading.Semaphore(0), threading.Event()
     received_by_api = LogApi.recall
 

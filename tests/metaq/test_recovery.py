@@ -1,4 +1,4 @@
-"""After a power cut: torn ends are cut, cells rebuilt, nothing is served that is not whole, nothing safe is lost."""
+"""After a power cut: torn ends are truncated, cells rebuilt, only intact data is served, and synced data is kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _copy(small: Path, to: Path, *, checkpoint: bool = False) -> Path:
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for a real one: what is lost here the test cuts off."""
+    """Syncs return at once: lost data is cut off by the test."""
     for sync in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, sync, lambda _: None)
 
@@ -192,7 +192,7 @@ def test_frames_of_another_log_are_ignored(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_frame_of_a_log_with_the_same_queues_is_not_served(small: Path, tmp_path: Path) -> None:
-    """Same positions, sizes and offsets: the id and the checksum of the frame tell."""
+    """Same positions, sizes and offsets: the frame's log id and checksum differ."""
     root = tmp_path / "other"
     with Log(root) as log:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What fails comes again after its back-off, and in the end is a dead letter; others wait only where that is asked."""
+"""Failed messages are retried after their back-off and finally become dead letters; others wait only if ordered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEAD = LogQueue("%DLQ%g", 0)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Time that passes only when told to."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -52,7 +52,7 @@ def consumer_of(
 
 
 def copies(root: Path, queue: LogQueue) -> list[Tried]:
-    """What stands in a queue of retries, or of dead letters."""
+    """Return the contents of a queue of retries or dead letters."""
     with open_log(root) as access:
         return [
             tried_of(message)
@@ -161,7 +161,7 @@ async def test_queue_does_not_advance_while_a_failed_message_cannot_be_stored(
 
 
 async def test_failed_message_stored_nowhere_is_redelivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps failed messages is also what is told of the move: both fail while it is away."""
+    """The store of failed messages is also where the move is recorded: both fail while it is down."""
     monkeypatch.setattr(workers, "_KEEP_AGAIN_S", 0.01)
     monkeypatch.setattr(workers, "_FAILED_S_MAX", 60)
     with Log(tmp_path) as log:

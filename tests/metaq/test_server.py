@@ -1,4 +1,4 @@
-"""A log at the address of a server: the same as one in a directory, whatever comes over the wire."""
+"""A log at the address of a server: the same as in a directory, for any bytes over the wire."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = LogQueue("t", 0)
 
 
 def frame_of(batch: FrameBatch) -> bytes:
-    """The frame that a batch stands in, byte for byte."""
+    """Return the stored frame of a batch, byte for byte."""
     header = batch.header
     payload = Payload(
         (batch.stored, bytes(-len(batch.stored) & 7)),
@@ -77,7 +77,7 @@ def held(fetched: Fetched) -> list[bytes]:
 
 
 def at_end(topic: str, queue: int, start: int, count: int) -> Append:
-    """A batch that names no offset."""
+    """Return a batch without an offset."""
     return batch(topic, queue, start, count)._replace(base_offset=None)
 
 
@@ -88,7 +88,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(root: Path) -> Iterator[str]:
-    """A server that all tests of this module share: each has topics of its own."""
+    """A server shared by all tests of this module: each has its own topics."""
     config = MetaQConfig(data_dir=root, listen="127.0.0.1:0", log=LogConfig(file_size_bytes_max=64 * 1024 * 1024))
     with served(config) as address:
         yield address
@@ -318,7 +318,7 @@ def test_invalid_append_does_not_affect_others_of_its_group(log: RemoteLog, root
 
 
 def test_batch_unreadable_for_consumers_is_refused(address: str, root: Path) -> None:
-    """Each is wrong in one thing, under a checksum that is right."""
+    """Each is wrong in one way, under a correct checksum."""
     good = encode(FrameColumns([b"one", b"two"], [5], key=["a", "bc"]))
     raw = bytes(good.parts[0])
     from google_crc32c import value as crc32c

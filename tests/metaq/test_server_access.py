@@ -1,4 +1,4 @@
-"""A MetaQ server with users and rules of a file: each does what it may, and nothing with what belongs to others."""
+"""A MetaQ server with users and rules of a file: each user can do what it may, and nothing with others' data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def file_of(rules: dict[str, list[str]]) -> str:
 
 
 def replace(path: Path, text: str) -> None:
-    """Moved there, so that it is never read half written."""
+    """Replace a file by renaming, so that it is never read half written."""
     new = path.with_suffix(".new")
     new.write_text(text)
     os.replace(new, path)
@@ -75,7 +75,7 @@ def replace(path: Path, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a server, and its file."""
+    """The address of a server, and its users file."""
     directory = tmp_path_factory.mktemp("metaq-access")
     file = directory / "access.toml"
     replace(file, file_of(RULES))
@@ -85,7 +85,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
 
 @pytest.fixture
 def call(place: tuple[str, Path]) -> Iterator[Any]:
-    """Calls as a user."""
+    """Return a function that calls as a user."""
     with ExitStack() as stack:
         channels: dict[str, BlockingChannel] = {}
 
@@ -241,7 +241,7 @@ def test_invalid_users_file_changes_nothing_and_is_refused_at_start(tmp_path: Pa
 
 
 class NewerBroker:
-    """Tells of an action that this release does not know."""
+    """A broker that reports an action unknown to this release."""
 
     def __getattr__(self, _: str) -> Any:
         return self.watch
@@ -296,7 +296,7 @@ async def test_brokers_are_followed_after_an_unexpected_error(monkeypatch: pytes
 
 
 class RefusingBroker(NewerBroker):
-    """Tells nobody."""
+    """A broker that reports no users."""
 
     def __init__(self, error: TxmsgError) -> None:
         self._error = error
@@ -322,7 +322,7 @@ async def test_configuration_errors_are_reported_before_a_server_starts(error: T
 
 
 class TellingBroker(NewerBroker):
-    """Tells of one user."""
+    """A broker that reports one user."""
 
     def __init__(self, user: str, version: int) -> None:
         self._told = WatchedAccess(version=version, users=[User(name=user)])

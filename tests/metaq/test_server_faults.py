@@ -1,4 +1,4 @@
-"""A MetaQ server and those who ask it, killed, stopped and cut off from each other."""
+"""A MetaQ server and its clients, killed, suspended and disconnected from each other."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from txmsg.wire.v1.metaq_rpc import MetaQ
 
 
 def one(topic: str, queue: int, body: str) -> Append:
-    """A message at the end of a queue."""
+    """Return a message at the end of a queue."""
     return Append(topic, queue, encode(FrameColumns([body.encode()], [1])))
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetaQProcess]:
-    """A process that all tests of this module share: each has topics of its own."""
+    """A process shared by all tests of this module: each has its own topics."""
     root = tmp_path_factory.mktemp("server")
     process = MetaQProcess(root / "log", log=root / "server.log")
     yield process
@@ -64,7 +64,7 @@ def server(process: MetaQProcess) -> MetaQProcess:
 def test_server_killed_under_load_neither_loses_nor_duplicates_messages(
     server: MetaQProcess,
 ) -> None:
-    """First in the crowd; then with one append each, whose answer is lost for certain before the server is killed."""
+    """First with many callers; then with one append each, whose answer is lost before the server is killed."""
     acknowledged: list[tuple[str, int]] = []
     stopping = threading.Event()
 
@@ -205,7 +205,7 @@ while True:
 
 
 class RemoteProcess:
-    """A member in a process of its own, which stores what it is told; once silent, it does nothing else."""
+    """A member in its own process, which stores given offsets; once silent, it does nothing else."""
 
     def __init__(self, address: str, session_s: float, queues: str) -> None:
         command = [sys.executable, "-c", MEMBER, address, str(session_s), queues]
@@ -225,7 +225,7 @@ class RemoteProcess:
         return self._told("store", queue, offset)
 
     def be_silent(self) -> None:
-        """From now on its session is not renewed."""
+        """Stop renewing the session."""
         assert self._told("silence") == "silent"
 
     def __enter__(self) -> RemoteProcess:
@@ -311,7 +311,7 @@ def test_append_notes_do_not_retain_expired_files(tmp_path: Path) -> None:
 
 
 def unread(client: RawClient, topic: str, count: int) -> list[Answer]:
-    """What comes of fetches that were begun, and of which nothing has been read."""
+    """Start fetches whose replies are never read."""
     wanted = [pb.QueueOffsets(topic=topic, queue=[0], offset=[0])]
     request = pb.FetchRequest(wanted=wanted, size_bytes_max=1).SerializeToString()
     calls = [client.begin(MetaQ.fetch.name, request) for _ in range(count)]
@@ -326,7 +326,7 @@ def has_ended(answers: list[Answer]) -> bool:
 def test_readers_that_do_not_read_replies_use_little_memory(
     server: MetaQProcess, connections: int, fetches: int
 ) -> None:
-    """They take one piece, so that all are known to be sent to, and no other."""
+    """They read one piece, so that all are known to be receiving, and no more."""
     topic = f"slow-{connections}"
     queue = LogQueue(topic, 0)
     with log_at(server.address) as log, ExitStack() as readers:
@@ -346,7 +346,7 @@ def test_readers_that_do_not_read_replies_use_little_memory(
 
 @pytest.fixture
 def too_slow(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The fetches that servers of this process have ended for their slowness, so far."""
+    """Return the number of fetches that servers of this process have ended for slowness."""
     ended: list[object] = []
     fetch_of_server = LogApi.fetch
 
@@ -387,7 +387,7 @@ def test_readers_that_do_not_read_replies_are_ended_and_others_continue(
 def test_fetch_that_waited_for_memory_reads_no_more_than_granted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though more has come meanwhile: one large batch is all that two readers have room for."""
+    """Even if more has arrived meanwhile: one large batch is the limit for two readers."""
     waits = threading.Event()
     hold = Transfers.hold_bytes
 
@@ -415,7 +415,7 @@ def test_fetch_that_waited_for_memory_reads_no_more_than_granted(
 
 
 def test_unsent_data_of_an_ended_fetch_is_released(tmp_path: Path, too_slow: list[object]) -> None:
-    """Else a reader that takes nothing has its server hold a piece more for each fetch that ends."""
+    """Else a reader that does not read makes its server hold another piece for each fetch that ends."""
     config = MetaQConfig(
         data_dir=tmp_path, listen=f"unix:{tmp_path}/socket", send_timeout_s=0.5, sending_size_bytes_max=2**21
     )
@@ -431,7 +431,7 @@ def test_unsent_data_of_an_ended_fetch_is_released(tmp_path: Path, too_slow: lis
 
 
 def anonymous_memory_bytes(pid: int) -> int:
-    """Of a process, without the files it maps."""
+    """Return the anonymous memory of a process, without mapped files."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     found = re.search(r"RssAnon:\s+(\d+) kB", status)
     assert found is not None
@@ -465,7 +465,7 @@ def test_hundreds_of_unread_fetches_do_not_block_other_readers(server: MetaQProc
 
 
 def test_waiting_append_does_not_block_appends_of_other_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A synchronous one waits for the disk, one to a group's retries for a member that is in the middle of its own."""
+    """A synchronous one waits for the disk, one to a group's retries for a member that is appending."""
     free, waits = threading.Event(), threading.Event()
     sync = os.fdatasync
     monkeypatch.setattr(logs, "_WAIT_S_MAX", 600.0)

@@ -1,4 +1,4 @@
-"""Every method of a MetaQ server whose users are in a file, as each kind of caller that must be refused.
+"""Every method of a MetaQ server with users in a file, called by each kind of caller that must be refused.
 
 `tests/integration/test_permissions.py` does the same for brokers, and for a MetaQ server that has its users from them.
 """
@@ -40,7 +40,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def code(address: str) -> Iterator[Any]:
-    """How a call fails that names what is `mine`; "" if it does not."""
+    """A function that makes a call naming `mine` and returns its error code; "" if it succeeds."""
     with ExitStack() as stack:
 
         def of(token: str, method: str) -> str:

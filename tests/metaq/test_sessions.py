@@ -1,4 +1,4 @@
-"""Members elsewhere: silence ends them, repeats change nothing, and a pause of the server is nobody's silence."""
+"""Remote members: silence ends them, repeats change nothing, and a pause of the server expires no member."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A = LogQueue("a", 0)
 
 
 class Member:
-    """Writes down what it is told."""
+    """A member that records its calls."""
 
     id = "m"
     group = "g"
@@ -49,7 +49,7 @@ class Member:
 
 
 class World:
-    """Sessions with a clock that the test moves."""
+    """Sessions with a clock set by the test."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
         self.now = 100.0
@@ -62,7 +62,7 @@ class World:
         return self.member
 
     async def passes(self, seconds: float) -> None:
-        """In steps such as a server makes."""
+        """Let time pass, in steps as a server makes them."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.25)

@@ -1,4 +1,4 @@
-"""The spool on disk, the thread that empties it, and `LogProducer(spool=...)`."""
+"""The spool on disk, its relaying thread, and `LogProducer(spool=...)`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _parts(appends: Sequence[Append]) -> list[tuple[str, int, bytes]]:
 
 
 class Away:
-    """A log that takes nothing until it is back."""
+    """A log that refuses appends until it is back."""
 
     def __init__(self) -> None:
         self.is_back = threading.Event()
@@ -84,7 +84,7 @@ def test_spooled_batches_are_present_in_order_after_a_restart(tmp_path: Path) ->
 
 @pytest.mark.parametrize("left", [1, 100, 150, -1])
 def test_torn_end_of_a_spool_is_truncated(tmp_path: Path, left: int) -> None:
-    """All of it: batches of one put are sent together or not at all."""
+    """All of the put: its batches are sent together or not at all."""
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"whole")])
     begin = spool.size_bytes
@@ -115,7 +115,7 @@ def test_damage_before_intact_batches_is_reported(tmp_path: Path) -> None:
 
 
 def test_spool_continues_after_a_damaged_file_was_moved_away(tmp_path: Path) -> None:
-    """What had been relayed of that file says nothing of a file that gets its number."""
+    """The relay progress of the moved file does not apply to a new file with its number."""
     spool = Spool(tmp_path)
     spool.put_batches([_append(b"relayed")])
     assert len(_waiting(spool)) == 1
@@ -378,7 +378,7 @@ def test_spool_with_acks_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_delayed_message_is_not_spooled(tmp_path: Path) -> None:
-    """The log may refuse its delay, and what is behind it would wait for ever."""
+    """The log may refuse its delay, and later messages would wait for ever."""
     with LogProducer(Away(), spool=tmp_path) as producer:
         with pytest.raises(MisuseError, match="without spool="):
             producer.send_many([Message("t", b""), Message("t", b"", deliver_after=timedelta(hours=1))])
@@ -411,7 +411,7 @@ while True:
 
 
 def test_killed_producers_lose_no_spooled_message(tmp_path: Path) -> None:
-    """Killed and started again while the log is away, then the log comes: every send that returned, in order."""
+    """Killed and restarted while the log is down, then the log returns: every send that returned arrives, in order."""
     sent = 0
     for _ in range(3):
         sender = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Appends whose few bytes become hundreds of megabytes: they cost their sender, and nobody else."""
+"""Appends whose few bytes unpack to hundreds of megabytes are charged to their sender only."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_normal_compression_ratio_is_not_charged() -> None:
 
 
 class User:
-    """Whose call is being answered."""
+    """The user of a call."""
 
     def __init__(self, name: str) -> None:
         self.caller, self.principal, self.usage = Caller(name, ""), ANYONE, Usage(name, NO_LIMITS)

@@ -1,4 +1,4 @@
-"""`read_arrow`, and files of `txmsg metaq export`: what is in them is what messages are, once each and in order."""
+"""`read_arrow`, and files of `txmsg metaq export`: they contain each message once and in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PER_QUEUE = 40
 
 
 def _filled(log: LogAccess) -> None:
-    """Batches of 4 in each queue, a message a minute, until 20 minutes after midnight; some without anything."""
+    """Return batches of 4 in each queue, a message a minute, until 00:20; some without optional columns."""
     for queue in range(QUEUES):
         for first in range(0, PER_QUEUE, 4):
             rows = range(first, first + 4)

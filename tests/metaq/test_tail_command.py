@@ -1,4 +1,4 @@
-"""`txmsg metaq tail`, `status`, `topics` and `set`, alike for a directory and for the address of its server."""
+"""`txmsg metaq tail`, `status`, `topics` and `set`, the same for a directory and for its server's address."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(*words: object) -> Result:
 
 
 def beside(*words: object) -> Future[Result]:
-    """The same on a thread, which ends with the process: what follows for nothing would else follow for ever."""
+    """Run on a daemon thread, which ends with the process: a command that follows never ends by itself."""
     found: Future[Result] = Future()
     threading.Thread(target=lambda: found.set_result(run(*words)), daemon=True).start()
     return found
@@ -100,7 +100,7 @@ def test_following_starts_at_the_end_even_of_a_topic_not_created_yet(where: str,
 
 
 def append_until(following: Future[Result], log: LogAccess, topic: str, offset: int) -> tuple[int, int]:
-    """Appends to the first queue until what follows it has printed a message; which one."""
+    """Append to the first queue until the following command has printed a message; return it."""
     while not following.done():
         log.append([batch(topic, 0, offset, 1)])
         offset += 1

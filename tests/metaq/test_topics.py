@@ -1,4 +1,4 @@
-"""What a topic asks for is kept with the log, and done; messages are appended as applications have them."""
+"""Topic settings are stored in the log and applied; messages are appended as applications build them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who moves bytes slowly gives way to others, and only then. On a loop of its own whose clock is moved."""
+"""Slow transfers give way to others, and only then. On a separate event loop with a clock set by the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Its time is the test's."""
+    """An event loop whose time is set by the test."""
 
     now = 100.0
 

@@ -1,4 +1,4 @@
-"""Messages that cannot be read: each reader gets what stands before and behind one, and says how to skip just it."""
+"""Unreadable messages: each reader gets those before and after one, and an error that explains how to skip it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def log(tmp_path: Path, kind: str) -> Iterator[LocalLog]:
 
 
 def require_told(text: str, kind: str) -> None:
-    """The error names topic, queue, offset, reason, and the command that skips just this message."""
+    """Check that the error names topic, queue, offset, reason, and the command that skips just this message."""
     assert f"offset {BAD} of topic t queue 0 cannot be read" in text, text
     assert TOLD[kind] in text, text
     command = f"`txmsg group seek GROUP --log LOG --topic t --queue 0 --to {BAD + 1}`"

@@ -1,4 +1,4 @@
-"""Logs with messages that cannot be read among others that can: in frames, and as records of Kafka without a Kafka."""
+"""Logs with unreadable messages among readable ones: in frames, and as Kafka records without a Kafka."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TOGETHER: Final = 200
 
 
 class Strange(NamedTuple):
-    """What is strange in a record, and what its error says of it. Without a header it is another program's."""
+    """A defect of a record, and its error text. Without a header it is another program's record."""
 
     timestamp_ms: int = AT_MS
     header: tuple[str, bytes] | None = None
     told: str = ""
 
     def headers(self, own: Headers) -> Headers:
-        """The headers of a record that would have had these."""
+        """Return the headers of a record with this defect, given its correct ones."""
         return [*((name, value) for name, value in own if name != self.header[0]), self.header] if self.header else []
 
 
@@ -47,7 +47,7 @@ UNREADABLE: Final = {
     "us": Strange(timestamp_ms=AT_MS * 1000, told="its time 1700000000000000 ms"),
     "ns": Strange(timestamp_ms=AT_MS * 1_000_000, told="its time 1700000000000000000 ms"),
 }
-"""Kinds of records that no reader can read."""
+"""Kinds of records that no reader can decode."""
 
 
 class LogOfRecords(LocalLog):
@@ -58,7 +58,7 @@ class LogOfRecords(LocalLog):
         self._records: dict[LogQueue, list[confluent_kafka.Message]] = {}
 
     def fill(self, queue: LogQueue, count: int, unreadable: Mapping[int, str]) -> None:
-        """Appends so many messages, with bodies b"0", b"1", ...; unreadable: offsets and kinds of those that are."""
+        """Append so many messages, with bodies b"0", b"1", ...; unreadable: offsets and kinds of unreadable ones."""
         columns = FrameColumns(
             [b"%d" % at for at in range(count)],
             [AT_MS * 1000],
@@ -83,7 +83,7 @@ class LogOfRecords(LocalLog):
     def fetch(
         self, wanted: Mapping[LogQueue, int], *, size_bytes_max: int = FETCH_SIZE_BYTES_MAX, wait_s: float = 0.0
     ) -> list[Fetched]:
-        """As `LogAccess.fetch`."""
+        """Fetch as `LogAccess.fetch` does."""
         found = super().fetch(wanted, size_bytes_max=size_bytes_max, wait_s=wait_s)
         return [self._as_records(fetched, wanted[fetched.queue]) for fetched in found]
 
@@ -106,7 +106,7 @@ def append_frames(
     *,
     by_times: bool = False,
 ) -> None:
-    """The same in frames of 200 messages, where the headers of those that cannot be read are no headers.
+    """Append the same in frames of 200 messages, with invalid headers in the unreadable ones.
 
     by_times: their times are none, as no release appends them.
     """
@@ -123,7 +123,7 @@ def append_frames(
 
 
 def bodies_before_the_stop(log: str | LogAccess, topic: str) -> tuple[list[bytes], UnreadableMessage]:
-    """What is read of a topic as a table, and the error that ends it."""
+    """Return the messages of a topic read as a table, and the error that ends it."""
     bodies: list[bytes] = []
     try:
         for batch in read_arrow(log, topic):
@@ -134,5 +134,5 @@ def bodies_before_the_stop(log: str | LogAccess, topic: str) -> tuple[list[bytes
 
 
 def _ids(offsets: range) -> bytes:
-    """Ids that say no time, so that a search for them begins at the first message."""
+    """Return ids without a time, so that a search for them begins at the first message."""
     return b"".join((at + 1).to_bytes(16) for at in offsets)
