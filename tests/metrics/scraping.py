@@ -1,4 +1,4 @@
-"""What /metrics says, as Prometheus' own library reads it."""
+"""The contents of /metrics, as parsed by Prometheus' own library."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Scrape:
     values: dict[str, dict[frozenset[tuple[str, str]], float]]
 
     def value(self, sample: str, **labels: str) -> float:
-        """Of the one series with these labels; KeyError without one."""
+        """Return the value of the one series with these labels; KeyError without one."""
         return self.values[sample][frozenset(labels.items())]
 
     def total(self, sample: str) -> float:
-        """Of all series."""
+        """Return the sum of all series."""
         return sum(self.values.get(sample, {}).values())
 
     @property
@@ -49,7 +49,7 @@ def scrape(address: str) -> Scrape:
 
 
 def got(address: str, path: str) -> tuple[int, str]:
-    """Status and text of a GET."""
+    """Return status and text of a GET."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=_ANSWER_S_MAX) as answer:
             return answer.status, answer.read().decode()
@@ -59,7 +59,7 @@ def got(address: str, path: str) -> tuple[int, str]:
 
 
 def require_catalogued(found: Scrape, process: ExportingProcess) -> None:
-    """The scrape has what the catalogue says of this process: no more and no less, of the same types and labels."""
+    """Check that the scrape has exactly the catalogued metrics of this process, with their types and labels."""
     expected = {metric.name: metric for metric in CATALOGUE.values() if process in metric.processes}
     assert found.kinds == {name: metric.kind.value for name, metric in expected.items()}
     assert found.helps == {name: metric.meaning for name, metric in expected.items()}
@@ -70,7 +70,7 @@ def require_catalogued(found: Scrape, process: ExportingProcess) -> None:
 
 
 def rises(address: str, sample: str, *, by: float = 1, since: Scrape, **labels: str) -> Scrape:
-    """A scrape in which a series, or all of its name together, has risen by exactly so much; waits for that."""
+    """Wait until a series, or all of its name together, has risen by exactly this; return that scrape."""
 
     def risen() -> Scrape | None:
         found = scrape(address)

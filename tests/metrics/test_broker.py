@@ -1,4 +1,4 @@
-"""The metrics of real brokers: all that the catalogue says is there, and each moves when its thing happens."""
+"""The metrics of real brokers: every catalogued metric is present and changes with its cause."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_lag_is_reported_by_group_and_topic_with_the_oldest_age(scraped: Scraped
 
 
 def send_ten(scraped: Scraped) -> None:
-    """Messages to topic t, when the broker is ready."""
+    """Send ten messages to topic t once the broker is ready."""
     scraped.await_ready()
     with Producer(scraped.address, group="shop") as producer:
         for _ in range(10):
@@ -393,7 +393,7 @@ def age_of(found: Scrape) -> float:
 
 @contextmanager
 def refusing_connections(url: str) -> Iterator[None]:
-    """The database ends all sessions, and takes none."""
+    """Make the database end all sessions and refuse new ones."""
     admin = make_url(url).set(database="postgres").render_as_string(hide_password=False)
     name = make_url(url).database
     with psycopg.connect(admin, autocommit=True, connect_timeout=10) as connection:

@@ -1,4 +1,4 @@
-"""The catalogue keeps the rules that Prometheus, OpenTelemetry and we have for names, units and labels."""
+"""The catalogue keeps the rules of Prometheus, OpenTelemetry and our own for names, units and labels."""
 
 from __future__ import annotations
 

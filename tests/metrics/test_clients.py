@@ -1,4 +1,4 @@
-"""The metrics of applications: a collector in a registry of theirs."""
+"""The metrics of applications: a collector in their own registry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txmsg.metrics.figures import Figures
 
 
 def values_of(registry: CollectorRegistry) -> dict[str, float]:
-    """By name, and the values of its labels."""
+    """Return values by name and label values."""
     return {
         " ".join([sample.name, *(value for label, value in sorted(sample.labels.items()))]): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())

@@ -1,4 +1,4 @@
-"""The statement behind the figures of groups, on a real database."""
+"""The statement behind the metrics of groups, on a real database."""
 
 from __future__ import annotations
 

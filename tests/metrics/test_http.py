@@ -1,4 +1,4 @@
-"""The endpoint against a real socket: what it answers, whom it refuses, and what a client may take of it."""
+"""The endpoint on a real socket: its answers, refused clients, and limits per client."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def endpoint(probes: Probes | None = None, limits: EndpointLimits = LIMITS
 
 
 async def said(address: str, request: bytes, tls: ssl.SSLContext | None = None) -> str:
-    """All that is answered until the server closes."""
+    """Return everything sent until the server closes."""
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(WITHIN_S):
         reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
@@ -153,7 +153,7 @@ async def test_client_that_reads_nothing_is_disconnected() -> None:
 
 
 PATIENT = EndpointLimits(first_byte_s=9 * WITHIN_S, request_s=9 * WITHIN_S)
-"""Who says nothing is not closed for that in a test."""
+"""Limits with which silent clients are not disconnected in a test."""
 
 
 async def test_idle_and_unfinished_connections_do_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -168,7 +168,7 @@ async def test_idle_and_unfinished_connections_do_not_block_others(caplog: pytes
 
 
 def test_probes_of_a_process_without_a_loop_are_answered_beside_idle_connections() -> None:
-    """As an agent, a tailer and a worker have it."""
+    """As an agent, a tailer and a worker serve them."""
     with serving_on_thread("127.0.0.1:0", PROBES) as address, ExitStack() as stack:
         for number in range(100):
             stack.enter_context(socket.create_connection(host_and_port(address)))
@@ -433,7 +433,7 @@ async def test_close_ends_requests_in_progress() -> None:
 
 
 async def asked(*words: str) -> tuple[int, str]:
-    """Exit status and output of `txmsg health`."""
+    """Return exit status and output of `txmsg health`."""
     result = await asyncio.to_thread(CliRunner().invoke, main, ["health", *words])
     return result.exit_code, result.output.strip()
 

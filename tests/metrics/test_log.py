@@ -42,7 +42,7 @@ class Served:
         self.server = MetaQProcess(self.root, "--http-listen", self.metrics, log=directory / "metaq.log")
 
     def await_fresh(self, sample: str, value: float, **labels: str) -> Scrape:
-        """A scrape in which this series has this value: those of topics and groups are some seconds old."""
+        """Return a scrape in which this series has this value: metrics of topics and groups are some seconds old."""
 
         def fresh() -> Scrape | None:
             found = scrape(self.metrics)

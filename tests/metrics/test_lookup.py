@@ -1,4 +1,4 @@
-"""What takes a while to read is read by one reader, when asked, and not too often."""
+"""Values that take a while to read are read by one reader, on demand, and not too often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real Prometheus on a running set: it reads what is exported, and alerts on what is wrong."""
+"""The real Prometheus on running processes: it scrapes the exported metrics and alerts on faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txmsg.message import Message
 pytestmark = pytest.mark.skipif(not prometheus.is_installed(), reason=prometheus.HOW_TO_INSTALL)
 
 OF_THE_MACHINE = {"TxmsgBatchesSlow", "TxmsgDiskNearlyFull", "TxmsgLogSyncSlow", "TxmsgOpenFilesNear"}
-"""Alerts that depend on the disk and the limits of the machine that runs the tests, not on what the test does."""
+"""Alerts that depend on the disk and limits of the test machine, not on the test."""
 
 
 @pytest.fixture

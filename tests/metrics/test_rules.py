@@ -1,4 +1,4 @@
-"""Alerts and the dashboard are on metrics that there are; Prometheus takes them; each alert fires when it should."""
+"""Alerts and dashboard use existing metrics; Prometheus accepts them; each alert fires when it should."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ FIRES = {
     "TxmsgCertificateExpired": ("txmsg_tls_certificate_remaining_seconds", "-1x60", "0x60"),
     "TxmsgPageStale": ("txmsg_page_figures_age_seconds", "61x60", "60x60"),
 }
-"""Of each alert: other series, a series, and values of the latter with which it fires, and with which it does not."""
+"""By alert: other series, a series, and values of it with which the alert fires and does not."""
 
 
 def metrics_in(expr: str) -> set[str]:
-    """The catalogued names in an expression."""
+    """Return the catalogued names in an expression."""
     names = set(re.findall(r"\btxmsg_\w+", expr))
     histograms = {metric.name for metric in CATALOGUE.values() if metric.kind is MetricKind.HISTOGRAM}
     return {base if (base := name.removesuffix("_bucket")) in histograms else name for name in names}
@@ -130,7 +130,7 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
 
 
 def series_of(name: str, series: str, values: str) -> list[dict[str, str]]:
-    """The series of a case, all of one process."""
+    """Return the series of a case, all of one process."""
     *others, last = series.split(";")
     of_all = [other.rpartition(" ")[::2] for other in others] + [(last, values)]
     return [{"series": with_target(each), "values": value} for each, value in of_all]

@@ -1,4 +1,4 @@
-"""The registration demo and many messages, mirrored by a tailer that is killed at random; then log and table compared.
+"""Mirrors the registration demo and many messages by a randomly killed tailer; then compares log and table.
 
 Exit status 1: they are not equal.
 """
@@ -39,34 +39,34 @@ from txmsg.ops.demo.registration.supervisor import RegistrationPlan
 
 WAIT_S_MAX = 1800.0
 PLANT_WAIT_S_MAX = 30.0
-"""With a planted defect, which may stop queues for ever."""
+"""For a planted defect, which may stop queues for ever."""
 DEMO = RegistrationPlan(users=60, crashes=4, slow_ms=50, down="social_import")
 TOPICS = ("trade.created", "trade.paid", "trade.shipped")
 STREAMS = 8
 BATCH_MAX = 400
 KILL_S = 2.5
-"""From one kill to the next, about."""
+"""Approximate seconds between kills."""
 TRANSACTION_TIMEOUT_MS = 3000
-"""Of Kafka: then it aborts what a tailer that stands still has begun."""
+"""Kafka's timeout, after which it aborts the open transaction of a suspended tailer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     seed: int
     sent: int
-    """Messages, besides the demo's."""
+    """Messages sent besides the demo's."""
     messages: int
-    """That the log and the table were compared by, those of the demo included."""
+    """Messages by which log and table were compared, including those of the demo."""
     kills: int
-    """Of the tailer."""
+    """Kills of the tailer."""
     server_kills: int
     pauses: int
-    """Of the tailer, each longer than Kafka's timeouts, while another one went on."""
+    """Pauses of the tailer, each longer than Kafka's timeouts, while another one continued."""
     sent_per_s: float
     mirrored_s: float
-    """From the first message that was sent until log and table were compared up to the last."""
+    """Seconds from the first message sent until log and table were compared up to the last."""
     verified_per_s: float
     differing: int
     differences: list[str]
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def messages_of(rng: random.Random, count: int) -> list[Message]:
-    """Messages of all shapes: with and without keys, tags, headers and ordering keys, up to some KiB."""
+    """Yield messages of all shapes: with and without keys, tags, headers and ordering keys, up to some KiB."""
     return [
         Message(
             rng.choice(TOPICS),
@@ -95,7 +95,7 @@ def messages_of(rng: random.Random, count: int) -> list[Message]:
 async def send_all(
     address: str, count: int, rng: random.Random, told: Callable[[int], None], *, within_s: float
 ) -> None:
-    """Sends so many messages in batches of all sizes, some streams side by side, spread over this time."""
+    """Send so many messages in batches of all sizes, in some concurrent streams, spread over this time."""
     left = count
     prepared = messages_of(rng, 20_000)
 
@@ -115,7 +115,7 @@ async def send_all(
 
 
 class Bar:
-    """One progress bar for all that happens; the audience of the demo, too."""
+    """One progress bar for the whole run; also the audience of the demo."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -137,7 +137,7 @@ class Bar:
 def run(
     directory: Path, *, messages: int, seed: int, into: str, kills_min: int, plant: str | None, bar: Bar
 ) -> Outcome:
-    """One run in an empty directory. into: a directory, a server, or kafka. plant: a defect of the tailers."""
+    """Run once in an empty directory. into: a directory, a server, or kafka. plant: a defect of the tailers."""
     log: Path | str = directory / "metaq"
     with_server = into == "server"
     options: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def run(
 
 
 def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: random.Random) -> None:
-    """Pauses a tailer for longer than Kafka waits for it; another one goes on, and is killed some time after it wakes.
+    """Pause a tailer for longer than Kafka waits; another one continues, and is killed some time after it wakes.
 
     Its sessions are ended, as PostgreSQL does by itself after a minute of silence.
     """
@@ -223,7 +223,7 @@ def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: ran
 
 
 def load(storage: str, messages: int, seed: int, broker_log: Path, bar: Bar, *, within_s: float) -> float:
-    """Sends so many messages through a broker, spread over this time at least; how long it took."""
+    """Send so many messages through a broker, spread over this time at least; return the duration."""
     bar.phase("sending", messages)
     broker = BrokerProcess(storage, "--log-level", "warning", log=broker_log)
     broker.start()
@@ -280,7 +280,7 @@ def main(
 
 
 def told(outcome: Outcome) -> str:
-    """A run in one sentence."""
+    """Return a sentence about a run."""
     server = f", its server {outcome.server_kills} times" if outcome.server_kills else ""
     server += f", and paused {outcome.pauses} times while another one went on" if outcome.pauses else ""
     verdict = "equal" if outcome.is_equal else f"NOT equal: {outcome.differing} messages differ"

@@ -1,4 +1,4 @@
-"""What is asked of a mirror whatever it writes to: all is there, also after its tailer was killed at any moment."""
+"""Checks of a mirror into any log: all messages are there, also after its tailer was killed at any moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_S_MAX = 60.0
 
 
 def require_equal(url: str, log: Path | str, messages: int) -> VerifierReport:
-    """All messages are in the log as they are in the table, once the mirror has had time."""
+    """Wait for the mirror, and check that log and table have the same messages."""
     report = verify(url, log, wait_s=WAIT_S_MAX)
     assert report.is_equal, "\n".join(map(str, report.differences))
     assert report.messages == messages
@@ -22,7 +22,7 @@ def require_equal(url: str, log: Path | str, messages: int) -> VerifierReport:
 
 
 def kill_at_any_moment(tailer: TailerProcess, load: Load) -> None:
-    """Under load; in the end the tailer runs."""
+    """Kill the tailer at random moments under load; in the end it runs."""
     rng = random.Random(load.count)
     with load.going_on():
         for round_number in range(3):

@@ -23,7 +23,7 @@ NewTailer = Callable[..., TailerProcess]
 
 @pytest.fixture
 def url(notify_url: str) -> Iterator[str]:
-    """A Notify database with the topic `trade`; its mirror is dropped in the end, for a slot holds a database."""
+    """A Notify database with the topic `trade`; its mirror is dropped at the end, since a slot blocks dropping it."""
     make_queues(notify_url, "trade", QUEUES)
     yield notify_url
     said("tailer", "drop", "--storage", notify_url, "--yes")
@@ -36,13 +36,13 @@ def load(url: str, seed: int) -> Load:
 
 @pytest.fixture
 def where(tmp_path: Path) -> Path | str:
-    """The directory or the address that tailers write to."""
+    """The directory or address that tailers write to."""
     return tmp_path / "log"
 
 
 @pytest.fixture
 def new_tailer(url: str, where: Path | str, tmp_path: Path) -> Iterator[NewTailer]:
-    """Makes tailers of the database, which are not started yet. After `url`: they are gone before it."""
+    """Create tailers of the database, not started yet. Depends on `url`, so that they end before it is dropped."""
     with ExitStack() as stack:
 
         def make(*options: str, storage: str = url, into: Path | str = where, name: str = "tailer") -> TailerProcess:
@@ -58,7 +58,7 @@ def tailer(new_tailer: NewTailer) -> TailerProcess:
 
 @pytest.fixture(scope="module")
 def table(postgres: PostgresServer, notify_template: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database that holds the ROWS of the verifier's tests, and a topic without messages."""
+    """A database with the ROWS of the verifier's tests, and a topic without messages."""
     name = f"verified_{os.getpid()}_{request.module.__name__.rpartition('.')[2]}"
     url = postgres.create_database(name, template=notify_template)
     make_queues(url, "trade", 2)

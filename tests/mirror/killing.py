@@ -1,4 +1,4 @@
-"""A process that is killed at random moments, or paused, and started again at once, as long as asked."""
+"""A process that is killed at random moments, or paused, and restarted at once, until the block ends."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from types import TracebackType
 from typing import Protocol, Self
 
 _TWICE_SHARE = 0.3
-"""How often it is killed again before it can have done much."""
+"""Share of kills repeated before the process can have done much."""
 _PAUSED_SHARE = 0.1
-"""How often it is paused instead, if it can be."""
+"""Share of pauses in place of kills, if it can be paused."""
 
 
 class Victim(Protocol):
-    """TailerProcess and BrokerProcess are such."""
+    """Interface of TailerProcess and BrokerProcess."""
 
     log: Path
-    """What it said."""
+    """Its output."""
 
     def end(self, how: signal.Signals) -> int: ...
 
 
 class Killed:
-    """A context manager. When it is left, the process has ended: whoever needs it starts it once more.
+    """Kills a process within the block. Afterwards the process has ended and can be started once more.
 
     outlive: pauses the running process until another one has done its work for a while, and wakes it. kills_min: so
     often it is killed, however soon the context is left.

@@ -17,7 +17,7 @@ _SIZES = (1, 1, 2, 5, 20, 100)
 
 
 class Load:
-    """Writes into `queues` queues of a topic, each message in its place. One at a time writes to them."""
+    """Writes into `queues` queues of a topic, each message at its offset. Only one writer at a time."""
 
     def __init__(self, url: str, topic: str, queues: int, seed: int, *, ends: dict[int, int] | None = None) -> None:
         self._url = url
@@ -28,11 +28,11 @@ class Load:
 
     @property
     def count(self) -> int:
-        """Messages that were written."""
+        """Return the number of messages written."""
         return sum(self.ends.values())
 
     def write(self, transactions: int = 1, *, segment: int = 1) -> None:
-        """So many transactions."""
+        """Write so many transactions."""
         for _ in range(transactions):
             ends = dict(self.ends)
             messages: list[Stored] = []
@@ -45,7 +45,7 @@ class Load:
 
     @contextmanager
     def going_on(self, pause_s: float = 0.002) -> Iterator[None]:
-        """Writes all the time, on a thread; while the database is away it tries again."""
+        """Write continuously on a thread; retry while the database is down."""
         ended = threading.Event()
         failed: list[BaseException] = []
 
@@ -67,7 +67,7 @@ class Load:
             raise failed[0]
 
     def _write_or_look(self) -> None:
-        """A transaction. When the database is away meanwhile, whether it was committed is looked up later."""
+        """Commit a transaction. If the database fails meanwhile, look up later whether it was committed."""
         state = self._rng.getstate()
         try:
             self.write()

@@ -1,4 +1,4 @@
-"""Planted defects of a mirror into Kafka: tests must find each, or they prove nothing. The product knows none.
+"""Planted defects of a mirror into Kafka: tests must find each, or they prove nothing. The product has none.
 
 Each is a step of the argument (docs/decisions, "A mirror in Kafka ...") that is left out.
 
@@ -24,7 +24,7 @@ from txmsg.ops.cli.main import main
 
 @contextmanager
 def _ends_are_of_what_is_not_committed() -> Iterator[None]:
-    """A queue goes on behind records of a transaction that was aborted: they are lost."""
+    """A queue continues after records of an aborted transaction: these are lost."""
 
     def consumer(self: KafkaClients, group: str, **more: Any) -> Consumer:
         return original(self, group, **more, isolation_level="read_uncommitted")
@@ -35,7 +35,7 @@ def _ends_are_of_what_is_not_committed() -> Iterator[None]:
 
 
 class _Around:
-    """A producer, but for the methods that a subclass has."""
+    """A producer, except for the methods overridden by a subclass."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -55,7 +55,7 @@ def _producers_are(changed: Callable[..., Producer | _Around]) -> Iterator[None]
 
 
 class _FencesLate(_Around):
-    """A producer that others learn of with its first transaction."""
+    """A producer that fences others only at its first transaction."""
 
     _timeout_s: float | None = None
 
@@ -70,17 +70,17 @@ class _FencesLate(_Around):
 
 
 def _ends_are_read_before_others_are_fenced() -> AbstractContextManager[None]:
-    """What another one commits meanwhile is written again."""
+    """Messages committed meanwhile by another tailer are written again."""
     return _producers_are(lambda made, **more: _FencesLate(made(**more)))
 
 
 def _writers_do_not_share_a_name() -> AbstractContextManager[None]:
-    """None is fenced: so what a tailer that was paused commits when it wakes is written twice."""
+    """No tailer is fenced: messages that a paused one commits when it wakes are written twice."""
     return _producers_are(lambda made, **more: made(**{**more, "transactional_id": str(uuid4())}))
 
 
 class _NotesAtOnce(_Around):
-    """A producer that stores offsets beside the transaction."""
+    """A producer that stores offsets outside the transaction."""
 
     def __init__(self, producer: Producer, notes: Consumer) -> None:
         super().__init__(producer)
@@ -92,7 +92,7 @@ class _NotesAtOnce(_Around):
 
 @contextmanager
 def _notes_are_not_in_the_transaction() -> Iterator[None]:
-    """They tell of records that were aborted, so their queues stop, as if Kafka had lost something."""
+    """The stored offsets include aborted records, so their queues stop, as if Kafka had lost records."""
 
     def init(self: TransactionalWriter, *values: Any) -> None:
         original(self, *values)

@@ -1,4 +1,4 @@
-"""Messages that stand in a table and in a log: written by plain SQL, and appended as a tailer would."""
+"""Messages in a table and in a log: written by plain SQL, and appended as a tailer would."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ copy txmsg.message (segment, queue, queue_offset, transaction_id, n, key, tag, o
 
 
 class Stored(NamedTuple):
-    """A message in its place."""
+    """A message at its position."""
 
     topic: str
     queue: int
@@ -39,7 +39,7 @@ class Stored(NamedTuple):
 
 
 def written(topic: str, queue: int, offset: int) -> Stored:
-    """A message that uses every column, or few, by its offset; no two are alike."""
+    """Return a message that uses every column, or few, depending on its offset; no two are equal."""
     rng = random.Random(f"{topic} {queue} {offset}")
     rich = offset % 3 != 0
     at_us = 1_750_000_000_000_000 + offset * 1000
@@ -60,7 +60,7 @@ def written(topic: str, queue: int, offset: int) -> Stored:
 
 
 def make_queues(url: str, topic: str, count: int) -> None:
-    """A topic with so many queues."""
+    """Create a topic with so many queues."""
     with psycopg.connect(url) as connection:
         [(id,)] = connection.execute(
             "insert into txmsg.topic (name, queue_count, ordered_queues) values (%s, %s, %s) returning id",
@@ -72,7 +72,7 @@ def make_queues(url: str, topic: str, count: int) -> None:
 
 
 def store(url: str, messages: Iterable[Stored], *, segment: int = 1) -> None:
-    """Rows of the table."""
+    """Insert rows into the table."""
     with psycopg.connect(url) as connection:
         ids = {
             (topic, number): id
@@ -96,7 +96,7 @@ def store(url: str, messages: Iterable[Stored], *, segment: int = 1) -> None:
 
 
 def lose_messages(url: str) -> None:
-    """As retention does with segment 1 once its time is over: its messages are gone, and segment 2 is written."""
+    """Drop segment 1 as retention does: its messages are gone, and segment 2 is written."""
     with psycopg.connect(url) as connection:
         connection.execute("select txmsg.rotate(1)")
         connection.execute("update txmsg.segment set dropping = true where id = 1")
@@ -115,7 +115,7 @@ def append(
     compression: Compression = Compression.NONE,
     config: LogConfig | None = None,
 ) -> None:
-    """Frames of a log, of at most so many messages; a gap in the offsets is marked as a hole."""
+    """Append frames to a log, of at most so many messages; a gap in the offsets is marked as a hole."""
     with Log(root, config) as log:
         ends: dict[tuple[str, int], int] = {}
         for (topic, queue), run in groupby(messages, key=lambda each: (each.topic, each.queue)):
@@ -131,7 +131,7 @@ def append(
 
 
 def payload_of(rows: Sequence[Stored], compression: Compression = Compression.NONE) -> Payload:
-    """What a frame of these messages holds."""
+    """Return the payload of a frame with these messages."""
     return encode(_columns(rows), compression)
 
 

@@ -16,12 +16,12 @@ _LOOK_S = 0.1
 
 
 class TailerProcess(Restartable):
-    """One tailer, into a directory or to an address; a context manager, which kills what still runs."""
+    """One tailer, into a directory or to an address; a context manager, which kills it if it still runs."""
 
     ready = "{"
 
     def __init__(self, storage: str, log: Path | str, *options: str, said: Path, plant: str | None = None) -> None:
-        """plant: a defect of tests.mirror.plant that it has."""
+        """plant: a defect of tests.mirror.plant."""
         super().__init__("the tailer", said)
         self._command = ["tailer", "run", "--storage", storage, "--metaq", str(log), "--json", *options]
         if plant is not None:
@@ -41,7 +41,7 @@ class TailerProcess(Restartable):
 
     @property
     def said(self) -> str:
-        """What it wrote to stderr, over all starts."""
+        """Return its stderr over all starts."""
         return self.log.read_text() if self.log.exists() else ""
 
     @property
@@ -53,7 +53,7 @@ class TailerProcess(Restartable):
         super().launch()
 
     def start(self) -> None:
-        """Returns when it tails."""
+        """Start the tailer and return once it tails."""
         self.launch()
         self.await_state("tailing")
 
@@ -61,17 +61,17 @@ class TailerProcess(Restartable):
         self.states.append(json.loads(line)["state"])
 
     def await_state(self, state: str) -> None:
-        """Returns when it says so; fails with what it logged when it ends, or takes too long."""
+        """Return once it reports this state; fails with its log if it exits or takes too long."""
         await_one(state, self)
 
     def stop(self) -> int:
-        """SIGTERM: it ends in order, or this fails."""
+        """Send SIGTERM; fails unless it exits cleanly."""
         status = super().stop()
         assert status == 0, f"exit status {status}:\n{self.said}"
         return status
 
     def refused(self) -> str:
-        """Starts one that ends by itself with status 1, as it must; the last line that it says."""
+        """Start a tailer that must exit with status 1; return its last line."""
         self.launch()
         status = self.child.wait(_READY_S_MAX)
         self.end(signal.SIGKILL)
@@ -79,14 +79,14 @@ class TailerProcess(Restartable):
         return self.said.splitlines()[-1]
 
     def rss_max_mib(self) -> float:
-        """The most memory it has held since it was started."""
+        """Return its peak resident memory since it was started."""
         status = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         [line] = [line for line in status if "VmHWM" in line]
         return int(line.split()[1]) / 1024
 
 
 def await_one(state: str, *tailers: TailerProcess) -> None:
-    """Returns when one of them says so; fails with what they logged when one ends, or it takes too long."""
+    """Return once one of them reports this state; fails with their logs if one exits or it takes too long."""
 
     def said() -> str:
         return "\n".join(f"{tailer.states}:\n{tailer.said}" for tailer in tailers)

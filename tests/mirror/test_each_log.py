@@ -1,4 +1,4 @@
-"""Tests of a mirror into any kind of log. Modules with a fixture `where` inherit from the class and so run them."""
+"""Tests of a mirror into any kind of log. Modules with a fixture `where` inherit from the class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.mirror.tailer_process import TailerProcess
 
 
 class EachLog:
-    """To be inherited from."""
+    """A base class for test classes."""
 
     def test_tailer_killed_at_any_moment_under_load_mirrors_every_message(
         self, url: str, where: Path | str, load: Load, tailer: TailerProcess

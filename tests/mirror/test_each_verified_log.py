@@ -1,4 +1,4 @@
-"""Tests of the verifier on any kind of log. Modules with a fixture `copy` inherit from the class and so run them."""
+"""Tests of the verifier on any kind of log. Modules with a fixture `copy` inherit from the class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txmsg.binlog.verifier.compare import VerifierReport, verify
 
 COUNT = 60
 ROWS = [written("trade", queue, offset) for queue in (0, 1) for offset in range(COUNT)]
-"""What the fixture `table` holds."""
+"""Contents of the fixture `table`."""
 
 
 class Copy(Protocol):
@@ -22,11 +22,11 @@ class Copy(Protocol):
 
     @property
     def where(self) -> Path | str:
-        """As `verify` takes it."""
+        """Return the location, as `verify` takes it."""
         ...
 
     def write(self, rows: Sequence[Stored]) -> None:
-        """Appends these, each at its place."""
+        """Append these rows, each at its position."""
         ...
 
 
@@ -39,7 +39,7 @@ def without(*places: int) -> list[Stored]:
 
 
 def _renumbered(rows: list[Stored]) -> list[Stored]:
-    """With offsets as their places are: as a tailer would append them that knows no better."""
+    """Return rows with offsets equal to their positions: as a careless tailer would append them."""
     places = {queue: itertools.count() for queue in (0, 1)}
     return [each._replace(offset=next(places[each.queue])) for each in sorted(rows, key=lambda each: each.queue)]
 
@@ -99,7 +99,7 @@ PLACES: dict[str, tuple[list[Stored], dict[str, int], str]] = {
 
 
 class EachVerifiedLog:
-    """To be inherited from."""
+    """A base class for test classes."""
 
     def test_progress_is_reported_up_to_the_end(self, table: str, copy: Copy) -> None:
         copy.write(ROWS)

@@ -1,4 +1,4 @@
-"""A mirrored log of an erasable topic holds ciphertext, equal to the table; its readers get the keys that there are."""
+"""A mirrored log of an erasable topic holds ciphertext, equal to the table; readers get the remaining keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to the tailer, its log or its database: the log equals the table, or a clear error says why not."""
+"""After any fault of tailer, log or database, the log equals the table, or a clear error says why not."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _bytes_of(log: Path) -> dict[str, bytes]:
 def test_log_ahead_of_or_different_from_its_table_is_not_written_until_it_is_forked(
     url: str, log: Path, load: Load, tailer: TailerProcess
 ) -> None:
-    """As after a backup was restored: the last messages are gone, and then there are others."""
+    """As after restoring a backup: the last messages are gone, and then there are others."""
     load.write(60)
     tailer.start()
     require_equal(url, log, load.count)
@@ -208,7 +208,7 @@ def test_full_or_read_only_disk_is_reported_and_no_message_is_lost(url: str, loa
 def test_tailer_that_finds_its_messages_already_appended_continues_at_the_end_of_the_log(
     url: str, log: Path, load: Load, new_tailer: NewTailer, tmp_path: Path
 ) -> None:
-    """At a server, as by a tailer that was paused, has lost its turn, and goes on with what it had taken."""
+    """At a server: a tailer was paused, lost its turn, and continues with the messages that it had read."""
     with MetaQProcess(log, log=tmp_path / "server.log") as server:
         tailer = new_tailer(into=server.address)
         load.write(20)
@@ -250,7 +250,7 @@ def test_repeatedly_killed_metaq_server_gets_every_message_once(
 
 
 def _damage(log: Path, body: bytes) -> None:
-    """Flips a bit of a message in the commit log."""
+    """Flip a bit of a message in the commit log."""
     [path] = log.glob("commitlog/*.log")
     data = bytearray(path.read_bytes())
     place = data.index(body)
@@ -259,7 +259,7 @@ def _damage(log: Path, body: bytes) -> None:
 
 
 def _served(log: Path, queue: int) -> tuple[int, TxmsgError | None]:
-    """Up to which offset a queue is read from its begin on, and why no further."""
+    """Read a queue from its begin; return the offset reached, and the error that stopped it."""
     reader = LogReader(log).queue("trade", queue)
     offset, end = reader.range()
     try:

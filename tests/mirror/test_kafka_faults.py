@@ -1,4 +1,4 @@
-"""A mirror in a Kafka: readers of what is committed get each message of a queue once, in order, without a gap."""
+"""A mirror in a Kafka: committed-only readers get each message of a queue once, in order, without a gap."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def where(kafka: Kafka, kafka_prefix: str) -> str:
 
 
 def end_sessions(url: str) -> None:
-    """Ends the sessions of tailers, as the server does by itself when one stood still for a minute."""
+    """End the sessions of tailers, as the server does after one was suspended for a minute."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -47,7 +47,7 @@ def end_sessions(url: str) -> None:
 
 
 def stops_of(url: str) -> dict[tuple[str, int], str]:
-    """Why queues are no longer mirrored."""
+    """Return the reasons why queues are no longer mirrored."""
     with psycopg.connect(url) as connection:
         return {
             (topic, number): reason
@@ -97,7 +97,7 @@ def partitions_of(kafka: Kafka, name: str) -> int:
 
 
 def delete_records(kafka: Kafka, name: str) -> None:
-    """As retention does."""
+    """Delete records as retention does."""
     places = [TopicPartition(name, number, -1) for number in range(QUEUES)]  # -1: all
     client = admin(kafka)
     for future in client.delete_records(places).values():
@@ -105,7 +105,7 @@ def delete_records(kafka: Kafka, name: str) -> None:
 
 
 def forget_notes(kafka: Kafka, prefix: str) -> None:
-    """As Kafka does after `offsets.retention.minutes`."""
+    """Delete stored offsets, as Kafka does after `offsets.retention.minutes`."""
     client = admin(kafka)
     for future in client.delete_consumer_groups([f"{prefix}{MIRROR}"]).values():
         future.result(ANSWER_S_MAX)

@@ -22,7 +22,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Topics:
-    """Of a prefix, with a partition of trade that the table does not have. Kafka keeps old records there."""
+    """Topics of a prefix, with a partition of trade that the table lacks. Kafka keeps old records in it."""
 
     def __init__(self, kafka: Kafka, prefix: str) -> None:
         self.where = f"{kafka.address}/{prefix}"
@@ -45,14 +45,14 @@ class Topics:
             self._producer.abort_transaction(ANSWER_S_MAX)
 
     def write_foreign(self, queue: int) -> None:
-        """A record without headers, and one that is copied from queue 0 with all its headers."""
+        """Write a record without headers, and one copied from queue 0 with all its headers."""
         self._producer.begin_transaction()
         self._producer.produce(f"{self._prefix}trade", b"of another program", None, queue)
         self._produce(ROWS[3], queue)
         self._producer.commit_transaction(ANSWER_S_MAX)
 
     def _produce(self, row: Stored, queue: int) -> None:
-        """Writes a record to this partition, whichever one its headers name."""
+        """Write a record to this partition, even if its headers name another."""
         name = self._prefix + row.topic
         self._producer.produce(
             name,
@@ -65,7 +65,7 @@ class Topics:
 
 
 def headers(row: Stored, name: str) -> Headers:
-    """As docs/how-to/kafka.md has them."""
+    """Return the headers documented in docs/how-to/kafka.md."""
     found = {
         "txmsg-place": f"{name}/{row.queue}/{row.offset}",
         "txmsg-id": f"{UUID(bytes=row.id_bytes)}.{row.n}",

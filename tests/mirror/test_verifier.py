@@ -1,4 +1,4 @@
-"""The verifier says equal of what is equal, and finds every kind of difference that was planted."""
+"""The verifier reports equal logs as equal, and finds every planted difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A browser for tests that look at a page."""
+"""A browser for tests of a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOW_TO_INSTALL = (
 
 @contextmanager
 def chromium(path: str) -> Iterator[Browser]:
-    """A browser without a window. While it runs this thread has an event loop, so asyncio.run does not work in it."""
+    """Run a headless browser. It occupies this thread's event loop, so asyncio.run does not work meanwhile."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to be sandboxed as root
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=sandbox, timeout=_START_MS_MAX)

@@ -1,4 +1,4 @@
-"""A page with figures, and a browser that looks at it."""
+"""A page with figures, and a browser that shows it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Shown:
-    """A page server on a database of its own, with ten minutes of trade in it. `health` is the file that it reads."""
+    """A page server on its own database with ten minutes of trade. `health` is the health file that it reads."""
 
     page: PageProcess
     results: str
@@ -39,7 +39,7 @@ class Shown:
 
     @contextmanager
     def trading(self) -> Iterator[None]:
-        """Trade goes on, and has ended afterwards."""
+        """Run trade within the block."""
         command = [sys.executable, "-m", "tests.page.day", self.results, "5"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
@@ -52,7 +52,7 @@ class Shown:
 
     @contextmanager
     def telling(self, parts: Mapping[str, bool], measures: Mapping[str, float]) -> Iterator[None]:
-        """Says how the parts are, again and again, as who watches them does."""
+        """Write the state of the parts repeatedly, as their supervisor does."""
         ending = threading.Event()
 
         def tell() -> None:
@@ -69,13 +69,13 @@ class Shown:
             watcher.join()
 
     def tell(self, parts: Mapping[str, bool], measures: Mapping[str, float]) -> None:
-        """Says how the parts are, as who watches them does."""
+        """Write the state of the parts, as their supervisor does."""
         new = self.health.with_suffix(".new")
         new.write_text(json.dumps({"parts": parts, "measures": measures}))
         new.replace(self.health)
 
     def total(self, column: str) -> int:
-        """A column of figures_total, as the database has it."""
+        """Return a column of figures_total from the database."""
         with psycopg.connect(self.results, connect_timeout=10) as connection:
             (found,) = connection.execute(f"select {column} from figures_total".encode()).fetchone() or (None,)
         assert isinstance(found, int)
@@ -87,7 +87,7 @@ ShowPage = Callable[..., AbstractContextManager[Shown]]
 
 @pytest.fixture(scope="module")
 def show_page(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> ShowPage:
-    """Starts page servers, with options of theirs."""
+    """Start page servers with the given options."""
 
     @contextmanager
     def show(*options: str) -> Iterator[Shown]:
@@ -111,7 +111,7 @@ def show_page(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A Chromium; without one the test is skipped."""
+    """A Chromium; skips the test if it is not installed."""
     path = find_browser()
     if path is None:
         pytest.skip(HOW_TO_INSTALL)

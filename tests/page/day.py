@@ -1,4 +1,4 @@
-"""A day of trade, made up: what Spark adds to the figures. Run as a program it goes on until its input ends.
+"""A synthetic day of trade: figures as Spark adds them. Run as a program, it continues until its input ends.
 
     python -m tests.page.day URL [BATCHES_PER_SECOND]
 
@@ -30,7 +30,7 @@ _FIRST_CATEGORIES: Final = ("mobile", "clothing", "appliances", "beauty", "food"
 
 
 def add_day(connection: psycopg.Connection[Any], until: datetime) -> None:
-    """Adds as one batch what was traded in the ten minutes before `until`: a spike, and waves."""
+    """Add the trades of the ten minutes before `until` as one batch: a spike, and waves."""
     end_s = until.timestamp()
     _add(connection, 0, _traded(end_s - _SECONDS, end_s), end_s)
 
@@ -42,7 +42,7 @@ def _add(connection: psycopg.Connection[Any], number: int, traded: Mapping[int, 
 
 
 def _traded(begin_s: float, end_s: float) -> dict[int, int]:
-    """How many orders there are in each second of this time, of which the first and the last may be parts."""
+    """Return the orders of each second of this time; the first and the last second may be partial."""
     found = {}
     for second in range(int(begin_s), int(end_s) + 1):
         begin, end = max(begin_s, second) - second, min(end_s, second + 1) - second
@@ -53,7 +53,7 @@ def _traded(begin_s: float, end_s: float) -> dict[int, int]:
 
 
 def _orders_in(second: int) -> float:
-    """The shape of the day: three minutes from one wave to the next, and a spike every ten."""
+    """Return the rate at a moment of the day: waves of three minutes, and a spike every ten."""
     wave = 0.8 + 0.2 * math.sin(second / 180 * 2 * math.pi)
     spike = 1.9 * math.exp(-(((second % _SECONDS - 140) / 35) ** 2))
     return _RATE * (wave + spike) * random.Random(second).uniform(0.96, 1.04)
@@ -88,7 +88,7 @@ def _ranked(known: Mapping[str, object], first: Sequence[str]) -> list[str]:
 
 
 def _dealt(keys: list[str], sums: Sequence[int], spread: random.Random) -> Sums[str]:
-    """Deals out to the keys, the first ones have most; nothing is lost."""
+    """Distribute the amount over the keys, the first ones get most; nothing is lost."""
     weights = [spread.uniform(0.9, 1.1) / (rank + 3) for rank in range(len(keys))]
     shares = [weight / sum(weights) for weight in weights]
     columns = []

@@ -1,4 +1,4 @@
-"""A real page server for tests, and what a program reads from it."""
+"""A real page server for tests, and a program that reads from it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PageProcess(BrokerProcess):
         return f"http://{self.address}/"
 
     def bulletin(self) -> dict[str, Any]:
-        """The newest bulletin with figures in it; waits for the first."""
+        """Return the newest bulletin with figures; waits for the first."""
         return until(self._with_figures, why=f"no figures; see {self.log}")
 
     def _with_figures(self) -> dict[str, Any] | None:
@@ -49,6 +49,6 @@ class PageProcess(BrokerProcess):
 
     @contextmanager
     def events(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """The bulletins as they come."""
+        """Yield the bulletins as they arrive."""
         with urlopen(f"{self.url}events", timeout=_WAIT_S) as answer:
             yield (json.loads(line.removeprefix(b"data: ")) for line in answer if line.startswith(b"data: "))

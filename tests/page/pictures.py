@@ -1,4 +1,4 @@
-"""Pictures of pages for docs/images, as people see them: what pages have to show is tested elsewhere."""
+"""Screenshots of pages for docs/images; their contents are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAIT_MS_MAX: Final = 300_000
 
 
 class Picture(NamedTuple):
-    """A picture of a page, NAME.png. path: of the page."""
+    """A screenshot NAME.png of a page. path: of the page."""
 
     name: str
     size: tuple[int, int]
@@ -28,7 +28,7 @@ class Picture(NamedTuple):
 
 @contextmanager
 def camera() -> Iterator[Browser]:
-    """A browser to take pictures with."""
+    """Run a browser for screenshots."""
     path = find_browser()
     assert path is not None, HOW_TO_INSTALL
     with chromium(path) as browser:
@@ -36,7 +36,7 @@ def camera() -> Iterator[Browser]:
 
 
 def take(browser: Browser, url: str, picture: Picture, directory: Path, wait_shown: Callable[[Page], object]) -> None:
-    """Takes a picture as soon as `wait_shown` returns."""
+    """Take a screenshot once `wait_shown` returns."""
     width, height = picture.size
     context = browser.new_context(
         viewport={"width": width, "height": height},

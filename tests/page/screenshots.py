@@ -1,4 +1,4 @@
-"""Takes the pictures of the page that docs/images holds, while a day of trades is played.
+"""Takes the screenshots of the page in docs/images during a simulated day of trades.
 
     python -m tests.page.screenshots docs/images
 
@@ -19,7 +19,7 @@ from tests.page.pictures import Picture, camera, take
 _DAY: Final = ("demo", "trades", "--rate", "300", "--seconds", "150", "--no-browser")
 _SAYS: Final = "the page is at "
 _ORDERS: Final = 10_000
-"""Pictures are taken when so many are there: midnight is over, and the day goes on."""
+"""Number of orders at which the screenshots are taken: after midnight, during the day."""
 
 
 _PICTURES: Final = (
@@ -29,7 +29,7 @@ _PICTURES: Final = (
 
 
 def main() -> int:
-    """The exit status of the day."""
+    """Run the day; return its exit status."""
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
     with (

@@ -1,4 +1,4 @@
-"""What a bulletin says: the figures, how old they are, and which parts are up."""
+"""Contents of a bulletin: the figures, their age, and the parts that are up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOON = datetime(2026, 11, 11, 12, tzinfo=UTC)
 
 
 class World:
-    """A board with clocks that a test sets: what it says after `passed_s`."""
+    """A board with clocks set by a test; its bulletin after `passed_s`."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0

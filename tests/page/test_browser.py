@@ -1,4 +1,4 @@
-"""The page of the trade dashboard in a real browser: it says what the database says, and when not to believe it."""
+"""The page of the trade dashboard in a real browser: it shows the database's values, and marks stale ones."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 WALL, LAPTOP, SMALL, PHONE = (1920, 1080), (1366, 768), (1024, 768), (390, 844)
 TURNOVER = 'rolling-number[value="figures.total.turnover_cents"]'
 GREAT = 99_999_999_999_99
-"""A turnover in cents that is as long as any will be."""
+"""A turnover in cents with the maximum number of digits."""
 
 expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module")
 def shown(show_page: ShowPage) -> Iterator[Shown]:
-    """A page server for all tests here."""
+    """A page server for all tests of this module."""
     with show_page("--stale-after", str(STALE_AFTER_S)) as shown:
         yield shown
 
 
 @dataclass
 class Window:
-    """A page that is looked at, and what its browser complained of."""
+    """An open page, and the errors of its browser."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
     requests: set[str] = field(default_factory=set)
 
     def count(self, selector: str) -> int:
-        """What an element says in numbers."""
+        """Return the number shown by an element."""
         return int(self.page.locator(selector).get_attribute("data-value") or -1)
 
     def wait(self, claim: str, argument: object = None) -> None:
-        """Returns when a JavaScript function of one argument is true. Not an async one: any promise counts as true."""
+        """Return once a JavaScript function of one argument is true. Not an async one: any promise counts as true."""
         self.page.wait_for_function(claim, arg=argument, timeout=WAIT_MS)
 
     def screenshot(self, name: str) -> None:
-        """Kept for people to look at."""
+        """Save a screenshot for people to look at."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
@@ -62,7 +62,7 @@ Look = Callable[..., Window]
 
 @pytest.fixture
 def look(browser: Browser, shown: Shown) -> Iterator[Look]:
-    """Opens the page in a window of its own. In the end no browser has complained, nor asked anybody else."""
+    """Open the page in its own window. In the end no browser has reported errors or contacted other hosts."""
     windows: list[Window] = []
 
     def open_window(
@@ -138,7 +138,7 @@ def test_counter_shows_the_database_total_and_stalled_figures_are_marked_stale(l
 _DIGITS_SAY = """digits => digits == [...document.querySelectorAll("rolling-number .digit > span")].map((strip) => {
     return Math.round((parseFloat(strip.style.transform.slice("translateY(".length)) / -100) * 11) % 10;
 }).join("")"""
-"""That the digits which are seen, after all rolling, are these."""
+"""True if the visible digits, after all rolling, are these."""
 _STANDS = """() => {
     const places = [...document.querySelectorAll("rolling-number .digit > span")].map((strip) => {
         return strip.style.transform;
@@ -147,11 +147,11 @@ _STANDS = """() => {
     window.placesBefore = places;
     return window.stoodFrames >= 5;
 }"""
-"""That no digit moves any more. Asked in each frame; the end of a roll is so slow that two frames can look the same."""
+"""True if no digit moves any more. Evaluated in each frame; a roll ends so slowly that two frames can look the same."""
 _ROLL_ON = """(counter, digit) => {
     counter.lastElementChild.firstChild.style.transform = `translateY(${(-digit / 11) * 100}%)`;
 }"""
-"""Has the last digit show another one."""
+"""Makes the last digit show another one."""
 
 
 def test_provinces_are_ranked_by_the_database_and_the_rest_is_summed_up(look: Look, shown: Shown) -> None:
@@ -271,7 +271,7 @@ _FAINT_TEXTS = """least => {
         return [node.textContent, (a + 0.05) / (b + 0.05)];
     }).filter(([, contrast]) => contrast < least);
 }"""
-"""Texts whose contrast is less than WCAG's AA asks for."""
+"""Texts whose contrast is below WCAG AA."""
 
 
 @pytest.mark.parametrize("size", [WALL, LAPTOP, SMALL], ids=["wall", "laptop", "small"])
@@ -301,7 +301,7 @@ _CUT_TEXTS = """() => [...document.querySelectorAll("body *")].filter((node) => 
     return right > innerWidth || bottom > innerHeight || (!isInline && node.scrollWidth > node.clientWidth + 1)
         || (node.matches(".panel") && node.scrollHeight > node.clientHeight + 1);
 }).map((node) => [node.tagName, node.className, node.textContent])"""
-"""What does not fit into its place."""
+"""Elements whose text does not fit."""
 
 
 def test_phone_layout_has_two_columns_and_two_screens(look: Look, shown: Shown) -> None:

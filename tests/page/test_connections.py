@@ -1,4 +1,4 @@
-"""Web servers of consoles and pages: browsers are served while strangers hold unfinished requests, also by TLS."""
+"""Web servers of consoles and pages: browsers are served while others hold unfinished requests, also by TLS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class Place:
-    """A server on the test's loop, and a clock of its table."""
+    """A server on the test's event loop, and a clock of its table."""
 
     def __init__(self, bounds: ConnectionTableBounds, tls: Any = None) -> None:
         self.now = 0.0
@@ -50,7 +50,7 @@ class Place:
         await PlainTextResponse(body)(scope, receive, send)
 
     def opened(self, first: bytes = b"") -> socket.socket:
-        """A connection that has sent this, and reads nothing."""
+        """Open a connection that sends this and reads nothing."""
         opened = socket.create_connection(("127.0.0.1", self.port))
         opened.sendall(first)
         return opened
@@ -96,7 +96,7 @@ async def test_browsers_are_served_while_others_hold_unfinished_requests(
 
 @pytest.mark.parametrize("first", [b"GET /large", b"GET /login"])
 async def test_complete_requests_of_unauthenticated_clients_do_not_block_others(first: bytes) -> None:
-    """Whose answers are not taken, or who log in."""
+    """Clients that do not read their answers, or are logging in."""
     async with placed(SMALL) as place, AsyncExitStack() as stack:
         for number in range(24):
             stack.enter_context(place.opened(first + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"))

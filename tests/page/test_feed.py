@@ -1,4 +1,4 @@
-"""The newest bulletin goes to everybody, and nobody waits for anybody."""
+"""The newest bulletin goes to all subscribers, and no subscriber waits for another."""
 
 from __future__ import annotations
 

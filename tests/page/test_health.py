@@ -1,4 +1,4 @@
-"""The file that says how the parts are: believed while it is fresh, and never a reason to end."""
+"""The health file of the parts: used while it is fresh, and never a reason to exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = Health(parts={}, measures={})
 
 
 class World:
-    """A health file with a clock that a test sets."""
+    """A health file with a clock set by a test."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "health.json"
@@ -25,7 +25,7 @@ class World:
         self.file = HealthFile(self.path, clock=lambda: 100 + self.passed_s)
 
     def write(self, text: str) -> None:
-        """As a program should: a reader sees the old file or the new one."""
+        """Replace the file atomically: a reader sees the old file or the new one."""
         new = self.path.with_suffix(".new")
         new.write_text(text)
         new.replace(self.path)

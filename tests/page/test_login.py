@@ -1,4 +1,4 @@
-"""A page with a login, and the headers of every page: without a socket, and with brokers that the test is."""
+"""A page with a login, and the headers of every page: without a socket, with simulated brokers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = "txmsg_of_a_visitor"
 
 @dataclass
 class Brokers:
-    """What brokers answer."""
+    """Simulated brokers with users."""
 
     tokens: set[str] = field(default_factory=lambda: {TOKEN})
     authentication: bool = True

@@ -1,4 +1,4 @@
-"""The page of the trade dashboard: its words, and that all it names is there to be shown."""
+"""The page of the trade dashboard: its texts, and that all shown values exist."""
 
 from __future__ import annotations
 

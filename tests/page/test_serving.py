@@ -1,4 +1,4 @@
-"""Figures are read when their database says so, once for all browsers, and pushed to each as fast as it takes them."""
+"""Figures are read when the database notifies, once for all browsers, and pushed to each at its own pace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAIT_S = 60.0
 
 
 class Served:
-    """A page server in the test's own event loop. `n`, its one figure, is how many reads there were."""
+    """A page server in the test's own event loop. `n`, its one figure, is the number of reads."""
 
     def __init__(self, database: str) -> None:
         self.begun = time.monotonic()
@@ -52,7 +52,7 @@ class Served:
         )
 
     async def notify(self, times: int = 1) -> None:
-        """Says that there are new figures."""
+        """Notify of new figures."""
 
         def say() -> None:
             with psycopg.connect(self._database, autocommit=True, connect_timeout=10) as connection:
@@ -62,7 +62,7 @@ class Served:
         await asyncio.to_thread(say)
 
     async def get(self, path: str) -> asyncio.StreamReader:
-        """The answer to a request, from its first line on."""
+        """Return the answer to a request, from its first line on."""
         host, _, port = self.address.rpartition(":")
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # what is not read does not hide in here
@@ -74,12 +74,12 @@ class Served:
         return reader
 
     def hang_up(self) -> None:
-        """Ends all connections."""
+        """Close all connections."""
         for writer in self._writers:
             writer.close()
 
     async def bulletins(self) -> AsyncIterator[dict[str, Any]]:
-        """What a browser is pushed, as fast as the test asks for it."""
+        """Yield the bulletins pushed to a browser, as fast as the test reads them."""
         reader = await self.get("/events")
         async for line in _lines(reader):
             if line.startswith(b"data: "):
@@ -87,14 +87,14 @@ class Served:
 
 
 async def next_figures(bulletins: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
-    """The next bulletin with figures in it: before the first read there are none."""
+    """Return the next bulletin with figures: before the first read there are none."""
     while (bulletin := await anext(bulletins))["figures"] is None:
         pass
     return bulletin
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines however long: a bulletin comes in chunks, whose sizes stand between them."""
+    """Yield lines of any length: a bulletin arrives in chunks, with their sizes between them."""
     body = b""
     while line := await reader.readline():
         if line == b"\r\n":
@@ -181,7 +181,7 @@ async def test_lost_database_connection_is_reopened(database_url: str) -> None:
 
 
 async def test_invalid_figures_are_read_again_once_they_are_valid(database_url: str) -> None:
-    """Such as when a table was emptied by hand: the page needs no new start."""
+    """For example, after a table was emptied by hand: the page need not be restarted."""
 
     async with serving(database_url) as served:
         served.trouble = AssertionError("create_tables was not called")

@@ -1,4 +1,4 @@
-"""Servers of the console and of pages end although a login is under way."""
+"""Servers of the console and of pages stop although a login is in progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Serve = Callable[[Callable[[str], None], asyncio.Event], Coroutine[Any, Any, Non
 
 
 class SlowBrokers:
-    """Brokers that know a token when the server is already stopping."""
+    """Brokers that accept a token when the server is already stopping."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()

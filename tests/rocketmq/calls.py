@@ -1,4 +1,4 @@
-"""Calls of a client of RocketMQ, one by one, without the client."""
+"""Single calls of a RocketMQ client, without the client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Calls:
         return list(self.begin_receive(wait_s, **fields))
 
     def begin_receive(self, wait_s: int = WAIT_S, **fields: Any) -> Any:
-        """A call of ReceiveMessage, whose answers come one by one."""
+        """Begin a ReceiveMessage call, whose answers arrive one by one."""
         queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=self.broker))
         asked = {"batch_size": 1, "invisible_duration": Duration(seconds=600), **fields}
         request = pb.ReceiveMessageRequest(
@@ -61,14 +61,14 @@ class Calls:
         return call(request, metadata=(("x-mq-client-id", "c"),), timeout=CALL_S_MAX)
 
     def agree(self, kind: pb.ClientType, group: str, language: int = 0) -> pb.TelemetryCommand:
-        """The settings that a consumer gets in return for its own."""
+        """Return the settings that a consumer gets in return for its own."""
         subscription = pb.Subscription(group=pb.Resource(name=group))
         settings = pb.Settings(client_type=kind, subscription=subscription, user_agent=pb.UA(language=language))
         told: pb.TelemetryCommand = next(self.telemetry(iter([pb.TelemetryCommand(settings=settings)])))
         return told
 
     def telemetry(self, frames: Iterator[pb.TelemetryCommand]) -> Any:
-        """A stream of Telemetry, which gives the gateway's frames."""
+        """Open a Telemetry stream, which yields the gateway's frames."""
         call = self.channel.stream_stream(
             f"/{SERVICE}/Telemetry", request_serializer=pb.TelemetryCommand.SerializeToString,
             response_deserializer=pb.TelemetryCommand.FromString,
@@ -76,7 +76,7 @@ class Calls:
         return call(frames, metadata=(("x-mq-client-id", "c"),), timeout=CALL_S_MAX)
 
     def receive_one(self) -> pb.SystemProperties:
-        """Of the next message."""
+        """Return the next message."""
         while not (found := [each.message for each in self.receive() if each.HasField("message")]):
             pass  # none has come in the time of one receive
         [message] = found

@@ -1,4 +1,4 @@
-"""Scenarios for RocketMQ's client for Python, each in a separate process that prints lines of JSON.
+"""Scenarios for RocketMQ's client for Python, each in a separate process that prints JSON lines.
 
 python -m tests.rocketmq.client SCENARIO HOST:PORT TOPIC [WORD...]
 
@@ -32,13 +32,13 @@ _TLS = "ROCKETMQ_TLS" in os.environ
 
 
 def tell(**facts: Any) -> None:
-    """One line for the test, whole, whichever thread it comes from."""
+    """Print one whole line for the test, from any thread."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def told(message: Message) -> dict[str, Any]:
-    """The fields of a message that tests check."""
+    """Return the fields of a message that tests check."""
     return {
         "id": message.message_id,
         "body": message.body.decode(),
@@ -51,7 +51,7 @@ def told(message: Message) -> dict[str, Any]:
 
 
 def message_to(topic: str, body: str, *, keys: tuple[str, ...] = (), **properties: Any) -> Message:
-    """A message to be sent."""
+    """Return a message to be sent."""
     made = Message()
     made.topic, made.body = topic, body.encode()
     for key in keys:
@@ -62,7 +62,7 @@ def message_to(topic: str, body: str, *, keys: tuple[str, ...] = (), **propertie
 
 
 def send(where: ClientConfiguration, topic: str) -> None:
-    """A message with all that one can have."""
+    """Send a message with all properties."""
     producer = Producer(where, (topic,), tls_enable=_TLS)
     producer.startup()
     message = message_to(topic, "hello", keys=("order-1", "user-7"), tag="new 订单")
@@ -72,7 +72,7 @@ def send(where: ClientConfiguration, topic: str) -> None:
 
 
 def receive(where: ClientConfiguration, topic: str, group: str, count: str, tags: str = "*") -> None:
-    """A simple consumer takes `count` messages, and acknowledges them."""
+    """Receive `count` messages by a simple consumer, and acknowledge them."""
     consumer = SimpleConsumer(where, group, await_duration=5, tls_enable=_TLS)
     consumer.startup()
     consumer.subscribe(topic, FilterExpression(tags))
@@ -88,7 +88,7 @@ def receive(where: ClientConfiguration, topic: str, group: str, count: str, tags
 
 
 def receive_in_turns(where: ClientConfiguration, topic: str, group: str, count: str) -> None:
-    """A simple consumer asks for 16 messages at a time, takes `count`, and tells what each receive brought."""
+    """Receive `count` messages by a simple consumer, 16 at a time, and print each receive."""
     consumer = SimpleConsumer(where, group, await_duration=5, tls_enable=_TLS)
     consumer.startup()
     consumer.subscribe(topic, FilterExpression())
@@ -103,7 +103,7 @@ def receive_in_turns(where: ClientConfiguration, topic: str, group: str, count: 
 
 
 class Answer(TransactionChecker):  # type: ignore[misc]  # of a package without types
-    """Says of transactions with these bodies that they have committed, and of others that it does not know."""
+    """Answers that transactions with these bodies have committed, and that others are unknown."""
 
     def __init__(self, *bodies: str) -> None:
         self._bodies = bodies
@@ -119,7 +119,7 @@ class Answer(TransactionChecker):  # type: ignore[misc]  # of a package without 
 
 
 class Handler(MessageListener):  # type: ignore[misc]
-    """Fails what says so, once, and knows when all has come."""
+    """Fails marked messages once, and knows when all have arrived."""
 
     def __init__(self, is_last: Callable[[set[str]], bool]) -> None:
         self._is_last = is_last
@@ -137,7 +137,7 @@ class Handler(MessageListener):  # type: ignore[misc]
 
 
 def push(where: ClientConfiguration, topic: str) -> None:
-    """A push consumer gets one message that fails once, three of a group, a delayed one, and three transactions."""
+    """Run a push consumer for a message that fails once, three of a group, a delayed one, and three transactions."""
     wanted = {"fails once", "1 of a", "2 of a", "3 of a", "delayed", "committed", "checked"}
     handler = Handler(wanted.issubset)
     consumer = PushConsumer(where, "push", handler, {topic: FilterExpression()}, tls_enable=_TLS)
@@ -159,7 +159,7 @@ def push(where: ClientConfiguration, topic: str) -> None:
 
 
 class FailBad(MessageListener):  # type: ignore[misc]
-    """Fails what is "bad" whenever it comes, and knows when the last message has come."""
+    """Fails every delivery of "bad", and knows when the last message has arrived."""
 
     def __init__(self) -> None:
         self.has_last = threading.Event()
@@ -172,7 +172,7 @@ class FailBad(MessageListener):  # type: ignore[misc]
 
 
 def orderly(where: ClientConfiguration, topic: str, group: str, condition: str) -> None:
-    """A push consumer with an SQL filter fails a message until it gives it up."""
+    """Run a push consumer with an SQL filter that fails a message until it is given up."""
     handler = FailBad()
     consumer = PushConsumer(where, group, handler, {topic: FilterExpression(condition, FilterType.SQL)})
     consumer.startup()
@@ -181,7 +181,7 @@ def orderly(where: ClientConfiguration, topic: str, group: str, condition: str) 
 
 
 class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
-    """Does not know what became of a transaction until a line comes in."""
+    """Does not know the outcome of a transaction until a line is read."""
 
     def __init__(self) -> None:
         self._is_told = threading.Event()
@@ -200,7 +200,7 @@ class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
 
 
 def hold(where: ClientConfiguration, topic: str) -> None:
-    """A transaction whose producer stays, and commits it when it is asked after it was told to, by a line."""
+    """Begin a transaction whose producer stays; it answers a check-back with commit after a line is read."""
     answer = AnswerWhenTold()
     producer = Producer(where, (topic,), answer)
     producer.startup()
@@ -209,19 +209,19 @@ def hold(where: ClientConfiguration, topic: str) -> None:
 
 
 def answer(where: ClientConfiguration, topic: str) -> None:
-    """A producer that sends nothing, and says that what is in doubt has committed, until it is ended."""
+    """Run a producer that sends nothing, and answers check-backs with commit, until it is stopped."""
     Producer(where, (topic,), Answer("in doubt")).startup()
     sys.stdin.read()
 
 
 def consume(where: ClientConfiguration, topic: str, group: str) -> None:
-    """A push consumer, until it is ended."""
+    """Run a push consumer until it is stopped."""
     PushConsumer(where, group, Handler(lambda _: False), {topic: FilterExpression()}).startup()
     sys.stdin.read()
 
 
 def refused(where: ClientConfiguration, topic: str) -> None:
-    """A producer that is refused. Without a route, this client raises a mere Exception, and logs what it was told."""
+    """Start a producer that is refused. Without a route, this client raises a plain Exception, and logs the error."""
     producer = Producer(where, (topic,), tls_enable=_TLS)
     try:
         producer.startup()
@@ -233,7 +233,7 @@ def refused(where: ClientConfiguration, topic: str) -> None:
 
 
 def half(where: ClientConfiguration, topic: str) -> None:
-    """A transaction whose producer ends before it says anything."""
+    """Begin a transaction whose producer exits without an outcome."""
     producer = Producer(where, (topic,), Answer(), tls_enable=_TLS)
     producer.startup()
     transaction = producer.begin_transaction()
@@ -243,7 +243,7 @@ def half(where: ClientConfiguration, topic: str) -> None:
 
 
 def main(scenario: str, endpoints: str, *words: str) -> None:
-    """Plays one."""
+    """Run one scenario."""
     scenarios: dict[str, Callable[..., None]] = {
         each.__name__: each
         for each in (send, receive, receive_in_turns, push, orderly, half, hold, answer, consume, refused)

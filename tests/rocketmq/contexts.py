@@ -1,4 +1,4 @@
-"""Calls of RocketMQ's clients without a connection."""
+"""Calls of RocketMQ clients without a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIZE_BYTES_MAX = 8 * 1024 * 1024
 
 
 class NoStream:
-    """Carries a call whose client takes and sends nothing."""
+    """A stream whose client neither reads nor sends."""
 
     peer = "127.0.0.1:4711"
 
@@ -28,12 +28,12 @@ class NoStream:
 
 
 def call_with(headers: Mapping[str, str]) -> GrpcCall:
-    """A call of which only the headers matter."""
+    """Return a call of which only the headers matter."""
     return GrpcCall(NoStream(), headers, size_bytes_max=_SIZE_BYTES_MAX)
 
 
 class AnsweredCall(GrpcCall):
-    """A call whose messages the test reads and writes."""
+    """A call whose messages are read and written by the test."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         super().__init__(NoStream(), headers, size_bytes_max=_SIZE_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Gateways for tests: real processes, and within the test's own."""
+"""Gateways for tests: real processes, and within the test's process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GatewayProcess(Restartable):
 
 @contextmanager
 def running_gateway(brokers: str, *options: str, log: Path) -> Iterator[GatewayProcess]:
-    """A gateway with options of `txmsg rocketmq` that must end in order."""
+    """Run a gateway with options of `txmsg rocketmq`; it must exit cleanly."""
     gateway = GatewayProcess(brokers, *options, log=log)
     gateway.start()
     try:
@@ -40,5 +40,5 @@ def running_gateway(brokers: str, *options: str, log: Path) -> Iterator[GatewayP
 
 
 def served_gateway(config: GatewayConfig) -> AbstractContextManager[str]:
-    """A gateway in a thread of the test, which may have set how long it waits for brokers; its address."""
+    """Run a gateway in a thread of the test, which may have set its broker timeout; yields its address."""
     return served_in_thread(lambda on_ready, stop: serve(GivenSettings(config), on_ready, stop), thread_name="gateway")

@@ -1,4 +1,4 @@
-"""A client of gRPC made of frames, which says what no client would."""
+"""A gRPC client made of HTTP/2 frames, which can send anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUEST_SIZE_BYTES_MAX = 100_000
 
 
 def message(body: bytes) -> bytes:
-    """As it goes over a stream."""
+    """Encode a message as it goes over a stream."""
     return b"\0" + len(body).to_bytes(4, "big") + body
 
 
@@ -37,23 +37,23 @@ class Peer:
         """What it was allowed to send more, by stream."""
 
     def send(self, *parts: bytes | Frame) -> None:
-        """All in one write."""
+        """Send the frames in one write."""
         self.writer.write(b"".join(part if isinstance(part, bytes) else part.serialize() for part in parts))
 
     def headers(
         self, stream_id: int, path: str = "/t/Echo", *more: tuple[str, str], changed: Mapping[str, str] = {}
     ) -> HeadersFrame:
-        """The headers of a call. changed: those that differ from the usual ones."""
+        """Return the headers of a call. changed: those that differ from the usual ones."""
         usual = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "t", "te": "trailers"}
         usual |= {"content-type": "application/grpc", **changed}
         return HeadersFrame(stream_id, self._encoder.encode([*usual.items(), *more]), flags=["END_HEADERS"])
 
     def call(self, stream_id: int, body: bytes, path: str = "/t/Echo") -> bytes:
-        """A call of one message."""
+        """Return a call of one message."""
         return self.headers(stream_id, path).serialize() + data(stream_id, message(body)).serialize()
 
     async def next(self) -> Frame | None:
-        """The next frame; None at the end."""
+        """Return the next frame; None at the end."""
         async with asyncio.timeout(WAIT_S):
             try:
                 head = await self.reader.readexactly(9)
@@ -69,7 +69,7 @@ class Peer:
             return frame
 
     async def frames(self, kind: type[Frame]) -> list[Any]:
-        """All frames of this kind, until the connection ends."""
+        """Return all frames of this kind until the connection ends."""
         found = []
         while (frame := await self.next()) is not None:
             if isinstance(frame, kind):
@@ -77,13 +77,13 @@ class Peer:
         return found
 
     async def first(self, kind: type[Frame]) -> Any:
-        """The next frame of this kind."""
+        """Return the next frame of this kind."""
         while not isinstance(frame := await self.next(), kind):
             assert frame is not None, "the connection has ended"
         return frame
 
     async def answer(self, stream_id: int) -> tuple[bytes, dict[str, str]]:
-        """The data of a call, and all its headers."""
+        """Return the data of a call, and all its headers."""
         body = b""
         while True:
             frame = await self.next()
@@ -94,7 +94,7 @@ class Peer:
                 return body, self._told[stream_id]
 
     async def status(self, stream_id: int) -> str:
-        """The status with which a call of one message ends."""
+        """Return the status with which a call of one message ends."""
         _, headers = await self.answer(stream_id)
         assert headers[":status"] == "200"
         assert headers["content-type"] == "application/grpc"
@@ -102,7 +102,7 @@ class Peer:
 
 
 def data(stream_id: int, body: bytes, *, ends: bool = True) -> DataFrame:
-    """Of a request."""
+    """Return a DATA frame of a request."""
     return DataFrame(stream_id, body, flags=["END_STREAM"] if ends else [])
 
 
@@ -115,13 +115,13 @@ class Service:
         self.opens = asyncio.Event()
 
     async def echo(self, call: GrpcCall) -> None:
-        """All messages, one by one."""
+        """Return all messages, one by one."""
         call.admitted("", is_admin=False)
         while (body := await call.read()) is not None:
             await call.write(BytesValue(value=body))
 
     async def hold(self, call: GrpcCall) -> None:
-        """Answers when the test lets it, and reads nothing before."""
+        """Answer when the test allows it, and read nothing before."""
         self.begun += 1
         call.admitted("", is_admin=False)
         try:
@@ -132,7 +132,7 @@ class Service:
         await self.echo(call)
 
     async def pour(self, call: GrpcCall) -> None:
-        """Writes without end."""
+        """Write without end."""
         self.begun += 1
         call.admitted("", is_admin=False)
         try:
@@ -167,7 +167,7 @@ class Served:
         self.peers: list[Peer] = []
 
     async def connect(self, *settings: tuple[int, int], is_silent: bool = False) -> Peer:
-        """A client with these settings. is_silent: it has not even begun."""
+        """Connect a client with these settings. is_silent: it sends nothing at all."""
         peer = Peer(*await asyncio.open_connection("127.0.0.1", self.number))
         self.peers.append(peer)
         if not is_silent:
@@ -177,7 +177,7 @@ class Served:
 
 @asynccontextmanager
 async def served(**bounds: int) -> AsyncIterator[Served]:
-    """Listens until it is left. bounds: as Served has them."""
+    """Listen within the block. bounds: as Served has them."""
     place = Served(**bounds)
     place.number = await place.port.start("127.0.0.1:0")
     assert place.port._looking is not None
@@ -191,7 +191,7 @@ async def served(**bounds: int) -> AsyncIterator[Served]:
 
 
 def bodies(answer: bytes) -> Iterable[bytes]:
-    """The messages of an answer."""
+    """Return the messages of an answer."""
     while answer:
         size_bytes = int.from_bytes(answer[1:5], "big")
         yield BytesValue.FromString(answer[5 : 5 + size_bytes]).value

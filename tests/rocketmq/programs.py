@@ -27,13 +27,13 @@ from txmsg.runtime.child import Child, spawn_program
 
 _HERE = Path(__file__).parent
 _LOCKED = _HERE.parents[1] / "examples" / "rocketmq"
-"""Where the versions of packages are fixed."""
+"""Lock files of package versions."""
 _JAVA = "rocketmq-client-java-5.2.0"
 _NODE = "rocketmq-client-nodejs-1.0.8"
 _GO_LEAST = (1, 24)
-"""What RocketMQ's client needs."""
+"""Minimum Go version of RocketMQ's client."""
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""A program in Java, or a compiler, then takes half of the CPU time: it ends before a better compiler would pay."""
+"""A Java program or compiler then takes half of the CPU time: it ends before a better compiler would pay off."""
 _VERSION_S_MAX = 60.0
 _SCENARIO_S_MAX = 600.0
 _BUILD_S_MAX = 600.0
@@ -43,17 +43,17 @@ _END_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """One that there is an official client for."""
+    """A language with an official client."""
 
     name: str
     how_to_install: str
     is_installed: Callable[[], bool]
     command: Callable[[str, Path], list[str]]
-    """What runs the program of this name in the directory of the language; built below the path if need be."""
+    """Command that runs a program by name in the directory of the language; built below the path if needed."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def play(self, program: str, *words: str, home: Path) -> list[dict[str, Any]]:
-        """The output of a program that ends by itself. Its client logs below `home`."""
+        """Return the output of a program that exits by itself. Its client logs below `home`."""
         done = subprocess.run(
             [*self.command(program, home), *words],
             env={**os.environ, **self.environment, "HOME": str(home)},
@@ -67,7 +67,7 @@ class Language:
 
 
 class Running:
-    """A program that runs until it is ended. A context manager: killed when it is left."""
+    """A program that runs until it is stopped. A context manager: killed when it is left."""
 
     def __init__(self, language: Language, program: str, *words: str, home: Path) -> None:
         self._lines: list[str] = []
@@ -88,16 +88,16 @@ class Running:
 
     @property
     def said(self) -> list[dict[str, Any]]:
-        """Its output so far."""
+        """Return its output so far."""
         self._child.require_running()
         return _facts(list(self._lines))
 
     def tell(self, line: str) -> None:
-        """Writes a line to its stdin."""
+        """Write a line to its stdin."""
         self._child.write_line(line)
 
     def kill(self) -> None:
-        """SIGKILL. Killing what has ended is fine."""
+        """Send SIGKILL. Killing an ended process is fine."""
         self._child.kill()
         self._child.stop(_END_S_MAX)
 
@@ -119,7 +119,7 @@ def _java(program: str, home: Path) -> list[str]:
 
 @cache
 def compiled_java(libraries: str, *sources: Path) -> Path:
-    """The directory of the classes of these sources, which is kept for later runs. libraries: their class path."""
+    """Return the directory of the classes of these sources, kept for later runs. libraries: their class path."""
 
     def compile_into(empty: Path) -> Path:
         command = ["javac", *(f"-J{option}" for option in JAVA_OPTIONS), "-cp", libraries, "-d", str(empty / "classes")]
@@ -130,7 +130,7 @@ def compiled_java(libraries: str, *sources: Path) -> Path:
 
 
 def java_jars() -> Path:
-    """The directory of RocketMQ's client for Java, with all that it needs."""
+    """Return the directory of RocketMQ's client for Java, with all its dependencies."""
     return jars(_JAVA, "org.apache.rocketmq:rocketmq-client-java:5.2.0")
 
 
@@ -140,7 +140,7 @@ def _go(program: str, _: Path) -> list[str]:
 
 @cache
 def built_go(*sources: Path) -> Path:
-    """The program that these are, which is kept for later runs."""
+    """Return the program built from these sources, kept for later runs."""
     files = (*sources, _LOCKED / "go.mod", _LOCKED / "go.sum")
 
     def build_into(empty: Path) -> Path:
@@ -153,7 +153,7 @@ def built_go(*sources: Path) -> Path:
 
 
 def _digest(compiler: str, files: Sequence[Path], libraries: str = "") -> str:
-    """Another one for each compiler, each content of the files, and each class path."""
+    """Return a digest of the compiler, the files' contents, and the class path."""
     found = shutil.which(compiler)
     assert found is not None, f"{compiler} is not installed"
     digest = sha256(f"{os.path.realpath(found)}\0{libraries}".encode())
@@ -173,12 +173,12 @@ def _node(program: str, _: Path) -> list[str]:
 
 
 def node_packages() -> Path:
-    """The directory in which RocketMQ's client for Node is installed."""
+    """Return the directory in which RocketMQ's client for Node is installed."""
     return brought(_NODE, _install, by="npm")
 
 
 def _install(empty: Path) -> Path:
-    """Installs the packages of the lock file, verified by their digests. Does not run their scripts."""
+    """Install the packages of the lock file, verified by their digests. Does not run their scripts."""
     for name in ("package.json", "package-lock.json"):
         shutil.copy(_LOCKED / name, empty)
     command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=5"]
@@ -193,7 +193,7 @@ def _has_jdk() -> bool:
 
 @cache
 def has_go() -> bool:
-    """Whether there is a Go that can read our go.mod."""
+    """Return True if there is a Go that can read our go.mod."""
     if shutil.which("go") is None:
         return False
     said = subprocess.run(["go", "version"], capture_output=True, text=True, timeout=_VERSION_S_MAX, check=False).stdout
@@ -223,7 +223,7 @@ NODE = Language(
 
 
 def each(*languages: Language) -> list[ParameterSet]:
-    """For parametrize: those that are not installed are skipped, and say how to install them."""
+    """Return parameters of all languages: missing ones are skipped with their install command."""
     return [
         pytest.param(
             language,

@@ -1,4 +1,4 @@
-"""A gateway with access keys in front of brokers with authentication: who gets in, how far, and until when."""
+"""A gateway with access keys before brokers with authentication: accepted clients, permissions, revocation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _GATEWAY = (
     ("check", "group:*"),
     ("receive", "group:*"),
 )
-"""The rights of the gateway's own user in docs/how-to/rocketmq.md."""
+"""Permissions of the gateway's own user in docs/how-to/rocketmq.md."""
 _SHOP = (
     ("send", "topic:orders"),
     ("receive", "topic:orders"),
@@ -76,7 +76,7 @@ class Place:
         return Calls(self, key)
 
     def signing(self, user: str) -> dict[str, str]:
-        """The environment of a program that signs as this user."""
+        """Return the environment of a program that signs as this user."""
         key = self.keys[user][0]
         return {**self.environment, "ROCKETMQ_ACCESS_KEY": key.id, "ROCKETMQ_SECRET": key.secret}
 
@@ -120,7 +120,7 @@ class Calls:
         return self("RecallMessage", request, pb.RecallMessageResponse).status
 
     def receive(self, topic: str, group: str = "mail") -> list[pb.ReceiveMessageResponse]:
-        """Waits for as long as there is nothing."""
+        """Receive, waiting until there is a message."""
         queue = pb.MessageQueue(topic=pb.Resource(name=topic), broker=pb.Broker(name=self._broker))
         request = pb.ReceiveMessageRequest(
             group=pb.Resource(name=group), message_queue=queue, batch_size=1,
@@ -145,7 +145,7 @@ class Calls:
 
 @pytest.fixture
 def place(notify_url: str, start_broker: StartBroker, tmp_path: Path) -> Iterator[Place]:
-    """shop may use the topic orders; eve may see that, and use the topic trades."""
+    """User shop may use the topic orders; eve may describe it, and use the topic trades."""
     ask = asker_of_storage(notify_url)
     key_file, token_file = tmp_path / "access-keys.key", tmp_path / "gateway.token"
     KeyFile.make(key_file)

@@ -1,4 +1,4 @@
-"""The gateway's calls one by one, and their errors."""
+"""Single calls of the gateway, and their errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gateways wait for brokers as long as a slow machine takes: else for 2 to 5 s, as clients wait for little more."""
+    """Make gateways wait for brokers as long as a slow machine takes: by default 2 to 5 s, as clients do."""
     for module in (agreements, routes, server):
         monkeypatch.setattr(module, "_TIMEOUT_S", _PATIENCE_S)
     monkeypatch.setattr(receivers_module, "_GRACE_S", _PATIENCE_S)
@@ -174,7 +174,7 @@ def test_consumer_gets_the_settings_of_its_group_and_a_lite_consumer_is_refused(
 async def test_consumer_of_an_unreadable_group_gets_the_default_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that gets no settings for 3 s does not start."""
+    """A client without settings for 3 s does not start."""
     monkeypatch.setattr(agreements, "_TIMEOUT_S", 0.05)
     settings = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
     brokers = Brokers(["unix:/nowhere"])
@@ -203,7 +203,7 @@ async def test_clients_start_while_the_first_broker_is_down(broker: BrokerProces
 def test_requests_of_starting_clients_do_not_count_messages(
     broker: BrokerProcess, notify_url: str, calls: Calls
 ) -> None:
-    """Of a topic with millions of them that would take longer than a client waits."""
+    """For a topic with millions of messages that would take longer than a client waits."""
     _send(broker)
     said("group", "create", "ledger", "--orderly", "on", "--broker", broker.address)
     with psycopg.connect(notify_url) as connection:
@@ -254,7 +254,7 @@ def test_message_given_up_by_a_client_is_a_dead_letter_of_its_group(calls: Calls
 
 
 def _otherwise(address: str) -> str:
-    """The same broker by another name."""
+    """Return another address of the same broker."""
     return address.replace("127.0.0.1:", "localhost:")
 
 
@@ -293,7 +293,7 @@ async def test_starting_gateway_knows_all_brokers_before_its_first_call(
 
 
 class Named(AnsweredBrokers):
-    """Two that call themselves otherwise than they were given, and know a third one; others do not answer."""
+    """Two brokers with names other than the given ones, which know a third one; others do not answer."""
 
     names_given: Final = {"localhost:1": "10.0.0.1:7700", "localhost:2": "10.0.0.2:7700"}
 
@@ -318,7 +318,7 @@ async def test_gateway_asks_each_configured_broker_for_its_name() -> None:
 
 
 class Context(AnsweredCall):
-    """A call's context. ends_at_write: its client is gone when something is written to it."""
+    """The context of a call. ends_at_write: its client disconnects when something is written to it."""
 
     def __init__(self, request: pb.ReceiveMessageRequest | None = None, *, ends_at_write: bool = False) -> None:
         super().__init__({"x-mq-client-id": "client-1"})
@@ -356,7 +356,7 @@ class Frames(Context):
 
 
 class Gateway:
-    """The parts of a gateway in front of a broker, within the test's own process."""
+    """The parts of a gateway before a broker, within the test's own process."""
 
     def __init__(self, broker: str) -> None:
         self.brokers = Brokers([broker])
@@ -370,7 +370,7 @@ class Gateway:
     async def receive(
         self, member: ClientSubscription, count: int = 1, *, invisible_s: float = 600, renews: bool = False
     ) -> list[tuple[ReceivedMessage, Handle]]:
-        """So many messages."""
+        """Receive so many messages."""
         got: list[tuple[ReceivedMessage, Handle]] = []
         while len(got) < count:
             received = await self.receivers.receive(
@@ -388,7 +388,7 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway_at(broker: BrokerProcess, address: str = "") -> AsyncIterator[Gateway]:
-    """address: where it reaches the broker, if that is not how the broker calls itself."""
+    """Run a gateway. address: of the broker for the gateway, if it differs from the broker's own."""
     gateway = Gateway(address or broker.address)
     try:
         while gateway.brokers.names != [broker.address]:
@@ -437,7 +437,7 @@ async def test_unsettled_messages_are_renewed_until_the_client_settles_them_or_l
 
 
 class Revoked(CallAdmission):
-    """Its users are revoked while their streams are open."""
+    """A door whose users are revoked while their streams are open."""
 
     @asynccontextmanager
     async def staying(self, *_: object) -> AsyncIterator[None]:
@@ -494,14 +494,14 @@ async def test_messages_not_written_to_their_client_are_redelivered_at_once_with
 async def test_repeated_receive_of_a_push_consumer_gets_the_messages_of_the_lost_reply(
     broker: BrokerProcess,
 ) -> None:
-    """Its deadline had passed, say: the gateway took it for delivered, and would have renewed it for hours."""
+    """For example, its deadline had passed: the gateway counted it as delivered, and would renew it for hours."""
     _send(broker)
     queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name=broker.address))
 
     async with gateway_at(broker) as gateway:
 
         async def got(attempt: str) -> list[pb.Message]:
-            """By a receive that is repeated until it brings something."""
+            """Return the messages of a receive that is repeated until there are some."""
             found: list[pb.Message] = []
             while not found:
                 request = pb.ReceiveMessageRequest(
@@ -530,7 +530,7 @@ async def test_messages_delivered_to_an_ended_call_are_redelivered_at_once(broke
     async with gateway_at(broker) as gateway:
 
         class Cut(Brokers):
-            """Its calls are cancelled when their replies have come: what they brought is lost."""
+            """Calls that are cancelled once their replies have arrived: the messages are lost."""
 
             def channel(self, address: str) -> AnsweredChannel:
                 real = super().channel(address)
@@ -624,7 +624,7 @@ async def test_waiting_receive_ends_without_messages_when_the_gateway_stops(brok
 
 
 class OnlyOrders(TopicRoutes):
-    """One topic exists; whether another one exists is unknown."""
+    """Only one topic exists; for another one the answer is unknown."""
 
     async def queues(self, topic: str, _: pb.Endpoints) -> list[pb.MessageQueue]:
         if topic == "away":
@@ -665,7 +665,7 @@ async def test_gateway_settles_deliveries_of_a_gateway_that_uses_another_broker_
 
 
 class Together(AnsweredBrokers):
-    """Two brokers, each with a message, that answer a renewal when both have got theirs."""
+    """Two brokers, each with a message, that answer a renewal only when both have got theirs."""
 
     def __init__(self) -> None:
         super().__init__(["a:7700", "b:7700"])
@@ -704,7 +704,7 @@ async def test_unresponsive_broker_does_not_delay_renewals_at_others() -> None:
 
 
 class Ruled(CallAdmission):
-    """Its clients may receive, until they may not."""
+    """A door whose clients may receive until the permission is revoked."""
 
     may = True
 
@@ -713,14 +713,14 @@ class Ruled(CallAdmission):
 
 
 class Renews(Together):
-    """It renews what it is asked to."""
+    """Brokers that accept every renewal."""
 
     async def answer(self, address: str, method: Method[Any, Any], request: ReceiveRequest) -> ReceiveReply:
         return ReceiveReply() if request.held else await super().answer(address, method, request)
 
 
 async def test_messages_are_not_renewed_after_the_client_loses_its_permission() -> None:
-    """It could not acknowledge it, and nobody else would get it while its heartbeats come."""
+    """The client could not acknowledge it, and no other would get it while its heartbeats arrive."""
     receivers, door = Receivers(Renews(), Tasks()), Ruled()
     none: Any = None
     api = Api(none, receivers, none, none, none, door=door)

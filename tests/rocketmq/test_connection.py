@@ -1,4 +1,4 @@
-"""The gateway's port as a client sees it that speaks HTTP/2 in an odd way, or means ill."""
+"""The gateway's port, seen by unusual and hostile HTTP/2 clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from txmsg.rocketmq.grpc import port as port_module
 Odd = Callable[[Peer], list[bytes | Frame]]
 
 UNKNOWN = b"\0\0\1\xfa\0\0\0\0\0x"
-"""A frame of a type that nobody knows."""
+"""A frame of an unknown type."""
 
 
 def _halves(_: Peer) -> list[bytes | Frame]:
@@ -102,7 +102,7 @@ async def test_request_that_is_not_a_grpc_call_gets_415(changed: dict[str, str])
 
 
 async def test_calls_that_end_before_they_start_leave_nothing_behind() -> None:
-    """Their data counts as read, or else the connection would stand still."""
+    """Their data counts as read, or else the connection would stall."""
     async with served() as place:
         peer = await place.connect()
         count = 1000
@@ -178,7 +178,7 @@ async def test_connections_above_the_limit_of_a_port_are_closed_until_one_ends()
 
 @pytest.mark.parametrize("is_silent", [True, False])
 async def test_unauthenticated_connections_do_not_block_others_from_a_port(is_silent: bool) -> None:
-    """Those who have made no call lose their places, the oldest first: who calls at once is served."""
+    """Connections without a call lose their places, the oldest first: a client that calls at once is served."""
     async with served(connections_max=8) as place:
         lasting = await place.connect()
         lasting.send(lasting.call(1, b"hi"))
@@ -196,7 +196,7 @@ async def test_unauthenticated_connections_do_not_block_others_from_a_port(is_si
 
 
 def _begun(peer: Peer) -> bytes:
-    """A header block that is not over."""
+    """Return an unfinished header block."""
     return HeadersFrame(1, peer.headers(1).data).serialize()
 
 
@@ -256,7 +256,7 @@ class Full:
         return self.waiting_bytes
 
     def close(self) -> None:
-        """It would, when all is written."""
+        """Would close once everything is written."""
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -265,7 +265,7 @@ class Full:
 async def test_priorities_and_pings_of_official_clients_are_not_a_flood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That for Java does, that for Go pings: to see how much their network takes."""
+    """The Java client sends priorities, the Go client pings to measure bandwidth."""
     monkeypatch.setattr(module, "_ODD_MAX", 5)
     async with served() as place:
         peer = await place.connect()
@@ -280,7 +280,7 @@ async def test_priorities_and_pings_of_official_clients_are_not_a_flood(
 
 
 async def test_calls_cancelled_at_their_deadlines_are_not_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As all of a client end, again and again, while brokers do not answer."""
+    """As all calls of a client do, repeatedly, while brokers do not answer."""
     monkeypatch.setattr(module, "_ODD_MAX", 5)
     monkeypatch.setattr(module, "_ODD_PER_S", 0.0)
     async with served() as place:
@@ -377,14 +377,14 @@ async def test_reply_respects_the_flow_control_of_its_client() -> None:
 
 
 async def _have_waited(peer: Peer, *frames: Frame) -> None:
-    """These came, each by itself, and calls did what they let them do."""
+    """Send these frames, and wait after each until the server has processed it."""
     for frame in frames:
         peer.send(frame, PingFrame(0, b"12345678"))
         await peer.first(PingFrame)
 
 
 async def _without_room(place: Served) -> Peer:
-    """Its call 1 has poured until the window of the connection was used up; its call 3, of a message, waits, too."""
+    """Return a connection whose window is used up by call 1; its call 3, of one message, waits too."""
     peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 2**31 - 1))
     peer.send(peer.headers(1, "/t/Pour"))
     poured = 0
@@ -396,7 +396,7 @@ async def _without_room(place: Served) -> Peer:
 
 
 async def test_streaming_call_leaves_bandwidth_for_others_of_its_connection() -> None:
-    """Such as the answer to an acknowledgement, while large messages go to a slow client."""
+    """For example, the reply to an acknowledgement, while large messages go to a slow client."""
     async with served() as place:
         peer = await _without_room(place)
         peer.send(WindowUpdateFrame(0, window_increment=100))
@@ -415,7 +415,7 @@ async def test_call_that_ends_passes_its_window_on_to_the_next() -> None:
 
 
 async def test_connection_window_update_does_not_wake_calls_that_wait_for_their_own_windows() -> None:
-    """A client could have a thousand of them look for each frame of 13 bytes."""
+    """A client could wake a thousand of them by each frame of 13 bytes."""
     async with served() as place:
         peer = await place.connect((SettingsFrame.INITIAL_WINDOW_SIZE, 0))
         peer.send(*(peer.call(id_, b"hi") for id_ in (1, 3, 5)))
@@ -451,7 +451,7 @@ async def test_client_cannot_enlarge_the_header_table_of_a_connection() -> None:
 
 
 async def test_unknown_settings_are_not_stored() -> None:
-    """400 kB of them were 54 MB, and each further frame of settings took 4 ms."""
+    """400 kB of them used 54 MB, and each further SETTINGS frame took 4 ms."""
     async with served() as place:
         peer = await place.connect()
         unknown = b"".join(code.to_bytes(2, "big") + bytes(4) for code in range(0x1000, 0x1800))

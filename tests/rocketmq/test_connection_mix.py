@@ -1,4 +1,4 @@
-"""Frames in any order, whole and broken, at any pace: nothing fails but the connection, and nothing is left behind."""
+"""Frames in any order, whole and broken, at any pace: only the connection fails, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Line:
 
 
 def _mix(chance: random.Random) -> bytes:
-    """Frames that a client might send, and others that none would."""
+    """Yield frames that a client might send, and others that none would."""
     peer = Peer(cast(Any, None), cast(Any, None))
     parts: list[bytes | Frame] = [
         PREFACE,
@@ -86,7 +86,7 @@ def _mix(chance: random.Random) -> bytes:
 
 
 async def _play(connection: GrpcConnection, place: Served, chance: random.Random) -> None:
-    """The client's bytes arrive in pieces while calls are running, and it reads or does not."""
+    """Feed the client's bytes in pieces while calls are running, with and without reading."""
     mix, at = _mix(chance), 0
     while at < len(mix) and not connection.is_over:
         size_bytes = chance.choice([1, 9, 50, 500, len(mix)])

@@ -1,4 +1,4 @@
-"""SQL filters of RocketMQ's consumers: who gets what, and what is done for the group."""
+"""SQL filters of RocketMQ consumers: delivered messages, and settlement of the others for the group."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_messages_rejected_by_a_filter_are_settled_for_their_group(broker:
 
 
 class Three(AnsweredBrokers):
-    """A broker with three messages that records which line has ended."""
+    """A broker with three messages that records which stream has ended."""
 
     def __init__(self) -> None:
         super().__init__(["a:7700"])
@@ -101,7 +101,7 @@ async def test_filtering_yields_between_messages_and_a_cancelled_receive_returns
     looked: list[bool] = []
 
     def ends(_: Mapping[str, str]) -> bool:
-        """A condition at whose first message the call ends."""
+        """A condition that ends the call at its first message."""
         looked.append(True)
         receiving.cancel()
         return True

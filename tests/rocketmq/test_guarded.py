@@ -1,4 +1,4 @@
-"""Who gets through the door of a gateway with access keys, and how far."""
+"""Authentication and permissions of a gateway with access keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Place:
         self.use()
 
     def use(self, *rules: str, revoked: Iterable[str] = (), limits: Mapping[str, float] = {}) -> None:
-        """shop may do what these rules say, and eve everything."""
+        """Set the rules of shop; eve may do everything."""
         self._version += 1
         keys = [
             AccessKey(id=made.id, user=user, sealed_secret=self._file.seal(made, user))
@@ -71,7 +71,7 @@ class Place:
         )
 
     def call(self, user: str = "shop", **changed: str) -> GrpcCall:
-        """A call that this user has signed."""
+        """Return a call signed by this user."""
         made = self._made[user]
         date = changed.get("date", "20260531T153000Z")
         signed = hmac.digest(changed.get("secret", made.secret).encode(), date.encode(), "sha1").hex()
@@ -309,7 +309,7 @@ class _Stream(AnsweredCall):
 
 
 class _AsAsked(Agreements):
-    """Every client gets the settings that it asks for."""
+    """Gives every client the settings that it asks for."""
 
     def __init__(self) -> None:
         super().__init__(Brokers(["none:1"]))
@@ -321,7 +321,7 @@ class _AsAsked(Agreements):
 
 
 class _Looking(GatewayClients):
-    """Counts how often it is to look again who may be asked."""
+    """Counts the requests to reevaluate clients for check-backs."""
 
     def __init__(self) -> None:
         super().__init__(Brokers(["none:1"]), Tasks())

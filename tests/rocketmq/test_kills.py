@@ -1,4 +1,4 @@
-"""RocketMQ's clients while producers, brokers and gateways are killed."""
+"""RocketMQ clients while producers, brokers and gateways are killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOPIC = "orders"
 
 
 class Site:
-    """A broker that checks early, often and without end, a gateway, and programs that are killed in the end."""
+    """A broker that checks early, often and without end, a gateway, and programs, all killed in the end."""
 
     def __init__(self, broker: BrokerProcess, gateway: GatewayProcess, running: ExitStack, home: Path) -> None:
         self.broker = broker
@@ -36,12 +36,12 @@ class Site:
         self._home = home
 
     def run(self, language: Language, program: str, *words: str) -> Running:
-        """A program on the topic of the test."""
+        """Run a program on the topic of the test."""
         program_running = Running(language, program, self.gateway.address, _TOPIC, *words, home=self._home)
         return self._running.enter_context(program_running)
 
     def kill_and_start(self, *processes: Restartable) -> None:
-        """All are down at once, and come back in the order of their names here."""
+        """Kill all at once, and restart them in the order of their names here."""
         for process in processes:
             process.kill()
         for process in processes:
@@ -59,7 +59,7 @@ def site(start_broker: StartBroker, tmp_path: Path) -> Iterator[Site]:
 
 
 def _holders() -> list[ParameterSet]:
-    """Who holds the transaction, and what is killed. Halves of killed producers in Java are decided in chaos."""
+    """Return clients and killed processes of the test. Killed Java producers are covered in chaos."""
     return [
         pytest.param(*language.values, killed, id=f"{language.id}-{killed}", marks=language.marks)
         for language in each(PYTHON, JAVA)
@@ -72,7 +72,7 @@ def _holders() -> list[ParameterSet]:
 def test_transaction_is_resolved_after_its_gateway_or_client_was_killed(
     language: Language, killed: str, site: Site
 ) -> None:
-    """By its producer if that lives and is asked; Python's is not when the gateway was killed, until minutes later."""
+    """By its producer if that lives and is asked; Python's is not asked for minutes after the gateway was killed."""
     holder = site.run(language, "hold")
     [left] = until(lambda: holder.said, within_s=_WITHIN_S)
     if killed in {"producer", "all"}:
@@ -117,7 +117,7 @@ def test_push_consumer_continues_after_the_gateway_was_killed(language: Language
 def test_messages_arrive_in_group_order_although_all_processes_are_killed_under_load(
     producing: Language, consuming: Language, site: Site
 ) -> None:
-    """At least once; transactions, too, which have no order."""
+    """At least once; transactions too, which have no order."""
     groups = 3
     consumer = site.run(consuming, "consume", "mail")
     producer = site.run(producing, "produce", str(groups))

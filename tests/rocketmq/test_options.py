@@ -1,4 +1,4 @@
-"""Options of `txmsg rocketmq`, as far as they need no broker."""
+"""Options of `txmsg rocketmq` that need no broker."""
 
 from __future__ import annotations
 

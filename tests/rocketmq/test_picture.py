@@ -1,4 +1,4 @@
-"""The example: services of RocketMQ's clients and of txmsg on one topic, all killed in the middle."""
+"""The example: services with RocketMQ clients and txmsg on one topic, all killed in the middle."""
 
 from __future__ import annotations
 

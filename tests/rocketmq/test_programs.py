@@ -1,4 +1,4 @@
-"""Missing tools are found before programs of RocketMQ's clients are run."""
+"""Missing tools are found before programs of RocketMQ clients run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of strangers as requests: what is parsed, and what is not."""
+"""Parsing of untrusted request bytes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_parsing_stops_at_the_limit_of_fields() -> None:
 
 
 def test_short_request_is_parsed_without_counting_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That costs more than to parse it."""
+    """Counting costs more than parsing it."""
     looked_at: list[bytes] = []
     monkeypatch.setattr(requests, "_check_parts", looked_at.append)
     longest = b"\n\0" * PARTS_MAX
@@ -117,7 +117,7 @@ async def test_single_message_of_a_request_is_sent_without_a_task() -> None:
 
 @asynccontextmanager
 async def heartbeats(place: Place, door: CallAdmission) -> AsyncIterator[Callable[..., Coroutine[Any, Any, pb.Status]]]:
-    """What bytes get as a request, by a gateway that has nothing behind its door."""
+    """A function that sends bytes as a Heartbeat request to a gateway without brokers."""
     none: Any = None
     made = made_port(Api(none, Receivers(none, Tasks()), none, none, none, door=door))
     port = await made.start("127.0.0.1:0")
@@ -144,7 +144,7 @@ async def test_unsigned_request_is_not_parsed_and_garbage_is_a_bad_request(tmp_p
 
 
 class Slow(CallAdmission):
-    """Admits no call before the test lets it."""
+    """Admits no call before the test allows it."""
 
     def __init__(self) -> None:
         self.is_asked, self.opens = asyncio.Event(), asyncio.Event()

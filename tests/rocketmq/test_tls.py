@@ -1,4 +1,4 @@
-"""The gateway's TLS: which certificate a client sees, and which clients get in."""
+"""The gateway's TLS: the certificate shown, and accepted client certificates."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ async def _listening(config: TlsConfig) -> AsyncIterator[int]:
 
 
 async def _certificate(port: int) -> str:
-    """The certificate that a client sees."""
+    """Return the certificate that a client sees."""
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=_WAIT_S)
 
 
 async def _is_in(port: int, *pem: bytes | None) -> bool:
-    """Whether a client gets an answer that trusts this authority and shows this key and certificate."""
+    """Return True if a client that trusts this authority and shows this key and certificate gets an answer."""
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(*pem)) as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/nobody/Answers")
         with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -100,7 +100,7 @@ async def test_new_connections_need_a_certificate_of_the_newest_authorities(
 
 
 async def test_http2_is_negotiated_with_a_new_certificate_too(authority: Authority) -> None:
-    """Clients for Go and Java end connections where it is not."""
+    """Go and Java clients close connections without it."""
     certificate, key = authority.issue("127.0.0.1")
     asking = ssl.create_default_context(cafile=authority.file)
     asking.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""What calls leave behind: nothing that only a collection of garbage frees, as it may be megabytes of each.
+"""References left by calls: none that only a garbage collection frees, as each may hold megabytes.
 
 A gateway collects seldom, and its calls are few objects with large bodies.
 """
@@ -30,7 +30,7 @@ from txmsg.wire.v1.txmsg_pb2 import SendReply
 
 @contextmanager
 def uncollected() -> Iterator[Callable[[], list[object]]]:
-    """Nothing is collected within. What it gives tells which calls are there still, or have failed and are kept."""
+    """Disable garbage collection within the block. Yields a function that returns calls still referenced or failed."""
 
     def kept() -> list[object]:
         return [*living(SendEntry, GrpcCall), *filter(_has_failed, living(asyncio.Future))]
@@ -48,13 +48,13 @@ def _has_failed(future: asyncio.Future[object]) -> bool:
 
 
 async def _turns() -> None:
-    """Of the loop, in which what has ended is let go."""
+    """Run turns of the event loop, in which ended calls are released."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 async def _send(senders: Senders, *, half: bool) -> None:
-    """Sends a message, or a half, and forgets why it failed."""
+    """Send a message or half message, and forget its error."""
     with suppress(TxmsgError):
         await senders.send_message(bytes(16), Message("orders", b"x"), born_at_us=1, half=half)
 

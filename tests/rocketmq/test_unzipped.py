@@ -1,4 +1,4 @@
-"""Zipped bodies count as what they become, before they become it."""
+"""Compressed bodies count with their unpacked size before they are unpacked."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.rocketmq.programs import node_packages
 from tests.wire.certificates import Authority
 
 _ADMIN: Final = Path(__file__).parent / "upstream_admin"
-"""What creates topics and groups for the tests, in place of RocketMQ's mqadmin."""
+"""Creates topics and groups for the tests, in place of RocketMQ's mqadmin."""
 _JAVA: Final = (
     "org.apache.rocketmq:rocketmq-client-java:5.2.0",
     "org.apache.rocketmq:rocketmq-tools:5.0.0",
@@ -40,28 +40,28 @@ _RENAMED: Final = {
     "rmq_client.WithAwaitDuration": "rmq_client.WithSimpleAwaitDuration",
     "rmq_client.WithSubscriptionExpressions": "rmq_client.WithSimpleSubscriptionExpressions",
 }
-"""In Go's client since those tests were written."""
+"""Renamed in the Go client since those tests were written."""
 _NO_GATEWAY: Final = {"https://www.aliyun.com": "https://127.0.0.1:1"}
-"""What Java's tests call to see that it is refused; here without leaving this machine."""
+"""Called by the Java tests to see that it is refused; here without leaving this machine."""
 _TXMSG: Final = str(Path(sys.executable).with_name("txmsg"))
 
 
 class Site(NamedTuple):
-    """The gateway that tests run against, and an empty directory."""
+    """The gateway of the tests, and an empty directory."""
 
     endpoints: str
     broker: str
     home: Path
 
     def run(self, *command: str, where: Path, **environment: str) -> int:
-        """The exit status of tests, which may call `txmsg` for this broker. Their clients log below `home`."""
+        """Run tests, which may call `txmsg` for this broker; return the exit status. Their clients log below `home`."""
         ours = {"TXMSG": _TXMSG, "TXMSG_BROKERS": self.broker, "HOME": str(self.home)}
         return subprocess.run(command, cwd=where, env={**os.environ, **ours, **environment}, check=False).returncode
 
 
 @contextmanager
 def _site(*, with_tls: bool) -> Iterator[Site]:
-    """A broker with the embedded PostgreSQL and a gateway. with_tls: as Java's and Go's clients want it by default."""
+    """Run a broker with embedded PostgreSQL and a gateway. with_tls: as the Java and Go clients want it by default."""
     with TemporaryDirectory() as directory:
         home = Path(directory)
         options: list[str] = []
@@ -84,7 +84,7 @@ def _replace(tests: Path, pattern: str, changes: Mapping[str, str]) -> None:
 
 
 def _java(site: Site, source: Path, only: str) -> int:
-    """One test at a time: on few cores, a hundred clients that start at once miss their own deadlines."""
+    """Run one test at a time: on few cores, a hundred clients that start at once miss their own deadlines."""
     tests, classes = site.home / "e2e", site.home / "classes"
     shutil.copytree(source / "java" / "e2e", tests)
     _replace(tests, "*.java", _NO_GATEWAY)
@@ -127,7 +127,7 @@ def _go(site: Site, source: Path, only: str) -> int:
 
 
 def _node(site: Site, source: Path, only: str) -> int:
-    """The protocol's modules, which its build generates, are those of the package."""
+    """Run the Node tests with the protocol modules of the package, which the build would generate."""
     tests = site.home / "nodejs"
     shutil.copytree(source / "nodejs", tests)
     package = node_packages() / "node_modules" / "rocketmq-client-nodejs"
@@ -143,7 +143,7 @@ def _node(site: Site, source: Path, only: str) -> int:
 
 
 def main() -> int:
-    """Runs one suite; the exit status is that of its runner."""
+    """Run one suite; return the exit status of its runner."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     suites = {"java": _java, "go": _go, "node": _node}
     parser.add_argument("suite", choices=list(suites))

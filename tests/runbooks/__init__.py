@@ -1,1 +1,1 @@
-"""The run-books of docs/runbooks: their commands are executed as printed, on real servers under load."""
+"""The run-books of docs/runbooks: their commands run as printed, on real servers under load."""

@@ -1,4 +1,4 @@
-"""A machine with a PostgreSQL server of its own, as an operator has it: a data directory, a port, a user."""
+"""A machine with its own PostgreSQL server, as an operator has it: a data directory, a port, a user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ fsync = on
 
 
 class Machine:
-    """A context manager: its processes end, and its files go. `create` makes an empty server of it."""
+    """A context manager: at its end processes and files are removed. `create` makes an empty server of it."""
 
     def __init__(self) -> None:
         nobody = pwd.getpwnam("nobody")
@@ -52,7 +52,7 @@ class Machine:
 
     @property
     def shell(self) -> str:
-        """What runs "$@" on this machine as the server's user: the body of a function."""
+        """Return a shell function body that runs "$@" on this machine as the server's user."""
         as_user: list[str | Path] = []
         if self._user is not None:
             as_user = ["setpriv", f"--reuid={self._user.uid}", f"--regid={self._user.gid}", "--clear-groups"]
@@ -60,14 +60,14 @@ class Machine:
         return f'(cd {self.directory}; {shlex.join(map(str, [*as_user, *variables]))} "$@")'
 
     def create(self) -> None:
-        """A new, empty server, started."""
+        """Create and start a new, empty server."""
         self._run("initdb", "-D", self.data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write(_CONF)
         self._run("pg_ctl", "-D", self.data, "-l", self.data / "server.log", "-o", f"-p {self.port}", "-w", "start")
 
     def kill(self) -> None:
-        """SIGKILL, to all of the server's processes: as when the power fails."""
+        """Send SIGKILL to all of the server's processes: as in a power failure."""
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.suspend()  # or one that is forked meanwhile would wait for ever for locks of those killed

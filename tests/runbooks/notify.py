@@ -1,4 +1,4 @@
-"""A Notify database on a machine of its own, and a mirror of it, as the run-books find them."""
+"""A Notify database on its own machine, and a mirror of it, as the run-books expect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATABASE = "notify"
 
 
 def create_notify(machine: Machine) -> None:
-    """A server with a Notify database."""
+    """Create a server with a Notify database."""
     machine.create()
     with psycopg.connect(machine.url("postgres"), autocommit=True, connect_timeout=10) as connection:
         connection.execute(f"create database {DATABASE}")
@@ -25,7 +25,7 @@ def create_notify(machine: Machine) -> None:
 
 
 def whichever_takes_writes(machines: Iterable[Machine]) -> str:
-    """The URL that names them all."""
+    """Return the URL that names all servers."""
     ports = [str(machine.port) for machine in machines]
     hosts = quote(",".join(["127.0.0.1"] * len(ports)))
     return (
@@ -34,5 +34,5 @@ def whichever_takes_writes(machines: Iterable[Machine]) -> str:
 
 
 def is_mirrored(storage: str, log: Path) -> bool:
-    """Whether the log has what the table has, as `txmsg tailer verify` finds."""
+    """Return True if the log equals the table, by `txmsg tailer verify`."""
     return CliRunner().invoke(main, ["tailer", "verify", "--storage", storage, "--metaq", str(log)]).exit_code == 0

@@ -1,4 +1,4 @@
-"""A run-book: a page whose commands a shell executes as printed, but for its settings, which are the test's."""
+"""A run-book: a page whose commands a shell runs as printed, except for its settings, set by the test."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Page:
         """The sections with commands that were not run yet."""
 
     def set(self, variable: str, value: str) -> None:
-        """Another value for what comes."""
+        """Change a setting from now on."""
         self._environment[variable] = value
 
     def run(self, section: str) -> str:
-        """Runs the commands of a section, which must all succeed; returns what they printed."""
+        """Run the commands of a section, which must all succeed; return their output."""
         self.left.remove(section)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"{self._functions}\n{self._commands[section]}"],

@@ -1,4 +1,4 @@
-"""`systemctl` of a machine that is a directory: has the test, which owns the processes, start and stop them."""
+"""`systemctl` of a machine that is a directory: it asks the test, which owns the processes, to start and stop them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OFF = "power off"
 
 @contextmanager
 def systemctl_in(directory: Path, act: Callable[[str], None]) -> Iterator[None]:
-    """The program, for commands that run in this directory. act: does what is asked, such as "start NAME"."""
+    """Return the program for commands that run in this directory. act: called with a request such as "start NAME"."""
     program = directory / "systemctl"
     program.write_text(_PROGRAM)
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""docs/runbooks/failover.md and move.md under load: brokers, tailer and clients go on by themselves."""
+"""docs/runbooks/failover.md and move.md under load: brokers, tailer and clients continue by themselves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    """At its end all that was committed has been received, says `neighbour`."""
+    """A shop. At its end everything committed has been received, as `neighbour` reports."""
     with ExitStack() as stack:
         yield Shop(stack, tmp_path)
 

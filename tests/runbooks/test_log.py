@@ -1,4 +1,4 @@
-"""docs/runbooks/log.md: machines of a log change places, are lost, and come back as copies."""
+"""docs/runbooks/log.md: machines of a log switch roles, are lost, and return as copies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LogMachine:
 
     @contextmanager
     def on(self, other: LogMachine) -> Iterator[None]:
-        """other: whose log the copy here is of."""
+        """Run the units of this machine, with a `systemctl` for them. other: the leader of the copy here."""
 
         def act(asked: str) -> None:
             verb, name = asked.split()
@@ -70,7 +70,7 @@ class LogMachine:
                 unit.kill()
 
     def promote(self) -> None:
-        """Though the leader is lost."""
+        """Promote although the leader is lost."""
         command = (
             f"{self._user.prefix} {sys.executable} -m txmsg.ops.cli.main metaq promote {self.data} --leader-is-lost"
         )
@@ -124,7 +124,7 @@ def _change_places(directory: Path) -> None:
     )
 
     def lead(leader: LogMachine, copy: LogMachine) -> None:
-        """From now on the page's first machine is this one."""
+        """Make this one the page's first machine from now on."""
         for variable, value in names(leader, copy).items():
             page.set(variable, value)
 

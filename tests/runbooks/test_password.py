@@ -1,4 +1,4 @@
-"""docs/runbooks/password.md: the password of the database changes, and a running broker goes on with the new one."""
+"""docs/runbooks/password.md: the database password changes, and a running broker continues with the new one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROLE, OLD = "notify_broker", "old-secret"
 
 
 def create_role(machine: Machine) -> None:
-    """The server asks this role for its password, and no other one."""
+    """Create a role; the server asks it for its password, and no other role."""
     hba = machine.data / "pg_hba.conf"
     hba.write_text(f"host all {ROLE} 127.0.0.1/32 scram-sha-256\n{hba.read_text()}")
     with psycopg.connect(machine.url("postgres"), autocommit=True, connect_timeout=10) as connection:

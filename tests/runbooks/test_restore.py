@@ -1,4 +1,4 @@
-"""docs/runbooks/restore.md: what was sent until the moment is there, what came later is not, and the mirror agrees."""
+"""docs/runbooks/restore.md: messages until the moment exist, later ones do not, and the mirror agrees."""
 
 from __future__ import annotations
 

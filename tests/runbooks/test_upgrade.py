@@ -26,7 +26,7 @@ _INSTALLED = "installed"
 
 
 class BrokerMachine:
-    """A directory with the releases that are installed, and a `systemctl` that stops and starts the broker."""
+    """A directory with the installed releases, and a `systemctl` that stops and starts the broker."""
 
     def __init__(self, directory: Path, storage: str) -> None:
         self.directory = directory
@@ -65,7 +65,7 @@ class BrokerMachine:
 
 
 def install_program(release: Release) -> None:
-    """`bin/txmsg`, which runs it from wherever it is called."""
+    """Install `bin/txmsg`, which can be called from anywhere."""
     program = release.path / "bin" / "txmsg"
     program.parent.mkdir()
     variables = f"PYTHONPATH={shlex.quote(str(release.path))} PYTHONSAFEPATH=1"

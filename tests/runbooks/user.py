@@ -1,4 +1,4 @@
-"""The user whom a run-book names for a server, as a test run by root has one: other than root, and not PostgreSQL's."""
+"""The user that a run-book names for a server, when root runs the tests: neither root nor PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _NAMES: Final = ("daemon", "nobody")
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """One that every user reaches, as pytest's are not if root makes them."""
+    """Create a directory that every user can reach, unlike pytest's when root makes them."""
     with TemporaryDirectory(prefix="txmsg-runbook-", dir="/tmp") as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
 
 def as_user(uid: int, gid: int) -> list[str]:
-    """What runs a command as this user. It may read all files: Python's may be closed to others."""
+    """Return the prefix that runs a command as this user. It may read all files: Python's may be closed to others."""
     reads = [f"--{kind}=-all,+dac_read_search" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
     return ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", *reads]
 
 
 class ServerUser:
-    """`daemon`, or without root the user of the tests."""
+    """The user `daemon`, or without root the user of the tests."""
 
     def __init__(self) -> None:
         found = [pwd.getpwnam(name) for name in _NAMES if any(name == each.pw_name for each in pwd.getpwall())]
@@ -51,23 +51,23 @@ class ServerUser:
 
     @property
     def prefix(self) -> str:
-        """What stands before a command of a shell that this user is to run."""
+        """Return the prefix of a shell command that this user runs."""
         return shlex.join([*self._prefix, "env"])
 
     @property
     def shell(self) -> str:
-        """What runs "$@" as this user: the body of a function."""
+        """Return a shell function body that runs "$@" as this user."""
         return f'{self.prefix} "$@"'
 
     def make(self, directory: Path) -> None:
-        """A directory of this user's."""
+        """Create a directory owned by this user."""
         directory.mkdir(mode=0o700)
         self.take(directory)
 
     def take(self, path: Path) -> None:
-        """From now on it is this user's."""
+        """Give this user ownership."""
         os.chown(path, self._entry.pw_uid, self._entry.pw_gid)
 
     def spawn(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ChildProcess:
-        """Starts a module of Python: see `Spawn`."""
+        """Start a Python module: see `Spawn`."""
         return spawn_program([*self._prefix, sys.executable, "-m", *command], environment, stderr)

@@ -23,7 +23,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    """A session with the format "metaq". Its JVM has ended afterwards."""
+    """A session with the format "metaq". Its JVM ends afterwards."""
     yield (made := session("tests", master="local[2,4]", config=SETTINGS))
     gateway: Any = SparkContext._gateway  # pyspark has no other way to end its JVM
     made.stop()
@@ -35,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="package")
 def kafka_source(spark: SparkSession) -> Path:
-    """The session can read Kafka. The jars for sessions of other processes."""
+    """The jars with which sessions, including those of other processes, can read Kafka."""
     directory = kafka_jars()
     for jar in directory.glob("*.jar"):
         spark.sql(f"add jar '{jar}'")

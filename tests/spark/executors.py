@@ -1,4 +1,4 @@
-"""A program that reads a log by executors that are processes of their own, and says what they read.
+"""A program that reads a log by executors in their own processes, and prints the result.
 
 python -m tests.spark.executors LOG JARS CHECKPOINT
 """
@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def main(log: str, jars: str, checkpoint: str) -> None:
-    """Prints, of a batch and of a stream, how many messages there are and the sum of their offsets."""
+    """Print the number of messages and the sum of their offsets, for a batch and for a stream."""
     spark = session("executors", master=MASTER, kafka=jars, config=SETTINGS)
     batch = totals(read_log(spark, log, topics="t", minPartitions=4))
     found: list[Any] = []

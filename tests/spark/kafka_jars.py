@@ -1,4 +1,4 @@
-"""The jars of Spark's source for Kafka, brought by Maven once."""
+"""The jars of Spark's Kafka source, downloaded by Maven once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME: Final = f"spark-{KAFKA_PACKAGE.rpartition(':')[2]}-kafka"
 
 @cache
 def kafka_jars() -> Path:
-    """Their directory; skips the test where they cannot be had."""
+    """Return their directory; skips the test if they cannot be downloaded."""
     if not maven.are_at_hand(_NAME):
         pytest.skip("Spark's source for Kafka cannot be had: `apt-get install maven` (Debian)")
     return maven.jars(_NAME, KAFKA_PACKAGE, only=_ARTIFACTS)

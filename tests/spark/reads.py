@@ -1,4 +1,4 @@
-"""The data source without Spark: what Spark would ask of it, asked here."""
+"""The data source without Spark: the calls that Spark would make."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Rows = list[tuple[str, int, int]]
 
 
 def source(where: Path | str, topics: str = "*", **options: object) -> DataSource:
-    """A source on a directory or a server."""
+    """Return a source on a directory or a server."""
     place = {"path": str(where)} if isinstance(where, Path) else {"server": where}
     return MetaqDataSource({**place, "topics": topics, **{name: str(value) for name, value in options.items()}})
 
 
 def batch_of(where: Path | str, topics: str = "*", **options: object) -> DataSourceReader:
-    """A reader of a batch."""
+    """Return a reader of a batch."""
     made = source(where, topics, **options)
     return made.reader(made.schema())  # type: ignore[arg-type]  # it gives a StructType
 
 
 def stream_of(where: Path | str, topics: str = "*", **options: object) -> DataSourceStreamReader:
-    """A reader of a stream, which begins at the earliest message unless options say otherwise.
+    """Return a reader of a stream, which begins at the earliest message unless options say otherwise.
 
     Chosen as Spark chooses it: with the option prefetch it is a simple one, in Spark's wrapper.
     """
@@ -39,7 +39,7 @@ def stream_of(where: Path | str, topics: str = "*", **options: object) -> DataSo
 
 
 def read(reader: DataSourceReader | DataSourceStreamReader, tasks: Sequence[InputPartition]) -> Rows:
-    """Topic, queue and offset of all messages of these tasks, as executors read them."""
+    """Return topic, queue and offset of all messages of these tasks, as executors read them."""
     on_executor = pickle.loads(pickle.dumps(reader))
     return _rows_of(batch for task in tasks for batch in on_executor.read(pickle.loads(pickle.dumps(task))))
 
@@ -52,35 +52,35 @@ def _rows_of(batches: Iterable[pa.RecordBatch]) -> Rows:
 
 
 def all_of(where: Path | str, topics: str = "*", **options: object) -> Rows:
-    """All that a batch reads."""
+    """Return all messages of a batch."""
     reader = batch_of(where, topics, **options)
     return read(reader, reader.partitions())
 
 
 def arrow(reader: DataSourceReader) -> list[Any]:
-    """The Arrow batches of a read."""
+    """Return the Arrow batches of a read."""
     return [batch for task in reader.partitions() for batch in reader.read(task)]
 
 
 def sizes(tasks: Sequence[InputPartition]) -> list[int]:
-    """How many messages each task reads."""
+    """Return the number of messages of each task."""
     return [sum(part.size for part in task.parts) for task in tasks if isinstance(task, Task)]
 
 
 def rows(topic: str, queue: int, begin: int, end: int) -> Rows:
-    """Messages of a queue, as `read` gives them."""
+    """Return messages of a queue, as `read` returns them."""
     return [(topic, queue, offset) for offset in range(begin, end)]
 
 
 class Stream:
-    """A query over a source, as Spark runs it: batch after batch, each noted before it is read."""
+    """A query over a source, as Spark runs it: batch after batch, each recorded before it is read."""
 
     def __init__(self, reader: DataSourceStreamReader) -> None:
         self.reader = reader
         self.noted: list[dict[str, Any]] = []
 
     def next(self) -> Rows:
-        """The next batch; empty when there is nothing new, of which Spark notes nothing."""
+        """Return the next batch; empty if there are no new messages, in which case Spark records nothing."""
         start = self.noted[-1] if self.noted else self.reader.initialOffset()
         end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         if end == start:
@@ -94,12 +94,12 @@ class Stream:
         return read(self.reader, tasks)
 
     def again(self, batch_id: int) -> Rows:
-        """A batch as it is read again after a crash, when Spark asks anew where the first one began."""
+        """Reread a batch as after a crash, when Spark asks again where the first one began."""
         start = self.noted[batch_id - 1] if batch_id else self.reader.initialOffset()
         return read(self.reader, self.reader.partitions(start, self.noted[batch_id]))
 
     def restarted(self, reader: DataSourceStreamReader) -> Stream:
-        """The same query from its checkpoint, in a new process."""
+        """Return the same query from its checkpoint, in a new process."""
         self.reader.stop()
         other = Stream(reader)
         other.noted = self.noted

@@ -1,4 +1,4 @@
-"""One `load()` used many times: whatever is made of it equals the same made of its rows in memory."""
+"""One `load()` used many times: any query on it equals the same query on its rows in memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Frames = tuple[DataFrame, DataFrame]
 
 
 def load(spark: SparkSession, root: Path) -> Frames:
-    """Two topics of four queues with three batches of five messages each, a minute apart."""
+    """Write and load two topics of four queues with three batches of five messages each, a minute apart."""
     with Log(root) as log:
         for topic in ("a", "bc"):
             for queue in range(4):
@@ -62,7 +62,7 @@ def load(spark: SparkSession, root: Path) -> Frames:
 
 
 def combined(random: Random, loaded: Frames, steps: int) -> tuple[str, Frames]:
-    """What so many random steps make of a load, by the same steps on both sides; and how to say it."""
+    """Apply so many random steps to a load, the same on both sides; return the results and a description."""
     if not steps:
         return "all", loaded
     said, frames = combined(random, loaded, steps - 1)
@@ -87,13 +87,13 @@ def combined(random: Random, loaded: Frames, steps: int) -> tuple[str, Frames]:
 
 
 def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
-    """Each row, and how often it is there."""
+    """Return each row with its number of occurrences."""
     return Counter((row.topic, row.queue, row.offset, row.stored_at, bytes(row.value)) for row in frame.collect())
 
 
 @pytest.mark.parametrize("pushdown", ["false", "true"])
 def test_reused_dataframe_has_all_its_rows(spark: SparkSession, tmp_path: Path, pushdown: str) -> None:
-    """Also where an application has Spark offer filters to its sources."""
+    """Also if an application makes Spark push filters to its sources."""
     spark.conf.set(_PUSHDOWN, pushdown)
     frame, _ = load(spark, tmp_path)
     assert frame.where("queue = 3").count() == 30

@@ -1,4 +1,4 @@
-"""Executors that are processes of their own, as on a cluster: both kinds of log are read there."""
+"""Executors in their own processes, as on a cluster: both kinds of log are read there."""
 
 from __future__ import annotations
 

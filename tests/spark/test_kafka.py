@@ -1,4 +1,4 @@
-"""A log in Kafka, read by Spark: with the same columns, options and rows as a log of our own."""
+"""A log in Kafka, read by Spark: with the same columns, options and rows as a MetaQ log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rows(frame: DataFrame) -> list[Any]:
 
 
 def spans(found: list[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Of each queue from which offset to which one; no offset is missing or there twice."""
+    """Return the range of each queue; no offset is missing or duplicated."""
     offsets: dict[tuple[str, int], list[int]] = {}
     for row in found:
         offsets.setdefault((row.topic, row.queue), []).append(row.offset)

@@ -1,4 +1,4 @@
-"""Records of Kafka in Spark's SQL: the same messages as `received` makes of them. Needs no Kafka."""
+"""Kafka records in Spark SQL: the same messages as `received` returns. Needs no Kafka."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Headers = list[tuple[str, str | bytes | None]] | None
 
 
 def _written(topic: str, number: int) -> list[tuple[bytes | None, bytes | None, int, Headers]]:
-    """Key, value, timestamp in ms and headers of records that a mirror and a producer write to this partition."""
+    """Return key, value, timestamp in ms and headers of records of a mirror and a producer in this partition."""
     columns = FrameColumns(
         body=[b"plain", b"ordered", b"", b"both", b"exactly"],
         stored_at_us=[_STORED_AT_US] * 4 + [_STORED_AT_US // 1000 * 1000],
@@ -60,7 +60,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 _COPIED = [*_written("pre.trade.order", 30), *_written("pre.trade.order", 0), *_written("pre.trade", 3)]
-"""From another partition or topic, with all their headers."""
+"""Records from another partition or topic, with all their headers."""
 _OTHERS: list[tuple[bytes | None, bytes | None, int, Headers]] = [
     (None, None, 0, None),
     (b"", b"v", 5, []),

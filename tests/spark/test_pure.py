@@ -1,4 +1,4 @@
-"""What needs neither a log nor Spark: options, positions, tasks."""
+"""Parts that need neither a log nor Spark: options, positions, tasks."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_limited_batch_respects_its_limit_and_advances_every_nonempty_queue(wait
 
 
 _LENGTHS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 2**20)), min_size=1, max_size=4)
-"""So many messages, then so many missing offsets, and again."""
+"""So many messages, then so many missing offsets, repeatedly."""
 
 
 @given(st.lists(_LENGTHS, min_size=1, max_size=3), st.integers(1, 500))

@@ -1,4 +1,4 @@
-"""What reads and streams find, asked as Spark asks: no message twice, none left out, and what is gone is said."""
+"""Reads and streams, called as Spark calls them: no message twice, none missing, and lost ones are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txmsg.wire.headers import pack_headers
 
 
 def expire(log: Log, topic: str = "other") -> None:
-    """Begins new files, so that what was appended before to other topics is deleted."""
+    """Start new files, so that earlier messages of other topics are deleted."""
     fill(log, topic, 0, [400] * 3)
     log.delete_old()
 
@@ -113,7 +113,7 @@ def test_queues_excluded_by_options_are_not_read(tmp_path: Path) -> None:
 
 
 def test_plan_does_not_depend_on_pushed_filters(tmp_path: Path) -> None:
-    """Spark hands one query's plan to other scans of the same DataFrame, which have other filters, or none."""
+    """Spark uses one query's plan for other scans of the same DataFrame, with other filters or none."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [10])
         fill(log, "t", 1, [10])
@@ -139,7 +139,7 @@ assert not unneeded & set(sys.modules), sorted(sys.modules)
 
 
 def test_error_shows_its_text_without_the_chain_of_causes(tmp_path: Path) -> None:
-    """Spark shows a user all of it."""
+    """Spark would show a user the whole chain."""
     missing = batch_of(tmp_path / "missing")
     stream = stream_of(tmp_path / "missing")
     wrong = stream_of(tmp_path, maxOffsetsPerTrigger="0")
@@ -250,7 +250,7 @@ def test_stream_reads_messages_of_new_queues_and_topics_once(tmp_path: Path, pre
 
 @both_ways
 def test_stream_without_messages_resumes_at_its_initial_position(tmp_path: Path, prefetch: bool) -> None:
-    """Its first batch says where that is, though it is empty: what came while it was down is not passed over."""
+    """Its first, empty batch records that position: messages sent while it was down are not skipped."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5])
         stream = Stream(stream_of(tmp_path, "t", startingOffsets="latest", prefetch=prefetch))
@@ -568,7 +568,7 @@ def test_stream_that_read_messages_of_a_lost_leader_continues_after_the_gap(tmp_
 
 
 def test_stream_continues_in_a_mirrored_again_queue_if_allowed(tmp_path: Path) -> None:
-    """The tailer appends what only the lost leader had again, at the same offsets: nothing in the log shows that."""
+    """The tailer appends the lost leader's messages again, at the same offsets: nothing in the log shows that."""
     mirrored = [batch("m", 0, base, 5)._replace(is_mirrored=True) for base in (0, 5, 10)]
     with Log(tmp_path / "leader") as log:
         log.append(mirrored[:1])
@@ -610,7 +610,7 @@ def test_stream_continues_after_a_fork_only_before_the_truncation(tmp_path: Path
 
 
 def test_hole_before_the_checkpoint_does_not_prove_that_it_is_valid(tmp_path: Path) -> None:
-    """Offsets 5 to 8 were cut and given to other messages, which a stream that goes on at 10 would never read."""
+    """Offsets 5 to 8 were truncated and reassigned to messages that a stream continuing at 10 would never read."""
     with Log(tmp_path) as log:
         fill(log, "t", 0, [5, 5])
     stream = Stream(stream_of(tmp_path))

@@ -1,4 +1,4 @@
-"""A batch is written once; what would be counted twice, or never, is refused."""
+"""A batch is written once; batches that would be counted twice or never are refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_another_checkpoint_or_an_older_or_empty_database_is_refused(database_ur
 
 
 def test_two_drivers_of_one_query_write_a_batch_once(database_url: str) -> None:
-    """The second waits for the first, also while the table is being made."""
+    """The second waits for the first, also while the table is created."""
     entered = threading.Barrier(2)
     won: list[bool] = []
 
@@ -69,7 +69,7 @@ def _add(connection: psycopg.Connection[Any], n: int) -> None:
 
 @pytest.mark.parametrize("verdict", [CUT_AFTER, CUT_BEFORE])
 def test_batch_whose_commit_was_interrupted_is_written_once(database_url: str, verdict: Verdict) -> None:
-    """Whether the commit had reached the database or not: the sink asks, on another connection."""
+    """The commit had reached the database, or not: the sink asks on another connection."""
     cut: list[Request] = []
 
     def cut_once(request: Request) -> Verdict:

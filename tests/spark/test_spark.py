@@ -32,7 +32,7 @@ _EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def of_offsets(begin: int, end: int) -> tuple[int, int]:
-    """What the sink makes of messages."""
+    """Return the sink's result for messages."""
     return end - begin, sum(range(begin, end))
 
 
@@ -99,7 +99,7 @@ def test_running_stream_reads_new_messages_once(
 def test_sums_of_a_query_are_exact_after_a_promotion(
     spark: SparkSession, tmp_path: Path, database_url: str, is_restarted: bool
 ) -> None:
-    """The promoted copy is served at the address of its leader, while the query runs or before it is started again."""
+    """The promoted copy is served at the address of its leader, while the query runs or before it is restarted."""
     address = f"127.0.0.1:{own_port()}"
     leading = MetaQConfig(data_dir=tmp_path / "leader", listen=address)
     copy = MetaQConfig(data_dir=tmp_path / "copy", listen="127.0.0.1:0", follow=address)

@@ -1,4 +1,4 @@
-"""A stream that counts what it reads into PostgreSQL."""
+"""A stream that counts its messages into PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ on conflict (topic, queue) do update set count = figure.count + excluded.count, 
 
 
 def start(spark: SparkSession, log: Path, checkpoint: Path, url: str, **options: str) -> Any:
-    """A stream over topics t*; its writer counts messages and adds up their offsets."""
+    """Start a stream over topics t*; its writer counts messages and adds up their offsets."""
     source = spark.readStream.format("metaq").option("topics", "t*").option("startingOffsets", "earliest")
     return source.options(path=str(log), **options).load().writeStream.option("checkpointLocation", str(checkpoint))
 
 
 def counted(url: str) -> Any:
-    """Its sink."""
+    """Add a batch to the counts."""
     return write_idempotent(url, query="figures", collect=_collect, write=_write)
 
 
@@ -41,7 +41,7 @@ def _write(connection: psycopg.Connection[Any], rows: list[Row]) -> None:
 
 
 def figures(url: str) -> dict[tuple[str, int], tuple[int, int]]:
-    """What was written: of each queue how many messages, and the sum of their offsets."""
+    """Return the number of messages of each queue, and the sum of their offsets."""
     with psycopg.connect(url) as connection:
         found = connection.execute("select topic, queue, count, total from figure").fetchall()
     return {(topic, queue): (count, total) for topic, queue, count, total in found}

@@ -1,4 +1,4 @@
-"""Spans that are kept in memory, and a broker in this process, whose spans are kept with them."""
+"""Spans kept in memory, and a broker in this process whose spans are kept with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _START_S_MAX = 60.0
 
 
 class Spans:
-    """What was recorded since the test began. `provider` is the global one: it can be set once in a process."""
+    """The spans recorded since the test began. `provider` is the global one: it can be set once per process."""
 
     def __init__(self, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
         self.provider = provider
@@ -37,43 +37,43 @@ class Spans:
         self.tracing = Tracing(provider)
 
     def all(self) -> Sequence[ReadableSpan]:
-        """Those that have ended, in the order of their ends."""
+        """Return the ended spans, in the order of their ends."""
         return self._exporter.get_finished_spans()
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """Those of this name."""
+        """Return the spans of this name."""
         return [span for span in self.all() if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:
-        """The only one of this name."""
+        """Return the only span of this name."""
         [span] = self.named(name)
         return span
 
     def wait(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        """As soon as there are so many of this name."""
+        """Return the spans of this name once there are so many."""
         until(lambda: len(self.named(name)) >= count, why=f"{name!r} is not {count} times in {self.names()}")
         return self.named(name)
 
     def names(self) -> list[str]:
-        """The names of all."""
+        """Return the names of all spans."""
         return [span.name for span in self.all()]
 
 
 def context_of(span: ReadableSpan) -> SpanContext:
-    """Its context."""
+    """Return the context of a span."""
     context: SpanContext | None = span.context
     assert context is not None
     return context
 
 
 def attributes_of(span: ReadableSpan) -> Mapping[str, object]:
-    """What it says."""
+    """Return the attributes of a span."""
     assert span.attributes is not None
     return span.attributes
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
-    """Whether one is the parent of the other, in one trace."""
+    """Return True if one span is the parent of the other, in one trace."""
     return (
         span.parent is not None
         and span.parent.span_id == context_of(parent).span_id
@@ -82,7 +82,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
 
 
 def recording() -> tuple[TracerProvider, InMemorySpanExporter]:
-    """The global provider from now on, and what it gives its spans to."""
+    """Set the global provider; return it with the exporter of its spans."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -92,7 +92,7 @@ def recording() -> tuple[TracerProvider, InMemorySpanExporter]:
 
 @contextmanager
 def serving(storage: str) -> Iterator[str]:
-    """The address of a broker with --tracing, on a thread of this process."""
+    """Run a broker with --tracing on a thread of this process; yields its address."""
     config = BrokerConfig(
         storage=storage,
         listen="127.0.0.1:0",
@@ -131,7 +131,7 @@ def _recorded() -> tuple[TracerProvider, InMemorySpanExporter]:
 
 @pytest.fixture
 def spans(_recorded: tuple[TracerProvider, InMemorySpanExporter]) -> Spans:
-    """What is recorded from now on."""
+    """The spans recorded from now on."""
     provider, exporter = _recorded
     exporter.clear()
     return Spans(provider, exporter)

@@ -1,4 +1,4 @@
-"""Takes docs/images/trace.png: the spans of one request, as they were recorded, drawn as a waterfall.
+"""Takes docs/images/trace.png: the recorded spans of one request as a waterfall.
 
     python -m tests.tracing.picture docs/images
 
@@ -31,7 +31,7 @@ from txmsg.testing.faults import dies_after_commit
 
 _PICTURE: Final = Picture("trace", (1440, 440), path="/trace.html")
 _WORKS_S: Final = 0.03
-"""A handler."""
+"""Duration of a handler in seconds."""
 _STYLE: Final = """
 body { margin: 0; padding: 22px 28px; font: 15px/1.3 Inter, "Segoe UI", Roboto, system-ui, sans-serif; color: #1a1a20; }
 h1 { margin: 0 0 14px; font-size: 18px; } h1 small { color: #70707c; font-weight: 400; font-size: 15px; }
@@ -45,7 +45,7 @@ i.broker { background: #14784b; } i.statement { background: #b4b4c4; } i.error {
 
 
 def main() -> None:
-    """Plays, and takes the picture."""
+    """Run one request, and take the picture."""
     target = Path(sys.argv[1])
     with TemporaryDirectory(prefix="txmsg-trace-") as directory:
         (Path(directory) / "trace.html").write_text(_page(_play(Path(directory))))
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _play(directory: Path) -> Sequence[ReadableSpan]:
-    """What was recorded of one request."""
+    """Run one request and return its spans."""
     provider, exporter = recording()
     spans = Spans(provider, exporter)
     instrumentor = SQLAlchemyInstrumentor()
@@ -92,7 +92,7 @@ def _page(spans: Sequence[ReadableSpan]) -> str:
 
 
 def _tree(span: ReadableSpan, spans: Sequence[ReadableSpan], depth: int) -> Iterator[tuple[ReadableSpan, int]]:
-    """The span and those beneath it, by their begin. Without those of single ASGI messages."""
+    """Return a span and its descendants, by their begin. Without those of single ASGI messages."""
     yield span, depth
     children = [each for each in spans if each.parent and each.parent.span_id == context_of(span).span_id]
     for child in sorted(children, key=lambda each: _times(each)[0]):
@@ -122,7 +122,7 @@ def _statement(span: ReadableSpan) -> str:
 
 
 def _about(span: ReadableSpan) -> str:
-    """What tells it from its like."""
+    """Return a short description of a span: group and attempt, outcome, or statement."""
     said = attributes_of(span)
     group, attempt = said.get("messaging.consumer.group.name"), said.get("messaging.txmsg.message.delivery_attempt")
     if group:

@@ -1,4 +1,4 @@
-"""What breaks in tracing, or is broken in what is traced, harms neither messages nor errors of the application."""
+"""Failures in tracing and invalid traced data affect neither messages nor errors of the application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNREADABLE = b"\xfftraceparent"
 
 
 class Failing(SpanProcessor):
-    """Raises when a span begins, or when one ends."""
+    """A span processor that raises when a span begins or ends."""
 
     def __init__(self, moment: str) -> None:
         self._moment = moment
@@ -103,7 +103,7 @@ def test_unreadable_headers_are_not_linked_and_break_neither_poll_nor_mirror(
 
 
 def test_unreadable_batch_does_not_break_a_poll(tracing: Tracing, exporter: InMemorySpanExporter) -> None:
-    """Whoever reads the batch is told what is wrong with it."""
+    """The reader of the batch gets the error."""
 
     def damaged() -> list[bytes | None]:
         raise CorruptLog("a batch cannot be read")

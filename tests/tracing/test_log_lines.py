@@ -1,4 +1,4 @@
-"""Lines of JSON name the span within which they are logged."""
+"""JSON log lines contain the ids of the span in which they are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of what reads and writes a log: handlers, polls, and the tailer's appends."""
+"""Spans of readers and writers of a log: handlers, polls, and the tailer's appends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(traceparent: str | None) -> TableRow:
 
 
 def sent(spans: Spans, name: str) -> tuple[ReadableSpan, str]:
-    """The span of a sender, and what its message carries."""
+    """Return an ended span of a sender, and its traceparent."""
     with spans.provider.get_tracer("test").start_as_current_span(name) as span:
         context = span.get_span_context()
     return spans.one(name), f"00-{context.trace_id:032x}-{context.span_id:016x}-01"

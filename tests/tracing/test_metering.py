@@ -1,4 +1,4 @@
-"""Figures of an application by OpenTelemetry."""
+"""Metrics of an application by OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txmsg.tracing import export_metrics
 
 
 class Handled:
-    """A consumer as far as its figures."""
+    """The metrics part of a consumer."""
 
     def __init__(self, counts: HandlerCounts) -> None:
         self.counts = counts

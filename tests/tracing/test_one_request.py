@@ -1,4 +1,4 @@
-"""One request, followed through a FastAPI service, its database, a broker, two subscribers and a check-back."""
+"""One request followed through a FastAPI service, its database, a broker, two subscribers and a check-back."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def instrumented(spans: Spans) -> Iterator[SQLAlchemyInstrumentor]:
 def service_of(
     spans: Spans, address: str, database: Path, red_packets: AsyncConsumer, instrumentor: SQLAlchemyInstrumentor
 ) -> tuple[FastAPI, AsyncProducer]:
-    """The service, with the instrumentations of FastAPI and SQLAlchemy, and its producer."""
+    """Return the service, with the instrumentations of FastAPI and SQLAlchemy, and its producer."""
     engine = create_async_engine(f"sqlite+aiosqlite:///{database}")
     producer = AsyncProducer(address, group="users", check_listener=FenceCheckListener(engine), tracing=spans.tracing)
 

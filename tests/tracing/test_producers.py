@@ -1,4 +1,4 @@
-"""Spans of producers and of the handlers of what they send; `def` here, `async def` in test_one_request.py."""
+"""Spans of producers and of the handlers of their messages; `def` here, `async def` in test_one_request.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OTHERS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Seen:
-    """What handlers have got, and the context in which they ran."""
+    """The deliveries of handlers, and the context in which they ran."""
 
     def __init__(self) -> None:
         self._seen: SimpleQueue[tuple[ReceivedMessage, SpanContext]] = SimpleQueue()

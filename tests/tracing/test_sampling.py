@@ -1,4 +1,4 @@
-"""Which calls reach the SDK, and which messages carry a context: those whose span is sampled, not all recorded ones."""
+"""Calls that reach the SDK, and messages that carry a context: those with a sampled span, not all recorded ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txmsg.tracing import Tracing
 
 
 class RecordOnly(Sampler):
-    """Has spans recorded for processors of this process, and not exported."""
+    """A sampler whose spans are recorded for processors of this process, and not exported."""
 
     def should_sample(self, *_: object, **__: object) -> SamplingResult:
         return SamplingResult(Decision.RECORD_ONLY)

@@ -1,4 +1,4 @@
-"""OpenTelemetry is imported by those who trace, and by nobody else; who lacks it is told what to install."""
+"""OpenTelemetry is imported only with tracing; if it is missing, the error names its package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messages add to the figures, and which are set aside."""
+"""The figures that messages add, and messages that are set aside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECOND = datetime(2026, 11, 6, 16, 0, tzinfo=UTC)
 
 
 def body(event: str, cents: object = 100, *, at_us: object = _AT_US, **more: object) -> bytes:
-    """A message; what is None is left out."""
+    """Return a message body; values that are None are left out."""
     said = {"event": event, "amount_cents": cents, "at_us": at_us} | {
         "seller": "mobile-07",
         "province": "guangdong",
@@ -27,7 +27,7 @@ def body(event: str, cents: object = 100, *, at_us: object = _AT_US, **more: obj
 
 
 def counted(*bodies: bytes) -> Counted:
-    """Messages of queue 3, as Spark hands them over."""
+    """Return messages of queue 3, as Spark passes them."""
     columns = {
         "queue": pa.array([3] * len(bodies), pa.int32()),
         "offset": range(len(bodies)),

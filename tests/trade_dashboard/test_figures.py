@@ -1,4 +1,4 @@
-"""Figures in PostgreSQL: what batches add, and what the page reads."""
+"""Figures in PostgreSQL: added by batches, read by the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def epoch_ms(at: datetime) -> int:
 
 
 def deltas(batch_id: int, *paid: tuple[datetime, int], **more: Any) -> Deltas:
-    """Orders that were paid, each at a time of its own, of one seller in one province."""
+    """Return paid orders, each at its own time, of one seller in one province."""
     cents = [cents for _, cents in paid]
     ones = [1] * len(paid)
     return Deltas(
@@ -53,7 +53,7 @@ def deltas(batch_id: int, *paid: tuple[datetime, int], **more: Any) -> Deltas:
 
 
 def added(connection: psycopg.Connection[Any], batch: Deltas, *, after_ms: int = 100) -> None:
-    """A batch that is written so long after its begin."""
+    """Add a batch that is written so long after its begin."""
     with connection.transaction():
         figures.add(connection, batch, clock=lambda: _AT + after_ms * _MS)
 
@@ -96,7 +96,7 @@ def test_figures_are_empty_before_the_first_batch(connection: psycopg.Connection
 
 
 def test_late_events_count_and_are_counted_as_late(connection: psycopg.Connection[Any]) -> None:
-    """Late is what is more than 10 seconds older than the latest event of the batches before."""
+    """An event is late if it is over 10 seconds older than the latest event of the batches before."""
     minute = timedelta(minutes=1)
     added(connection, deltas(0, (_AT, 1), (_AT - minute, 2)))
     assert figures.read(connection).total.late_events == 0, "nothing was counted before the first batch"
@@ -152,7 +152,7 @@ def test_listeners_are_notified_once_a_batch_can_be_read(
 
 
 def test_page_reads_a_consistent_snapshot(connection: psycopg.Connection[Any], database_url: str) -> None:
-    """Though a batch is added when it has read the totals, and nothing else yet."""
+    """Even if a batch is added after it has read only the totals."""
     added(connection, deltas(0, (_AT, 1)))
     waits = "select from pg_locks where not granted and relation = 'figures_second'::regclass"
     with (

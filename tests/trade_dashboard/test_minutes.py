@@ -1,4 +1,4 @@
-"""Minutes are closed once; what comes later is a correction, and nothing is left out."""
+"""Minutes are closed once; later events are corrections, and none is left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = NOON + timedelta(days=1)
 
 
 def paid(batch_id: int, events: dict[float, int]) -> Deltas:
-    """What was paid, by seconds after noon."""
+    """Return a batch of payments, given as cents by seconds after noon."""
     at = {seconds: NOON + timedelta(seconds=seconds) for seconds in events}
     cents = list(events.values())
     whole = [each.replace(microsecond=0) for each in at.values()]
@@ -39,7 +39,7 @@ def connection(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def report(connection: psycopg.Connection[Any]) -> dict[float, tuple[int, int, int, int]]:
-    """By minute after noon: cents when it was published, corrections, payments, cents now."""
+    """Return by minute after noon: cents when published, corrections, payments, cents now."""
     rows = connection.execute(
         "select minute, published_cents, corrections, paid, turnover_cents from minute_report order by 1"
     ).fetchall()

@@ -1,4 +1,4 @@
-"""No message of a queue is counted twice, and none is left out, whatever Spark's checkpoint says."""
+"""No message of a queue is counted twice or left out, for any checkpoint of Spark."""
 
 from __future__ import annotations
 

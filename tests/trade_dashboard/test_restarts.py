@@ -1,4 +1,4 @@
-"""A query whose Python process did not start in time is started again, a few times; any other error ends the job."""
+"""A query whose Python process did not start in time is restarted a few times; any other error ends the job."""
 
 from __future__ import annotations
 

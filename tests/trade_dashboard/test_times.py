@@ -1,4 +1,4 @@
-"""How long the figures of a day took, from what the dashboard's database and the page tell."""
+"""Latency of the figures of a day, from the records of the dashboard's database and the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _at(ms: int) -> datetime:
 
 
 def _write(url: str, batch_id: int, traded_ms: int, started_ms: int, written_ms: int, *, messages: int) -> None:
-    """A batch of trades of one moment, which is planned 20 ms before it is started, and read 30 ms after."""
+    """Write a batch of trades of one moment, planned 20 ms before it is started, and read 30 ms after."""
     waits = Waits(committed_ms=10, planned_ms=started_ms - traded_ms - 30, started_ms=20, read_ms=30)
     commits = {int(_at(traded_ms).timestamp() * 1000): messages}
     deltas = Deltas(batch_id=batch_id, messages=messages, started_at=_at(started_ms), waits=waits, commits=commits)

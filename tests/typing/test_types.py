@@ -1,4 +1,4 @@
-"""User code is checked as users check it, by mypy --strict and by pyright: what they must say stands on the lines.
+"""User code is checked by mypy --strict and pyright, as users run them: the expected errors are marked in the lines.
 
 A line marked `# error: mypy[CODES] pyright[RULES]` must be an error of both, or of the one named; no other line may be.
 `assert_type` says what passes, and as what.
@@ -29,11 +29,11 @@ _MARK = re.compile(r"# error:(?P<checkers>.*)")
 _CHECKER = re.compile(r"(?P<name>\w+)\[(?P<codes>[^\]]+)\]")
 
 Errors = dict[str, set[str]]
-"""`FILE:LINE` to the codes of its errors."""
+"""`FILE:LINE` to its error codes."""
 
 
 def expected(checker: str) -> Errors:
-    """What the marks say."""
+    """Return the errors marked in the lines."""
     errors: Errors = {}
     for path in sorted(CASES.glob("*.py")):
         for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -45,7 +45,7 @@ def expected(checker: str) -> Errors:
 
 
 def mypy() -> Errors:
-    """What mypy --strict says, without the project's own settings."""
+    """Return the errors of mypy --strict, without the project's own settings."""
     # A cache of its own: that of the project's settings would be thrown away each time.
     options = ["--strict", "--output=json", "--config-file=", "--python-version=3.11", "--cache-dir=.mypy_cache/cases"]
     output = _run([sys.executable, "-m", "mypy", *options, str(CASES)])
@@ -58,7 +58,7 @@ def mypy() -> Errors:
 
 
 def pyright() -> Errors:
-    """What pyright says in strict mode."""
+    """Return the errors of pyright in strict mode."""
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(HERE)]
     said = json.loads(_run(command))
     assert said["summary"]["filesAnalyzed"] == len(list(CASES.glob("*.py"))), said["summary"]
@@ -97,7 +97,7 @@ ignore_missing_imports = true
 [mypy-receipts]
 disable_error_code = untyped-decorator
 """
-"""Celery says no types: neither its import nor its decorator is the recipe's."""
+"""Celery has no types: neither its import nor its decorator is the recipe's."""
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Certificates for tests: of an authority, a server at 127.0.0.1, and a client."""
+"""Certificates for tests: an authority, a server at 127.0.0.1, and a client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Authority:
     def issue(
         self, name: str, file: str = "server", *, valid_s: float = 365 * 86400, begins_s: float | None = None
     ) -> tuple[Path, Path]:
-        """A certificate for a server of this name or address, or for a client, and its key.
+        """Issue a certificate for a server of this name or address, or for a client, and its key.
 
         valid_s: until then from now on; begins_s: from then on, by default long ago.
         """
@@ -36,5 +36,5 @@ class Authority:
         return certificate, key
 
     def server(self, name: str = "127.0.0.1", *, client_ca: Path | None = None) -> ServerTls:
-        """TLS for a server."""
+        """Return the TLS configuration of a server."""
         return ServerTls(*self.issue(name), client_ca)

@@ -34,7 +34,7 @@ class Echo:
 
 
 class Answers:
-    """What answers it."""
+    """The implementation of the service."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -100,7 +100,7 @@ async def serving(
     answers: Answers | None = None,
     guard: Guard | None = None,
 ) -> AsyncIterator[tuple[str, Answers, WireServer]]:
-    """A server of the service on this loop: its address, and what answers."""
+    """Run a server of the service on this loop: yields its address and implementation."""
     answers = answers or Answers()
     server = WireServer(
         Handlers({Echo: answers}, request_size_bytes_max=size_bytes_max),
@@ -115,5 +115,5 @@ async def serving(
 
 
 def ask(content: bytes = b"x") -> HeldRequest:
-    """A request with this content."""
+    """Return a request with this content."""
     return HeldRequest(transaction_ids=content)

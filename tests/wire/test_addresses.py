@@ -26,13 +26,13 @@ __all__ = ["asking"]
 
 WAIT_S = 60.0
 NOT_LOCAL = "192.0.2.1"
-"""An address for documentation: no machine has it."""
+"""An address reserved for documentation: no machine has it."""
 Naming = Callable[..., None]
 
 
 @pytest.fixture
 def naming(monkeypatch: pytest.MonkeyPatch) -> Naming:
-    """Gives the name `several` these addresses."""
+    """Make the name `several` resolve to these addresses."""
     find = socket.getaddrinfo
 
     def name(*addresses: str) -> None:
@@ -105,7 +105,7 @@ async def test_slow_name_resolution_leaves_time_for_the_next_address(
 
 @asynccontextmanager
 async def listening(listen: str) -> AsyncIterator[str]:
-    """The port of a server."""
+    """Run a server; yields its port."""
     server = WireServer(Handlers({Echo: Answers()}), Shared(connections_max=5))
     address = await server.bind(listen)
     await server.start()

@@ -1,4 +1,4 @@
-"""Who is let in by a server that requires authentication: both kinds of client, tokens and certificates."""
+"""Authentication by a server: both kinds of client, tokens and certificates."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ QUICK = ConnectionLimits(greeting_s=0.2, look_s=0.02)
 
 
 async def call_async(address: str, token: TokenChoice, tls: TlsChoice = False) -> bytes:
-    """One call of a client of asyncio."""
+    """Make one call by the asyncio client."""
     async with Channel(address, token=token, tls=tls) as channel:
         return (await channel.call(Echo.back, ask(b"x"), timeout_s=WAIT_S)).held
 
 
 async def call_blocking(address: str, token: TokenChoice, tls: TlsChoice = False) -> bytes:
-    """One call of a thread."""
+    """Make one call by the blocking client."""
 
     def call() -> bytes:
         with BlockingChannel(address, token=token, tls=tls) as channel:
@@ -55,7 +55,7 @@ Call = Callable[..., Awaitable[bytes]]
 
 
 class Users:
-    """A guard whose users change as a test says. `now` is its clock, and `age_s` of its snapshot."""
+    """A guard whose users change as a test says. `now` is its clock, and `age_s` the age of its snapshot."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -87,7 +87,7 @@ class Users:
 
 @pytest.fixture(autouse=True)
 def permissions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service of these tests has entries in the table, as every service has."""
+    """Add entries of this service to the permissions table, as every service has."""
     for method in methods_of(Echo).values():
         monkeypatch.setitem(PERMISSIONS, method.name, (Need(DESCRIBE_CLUSTER),))
 

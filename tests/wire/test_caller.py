@@ -1,4 +1,4 @@
-"""Who calls, as it is known below the methods that answer."""
+"""The caller, as methods called by the answering code see it."""
 
 from __future__ import annotations
 

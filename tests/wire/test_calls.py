@@ -1,4 +1,4 @@
-"""Calls over real connections: by the asyncio client and by the blocking one, with the same claims."""
+"""Calls over real connections, by the asyncio client and by the blocking one, with the same claims."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Asking = Callable[..., Awaitable[HeldReply]]
 
 @pytest.fixture(params=["asyncio", "blocking"])
 def asking(request: pytest.FixtureRequest) -> Asking:
-    """Makes one call over a new channel, in one of both ways."""
+    """Make one call over a new channel, by either client."""
 
     async def by_asyncio(
         address: str, method: Method[HeldRequest, HeldReply], content: bytes = b"x", **times: float
@@ -69,7 +69,7 @@ def asking(request: pytest.FixtureRequest) -> Asking:
 
 
 async def out_of_time(call: Callable[[], Awaitable[object]]) -> OutcomeUnknown:
-    """The error of a call that is sent, and has no answer in its time.
+    """Return the error of a call that was sent and got no answer in time.
 
     On a busy machine that may be over before it is sent, which BrokerUnavailable says: then it is made again.
     """

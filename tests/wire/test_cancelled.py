@@ -1,4 +1,4 @@
-"""A call that its caller has given up leaves nothing behind, on either side, of a message that is on its way."""
+"""A call given up by its caller leaves nothing of a message in transit, on either side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = bytes(20 * 1024 * 1024)
 
 
 async def test_parts_of_an_unawaited_reply_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come until the server has heard of it; kept, they would end the connection as soon as they are too many."""
+    """They arrive until the server knows of it; kept, they would end the connection once there are too many."""
     connections: list[WireConnection] = []
     greeted = WireConnection._take_frame
 

@@ -1,4 +1,4 @@
-"""Data behind a message: what goes over the wire is what protobuf makes of the whole, and what comes is not copied."""
+"""Data after a message: the bytes on the wire equal protobuf's, and received data is not copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are what docs/protocol.md says of their bytes."""
+"""Frames have the bytes documented in docs/protocol.md."""
 
 from __future__ import annotations
 

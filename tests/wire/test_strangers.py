@@ -1,4 +1,4 @@
-"""Connections that harm a server are refused: silent ones, ones that do not read, send for ever, or come in masses."""
+"""Harmful connections are refused: silent ones, ones that do not read, send without end, or come in masses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
 
 
 class Received:
-    """The frames that come from the server."""
+    """The frames received from the server."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -56,7 +56,7 @@ class Received:
         self._frames: list[WireFrame] = []
 
     async def until(self, count: int, kind: WireFrameKind | None = None) -> list[WireFrame]:
-        """Reads until so many have come, of this kind or of any. Returns them."""
+        """Read until so many have arrived, of this kind or of any; return them."""
         async with asyncio.timeout(WAIT_S):
             while len(found := [each for each in self._frames if kind in (None, each.kind)]) < count:
                 self._frames += self._reading.feed(await self._reader.read(1 << 20))
@@ -166,7 +166,7 @@ async def test_server_stops_cleanly_with_an_unread_large_reply() -> None:
 
 
 async def test_unread_replies_apply_back_pressure() -> None:
-    """Replies that are not taken do not pile up: the requests behind them wait in the peer."""
+    """Unread replies do not pile up: the requests behind them wait in the peer."""
     async with serving() as (address, answers, _):
         reader, writer = await connect(address, greeting(blocking=True))
         content = bytes(100_000)
@@ -262,7 +262,7 @@ async def test_goaway_reason_is_an_error_with_its_code() -> None:
 
 
 async def test_goaway_names_the_greatest_started_call_number() -> None:
-    """A small call passes a large one, so calls begin in another order than that of their numbers."""
+    """A small call overtakes a large one, so calls can begin in another order than their numbers."""
     async with serving() as (address, answers, server):
         waits = [frame_of(WireFrameKind.CALL, LAST, call, call_head(b"Echo/Wait", 0)) for call in (3, 2)]
         reader, writer = await connect(address, greeting(blocking=True) + b"".join(waits))
@@ -281,7 +281,7 @@ async def test_goaway_names_the_greatest_started_call_number() -> None:
 
 
 def guarding(monkeypatch: pytest.MonkeyPatch, **roles: tuple[str, ...]) -> tuple[Guard, dict[str, NewToken]]:
-    """A guard with these users, who may all call, and their tokens."""
+    """Return a guard with these users, who may all call, and their tokens."""
     monkeypatch.setitem(PERMISSIONS, Echo.back.name, ())
     guard, tokens = Guard(), {name: new_token() for name in roles}
     users = {name: User(name=name, roles=frozenset(of)) for name, of in roles.items()}
@@ -293,7 +293,7 @@ def guarding(monkeypatch: pytest.MonkeyPatch, **roles: tuple[str, ...]) -> tuple
 async def test_unauthenticated_connections_cannot_fill_a_server_and_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All from one address, silent or with half a greeting: a user of that address is served all the while."""
+    """All from one address, silent or with half a greeting: a user of that address is still served."""
     guard, tokens = guarding(monkeypatch, app=(), other=(), ops=("admin",))
     token = tokens["app"]
     patient = ConnectionLimits(first_byte_s=9 * WAIT_S, greeting_s=9 * WAIT_S, look_s=0.05)

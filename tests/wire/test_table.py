@@ -1,4 +1,4 @@
-"""Who keeps a place in a full table of connections, and for how long strangers have one."""
+"""Places in a full table of connections, and timeouts of unauthenticated ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txmsg.wire.table import SAY_AGAIN_S, ConnectionPlace, ConnectionTable, Conn
 
 
 class Bench:
-    """A table, a clock, and what became of connections."""
+    """A table, a clock, and the closed connections."""
 
     def __init__(self, bounds: ConnectionTableBounds) -> None:
         self.now = 0.0
@@ -92,7 +92,7 @@ def test_late_unauthenticated_connections_are_bounded_before_the_table_is_full()
 
 
 class Moment(float):
-    """A time that counts how often it is looked at."""
+    """A time that counts how often it is read."""
 
     looks = 0
 

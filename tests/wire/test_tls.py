@@ -1,4 +1,4 @@
-"""TLS: the same calls, and what is refused. Real certificates, of an authority that is made for the run."""
+"""TLS: the same calls, and refusals. Real certificates, of an authority created for the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(params=["asyncio", "blocking"])
 def call(request: pytest.FixtureRequest) -> Call:
-    """One call over a new channel, in one of both ways: what the server sends back."""
+    """Make one call over a new channel, by either client; return the reply."""
 
     async def by_asyncio(address: str, tls: TlsChoice, content: bytes) -> bytes:
         async with Channel(address, tls=client_context(tls)) as channel:
@@ -69,7 +69,7 @@ async def encrypted(
 
 
 def with_certificate(authority: Authority, of: Authority) -> ssl.SSLContext:
-    """Of a client that trusts one authority and has a certificate of the other."""
+    """Return the settings of a client that trusts one authority and has a certificate of the other."""
     context = client_context(authority.file)
     assert context is not None
     context.load_cert_chain(*of.issue("client@example.org", "client"))

@@ -1,4 +1,4 @@
-"""What `openssl s_client` finds at the ports of a server: a client that offers what ours never does."""
+"""Results of `openssl s_client` at the ports of a server: it offers versions and ciphers that our client never does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 async def scan(address: str, authority: Authority, *options: str, says: bytes = b"", whole: bool = False) -> str:
-    """What s_client prints when it has said this, until the connection ends."""
+    """Return the output of s_client, given this input, until the connection ends."""
     process = await asyncio.create_subprocess_exec(
         OPENSSL or "",
         *("s_client", "-connect", address, "-CAfile", str(authority.file), "-verify_return_error", *options),
@@ -53,7 +53,7 @@ async def scan(address: str, authority: Authority, *options: str, says: bytes = 
 
 @asynccontextmanager
 async def encrypted(authority: Authority) -> AsyncIterator[str]:
-    """A server with TLS; it serves a good client at the end, too."""
+    """Run a server with TLS; at the end it must still serve a good client."""
     async with serving(tls=authority.server(), limits=QUICK) as (address, _, _):
         yield address
         async with Channel(address, tls=client_context(str(authority.file))) as channel:

@@ -1,4 +1,4 @@
-"""Messages that are begun and not finished: there may be few of them in a connection, and few bytes in a server."""
+"""Unfinished messages: their number per connection and their bytes per server are bounded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_S = 60.0
 
 
 async def test_connection_with_over_a_thousand_unfinished_messages_is_closed() -> None:
-    """Each costs memory besides its bytes, and time to look at."""
+    """Each costs memory besides its bytes, and time to inspect."""
     async with serving() as (address, _, server), Channel(address) as neighbour:
         assert (await neighbour.call(Echo.back, ask(b"before"), timeout_s=WAIT_S)).held == b"before"
         host, _, port = address.rpartition(":")
@@ -73,7 +73,7 @@ async def test_slowest_large_request_is_ended_to_free_memory_for_others() -> Non
 
 
 async def test_call_with_a_refused_message_ends() -> None:
-    """Else its method would wait for ever for what does not come."""
+    """Else its method would wait for ever for the refused message."""
     part = bytes(PART_SIZE_BYTES)
     begin = [frame_of(WireFrameKind.CALL, 0, call, call_head(b"Echo/Joined", 0)) for call in (1, 2)]
     pushed = [frame_of(WireFrameKind.PUSH, MORE, call, part) for call in (1, 2)]

@@ -1,4 +1,4 @@
-"""Hostile bytes for each format: nothing becomes larger than it may, and nothing is believed that it says of itself."""
+"""Hostile bytes for each format: unpacking is bounded, and declared sizes are not trusted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def packed(raw: bytes, codec: Codec) -> bytes:
 
 
 def streamed(raw: bytes) -> bytes:
-    """A zstd frame that does not say its size: made piece by piece."""
+    """Return a zstd frame without its size, made piece by piece."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(raw)
@@ -30,12 +30,12 @@ def streamed(raw: bytes) -> bytes:
 
 
 def saying(size_bytes: int, *, window: int = 0x48) -> bytes:
-    """The header of a zstd frame of this size, whose content follows: one empty last block."""
+    """Return the header of a zstd frame of this size, followed by one empty last block."""
     return b"\x28\xb5\x2f\xfd\xc0" + bytes([window]) + size_bytes.to_bytes(8, "little") + b"\x01\x00\x00"
 
 
 def behind_skippable(frame: bytes) -> bytes:
-    """An LZ4 frame behind a skippable one, which, read as an LZ4 frame, is one whose last block ends with the other."""
+    """Return an LZ4 frame after a skippable one, which can be misread as one whose last block ends with the other."""
     content = bytearray(24)  # read as flags: the size of the content is in the header, and blocks have checksums
     content[7:11] = (len(frame) + 5).to_bytes(4, "little")  # the size of the first block, whose header ends at 15
     return b"\x50\x2a\x4d\x18" + len(content).to_bytes(4, "little") + bytes(content) + frame

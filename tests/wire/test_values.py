@@ -1,4 +1,4 @@
-"""Values of administration come back from JSON as they went; what a field cannot have is refused by its name."""
+"""Values of administration round-trip through JSON; an invalid field is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application: what its decorators take, and that handlers stay what they are."""
+"""An application: arguments of its decorators, and unchanged types of handlers."""
 
 from __future__ import annotations
 

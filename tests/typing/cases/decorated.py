@@ -1,4 +1,4 @@
-"""`@transactional_message` as users write it: what it keeps, and what it refuses."""
+"""`@transactional_message` as users write it: the types it keeps, and the calls it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async_producer = AsyncProducer(group="shop", check_listener=FenceCheckListener(e
 
 
 class ShopSession(Session):
-    """A session class of the application's own."""
+    """An application's own session class."""
 
     shop: str = ""
 

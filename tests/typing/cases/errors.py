@@ -1,4 +1,4 @@
-"""Errors are classes of one tree, which say on the wire what they are."""
+"""Errors form one class tree, and each has its code on the wire."""
 
 from __future__ import annotations
 

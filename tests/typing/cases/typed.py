@@ -1,4 +1,4 @@
-"""Both ends of a topic that knows its payloads: what is sent, and what handlers get."""
+"""Both ends of a topic with typed payloads: types for sending and in handlers."""
 
 from __future__ import annotations
 
