@@ -1,4 +1,4 @@
-"""An agent under logrotate, kill -9 and a server that is away: is each line once in effect, and in order?
+"""An agent under logrotate, kill -9 and a server outage: does each line arrive once in effect, and in order?
 
 A program writes numbered lines of 100 bytes at a rate; logrotate renames its file every few seconds (or, with
 --copytruncate, copies and truncates it, while the program waits: what is written meanwhile logrotate itself loses).
@@ -45,19 +45,19 @@ _WITHIN_S: Final = 600.0
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What became of the lines."""
+    """The arrival of the lines."""
 
     lines: int
-    """That were written."""
+    """Lines written."""
     missing: int
     repeated: int
     """Messages with the id of an earlier one."""
     doubled: int
-    """Lines that are there under two ids."""
+    """Lines that arrived under two ids."""
     out_of_order: int
-    """Lines that come after a later one, repeats aside."""
+    """Lines that arrived after a later one, not counting repeats."""
     lines_per_s: float
-    """Of the whole time, or of reading alone."""
+    """Of the whole run, or of reading alone."""
     agent_cpu_s_per_million: float
     kills: int = 0
     rotations: int = 0
@@ -69,7 +69,7 @@ class Found:
 
 
 class Writer:
-    """A program with a log file, which it opens again when it is told to."""
+    """A program with a log file, which it reopens when told to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,7 +94,7 @@ class Writer:
 
 
 class Rotation:
-    """The real logrotate, called from here; the program opens its file again, or waits."""
+    """The real logrotate, called from here; the program reopens its file, or waits."""
 
     def __init__(self, directory: Path, writer: Writer, *, copytruncate: bool) -> None:
         self._writer = writer
@@ -119,7 +119,7 @@ class Rotation:
 
 
 class Process:
-    """A command of txmsg, which can be killed and started again. It ends with this one."""
+    """A txmsg command that can be killed and restarted. It ends with this process."""
 
     def __init__(self, *words: str, begins: str) -> None:
         self._words = ["txmsg.runtime.child", "txmsg.ops.cli.main", *words]
@@ -163,12 +163,12 @@ class World:
 
 
 def end_of(log: LogAccess) -> int:
-    """How many messages there are."""
+    """Return the number of messages."""
     return log.ranges([_QUEUE])[_QUEUE].end
 
 
 def compare(log: LogAccess, count: int) -> tuple[int, int, int, int]:
-    """Missing, repeated, doubled, out of order, among the lines 0 to count - 1."""
+    """Return missing, repeated, doubled and out-of-order lines among the lines 0 to count - 1."""
     numbers, ids = [np.empty(0, np.int64)], [np.empty((0, 2), np.uint64)]
     offset, end = 0, end_of(log)
     while offset < end:
@@ -199,7 +199,7 @@ def compare(log: LogAccess, count: int) -> tuple[int, int, int, int]:
 
 
 def caught_up(log: LogAccess, count: int) -> None:
-    """Waits until the last line is in the log."""
+    """Wait until the last line is in the log."""
     deadline = time.monotonic() + _WITHIN_S
     while time.monotonic() < deadline:
         end = end_of(log)
@@ -213,7 +213,7 @@ def caught_up(log: LogAccess, count: int) -> None:
 
 
 def read_fast(directory: Path, count: int) -> Found:
-    """How fast an agent reads a file that is there."""
+    """Return the rate at which an agent reads an existing file."""
     world = World(directory)
     writer = Writer(world.logs / "app.log")
     while writer.count < count:
@@ -236,7 +236,7 @@ def read_fast(directory: Path, count: int) -> Found:
 
 
 def play(directory: Path, *, rate: int, seconds: float, away_s: float, kills: int, copytruncate: bool) -> Found:
-    """The whole story."""
+    """Run all phases."""
     world = World(directory)
     writer = Writer(world.logs / "app.log")
     rotate = Rotation(directory, writer, copytruncate=copytruncate)
@@ -294,7 +294,7 @@ def play(directory: Path, *, rate: int, seconds: float, away_s: float, kills: in
 
 
 def main() -> int:
-    """Measures, prints, and compares."""
+    """Measure, print, and compare."""
     parser = parser_of(__doc__, "a million lines, and a story of 20 s")
     parser.add_argument("--rate", type=int, default=100_000, metavar="LINES", help="lines per second (100,000)")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long lines are written (120)")

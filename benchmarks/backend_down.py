@@ -41,7 +41,7 @@ TABLES = ("retry", "cursor", "dead_letter", "consumer_group", "lease", "queue_le
 
 @dataclass(slots=True)
 class Side:
-    """A database with its broker, and what the healthy group got from it."""
+    """A database with its broker, and the messages received by the healthy group."""
 
     url: str
     broker: Broker
@@ -49,7 +49,7 @@ class Side:
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def turn(self, count: int) -> dict[str, float]:
-        """Sends so many, and has the healthy group consume them."""
+        """Send so many messages, and let the healthy group consume them."""
         address = self.broker.address
         self.sent += count
         return {
@@ -64,18 +64,18 @@ class Side:
 
 @contextmanager
 def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
-    """A fresh database with a broker."""
+    """Yield a fresh database with a broker."""
     url = fresh_database(server, name)
     with broker_process(url) as broker:
         yield Side(url, broker)
 
 
 class BackEndDown(Exception):
-    """What the handler of the broken group raises."""
+    """Raised by the handler of the broken group."""
 
 
 async def fail_forever(address: str) -> None:
-    """The consumer of the broken group. It says on stdout how many deliveries failed, a line a second."""
+    """Run the consumer of the broken group. It prints the number of failed deliveries once a second."""
     consumer = AsyncConsumer(address, group=BROKEN)
     failed = 0
 
@@ -93,7 +93,7 @@ async def fail_forever(address: str) -> None:
 
 @contextmanager
 def broken_consumer(address: str) -> Iterator[subprocess.Popen[str]]:
-    """`fail_forever` as a process."""
+    """Run `fail_forever` as a process."""
     command = [sys.executable, "-m", "benchmarks.backend_down", "--fail-forever", address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -109,14 +109,14 @@ def next_count(process: subprocess.Popen[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Counters of a database since it was made."""
+    """Counters of a database since its creation."""
 
     rows: int
     wal_bytes: int
     commits: int
     retries: int
     waiting: int
-    """Messages that the broken group has neither done nor given up: those not passed by its cursor, and its retries."""
+    """Unsettled messages of the broken group: those not passed by its cursor, and its retries."""
 
 
 _ROWS = "select sum(n_tup_ins + n_tup_upd + n_tup_del) from pg_stat_user_tables where relname = any(%s)"
@@ -150,7 +150,7 @@ def written(url: str) -> Written:
 
 
 def main() -> int:
-    """Measures, prints, and checks that nothing was lost by either group."""
+    """Measure, print, and check that no message of either group was lost."""
     parser = parser_of(__doc__, f"the group fails for {2 * SECONDS_QUICK:g} seconds")
     parser.add_argument("--seconds", type=float, help=f"rates for so long, then rows for so long (default {SECONDS:g})")
     parser.add_argument("--count", type=int, default=100_000, help="messages in a turn (100,000)")

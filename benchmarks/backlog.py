@@ -1,4 +1,4 @@
-"""Send and delivery rate while messages pile up: with 0, 1, 3 and 10 million of them waiting for a group.
+"""Send and delivery rate with a backlog: 0, 1, 3 and 10 million messages waiting for a group.
 
 Claims (docs/performance.md): with ten million waiting, both rates are >= 0.95 of those with none; ten million waiting
 messages are consumed, each once and in the order of its queue, while the broker holds less than 500 MB.
@@ -37,7 +37,7 @@ WATCH_INTERVAL_S = 0.25
 
 @dataclass(slots=True)
 class Side:
-    """A database with its broker, and what the group got from it."""
+    """A database with its broker, and the messages received by the group."""
 
     broker: Broker
     sent: int = 0
@@ -55,19 +55,19 @@ class Side:
         return run(consume(self.broker.address, TOPIC, GROUP, count, self.arrivals))
 
     def turn(self, count: int) -> dict[str, float]:
-        """Sends so many and has so many delivered: what waits stays as it was."""
+        """Send so many messages and deliver as many: the backlog stays the same."""
         return {"send": self.send(count), "deliver": self.consume(min(count, self.waiting))}
 
 
 @contextmanager
 def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
-    """A fresh database with a broker."""
+    """Yield a fresh database with a broker."""
     with broker_process(fresh_database(server, name)) as broker:
         yield Side(broker)
 
 
 class MemoryWatch:
-    """The most memory that a broker held while this context lasted."""
+    """Records the peak memory of a broker within its context."""
 
     def __init__(self, broker: Broker) -> None:
         self.rss_mib_max = 0.0
@@ -89,14 +89,14 @@ class MemoryWatch:
 
 
 def analyze(url: str) -> None:
-    """What autovacuum would do at some moment of the next turns, done now. A checkpoint, too."""
+    """Do now what autovacuum would do during the next turns, and a checkpoint."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("vacuum (analyze) txmsg.message")
         connection.execute("checkpoint")
 
 
 def draw(levels: Sequence[int], compared: Sequence[dict[str, Compared]], path: Path) -> None:
-    """The curve: rates by what waits, the reference dashed beside them; below, the ratio of the two."""
+    """Draw rates by backlog, the reference dashed beside them; below, the ratio of the two."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6), layout="constrained")
@@ -126,7 +126,7 @@ def draw(levels: Sequence[int], compared: Sequence[dict[str, Compared]], path: P
 
 
 def main() -> int:
-    """Measures, prints, draws, and checks that every message came once, in order."""
+    """Measure, print, draw, and check that every message arrived once, in order."""
     parser = parser_of(__doc__, "up to one million, few turns")
     parser.add_argument("--curve", type=Path, default=Path("build/backlog.png"), help="the PNG (build/backlog.png)")
     parser.add_argument("--levels", type=int, nargs="+", metavar="N", help="messages waiting, from few to many")

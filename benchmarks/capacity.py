@@ -1,4 +1,4 @@
-"""What one message costs each part, and how many machines the loads of the originals would need by that.
+"""Costs of one message in each part, and the number of machines that the loads of the originals would need.
 
 Measures core time, network, write-ahead log and disk of sends, transactions, deliveries, mirroring and reading of the
 log (capacity_costs.py), and multiplies (capacity_model.py). With --table nothing is measured, and the model takes what
@@ -33,7 +33,7 @@ from benchmarks.surroundings import parser_of, progress_of
 
 DAY_S: Final = 86_400
 CLIENTS: Final = 200
-"""Processes that send, and as many that consume: of the originals only the number of applications is told."""
+"""Sending processes, and as many consuming ones: for the originals only the number of applications is known."""
 _A_DAY: Final = Load(
     name="35 billion messages a day of 500 applications, all kept for a day",
     transactions_per_s=35e9 / DAY_S,
@@ -88,11 +88,11 @@ LOADS: Final = (
         producers=CLIENTS,
     ),
 )
-"""What is told of the originals. Where only a day is told, the average of its seconds."""
+"""Published loads of the originals. Where only a day is published, the average of its seconds."""
 
 
 def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Every figure of a machine, and of a load, is an option."""
+    """Return the options: every figure of a machine, and of a load."""
     parser = parser_of(__doc__, "a few seconds of each work")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep what is measured as a table")
     parser.add_argument("--table", type=Path, metavar="FILE", help="compute from this table, and measure nothing")
@@ -113,7 +113,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def sizes_of(options: argparse.Namespace) -> Sizes:
-    """How much is measured."""
+    """Return the amounts of work to measure."""
     sizes = Sizes(seconds=10.0, sends=400_000, clients=100, idle_s=10.0)
     if options.quick:
         sizes = Sizes(seconds=3.0, sends=100_000, clients=100, idle_s=5.0)
@@ -128,7 +128,7 @@ def _given(kind: type[Machine] | type[Load], options: argparse.Namespace) -> dic
 
 
 def measured_table(measured: Measured) -> dict[str, Any]:
-    """What is kept: the costs, and where and when they were measured."""
+    """Return the table to save: the costs, and where and when they were measured."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": {
@@ -145,7 +145,7 @@ def measured_table(measured: Measured) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures, or takes a table; prints it, and what each load needs."""
+    """Measure, or read a table; print it, and the machines needed for each load."""
     options = options_of()
     machine, yours = Machine(**_given(Machine, options)), _given(Load, options)
     if options.table is not None:

@@ -34,12 +34,12 @@ from txmsg.metaq.location import open_log
 
 BODY_SIZE_BYTES: Final = 200
 TOGETHER: Final = 1024
-"""Callers of one producer: what a busy process sends goes in requests of hundreds."""
+"""Concurrent callers of one producer: a busy process sends hundreds of messages per request."""
 QUEUES: Final = 4
 WAIT_S_MAX: Final = 300.0
 TICK_S: Final = 0.01
 ATTACH_S: Final = 2.0
-"""Until clients that were started have attached, and wait for messages."""
+"""Seconds until started clients have attached and wait for messages."""
 
 _LINKS: Final[Mapping[Work, tuple[tuple[Part, str, Part], ...]]] = {
     **dict.fromkeys(
@@ -54,16 +54,16 @@ _LINKS: Final[Mapping[Work, tuple[tuple[Part, str, Part], ...]]] = {
     Work.MIRROR: ((Part.TAILER, "replication", Part.DATABASE), (Part.TAILER, "log", Part.LOG)),
     Work.SERVE: ((Part.READER, "log", Part.LOG),),
 }
-"""Who asks whom, and by which relay."""
+"""Client, server and relay of each connection."""
 
 
 class Mismatch(Exception):
-    """Messages are missing, or came twice: costs of something else would have been measured."""
+    """Messages are missing or duplicated: the costs would be those of something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured. sends: messages in batches, which are delivered, too.
+    """Amounts of work to measure. sends: messages in batches, which are delivered, too.
 
     clients: those that do nothing; and producers of which each has one caller, so that every request holds one item.
     """
@@ -76,13 +76,13 @@ class Sizes:
 
 @dataclass(slots=True)
 class Measured:
-    """Costs by work and part, and at which rate per second they were measured."""
+    """Costs by work and part, and the rate per second at which they were measured."""
 
     costs: dict[Work, dict[Part, Cost]] = field(default_factory=dict)
     rates_per_s: dict[Work, float] = field(default_factory=dict)
 
     def table(self) -> dict[str, dict[str, dict[str, float]]]:
-        """For JSON, as `capacity_model.costs_of` reads it. What is nothing, or less by chance, is left out."""
+        """Return the table for JSON, as `capacity_model.costs_of` reads it, without zero or negative costs."""
         return {work: {part: _figures(cost) for part, cost in parts.items()} for work, parts in self.costs.items()}
 
 
@@ -92,13 +92,13 @@ def _figures(cost: Cost) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Count:
-    """How many pieces of work were done; who measures sets it."""
+    """The number of completed pieces of work, set by the measuring code."""
 
     done: float = 0.0
 
 
 class Meters:
-    """Reads what everything has used so far."""
+    """Reads the resources used so far."""
 
     def __init__(self, relays: Mapping[str, Relay], connection: psycopg.Connection, log: Path) -> None:
         self.measured = Measured()
@@ -110,12 +110,12 @@ class Meters:
         )
 
     def watch(self, part: Part, core_s: Callable[[], float]) -> None:
-        """From now on this says how many seconds of a core the part has used."""
+        """Read the core seconds of a part by this function from now on."""
         self._cores[part] = core_s
 
     @contextmanager
     def of(self, work: Work) -> Iterator[Count]:
-        """What is done inside is this work; `Count` is told how much of it."""
+        """Attribute the resources used within the block to this work; `Count` receives its amount."""
         count = Count()
         began_at, before = time.perf_counter(), self._read(work)
         yield count
@@ -154,17 +154,17 @@ class Meters:
         return row
 
     def messages(self) -> int:
-        """In the table."""
+        """Return the number of messages in the table."""
         return int(self._one("select count(*) from txmsg.message")[0])
 
     def tidy(self) -> None:
-        """What VACUUM does after the work, in its time."""
+        """Run VACUUM after the work, and count its costs."""
         self._connection.execute("vacuum txmsg.half_message")
         self._connection.execute("vacuum txmsg.message")
 
 
 def _core_s(process: psutil.Process) -> float:
-    """Seconds of a core that a process and its children have used, also those that have ended."""
+    """Return the core seconds of a process and its children, including ended ones."""
     total = 0.0
     for each in (process, *process.children()):
         try:
@@ -178,7 +178,7 @@ def _core_s(process: psutil.Process) -> float:
 
 
 class Messages:
-    """Messages as an application sends them, each with a key of its own and a body that does not compress."""
+    """Messages as applications send them, each with its own key and an incompressible body."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -193,7 +193,7 @@ class Messages:
 
 
 async def transact(meters: Meters, work: Work, address: str, messages: Messages, sizes: Sizes) -> int:
-    """Half messages and their commits; how many."""
+    """Send half messages and commit them; return their number."""
     producers, callers = (sizes.clients, 1) if work is Work.ALONE else (1, TOGETHER)
     done = 0
 
@@ -218,7 +218,7 @@ async def transact(meters: Meters, work: Work, address: str, messages: Messages,
 
 
 async def send(meters: Meters, address: str, messages: Messages, sends: int) -> int:
-    """Plain sends in batches; how many."""
+    """Send plain messages in batches; return their number."""
     made = [[messages.next() for _ in range(500)] for _ in range(max(1, sends // 500))]
     batches = iter(made)
 
@@ -235,7 +235,7 @@ async def send(meters: Meters, address: str, messages: Messages, sends: int) -> 
 
 
 def deliver(meters: Meters, address: str, topic: str, count: int) -> None:
-    """All messages of a topic to one group."""
+    """Deliver all messages of a topic to one group."""
     arrivals = Arrivals()
     with meters.of(Work.DELIVERY) as counted:
         run(consume(address, topic, "reading", count, arrivals))
@@ -245,7 +245,7 @@ def deliver(meters: Meters, address: str, topic: str, count: int) -> None:
 
 
 async def deliver_singly(meters: Meters, address: str, messages: Messages, sizes: Sizes) -> None:
-    """As many messages as a group has members, again and again: a member has room for two. The send is in it, too."""
+    """Deliver as many messages as a group has members, repeatedly: a member has room for two. Includes the send."""
     waiting = 0
     arrived = asyncio.Event()
 
@@ -274,7 +274,7 @@ async def deliver_singly(meters: Meters, address: str, messages: Messages, sizes
 
 
 async def idle(meters: Meters, address: str, sizes: Sizes) -> None:
-    """A broker without clients, with producers that send nothing, and with consumers that get nothing."""
+    """Measure a broker without clients, with idle producers, and with idle consumers."""
     upkeep = await _waited(meters, Work.UPKEEP, 1, sizes.idle_s)
     async with AsyncExitStack() as stack:
         for _ in range(sizes.clients):
@@ -307,14 +307,14 @@ Tailer = Callable[[], AbstractContextManager[psutil.Process]]
 
 
 def prepare_mirror(meters: Meters, tailer: Tailer) -> None:
-    """Makes the slot, and takes what a tailer needs to start with nothing to do: that is left out later."""
+    """Create the slot, and measure a start of the tailer without work, which is subtracted later."""
     with tailer() as process:
         started_s = _core_s(process)
     meters.watch(Part.TAILER, lambda: started_s)
 
 
 def mirror(meters: Meters, tailer: Tailer, log: LogAccess, topic: str, count: int) -> None:
-    """A tailer that was away takes what it has missed. log: to look at, without asking its server."""
+    """Let a tailer catch up after an outage. log: for reading its end without asking its server."""
     with meters.of(Work.MIRROR) as counted, tailer() as process:
         meters.watch(Part.TAILER, partial(_core_s, process))
         deadline = time.monotonic() + WAIT_S_MAX
@@ -333,7 +333,7 @@ def _mirrored(log: LogAccess, topic: str) -> int:
 
 
 def serve(meters: Meters, log: LogAccess, topic: str, count: int, seconds: float) -> None:
-    """The log is read into Arrow, again and again."""
+    """Read the log into Arrow, repeatedly."""
     with meters.of(Work.SERVE) as counted:
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
@@ -352,7 +352,7 @@ def serve(meters: Meters, log: LogAccess, topic: str, count: int, seconds: float
 
 
 def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
-    """Measures every kind of work, one after the other, and calls `step` after each of seven stages."""
+    """Measure every kind of work in sequence, and call `step` after each of seven stages."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txmsg-bench-")))
         server = stack.enter_context(private_server())

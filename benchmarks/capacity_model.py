@@ -1,4 +1,4 @@
-"""How many machines a load needs, from what one message costs each part. Pure arithmetic: measures nothing.
+"""Computes the machines for a load from the costs of one message in each part. Pure: measures nothing.
 
 It multiplies: a cost is taken to be the same on a larger machine and beside more of its kind. docs/scaling.md says what
 of this was measured and what was not.
@@ -16,9 +16,9 @@ from math import ceil
 from typing import Final, Self
 
 REPLY_COUNT_BACKLOGGED: Final = 8
-"""A consumer asks for more when a quarter of what its 16 handlers may hold at once, twice their number, is free."""
+"""A consumer asks for more when a quarter of its window, twice its 16 handlers, is free."""
 BROKERS_PER_SHARD: Final = 2
-"""At least, so that one may die."""
+"""Two at least, so that one may die."""
 
 
 class Part(StrEnum):
@@ -34,7 +34,7 @@ class Part(StrEnum):
 
 
 class Work(StrEnum):
-    """What is measured, and what one of it is."""
+    """A kind of work, measured per piece."""
 
     TRANSACTION = "transaction"
     """A half message and its commit, among many in one request."""
@@ -48,22 +48,22 @@ class Work(StrEnum):
     WAITING = "idle consumer, a second"
     UPKEEP = "idle broker, a second"
     MIRROR = "mirroring"
-    """One message, from PostgreSQL's log into the log of MetaQ."""
+    """One message, from PostgreSQL's WAL into a MetaQ log."""
     SERVE = "log reading"
     """One message, to one reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one piece of work takes of one part; or, as a sum, what it took; or, as a rate, what it takes per second."""
+    """The resources of a part for one piece of work; also used for sums, and for rates per second."""
 
     core_us: float = 0.0
     in_bytes: float = 0.0
-    """Over the network, to this part."""
+    """Bytes over the network, to this part."""
     out_bytes: float = 0.0
     wal_bytes: float = 0.0
     kept_bytes: float = 0.0
-    """What it adds to the disk for as long as it is kept."""
+    """Disk space used while the message is kept."""
 
     def __add__(self, other: Cost) -> Self:
         return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
@@ -76,12 +76,12 @@ class Cost:
 
     @property
     def cores(self) -> float:
-        """Of a rate per second."""
+        """Return the cores used at a rate per second."""
         return self.core_us / 1e6
 
     @property
     def disk_bytes(self) -> float:
-        """Written: the write-ahead log, and once what is kept."""
+        """Return the bytes written: the write-ahead log, and once the kept data."""
         return self.wal_bytes + self.kept_bytes
 
 
@@ -90,7 +90,7 @@ NOTHING: Final = Cost()
 
 
 def costs_of(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Costs:
-    """The costs of a measured table, as JSON has it. Raises ValueError, TypeError for one that is none."""
+    """Return the costs of a measured table from JSON. Raises ValueError or TypeError for an invalid one."""
     return {
         Work(work): {Part(part): Cost(**figures) for part, figures in parts.items()} for work, parts in table.items()
     }
@@ -98,21 +98,21 @@ def costs_of(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One of many that are alike."""
+    """One of many identical machines."""
 
     cores: int = 16
     disk_bytes_per_s: float = 1e9
-    """What it writes and syncs in a row."""
+    """Sequential write and sync rate."""
     disk_bytes: float = 4e12
     network_bytes_per_s: float = 1.25e9
     """In each direction."""
     filled: float = 0.5
-    """How much of each is planned for. The rest is for peaks, vacuum and checkpoints, and neighbours that fail."""
+    """Planned utilisation. The rest is for peaks, vacuum and checkpoints, and failed neighbours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is to be carried, by all shards together."""
+    """The load of all shards together."""
 
     name: str
     transactions_per_s: float = 0.0
@@ -122,9 +122,9 @@ class Load:
     is_mirrored: bool = False
     is_replicated: bool = False
     is_backlogged: bool = False
-    """Whether what is delivered has waited, and comes many at a time."""
+    """True if delivered messages have waited, and arrive many at a time."""
     log_appends_per_s: float = 0.0
-    """By producers of the log, beside what is mirrored."""
+    """By producers of the log, in addition to mirrored messages."""
     log_reads_per_s: float = 0.0
     """All groups and jobs together."""
     kept: float = 0.0
@@ -132,23 +132,23 @@ class Load:
     log_kept: float = 0.0
     """Messages in the logs."""
     producers: int = 1
-    """Processes."""
+    """Number of processes."""
     consumers: int = 1
     is_split: bool = False
-    """Whether each process uses one shard only, as applications can that do not talk to those of others."""
+    """True if each process uses one shard only, as in applications without traffic between shards."""
     call_s: float = 0.05
     """How long a call may take. What a process sends meanwhile shares its next request, and what comes for it its next
     reply: so calls grow with the load, and busy brokers are asked less often."""
 
     @property
     def items_per_request(self) -> float:
-        """Transactions of one producer that share a request."""
+        """Return the transactions of one producer that share a request."""
         return max(1.0, self.transactions_per_s / self.producers * self.call_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """How many shards are needed for the sake of one thing. A broken number, so that needs can be compared."""
+    """The number of shards needed for one resource. A fraction, so that needs can be compared."""
 
     part: Part
     of: str
@@ -162,15 +162,15 @@ class Row:
     part: Part
     processes: int
     machines: int
-    """0: it runs on machines that are counted elsewhere, or that are the application's."""
+    """0 if it runs on machines counted elsewhere, or on the application's."""
     takes: Cost
-    """Per second."""
+    """Resources per second."""
     keeps_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a load needs."""
+    """The machines needed for a load."""
 
     load: Load
     shards: int
@@ -178,9 +178,9 @@ class Plan:
     """The greatest first: it is the bottleneck."""
     rows: tuple[Row, ...]
     of_brokers: Mapping[str, float]
-    """What brokers spend their cores on."""
+    """Share of the brokers' cores by work."""
     catch_up: float | None
-    """How many times as fast as messages come a tailer that was away takes them; None: nothing is mirrored."""
+    """Catch-up rate of a tailer as a multiple of the load; None if nothing is mirrored."""
 
     @property
     def machines(self) -> int:
@@ -188,11 +188,11 @@ class Plan:
 
 
 class TooManyClients(ValueError):
-    """What they cost a broker when they do nothing is all that may be planned of it: more brokers would not help."""
+    """Raised if idle clients alone exceed the planned utilisation of a broker: more brokers would not help."""
 
 
 def plan(costs: Costs, load: Load, machine: Machine) -> Plan:
-    """What this load needs of such machines. Raises TooManyClients."""
+    """Return the machines of this type that the load needs. Raises TooManyClients."""
     takes = _takes(costs, load)
     kept_bytes = {
         Part.DATABASE: load.kept * _cost(costs, Work.TRANSACTION, Part.DATABASE).kept_bytes,
@@ -233,7 +233,7 @@ def plan(costs: Costs, load: Load, machine: Machine) -> Plan:
 
 
 def _takes(costs: Costs, load: Load) -> dict[Part, Cost]:
-    """What each part takes per second; of brokers, what does not depend on how many there are."""
+    """Return the resources per second of each part; for brokers, those independent of their number."""
     per_s = {
         Work.TRANSACTION: load.transactions_per_s,
         Work.SEND: load.sends_per_s,
@@ -250,13 +250,13 @@ def _takes(costs: Costs, load: Load) -> dict[Part, Cost]:
 
 
 def _requests(costs: Costs, load: Load, part: Part) -> Cost:
-    """What requests cost beside what is in them. Not the database: it gets batches, however small requests are."""
+    """Return the overhead of requests. Without the database: it gets batches, however small requests are."""
     more = _more(_cost(costs, Work.ALONE, part), _cost(costs, Work.TRANSACTION, part))
     return more * (load.transactions_per_s / load.items_per_request)
 
 
 def _more(alone: Cost, together: Cost) -> Cost:
-    """What one alone in its calls costs more than one of many."""
+    """Return the additional cost of a single item per call over one of many."""
     return Cost(**{each.name: max(0.0, getattr(alone - together, each.name)) for each in fields(Cost)})
 
 
@@ -271,7 +271,7 @@ def _planned_disk(machine: Machine) -> float:
 def _needs(
     costs: Costs, load: Load, machine: Machine, takes: Mapping[Part, Cost], kept_bytes: Mapping[Part, float]
 ) -> Iterator[Need]:
-    """What bounds a shard: the machine of its database, that of its log, and whatever is one process of one core."""
+    """Return the limits of a shard: its database machine, its log machine, and single-core processes."""
     for part, kept in kept_bytes.items():
         rate = takes[part]
         network_bytes = max(rate.in_bytes, rate.out_bytes + (rate.wal_bytes if load.is_replicated else 0.0))
@@ -289,7 +289,7 @@ def _needs(
 def _brokers(
     costs: Costs, load: Load, machine: Machine, for_messages: Cost, shards: int
 ) -> tuple[int, dict[str, Cost]]:
-    """How many broker processes there are, each on a core of its own, and what they spend on what, together.
+    """Return the number of broker processes, each on its own core, and their cores by work.
 
     Every client stays attached to every broker of its shards, and a call of every consumer waits at all of them. So a
     broker more takes a share of the messages from the others, and nothing of that.
@@ -321,7 +321,7 @@ def _brokers(
 
 
 def _machines_for_processes(processes: int, takes: Cost, machine: Machine) -> int:
-    """Machines for processes of which each has a core, and that keep nothing."""
+    """Return machines for processes that each use a core and store nothing."""
     network_bytes = max(takes.in_bytes, takes.out_bytes)
     return max(
         ceil(processes / machine.cores),
@@ -331,7 +331,7 @@ def _machines_for_processes(processes: int, takes: Cost, machine: Machine) -> in
 
 
 def _catch_up(costs: Costs, load: Load, takes: Mapping[Part, Cost], shards: int) -> float | None:
-    """See Plan. The log server has its readers meanwhile, too."""
+    """Return the catch-up factor: see Plan. The log server also serves its readers meanwhile."""
     per_s = load.transactions_per_s + load.sends_per_s
     if not load.is_mirrored or not per_s:
         return None

@@ -1,4 +1,4 @@
-"""Prints what was measured and what is needed: on a terminal, as the tables of docs/scaling.md, as JSON."""
+"""Prints measured costs and plans: on a terminal, as the tables of docs/scaling.md, as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WITH_MACHINES: Final = (Part.BROKER, Part.DATABASE, Part.LOG)
 
 
 def show_costs(table: Mapping[str, Any], console: Console) -> None:
-    """One line for each part of each kind of work."""
+    """Print one line for each part of each kind of work."""
     shown = Table("Work", "Measured at", "Part", box=None, title="What one costs", title_justify="left")
     for title in ("core us", "in B", "out B", "WAL B", "kept B"):
         shown.add_column(title, justify="right")
@@ -29,7 +29,7 @@ def show_costs(table: Mapping[str, Any], console: Console) -> None:
 
 
 def show_plan(found: Plan, console: Console) -> None:
-    """The bottleneck, what comes next, and a line for each part."""
+    """Print the bottleneck, the next limits, and a line for each part."""
     first, *rest = found.needs
     others = ", ".join(f"{each.part}: {each.of} {each.shards:.1f}" for each in rest[:3])
     console.print(f"\n[bold]{found.load.name}[/]")
@@ -61,7 +61,7 @@ def show_plan(found: Plan, console: Console) -> None:
 
 
 def plan_figures(found: Plan) -> dict[str, Any]:
-    """For JSON."""
+    """Return a plan for JSON."""
     rows = {row.part: {"processes": row.processes, "machines": row.machines} for row in found.rows}
     cores = {row.part: round(row.takes.cores, 2) for row in found.rows}
     needs = [{"part": each.part, "of": each.of, "shards": round(each.shards, 3)} for each in found.needs]
@@ -77,7 +77,7 @@ def plan_figures(found: Plan) -> dict[str, Any]:
 
 
 def markdown(table: Mapping[str, Any], plans: Sequence[Plan]) -> tuple[str, str]:
-    """Costs and plans as they stand in docs/scaling.md."""
+    """Return costs and plans as in docs/scaling.md."""
     return "\n".join(_markdown_costs(table)), "\n".join(_markdown_plans(plans))
 
 

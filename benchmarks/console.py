@@ -1,4 +1,4 @@
-"""How long the console's overview takes with many groups, beside an empty database.
+"""Latency of the console's overview with many groups, beside an empty database.
 
 The claim: with 10,000 groups it answers in under 300 ms (the p99 is compared). The groups are filled in by SQL, each
 with cursors in all queues of one topic, and behind by some messages; the broker and the console are processes of their
@@ -58,7 +58,7 @@ select g.id, q.id, g.id %% (%(kept)s + 1), 0
 
 
 def fill(url: str, groups: int) -> None:
-    """Topics, messages, groups and their cursors."""
+    """Create topics, messages, groups and their cursors."""
     values = {"topics": TOPICS, "queues": QUEUES, "kept": KEPT, "groups": groups}
     with psycopg.connect(url, cursor_factory=psycopg.ClientCursor) as connection:  # several statements in one
         connection.execute(_FILL, values)
@@ -67,7 +67,7 @@ def fill(url: str, groups: int) -> None:
 
 
 class Overview:
-    """The first page of a console, asked for over one connection."""
+    """The first page of a console, requested over one connection."""
 
     def __init__(self, address: str) -> None:
         self._connection = HTTPConnection(address, timeout=60)
@@ -75,11 +75,11 @@ class Overview:
         self.size_bytes = 0
 
     def close(self) -> None:
-        """Its connection is closed."""
+        """Close the connection."""
         self._connection.close()
 
     def ask(self) -> str:
-        """The document; empty while the console knows nothing yet."""
+        """Return the document; empty while the console has no data yet."""
         try:
             reply = self._replied()
         except ConnectionError:  # a server closes a connection that was idle for some seconds, on a busy machine
@@ -93,7 +93,7 @@ class Overview:
         return self._connection.getresponse()
 
     def shows(self, groups: int) -> bool:
-        """Waits until it says that there are so many; whether it does."""
+        """Wait until it shows this number; return True if it does."""
         text = f"<span>{groups:,}</span>"
         until = time.monotonic() + SHOWN_S_MAX
         while text not in self.ask():
@@ -103,19 +103,19 @@ class Overview:
         return True
 
     def measure(self) -> None:
-        """Asks once."""
+        """Return the latency of one request."""
         began_at = time.perf_counter()
         document = self.ask()
         self.took_ms.append(1000 * (time.perf_counter() - began_at))
         self.size_bytes = len(document.encode())
 
     def percentile_ms(self, percent: int) -> float:
-        """Of all that was measured."""
+        """Return a percentile of all measurements."""
         return quantiles(self.took_ms, n=100)[percent - 1]
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = parser_of(__doc__, "fewer groups and requests")
     parser.add_argument("--groups", type=int, metavar="N", help="groups in the filled database")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""From a trade to the wall: how long until its figure is stored for the page, and has come to it.
+"""Latency from a trade until its figure is stored for the page, and is shown.
 
 Claim (docs/performance.md): at 1,000 trades/s the p99 from a trade until the page has its figure is <= 1 s. All of it
 is on this machine: trade service, broker, PostgreSQL, tailer, stock, Spark and the page, which is followed as browsers
@@ -24,7 +24,7 @@ RATES_PER_S = (100, 1_000, 5_000)
 
 
 class Nobody:
-    """Watches no demo."""
+    """An audience that ignores everything."""
 
     def phase(self, title: str, steps: int) -> None: ...
 
@@ -34,14 +34,14 @@ class Nobody:
 
 
 def measure(rate_per_s: float, seconds: float) -> TradesResult:
-    """One day."""
+    """Run and measure one day."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as name:
         plan = TradesPlan(load=Load(rate=rate_per_s, seconds=seconds), with_browser=False)
         return run(plan, Path(name), Nobody())
 
 
 def figures_of(result: TradesResult) -> dict[str, float | None]:
-    """For JSON."""
+    """Return the figures for JSON."""
     assert result.latency_ms is not None
     assert result.spark_batch_ms is not None
     return {
@@ -56,7 +56,7 @@ def figures_of(result: TradesResult) -> dict[str, float | None]:
 
 
 def main() -> int:
-    """Measures, prints, and tells what did not agree."""
+    """Measure, print, and report differences."""
     parser = parser_of(__doc__, "10 s per rate")
     parser.add_argument("--rates", metavar="N,N", help="trades per second, one day for each")
     parser.add_argument("--seconds", type=float, metavar="S", help="how long each day is")

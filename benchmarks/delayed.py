@@ -1,4 +1,4 @@
-"""Messages to be delivered later: what millions of them cost the others, and how punctual they are.
+"""Delayed messages: the cost of millions of them for other messages, and their punctuality.
 
 Claims (docs/performance.md): millions that wait for their time slow nothing; a message comes within a second of its
 time, never before it. By turns on two databases with a broker each, one of which holds messages due in hours: plain
@@ -34,20 +34,20 @@ RATE_PER_S = 1000
 AFTER_S = (1.0, 3.0)
 FAR_H = (6, 48)
 DUE_S_MAX = 120.0
-"""By then all that was to come has come, or does not."""
+"""Seconds after which outstanding messages count as lost."""
 BODY = b"x" * 100
 
 
 @dataclass(slots=True)
 class Side:
-    """A database with its broker, and what a group got of the plain messages."""
+    """A database with its broker, and a group's deliveries of the plain messages."""
 
     broker: Broker
     sent: int = 0
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def turn(self, count: int) -> dict[str, float]:
-        """Sends so many plain messages, and has the group consume them."""
+        """Send so many plain messages, and let the group consume them."""
         self.sent += count
         return {
             "send": run(send(self.broker.address, PLAIN, count)),
@@ -61,13 +61,13 @@ class Side:
 
 @contextmanager
 def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
-    """A fresh database with a broker."""
+    """Yield a fresh database with a broker."""
     with broker_process(fresh_database(server, name)) as broker:
         yield Side(broker)
 
 
 def schedule(address: str, count: int) -> float:
-    """Sends messages due in hours; messages per second."""
+    """Send messages due in hours; return messages per second."""
     rng = random.Random(count)
     messages = [Message(SCHEDULED, BODY, deliver_after=timedelta(hours=rng.uniform(*FAR_H))) for _ in range(10_000)]
     batches = batched(messages * max(1, count // len(messages)))
@@ -75,7 +75,7 @@ def schedule(address: str, count: int) -> float:
 
 
 class Lateness:
-    """How late each message came, by the time that stands in its body."""
+    """Lateness of each message, by the time in its body."""
 
     def __init__(self) -> None:
         self.late_s: list[float] = []
@@ -91,18 +91,18 @@ class Lateness:
 
     @property
     def early(self) -> int:
-        """Messages that came before their time."""
+        """Return the number of messages that arrived early."""
         return sum(each < 0 for each in self.late_s)
 
 
 def due_in(seconds: float) -> Message:
-    """A message due then, with the time in its body. In whole microseconds, as it is stored."""
+    """Return a message due then, with the time in its body in whole microseconds, as stored."""
     due_at = datetime.now(UTC) + timedelta(seconds=seconds)
     return Message(PUNCTUAL, repr(due_at.timestamp()).encode(), deliver_at=due_at)
 
 
 async def steadily(address: str, seconds: float) -> Lateness:
-    """Messages at a steady rate, each due a little later."""
+    """Send messages at a steady rate, each due a little later."""
     lateness, count = Lateness(), round(seconds * RATE_PER_S)
     consumer = AsyncConsumer(address, group="punctual", concurrency=CONCURRENCY)
     consumer.subscribe(PUNCTUAL)(lateness.handle)
@@ -119,7 +119,7 @@ async def steadily(address: str, seconds: float) -> Lateness:
 
 
 async def at_once(address: str, count: int) -> tuple[float, Lateness]:
-    """So many messages due in one moment; how many are handled per second from then on."""
+    """Send so many messages due at one moment; return the rate of handling from then on."""
     lateness = Lateness()
     message = due_in(2 + count / 20_000)
     consumer = AsyncConsumer(address, group="punctual", concurrency=CONCURRENCY)
@@ -132,7 +132,7 @@ async def at_once(address: str, count: int) -> tuple[float, Lateness]:
 
 
 def main() -> int:
-    """Measures, prints, and checks that nothing came before its time, twice or never."""
+    """Measure, print, and check that no message arrived early, twice or never."""
     parser = parser_of(__doc__, "200,000 scheduled, few turns")
     parser.add_argument("--scheduled", type=int, metavar="N", help="messages due in hours: in tens of thousands")
     parser.add_argument("--turns", type=int, metavar="N", help="turns of each")

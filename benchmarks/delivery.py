@@ -1,4 +1,4 @@
-"""How many messages per second reach the handlers of a group, beside merely reading the same rows from the table.
+"""Messages per second that reach the handlers of a group, beside merely reading the same rows from the table.
 
 Claims (docs/performance.md): >= 100,000/s to one group; a p50 of <= 10 ms from send to handler at 1,000/s. Everything
 runs on this machine: PostgreSQL, broker, and the consumer with its handlers. Each message must reach each group exactly
@@ -29,7 +29,7 @@ READ_COUNT = 1000
 
 
 async def deliver(address: str, topic: str, count: int, groups: list[str]) -> tuple[float, int]:
-    """Messages per second reaching `async def` handlers, all groups together, and how many came twice."""
+    """Return messages per second reaching `async def` handlers of all groups, and the number of duplicates."""
     arrivals = [Arrivals() for _ in groups]
     await asyncio.gather(
         *(consume(address, topic, group, count, each) for group, each in zip(groups, arrivals, strict=True))
@@ -39,7 +39,7 @@ async def deliver(address: str, topic: str, count: int, groups: list[str]) -> tu
 
 
 async def deliver_by_threads(address: str, topic: str, count: int, group: str) -> tuple[float, int]:
-    """The same with `def` handlers on threads."""
+    """Return the same with `def` handlers on threads."""
     arrivals = Arrivals()
     consumer = Consumer(address, group=group, concurrency=16)
     consumer.subscribe(topic)(arrivals.note)
@@ -50,7 +50,7 @@ async def deliver_by_threads(address: str, topic: str, count: int, group: str) -
 
 
 async def latencies(address: str, seconds: float) -> tuple[float, float]:
-    """p50 and p99 in ms from before `send` to the handler, at a steady rate."""
+    """Return p50 and p99 in ms from before `send` to the handler, at a steady rate."""
     topic, found_s = "bench.latency", list[float]()
     count = round(seconds * LATENCY_RATE_PER_S)
     arrivals = Arrivals()
@@ -75,7 +75,7 @@ async def latencies(address: str, seconds: float) -> tuple[float, float]:
 
 
 def read_rows(url: str, topic: str, count: int) -> float:
-    """Rows per second when one session merely reads the topic's messages, queue by queue: the reference."""
+    """Return rows per second when one session merely reads the topic's messages, queue by queue: the reference."""
     statement = (
         "select queue_offset, transaction_id, n, key, tag, headers, body, born_at, stored_at from txmsg.message "
         "where queue = %s and queue_offset >= %s and queue_offset < %s order by queue_offset"
@@ -98,7 +98,7 @@ def read_rows(url: str, topic: str, count: int) -> float:
 
 
 def main() -> int:
-    """Measures, prints, and checks that every message came once."""
+    """Measure, print, and check that every message arrived once."""
     parser = parser_of(__doc__, "fewer messages")
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How long sending and delivery stand still when a broker of three dies under load, or is stopped for maintenance.
+"""Pause of sending and delivery when one of three brokers dies under load, or is stopped for maintenance.
 
 Claims (docs/performance.md): after a kill, sends go on within 2 s, the dead broker's queues are delivered again within
 10 s, and nothing acknowledged is lost. Twelve producers, one call at a time each, and one consumer know all
@@ -37,14 +37,14 @@ BROKERS, QUEUES = 3, 12
 CALLERS, BATCH, RATE_PER_S = 12, 20, 4000
 SPREAD_S_MAX = 60.0
 BEFORE_S, UNDER_WAY_S, AFTER_S = 6.0, 1.0, 15.0
-"""What began in the last second before a death may suffer from it."""
+"""Calls begun in the last second before a death may be affected by it."""
 LAST_S_MAX = 60.0
 _BODY = Struct(">Qd")
-"""A number, and when the message was sent."""
+"""A number, and the time of sending."""
 
 
 class Load:
-    """What was acknowledged and what came; how long each call took, and how long each message was under way."""
+    """Acknowledged and received messages, the duration of each call, and the transit time of each message."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.producers = [AsyncProducer(addresses, group="bench") for _ in range(CALLERS)]
@@ -76,7 +76,7 @@ class Load:
         self._news.set()
 
     async def send_steadily(self, producer: AsyncProducer) -> None:
-        """One caller: the next batch when the last one is answered, but not before its time."""
+        """Run one caller: it sends the next batch after the last answer, but not before its time."""
         due_at = time.monotonic()
         while self.sending:
             numbers, began_at = [next(self._numbers) for _ in range(BATCH)], time.monotonic()
@@ -92,7 +92,7 @@ class Load:
             await asyncio.sleep(max(0.0, due_at - time.monotonic()))
 
     async def settled(self) -> None:
-        """Returns when all that was acknowledged has come, or does not come."""
+        """Return once all acknowledged messages have arrived, or will not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_S_MAX):
                 while self.lost:
@@ -100,7 +100,7 @@ class Load:
                     await self._news.wait()
 
     def longest(self, queues: Sequence[int], start: float, end: float) -> tuple[float, float]:
-        """Of what began from start to end: the longest call, and the longest way of a message through these queues."""
+        """Return the longest call and the longest transit time through these queues, begun from start to end."""
         ways_s = (each for queue in queues for each in self.ways_s[queue])
         return _longest(self.calls_s, start, end), _longest(ways_s, start, end)
 
@@ -110,7 +110,7 @@ def _longest(taken_s: Iterable[tuple[float, float]], start: float, end: float) -
 
 
 def queues_of(url: str) -> dict[str, list[int]]:
-    """The numbers of the topic's queues by the address of the broker that delivers them."""
+    """Return the numbers of the topic's queues by the address of the broker that delivers them."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     with psycopg.connect(url) as connection:
         rows = connection.execute(
@@ -127,7 +127,7 @@ def queues_of(url: str) -> dict[str, list[int]]:
 
 
 async def spread(url: str, brokers: Sequence[Broker]) -> dict[str, list[int]]:
-    """Returns when each broker has its share of the queues."""
+    """Return once each broker has its share of the queues."""
     async with asyncio.timeout(SPREAD_S_MAX):
         while True:
             found = await asyncio.to_thread(queues_of, url)
@@ -138,7 +138,7 @@ async def spread(url: str, brokers: Sequence[Broker]) -> dict[str, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Of one broker: the longest call, and the longest way of a message through one of its queues; and before it."""
+    """The longest call and transit time through queues of a dying broker, after its death and before."""
 
     how: str
     send_s: float
@@ -148,7 +148,7 @@ class Death:
 
 
 async def one_death(url: str, load: Load, one: Broker, brokers: Sequence[Broker], how: signal.Signals) -> Death:
-    """Ends one of the brokers, and watches what stands still."""
+    """Stop one of the brokers, and measure the pause."""
     queues = (await spread(url, brokers))[one.address]
     await asyncio.sleep(BEFORE_S)
     died_at = time.monotonic()
@@ -166,7 +166,7 @@ async def one_death(url: str, load: Load, one: Broker, brokers: Sequence[Broker]
 
 
 async def measure(url: str, rounds: int) -> tuple[list[Death], Load]:
-    """Kills and stops brokers by turns; what it did, and all that was recorded."""
+    """Kill and stop brokers by turns; return the pauses and all recorded data."""
     found = []
     with ExitStack() as running, progress_of("failover", 2 * rounds) as step:
 
@@ -193,7 +193,7 @@ async def measure(url: str, rounds: int) -> tuple[list[Death], Load]:
 
 
 def main() -> int:
-    """Measures, prints, and checks that nothing was lost."""
+    """Measure, print, and check that no message was lost."""
     parser = parser_of(__doc__, "one kill and one stop")
     parser.add_argument("--rounds", type=int, metavar="N", help="so many kills and so many stops")
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")

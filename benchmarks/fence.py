@@ -1,4 +1,4 @@
-"""What the fence costs: a business transaction that inserts one order, with its fence row and without.
+"""Cost of the fence: a business transaction that inserts one order, with its fence row and without.
 
 Claim (docs/performance.md): the row costs one more statement and no more commits. Both kinds take turns of a tenth of
 the time each, on the same connections, so what else the machine does hits both; the ratio is what to read. The rows
@@ -59,7 +59,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One comparison. Latency is of the whole transaction, as its caller waits for it."""
+    """One comparison. Latency is that of the whole transaction for its caller."""
 
     database: str
     callers: int
@@ -69,15 +69,15 @@ class Figure:
     fenced_p50_ms: float
     fenced_p99_ms: float
     ratio: float
-    """Of the rates: 1.0 would be a fence that costs nothing."""
+    """Ratio of the rates: 1.0 for a fence without cost."""
     p50_cost_ms: float
     plain: int
     fenced: int
-    """How many transactions were done."""
+    """Number of transactions."""
 
 
 def place_order(engine: Engine, fence: Fence | None) -> None:
-    """The transaction that is measured."""
+    """Run the measured transaction."""
     with Session(engine) as session:
         if fence is not None:
             fence.write(session, new_transaction_id())
@@ -86,7 +86,7 @@ def place_order(engine: Engine, fence: Fence | None) -> None:
 
 
 def compare(engine: Engine, callers: int, seconds: float) -> Figure:
-    """Both kinds in turns, by so many threads."""
+    """Run both kinds in turns, on so many threads."""
     fence = Fence(engine)
     plain, fenced = Kind(), Kind()
     for _ in range(TURNS):
@@ -124,7 +124,7 @@ def _take_turn(kind: Kind, work: Callable[[], None], callers: int, seconds: floa
 
 @contextmanager
 def databases(url: str | None) -> Iterator[list[Engine]]:
-    """Yours, or a fresh embedded PostgreSQL and a fresh SQLite file."""
+    """Return the given databases, or a fresh embedded PostgreSQL and a fresh SQLite file."""
     if url is not None:
         engines = [_prepared(url)]
         yield engines
@@ -151,13 +151,13 @@ def _prepared(url: str) -> Engine:
 
 
 def count(engine: Engine, table: Table) -> int:
-    """Committed rows."""
+    """Return the number of committed rows."""
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
 def main() -> int:
-    """Measures, prints, and compares with what is in the tables."""
+    """Measure, print, and compare with the rows in the tables."""
     parser = parser_of(__doc__, "four seconds per figure")
     parser.add_argument("--database", help="a business database of your own, as SQLAlchemy names it (MariaDB, say)")
     options = parser.parse_args()

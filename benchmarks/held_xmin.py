@@ -36,7 +36,7 @@ STEPS = 100
 
 @dataclass(slots=True)
 class Side:
-    """A database with its broker, and what the group got from it."""
+    """A database with its broker, and the messages received by the group."""
 
     url: str
     broker: Broker
@@ -45,7 +45,7 @@ class Side:
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def turn(self) -> dict[str, float]:
-        """Transactions and plain sends for a time, then the delivery of them all."""
+        """Run transactions and plain sends for a time, then deliver all of them."""
         address = self.broker.address
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("analyze txmsg.half_message, txmsg.message")
@@ -61,13 +61,13 @@ class Side:
 
     @property
     def wrong(self) -> int:
-        """Messages that did not come, or came again."""
+        """Return the number of missing and duplicated messages."""
         return self.arrivals.repeated + abs(self.sent - self.arrivals.count)
 
 
 @contextmanager
 def side_on(server: EmbeddedPostgres, name: str, seconds: float) -> Iterator[Side]:
-    """A fresh database with a broker."""
+    """Yield a fresh database with a broker."""
     url = fresh_database(server, name)
     with broker_process(url) as broker:
         yield Side(url, broker, seconds)
@@ -75,7 +75,7 @@ def side_on(server: EmbeddedPostgres, name: str, seconds: float) -> Iterator[Sid
 
 @contextmanager
 def snapshot_held(url: str) -> Iterator[None]:
-    """A session that has read every message there was, and keeps its snapshot."""
+    """Hold a snapshot in a session that has read all existing messages."""
     with psycopg.connect(url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("select count(*), sum(length(body)) from txmsg.message")
@@ -85,7 +85,7 @@ def snapshot_held(url: str) -> Iterator[None]:
 
 
 def dead_rows(url: str) -> int:
-    """Rows of half_message that are deleted and still there."""
+    """Return the deleted rows of half_message not yet removed."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("analyze txmsg.half_message")
         connection.execute("select pg_stat_force_next_flush()")
@@ -97,7 +97,7 @@ def dead_rows(url: str) -> int:
 
 
 def main() -> int:
-    """Measures, prints, and checks that every message came once."""
+    """Measure, print, and check that every message arrived once."""
     parser = parser_of(__doc__, f"the snapshot is held for {MINUTES_QUICK:g} minute")
     parser.add_argument("--minutes", type=float, help=f"how long the snapshot is held (default {MINUTES:g})")
     options = parser.parse_args()

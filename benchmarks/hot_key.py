@@ -1,4 +1,4 @@
-"""What one failure of a busy ordering key costs the messages behind it.
+"""Cost of one failure of a busy ordering key for the messages behind it.
 
 Claim: after the failure the key catches up at the speed of delivery, in order: at least half of the rate before. By
 turns on one database: all messages have one ordering key and wait when the group begins; in every other turn the
@@ -30,7 +30,7 @@ RATIO_MIN = 0.5
 
 @dataclass(slots=True)
 class HotKey:
-    """One ordering key, and the numbers of its messages as they came."""
+    """One ordering key, and the numbers of its messages in order of arrival."""
 
     address: str
     count: int
@@ -38,7 +38,7 @@ class HotKey:
     numbers: list[int] = field(default_factory=list)
 
     def turn(self, *, fails: bool) -> dict[str, float]:
-        """Sends, then has the group consume."""
+        """Send, then let the group consume."""
         numbers = range(self.sent, self.sent + self.count)
         messages = [Message(TOPIC, number.to_bytes(8) + BODY, ordering_key=KEY) for number in numbers]
         run(send_streams(self.address, [batched(messages)]))
@@ -71,13 +71,13 @@ class HotKey:
 
     @property
     def wrong(self) -> int:
-        """Messages that are missing, or did not come right after the one before."""
+        """Return the number of missing messages and of those not directly after their predecessor."""
         out_of_order = sum(number != place for place, number in enumerate(self.numbers))
         return out_of_order + abs(self.sent - len(self.numbers))
 
 
 def main() -> int:
-    """Measures, prints, and checks the order."""
+    """Measure, print, and check the order."""
     parser = parser_of(__doc__, "few turns")
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     parser.add_argument("--count", type=int, metavar="N", help="messages of a turn")

@@ -1,4 +1,4 @@
-"""What consumers cost a broker to which nothing is sent: CPU time of its process, PINGs included, per consumer.
+"""Cost of idle consumers for a broker: CPU time of its process, PINGs included, per consumer.
 
 Each consumer is a connection with what a real one has: an attach stream, and a receive that the broker holds. All are
 in one process, which answers the broker's PINGs. A hundred consumers share a group. The cost of a broker without any is
@@ -40,7 +40,7 @@ ARRIVE_S_MAX = 120.0
 
 
 class Consumers:
-    """Connections that attach and wait for messages, and which groups have got how many."""
+    """Connections that attach and wait for messages, and the deliveries by group."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -52,7 +52,7 @@ class Consumers:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def add(self, count: int) -> None:
-        """So many; returns when all have asked for messages, and the broker is at rest."""
+        """Add so many; return once all have asked for messages and the broker is idle."""
         self.tasks = [asyncio.create_task(self._consume(number)) for number in range(count)]
         while self.connected < count:
             for task in self.tasks:
@@ -61,13 +61,13 @@ class Consumers:
             await asyncio.sleep(0.1)
 
     async def reached(self, groups: Set[str]) -> None:
-        """Returns when messages have come to all of these."""
+        """Return once messages have reached all of these."""
         while self.came.keys() < groups:
             self._came.clear()
             await self._came.wait()
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Close all of them."""
         for task in self.tasks:
             task.cancel()
         await asyncio.wait(self.tasks)
@@ -102,20 +102,20 @@ class Consumers:
 
 
 def spent_s(process: psutil.Process) -> float:
-    """CPU time so far."""
+    """Return the CPU time so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 async def share(broker: Broker, seconds: float) -> float:
-    """The share of a core that the broker takes for so long."""
+    """Return the share of a core that the broker uses over so many seconds."""
     before_s = spent_s(broker.process)
     await asyncio.sleep(seconds)
     return (spent_s(broker.process) - before_s) / seconds
 
 
 async def measure(broker: Broker, count: int, seconds: float) -> tuple[float, float, int]:
-    """Shares of a core without and with the consumers, and how many groups did not get the message once."""
+    """Return shares of a core without and with the consumers, and the groups without exactly one message."""
     alone = await share(broker, min(seconds, 10.0))
     consumers = Consumers(broker.address)
     await consumers.add(count)
@@ -136,7 +136,7 @@ async def measure(broker: Broker, count: int, seconds: float) -> tuple[float, fl
 
 
 def main() -> int:
-    """Measures, prints, and checks that a message comes to every group."""
+    """Measure, print, and check that a message reaches every group."""
     parser = parser_of(__doc__, "1,000 consumers")
     parser.add_argument("--consumers", type=int, metavar="N", help="idle consumers")
     parser.add_argument("--seconds", type=float, help="how long is measured")

@@ -1,4 +1,4 @@
-"""What idle groups cost a broker: the periodic steps of delivery with many of them, beside few.
+"""Cost of idle groups for a broker: the periodic steps of delivery with many of them, beside few.
 
 The claim: a periodic step visits only what has something to do, so its cost does not depend on the number of groups.
 Each group has a member that waits for messages of one topic. Each step of delivery runs alone some times over; its
@@ -41,7 +41,7 @@ select s.id, %s, 0, gen_random_uuid(), 0, 'body', now() from txmsg.segment s whe
 
 
 async def measure(url: str, groups: int, step: Callable[[], None]) -> tuple[dict[str, float], int]:
-    """The CPU time of each step in ms per second, and how many messages did not come as they should."""
+    """Return the CPU time of each step in ms per second, and the number of missing or wrong messages."""
     config = DeliveryConfig(lease_ttl_s=NEVER_S, statement_timeout_s=60.0)
     async with open_pool(url) as pool:
         leases = Leases("bench", config.lease_ttl_s, time.monotonic)
@@ -91,7 +91,7 @@ async def measure(url: str, groups: int, step: Callable[[], None]) -> tuple[dict
 
 
 def main() -> int:
-    """Measures, prints, and checks that a message wakes every group."""
+    """Measure, print, and check that a message wakes every group."""
     parser = parser_of(__doc__, "fewer groups")
     parser.add_argument("--groups", type=int, metavar="N", help="idle groups")
     options = parser.parse_args()

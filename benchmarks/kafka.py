@@ -1,4 +1,4 @@
-"""A log in Kafka: what reading and appending by txmsg costs beside Kafka's own client, and beside the embedded log.
+"""A log in Kafka: reading and appending by txmsg beside Kafka's own client, and beside the embedded log.
 
 Target: PullConsumer from Kafka at 0.7 of confluent-kafka alone, which reads the same records into the same columns of
 Arrow that it has (value, key, timestamp, offset and headers). Messages have 100 bytes and a key, in one queue; they are
@@ -46,24 +46,24 @@ from txmsg.metaq.store.log import Append
 
 CALL_COUNT = 1000
 READ = "read"
-"""The topic that is read."""
+"""The topic for reading."""
 ALONE, EMBEDDED = "confluent-kafka alone", "the embedded log"
 _BODY = b"x" * 100
 _KEYS = [f"k{number}" for number in range(CALL_COUNT)]
 _WAIT_S = 60.0
 
 Work: TypeAlias = Iterator[int]
-"""Works step by step, each of so many messages. What comes before its first step is not timed, nor is that step."""
+"""Steps of work, each of so many messages. Setup and the first step are not timed."""
 Take: TypeAlias = Callable[[Sequence[LogBatch]], int]
-"""Makes what is wanted of the batches of a fetch; how many messages that were."""
+"""Processes the batches of a fetch; returns the number of messages."""
 
 
 class Mismatch(Exception):
-    """What was read is not what was appended."""
+    """The messages read differ from those appended."""
 
 
 class Row(NamedTuple):
-    """A kind of work on a log, what it is compared with in the same turn, and what that is called."""
+    """A kind of work on a log, its reference in the same turn, and the name of the reference."""
 
     name: str
     work: Callable[[], Work]
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 
 class Logs(NamedTuple):
-    """What is worked on in a turn: a log in Kafka, with what it puts before topics, and an embedded one."""
+    """The logs of a turn: one in Kafka, with its topic prefix, and an embedded one."""
 
     servers: str
     prefix: str
@@ -82,7 +82,7 @@ class Logs(NamedTuple):
 
 @contextmanager
 def kafka(servers: str | None) -> Iterator[str]:
-    """HOST:PORT of a Kafka."""
+    """Yield the HOST:PORT of a Kafka."""
     if servers is not None:
         yield servers
         return
@@ -95,7 +95,7 @@ def kafka(servers: str | None) -> Iterator[str]:
 
 @contextmanager
 def fresh_logs(servers: str, directory: Path) -> Iterator[Logs]:
-    """Empty ones. Neither waits for a disk."""
+    """Yield empty logs. Neither waits for a disk."""
     prefix = f"bench-{uuid.uuid4().hex}-"
     config = LogConfig(topic=TopicSettings(flush=Flush.TIMED))
     with (
@@ -106,7 +106,7 @@ def fresh_logs(servers: str, directory: Path) -> Iterator[Logs]:
 
 
 def rate_of(work: Callable[[], Work], expected: int) -> float:
-    """Messages per second."""
+    """Return messages per second."""
     steps = work()
     count = first = next(steps)
     began_at = time.perf_counter()
@@ -122,7 +122,7 @@ def rate_of(work: Callable[[], Work], expected: int) -> float:
 
 
 def append(log: LogAccess, count: int) -> Work:
-    """Batches that are encoded already."""
+    """Append encoded batches."""
     columns = FrameColumns([_BODY] * CALL_COUNT, [time.time_ns() // 1000], bytes(16 * CALL_COUNT), key=_KEYS)
     batch = Append("appended", 0, encode(columns))
     for _ in range(count // CALL_COUNT):
@@ -131,7 +131,7 @@ def append(log: LogAccess, count: int) -> Work:
 
 
 def send(log: LogAccess, count: int, *, topic: str = "sent") -> Work:
-    """By a LogProducer."""
+    """Send by a LogProducer."""
     producer = LogProducer(log, queues=1)
     messages = [Message(topic, _BODY, key=key) for key in _KEYS]
     for _ in range(count // CALL_COUNT):
@@ -139,7 +139,7 @@ def send(log: LogAccess, count: int, *, topic: str = "sent") -> Work:
 
 
 def produce(logs: Logs, count: int) -> Work:
-    """By Kafka's client alone, as safely, but without ids."""
+    """Produce by Kafka's client alone, with the same safety, but without ids."""
     producer = Producer({"bootstrap.servers": logs.servers, "enable.idempotence": True, "linger.ms": 5})
     topic = f"{logs.prefix}sent"
     for _ in range(count // CALL_COUNT):
@@ -181,7 +181,7 @@ def fetch(log: LogAccess, count: int, take: Take) -> Work:
 
 
 def consume(log: LogAccess, count: int) -> Work:
-    """By a PullConsumer, into Arrow."""
+    """Consume by a PullConsumer, into Arrow."""
     found = 0
     consumer = PullConsumer(log, f"bench-{uuid.uuid4().hex}")
     consumer.subscribe(READ)
@@ -193,7 +193,7 @@ def consume(log: LogAccess, count: int) -> Work:
 
 
 def consume_alone(logs: Logs, count: int, *, columns: bool) -> Work:
-    """By Kafka's client alone: bare messages, or Arrow columns."""
+    """Consume by Kafka's client alone: bare messages, or Arrow columns."""
     consumer = Consumer(
         {
             "bootstrap.servers": logs.servers,
@@ -229,7 +229,7 @@ def consume_alone(logs: Logs, count: int, *, columns: bool) -> Work:
 
 
 def rows(logs: Logs, count: int) -> Iterator[Row]:
-    """The kinds of work, on logs whose topic READ has so many messages."""
+    """Return the kinds of work, on logs whose topic READ has so many messages."""
     in_kafka, embedded = logs.kafka, logs.embedded
     bare, columns = (partial(consume_alone, logs, count, columns=columns) for columns in (False, True))
     yield Row("append", partial(append, in_kafka, count), partial(append, embedded, count), EMBEDDED)
@@ -250,7 +250,7 @@ def rows(logs: Logs, count: int) -> Iterator[Row]:
 
 
 def measure(row: Row, count: int, compared: dict[str, Compared]) -> None:
-    """Measures both once."""
+    """Measure both once."""
     name = f"{row.name}, beside {row.beside}"
     by_turns(lambda: {name: rate_of(row.work, count)}, lambda: {name: rate_of(row.reference, count)}, compared)
 
@@ -258,7 +258,7 @@ def measure(row: Row, count: int, compared: dict[str, Compared]) -> None:
 def compare(
     servers: str, count: int, turns: int, only: tuple[str, ...], step: Callable[[], None]
 ) -> dict[str, Compared]:
-    """All kinds of work, by turns; or those whose names begin so."""
+    """Run all kinds of work by turns, or those whose names begin so."""
     compared: dict[str, Compared] = {}
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
         for turn in range(turns):
@@ -275,7 +275,7 @@ def compare(
 
 
 def main() -> int:
-    """Measures, prints, and compares with what was appended."""
+    """Measure, print, and compare with the appended messages."""
     parser = parser_of(__doc__, "few messages")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="a Kafka that runs")
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="work whose names begin so")

@@ -1,4 +1,4 @@
-"""The work that benchmarks measure: messages sent in batches, transactions, messages that reach a group's handlers.
+"""Work measured by benchmarks: messages sent in batches, transactions, messages delivered to a group's handlers.
 
 Rates are messages (or transactions) per second. Each message is sent once; `Arrivals` knows whether it came once.
 """
@@ -21,7 +21,7 @@ T = TypeVar("T")
 CONCURRENCY = 100
 WAIT_S_MAX = 1800.0
 STREAMS = 8
-"""Batches under way at a time."""
+"""Concurrent batches."""
 BATCH_COUNT = 500
 BATCH_SIZE_BYTES = 4 * 1024 * 1024
 
@@ -29,12 +29,12 @@ _runner = asyncio.Runner()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, but on one loop: connections belong to the loop they were made on."""
+    """Run a coroutine like `asyncio.run`, but on one loop: connections belong to the loop they were created on."""
     return _runner.run(work)
 
 
 class Arrivals:
-    """What has come to one group from one topic: a bitmap per queue, so that ten million need ten megabytes."""
+    """Messages of one topic received by one group: a bitmap per queue, so that ten million need ten megabytes."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -53,14 +53,14 @@ class Arrivals:
 
     @contextmanager
     def expect(self, count: int) -> Iterator[asyncio.Event]:
-        """Until so many more have come, the event is not set. The time from the first to the last of them is noted."""
+        """Clear the event until so many more have arrived. Records the time from the first to the last of them."""
         self.began_at = self.ended_at = 0.0
         self._target, self._reached, self._loop = self.count + count, asyncio.Event(), asyncio.get_running_loop()
         yield self._reached
         self._loop = None
 
     def note(self, message: ReceivedMessage) -> None:
-        """From any thread."""
+        """Record a message, from any thread."""
         queue, offset = message.queue, message.offset
         assert queue is not None
         assert offset is not None
@@ -83,12 +83,12 @@ class Arrivals:
                 self._loop.call_soon_threadsafe(self._reached.set)
 
     def missing(self) -> int:
-        """Offsets that were passed over: 0 when every queue came dense from its first message on."""
+        """Return the number of skipped offsets: 0 if every queue was dense from its first message on."""
         return sum(seen.rfind(1) + 1 - seen.count(1) for seen in self._seen.values())
 
 
 async def send_streams(address: str, streams: Sequence[Iterable[Sequence[Message]]]) -> float:
-    """Sends the batches of each stream one after the other, the streams side by side; messages per second."""
+    """Send the batches of each stream in sequence, the streams concurrently; return messages per second."""
     count = 0
 
     async def send_all(producer: AsyncProducer, stream: Iterable[Sequence[Message]]) -> None:
@@ -104,21 +104,21 @@ async def send_streams(address: str, streams: Sequence[Iterable[Sequence[Message
 
 
 async def send(address: str, topic: str, count: int, size_bytes: int = 100) -> float:
-    """Sends messages in batches; messages per second."""
+    """Send messages in batches; return messages per second."""
     message = Message(topic, b"x" * size_bytes)
     batches = batched([message] * count, min(BATCH_COUNT, BATCH_SIZE_BYTES // size_bytes))
     return await send_streams(address, [batches] * STREAMS)  # one iterator: each takes the next batch
 
 
 def batched(messages: Sequence[Message], count: int = BATCH_COUNT) -> Iterator[Sequence[Message]]:
-    """The messages in slices of so many."""
+    """Yield the messages in slices of so many."""
     return (messages[start : start + count] for start in range(0, len(messages), count))
 
 
 async def send_transactions(
     address: str, topic: str, callers: int, seconds: float, size_bytes: int = 200
 ) -> list[float]:
-    """Half message, then commit, by so many coroutines; the seconds that each transaction took."""
+    """Send half messages and commits by so many coroutines; return the seconds of each transaction."""
     message = Message(topic, b"x" * size_bytes)
     took_s: list[float] = []
 
@@ -136,7 +136,7 @@ async def send_transactions(
 
 
 async def send_alone(address: str, topic: str, seconds: float, size_bytes: int = 200) -> list[float]:
-    """Plain messages, by one coroutine; the seconds that each took."""
+    """Send plain messages by one coroutine; return the seconds of each."""
     message = Message(topic, b"x" * size_bytes)
     took_s: list[float] = []
     async with AsyncProducer(address, group="bench") as producer:
@@ -148,7 +148,7 @@ async def send_alone(address: str, topic: str, seconds: float, size_bytes: int =
 
 
 async def consume(address: str, topic: str, group: str, count: int, arrivals: Arrivals) -> float:
-    """Messages per second reaching an `async def` handler, for the next `count` of a group.
+    """Return messages per second reaching an `async def` handler, for the next `count` of a group.
 
     A few more may come while the consumer stops; `arrivals` has them.
     """

@@ -1,4 +1,4 @@
-"""How fast MetaQ appends: small and large messages, batches and single ones, compressed, synchronous, to many queues.
+"""Append rate of MetaQ: small and large messages, batches and single ones, compressed, synchronous, to many queues.
 
 Targets: 100 bytes in batches of 100, flushed by time: 2,000,000 messages/s; 10,000 queues 0.8 of one. Encoding is part
 of it. A call appends one batch to a timed topic, 100 batches to a synchronous one, and returns when those are on disk.
@@ -48,11 +48,11 @@ QUICK_MANY = 2  # making ten thousand queues, and removing them, takes longer th
 
 
 class Mismatch(Exception):
-    """A log does not hold what was appended."""
+    """The log does not contain the appended messages."""
 
 
 def rate_of(calls: Iterable[Callable[[], None]], messages_per_call: int, seconds: float) -> tuple[int, float]:
-    """Calls until the time is up; how many, and messages per second."""
+    """Call until the time is up; return the number of calls, and messages per second."""
     done = 0
     began_at = time.perf_counter()
     until = began_at + seconds
@@ -65,7 +65,7 @@ def rate_of(calls: Iterable[Callable[[], None]], messages_per_call: int, seconds
 
 
 class Appending:
-    """A log that is appended to turn by turn, and counts what it should hold."""
+    """A log that is appended to turn by turn, and counts its expected contents."""
 
     def __init__(self, log: Log, case: Case, seconds: float) -> None:
         self.log = log
@@ -82,21 +82,21 @@ class Appending:
         return {"append": rate}
 
     def check(self) -> None:
-        """Raises Mismatch."""
+        """Raise Mismatch if the log lacks messages."""
         held = sum(self.log.reader.queue(*queue).end_offset() for queue in targets(self._case))
         if held != self._messages:
             raise Mismatch(f"{self._case.name}: {held} messages are in the log, {self._messages} were appended")
 
 
 def frame_of(log: Log) -> bytes:
-    """The bytes of the first frame."""
+    """Return the bytes of the first frame."""
     reader = CommitLogReader(log.root / "commitlog")
     size = int.from_bytes(reader.read(8, 4), "little")
     return bytes(reader.read(0, size))
 
 
 def raw(path: Path, frame: bytes, case: Case, seconds: float) -> dict[str, float]:
-    """Writes the same bytes in the same calls, synced as often."""
+    """Write the same bytes in the same calls, synced as often."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     data = frame * case.per_call
     synced_at = time.perf_counter()
@@ -120,7 +120,7 @@ def raw(path: Path, frame: bytes, case: Case, seconds: float) -> dict[str, float
 
 
 def compare_with_raw(case: Case, seconds: float, turns: int) -> Compared:
-    """A case beside raw writing."""
+    """Compare a case with raw writing."""
     compared: dict[str, Compared] = {}
     with fresh_log(case) as log, tempfile.TemporaryDirectory(prefix="txmsg-bench-") as place:
         appending = Appending(log, case, seconds)
@@ -132,7 +132,7 @@ def compare_with_raw(case: Case, seconds: float, turns: int) -> Compared:
 
 
 def compare_with_one_queue(case: Case, seconds: float, turns: int) -> Compared:
-    """A case of many queues beside the same with one."""
+    """Compare a case of many queues with the same for one."""
     compared: dict[str, Compared] = {}
     one = Case(name="one queue", flush=case.flush)
     with fresh_log(case) as log, fresh_log(one) as log_of_one:
@@ -145,7 +145,7 @@ def compare_with_one_queue(case: Case, seconds: float, turns: int) -> Compared:
 
 
 def redis_rate(case: Case, appendfsync: str, seconds: float) -> float | None:
-    """Messages per second into a stream, in pipelines of the case's calls; None without a redis-server."""
+    """Return messages per second into a Redis stream, in pipelines of the case's calls; None without redis-server."""
     bodies = columns_of(case).body
     with redis_streams("--appendfsync", appendfsync) as client:
         if client is None:
@@ -158,7 +158,7 @@ def redis_rate(case: Case, appendfsync: str, seconds: float) -> float | None:
 
 
 def main() -> int:
-    """Measures, prints, and compares with what is in the logs."""
+    """Measure, print, and compare with the contents of the logs."""
     parser = parser_of(__doc__, "few short turns")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names begin so, and no Redis")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What a log at an address does beside a log in a directory: appends, reads into Arrow, and how soon a wait ends.
+"""A remote log beside one in a directory: appends, reads into Arrow, and latency of waiting fetches.
 
 The server is a process of its own, the client one thread or several. The reference, by turns, is the same code on a
 directory: `open_log` makes both. Each level of acknowledgements is measured beside "disk", at a server with a copy.
@@ -38,12 +38,12 @@ PAYLOAD = encode(FrameColumns([b"b" * 100] * COUNT, [1_700_000_000_000_000]))
 
 
 class Mismatch(Exception):
-    """A log does not hold what was appended, or not all of it was read."""
+    """The log does not contain the appended messages, or not all were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Appends of one kind. batches: in one call; callers: threads, each with calls of its own."""
+    """Appends of one kind. batches: in one call; callers: threads, each with its own calls."""
 
     name: str
     flush: Flush
@@ -66,7 +66,7 @@ READ = CASES[1]
 
 
 class Appending:
-    """A log that is appended to turn by turn, and counts what it should hold."""
+    """A log that is appended to turn by turn, and counts its expected contents."""
 
     def __init__(self, log: LogAccess, case: Case, seconds: float) -> None:
         self._log = log
@@ -94,14 +94,14 @@ class Appending:
         return calls
 
     def check(self) -> None:
-        """Raises Mismatch."""
+        """Raise Mismatch if the log lacks messages."""
         held = self._log.ranges([self._case.queue])[self._case.queue].end
         if held != self._messages:
             raise Mismatch(f"{self._case.name}: {held} messages are in the log, {self._messages} were appended")
 
 
 def read(log: LogAccess) -> dict[str, float]:
-    """Reads a queue from begin to end; messages per second."""
+    """Read a queue from begin to end; return messages per second."""
     queue = READ.queue
     end = log.ranges([queue])[queue].end
     offset = count = 0
@@ -118,7 +118,7 @@ def read(log: LogAccess) -> dict[str, float]:
 
 
 def waits_ms(writer: LogAccess, reader: LogAccess, times: int) -> list[float]:
-    """From before a synchronous append of one batch to when a reader that waited for it has it."""
+    """Return ms from before a synchronous append of one batch until a waiting reader has it."""
     queue = LogQueue("waited", 0)
     found: list[float] = []
     with ThreadPoolExecutor(1) as pool:
@@ -134,7 +134,7 @@ def waits_ms(writer: LogAccess, reader: LogAccess, times: int) -> list[float]:
 
 
 class Asking:
-    """Appends of one batch to a synchronous topic, by so many threads, that wait for this and no more."""
+    """Appends of one batch to a synchronous topic, by so many threads that do nothing else."""
 
     def __init__(self, log: LogAccess, acks: Acks, seconds: float, callers: int = 4) -> None:
         self._log = log
@@ -163,7 +163,7 @@ class Asking:
         self._log.append([Append(f"acks-{self._acks}", 0, PAYLOAD)], acks)
 
     def check(self) -> None:
-        """Raises Mismatch."""
+        """Raise Mismatch if the log lacks messages."""
         queue = LogQueue(f"acks-{self._acks}", 0)
         held = self._log.ranges([queue])[queue].end
         if held != self._messages:
@@ -171,7 +171,7 @@ class Asking:
 
 
 def levels(seconds: float, turns: int) -> dict[str, Compared]:
-    """What each level of acknowledgements costs, beside `disk`, at a server that requires a copy."""
+    """Measure each acks level beside `disk`, at a server that requires a copy."""
     found: dict[str, Compared] = {}
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as place:
         with metaq_process(Path(place) / "leader", "--copies-required", "1") as (address, _):
@@ -189,7 +189,7 @@ def levels(seconds: float, turns: int) -> dict[str, Compared]:
 
 @contextmanager
 def both() -> Iterator[tuple[LogAccess, LogAccess, LogAccess]]:
-    """A log at an address, the same for a second client, and another one in a directory."""
+    """Yield a remote log, the same for a second client, and another one in a directory."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as place:
         with metaq_process(Path(place) / "served") as (address, _):
             with open_log(address) as remote, open_log(address) as second:
@@ -198,7 +198,7 @@ def both() -> Iterator[tuple[LogAccess, LogAccess, LogAccess]]:
 
 
 def main() -> int:
-    """Measures, prints, and compares with what is in the logs."""
+    """Measure, print, and compare with the contents of the logs."""
     options = parser_of(__doc__, "few short turns").parse_args()
     turns, seconds, times = (3, 0.3, 50) if options.quick else (7, 1.0, 300)
     compared: dict[str, Compared] = {}

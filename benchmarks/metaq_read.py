@@ -1,4 +1,4 @@
-"""How fast MetaQ is read, into Arrow and into messages: small and large ones, compressed, from one queue and from many.
+"""Read rate of MetaQ, into Arrow and into messages: small and large ones, compressed, from one queue and many.
 
 Target: 100 bytes in batches of 100 into Arrow: 3,000,000 messages/s. Each fetch asks for 1 MiB, and becomes one Arrow
 table; everything is checked against its checksum. The reference, by turns: os.read of the same files by 1 MiB.
@@ -38,11 +38,11 @@ CASES = [
     Case(name="100 B x 100, 10,000 queues", queues=10_000),
 ]
 Take = Callable[[Sequence[LogBatch]], int]
-"""Makes what is wanted of the batches of a fetch; how many messages that were."""
+"""Processes the batches of a fetch; returns the number of messages."""
 
 
 class Mismatch(Exception):
-    """What was read is not what was appended."""
+    """The messages read differ from those appended."""
 
 
 def into_arrow(batches: Sequence[LogBatch]) -> int:
@@ -54,7 +54,7 @@ def into_messages(batches: Sequence[LogBatch]) -> int:
 
 
 def read(log: Log, case: Case, take: Take) -> float:
-    """Reads every queue from its begin to its end with a reader that is new; messages per second."""
+    """Read every queue from begin to end with a new reader; return messages per second."""
     reader = LogReader(log.root)
     count = 0
     began_at = time.perf_counter()
@@ -72,7 +72,7 @@ def read(log: Log, case: Case, take: Take) -> float:
 
 
 def read_raw(paths: list[Path], messages: int) -> float:
-    """Reads the same files and does nothing with them."""
+    """Read the same files and ignore the contents."""
     began_at = time.perf_counter()
     for path in paths:
         fd = os.open(path, os.O_RDONLY)
@@ -83,7 +83,7 @@ def read_raw(paths: list[Path], messages: int) -> float:
 
 
 def compare(case: Case, messages: int, turns: int) -> dict[str, Compared]:
-    """A case beside raw reading: into Arrow, and in fewer turns into messages."""
+    """Compare a case with raw reading: into Arrow, and in fewer turns into messages."""
     into: dict[str, Compared] = {}
     with fresh_log(case) as log:
         for _, call in zip(range(messages // case.count), appends(log, case), strict=False):
@@ -104,14 +104,14 @@ def compare(case: Case, messages: int, turns: int) -> dict[str, Compared]:
 
 
 def show(found: dict[str, Compared], all_found: dict[str, Compared]) -> None:
-    """Prints figures as soon as they are there."""
+    """Print figures as soon as they are available."""
     for name, each in found.items():
         print(f"{name:42}{each.rate:12,.0f}/s   os.read {each.reference:14,.0f}/s   ratio {each.ratio:.3f}", flush=True)
     all_found.update(found)
 
 
 def redis_rate(messages: int) -> float | None:
-    """Messages of 100 bytes per second; None without a redis-server."""
+    """Return messages of 100 bytes per second; None without redis-server."""
     case = CASES[0]
     with redis_streams("--appendfsync", "no") as client:
         if client is None:
@@ -128,7 +128,7 @@ def redis_rate(messages: int) -> float | None:
 
 
 def main() -> int:
-    """Measures, prints, and compares with what was appended."""
+    """Measure, print, and compare with the appended messages."""
     parser = parser_of(__doc__, "few messages")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names begin so, and no Redis")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the benchmarks of MetaQ append and read: batches of JSON-like bodies; and Redis, to do the same."""
+"""Data of the MetaQ benchmarks: batches of JSON-like bodies; and Redis for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txmsg.metaq.store.topics import Flush, TopicSettings
 
 QUEUES_PER_TOPIC: Final = 1000
 APPENDS_PER_SYNC: Final = 100
-"""Batches that one call appends to a synchronous topic, and one fdatasync makes last."""
+"""Batches that one call appends to a synchronous topic, with one fdatasync."""
 _STORED_AT_US: Final = 1_700_000_000_000_000
 _REDIS_START_S: Final = 30
 
@@ -39,12 +39,12 @@ class Case:
 
     @property
     def per_call(self) -> int:
-        """Batches that one call appends."""
+        """Return the number of batches that one call appends."""
         return APPENDS_PER_SYNC if self.flush is Flush.SYNC else 1
 
 
 def columns_of(case: Case) -> FrameColumns:
-    """One batch. Its bodies compress about as well as an application's."""
+    """Return one batch. Its bodies compress about as well as an application's."""
     bodies = []
     for number in range(case.count):
         body = b""
@@ -59,12 +59,12 @@ def columns_of(case: Case) -> FrameColumns:
 
 
 def targets(case: Case) -> list[tuple[str, int]]:
-    """The queues that a case appends to in turn."""
+    """Return the queues that a case appends to in turn."""
     return [(f"topic{number // QUEUES_PER_TOPIC}", number % QUEUES_PER_TOPIC) for number in range(case.queues)]
 
 
 def appends(log: Log, case: Case) -> Iterator[Callable[[], None]]:
-    """Calls, without end, each of which encodes batches as it goes and appends them."""
+    """Yield calls, without end, each of which encodes and appends batches."""
     columns, queues = columns_of(case), targets(case)
     place = 0
 
@@ -83,7 +83,7 @@ def appends(log: Log, case: Case) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def fresh_log(case: Case, directory: Path | None = None) -> Iterator[Log]:
-    """A log that is removed afterwards, in which each queue of the case has one batch."""
+    """Yield a log with one batch in each queue of the case; it is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-", dir=directory) as place:
         config = LogConfig(topic=TopicSettings(flush=case.flush, compression=case.compression))
         with Log(Path(place) / "log", config) as log:
@@ -94,7 +94,7 @@ def fresh_log(case: Case, directory: Path | None = None) -> Iterator[Log]:
 
 @contextmanager
 def redis_streams(*options: str) -> Iterator[redis.Redis | None]:
-    """A private Redis with an append-only file; None, and a line that says so, where there is no redis-server."""
+    """Yield a private Redis with an append-only file; None, with a printed line, without redis-server."""
     path = shutil.which("redis-server")
     if path is None:
         print("redis-server is not on PATH, so Redis Streams are not measured (Debian: apt install redis-server)")
@@ -120,7 +120,7 @@ def redis_streams(*options: str) -> Iterator[redis.Redis | None]:
 
 
 def xadd(client: redis.Redis, bodies: Sequence[bytes], batches: int) -> None:
-    """Appends so many batches to a stream, in one pipeline."""
+    """Append so many batches to a stream, in one pipeline."""
     pipeline = client.pipeline(transaction=False)
     for _ in range(batches):
         for body in bodies:

@@ -1,4 +1,4 @@
-"""What it costs to be watched: transactions and deliveries per second with traces, and with metrics, beside neither.
+"""Cost of observability: transactions and deliveries per second with traces, and with metrics, beside neither.
 
 Traces: producers and consumers have a Tracing, 1 % of all transactions are sampled, and their spans are exported in the
 background. Metrics: the broker has --http-listen and is scraped each second, as are the producer and the consumer by a
@@ -43,7 +43,7 @@ SCRAPE_S = 1.0
 
 
 class Counting(SpanExporter):
-    """Counts spans instead of sending them away."""
+    """A span exporter that counts spans."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -57,11 +57,11 @@ class Counting(SpanExporter):
 
 
 Watch = Callable[[Counted], asyncio.Task[None] | None]
-"""Begins to watch a client while it works."""
+"""Starts to observe a client while it works."""
 
 
 def unwatched(_: Counted) -> None:
-    """Nothing does."""
+    """Observe nothing."""
 
 
 class Scraper:
@@ -88,7 +88,7 @@ class Scraper:
 
 
 class Side:
-    """A broker, and how those are made and watched who use it."""
+    """A broker, and the factory and observer of its clients."""
 
     def __init__(self, address: str, *, tracing: Tracing | None = None, watch: Watch = unwatched) -> None:
         self._address = address
@@ -100,11 +100,11 @@ class Side:
         """Messages that did not come, or came again."""
 
     def send(self, seconds: float) -> dict[str, float]:
-        """Transactions for so long."""
+        """Run transactions for so long."""
         return {"send": run(self._send(seconds))}
 
     def deliver(self) -> dict[str, float]:
-        """All that was sent until now, to a new group."""
+        """Deliver all messages sent so far to a new group."""
         return {"deliver": run(self._deliver())}
 
     async def _send(self, seconds: float) -> float:
@@ -150,7 +150,7 @@ class Side:
 
 @contextmanager
 def tracing_sampled(spans: Counting) -> Iterator[Tracing]:
-    """A Tracing that samples as in production, and exports in the background."""
+    """Return a Tracing that samples as in production, and exports in the background."""
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(spans))
     yield Tracing(provider, sampled=SAMPLED)
@@ -158,14 +158,14 @@ def tracing_sampled(spans: Counting) -> Iterator[Tracing]:
 
 
 def free_address() -> str:
-    """HOST:PORT where nothing listens at this moment."""
+    """Return a HOST:PORT that is free at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{found.getsockname()[1]}"
 
 
 def main() -> int:
-    """Measures, prints, and checks that every message came once."""
+    """Measure, print, and check that every message arrived once."""
     parser = parser_of(__doc__, "fewer and shorter turns")
     parser.add_argument("--turns", type=int, help="of each comparison (default: 12; quick: 3)")
     parser.add_argument("--seconds", type=float, help="of transactions in each turn (default: 5; quick: 2)")

@@ -1,4 +1,4 @@
-"""What order costs: messages with an ordering key, of many keys and of few, beside messages without one.
+"""Cost of ordering: messages with an ordering key, of many keys and of few, beside messages without one.
 
 No claim but this: order costs sending little, and with many keys delivery, too. With few keys one message of each is
 under way at a time, so delivery is bound by the way to the handler and back. By turns on one database: messages are
@@ -26,7 +26,7 @@ BODY = b"x" * 92
 
 
 class InOrder(Arrivals):
-    """Also looks whether the messages of each key come in the order in which they were sent."""
+    """Also checks that the messages of each key arrive in the order of sending."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Setting:
     _numbers: defaultdict[int, count_up[int]] = field(default_factory=lambda: defaultdict(count_up))
 
     def turn(self) -> dict[str, float]:
-        """Sends, then has the group consume."""
+        """Send, then let the group consume."""
         streams = [
             list(batched([self._message(place) for place in range(i, self.count, STREAMS)])) for i in range(STREAMS)
         ]
@@ -75,7 +75,7 @@ class Setting:
 
 
 def main() -> int:
-    """Measures, prints, and checks the order."""
+    """Measure, print, and check the order."""
     parser = parser_of(__doc__, "few turns")
     parser.add_argument("--storage", help="a Notify database of your own; default: a fresh embedded one")
     parser.add_argument("--count", type=int, metavar="N", help="messages of a turn; of a 20th for few keys")

@@ -46,7 +46,7 @@ PGQUEUER_WORKERS, PGQUEUER_BATCH = 2, 300
 
 
 class Meter:
-    """Counts handler calls, and tells their rate from the first one on."""
+    """Counts handler calls, and computes their rate from the first one on."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._left = count
@@ -64,7 +64,7 @@ class Meter:
             self._all.set()
 
     async def rate(self) -> float:
-        """When all are done, or the time is up."""
+        """Return the rate once all are done or the time is up."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._all.wait(), self._seconds)
         if self._done < 2:
@@ -198,7 +198,7 @@ async def alone_pgmq(directory: Path, url: str, seconds: float) -> list[float]:
 
 
 async def _one_by_one(send_one: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
-    """The seconds that each took."""
+    """Return the seconds of each."""
     took_s: list[float] = []
     until = time.perf_counter() + seconds
     while (start := time.perf_counter()) < until:
@@ -217,7 +217,7 @@ ALONE: dict[str, Alone] = {
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = parser_of(__doc__, f"{WAITING_QUICK[-1]:,} waiting, {SECONDS_QUICK:g} seconds of work")
     parser.add_argument("--waiting", type=int, nargs="+", metavar="N", help="messages waiting: multiples of 500")
     parser.add_argument("--seconds", type=float, metavar="S", help="work for so long at most")

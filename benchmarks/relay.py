@@ -1,4 +1,4 @@
-"""A relay before a server that counts the bytes of both directions: what would go over the network.
+"""A relay before a server that counts the bytes of both directions, as they would go over a network.
 
 It is a process of its own, so that neither the load nor the server pays for it. Speaks no protocol.
 """
@@ -23,7 +23,7 @@ _PROGRAM: Final = "from benchmarks.relay import main; main()"
 
 
 class Relay:
-    """Listens on `address` from the beginning; who connects before `leading_to` waits."""
+    """Listens on `address` from the start; connections before `leading_to` wait."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -33,12 +33,12 @@ class Relay:
         self._counts = _counts_in(self._file.fileno())
 
     def counts(self) -> tuple[int, int]:
-        """Bytes so far: to the server, and from it."""
+        """Return the bytes so far: to the server, and from it."""
         return self._counts[0], self._counts[1]
 
     @contextmanager
     def leading_to(self, upstream: str) -> Iterator[None]:
-        """Passes everything on to HOST:PORT, or to the socket file of this path. Afterwards all is cut off."""
+        """Forward everything to HOST:PORT or a socket file. Afterwards all connections are closed."""
         fds = self._socket.fileno(), self._file.fileno()
         command = [sys.executable, "-c", _PROGRAM, upstream, *map(str, fds)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=fds) as process:
@@ -54,7 +54,7 @@ def _counts_in(fd: int) -> memoryview:
 
 
 def main() -> None:
-    """The relay itself: where to, and the files of the socket and of the counts."""
+    """Run the relay: its target, and the files of the socket and of the counts."""
     upstream, listening, counts = sys.argv[1:]
     asyncio.run(_serve(upstream, socket.socket(fileno=int(listening)), _counts_in(int(counts))))
 

@@ -48,7 +48,7 @@ _DEADLINE = "DEADLINE_EXCEEDED"
 
 
 class Play(NamedTuple):
-    """A kind of work, and how many threads of one producer do it."""
+    """A kind of work, and the number of threads of one producer."""
 
     kind: str
     callers: int
@@ -73,25 +73,25 @@ PLAYS = (  # those with a consumer first: it begins where a topic begins
 WARM = Play("transactional+consumer", 64)
 
 Line: TypeAlias = dict[str, float]
-"""What Load.java prints of a play."""
+"""A line printed by Load.java for a play."""
 
 
 @dataclass(slots=True)
 class Found:
-    """All turns: in txmsg, beside RocketMQ."""
+    """The results of all turns: for txmsg, and for RocketMQ."""
 
     rates: dict[str, Compared] = field(default_factory=dict)
     p50_ms: dict[str, Compared] = field(default_factory=dict)
     clients: dict[str, list[Line]] = field(default_factory=dict)
-    """Of 100 at once, turn by turn."""
+    """Of 100 concurrent clients, turn by turn."""
     missing: dict[str, float] = field(default_factory=dict)
-    """Messages that were sent and did not come."""
+    """Messages that were sent and did not arrive."""
     failed: dict[str, float] = field(default_factory=dict)
-    """Calls of the plays that failed, above all by their deadline."""
+    """Failed calls of the plays, mostly by their deadline."""
 
 
 class Run(NamedTuple):
-    """What is measured of either, and where that is noted."""
+    """The measurements of one of the two servers, and their destination."""
 
     seconds: float
     plays: tuple[Play, ...]
@@ -101,7 +101,7 @@ class Run(NamedTuple):
 
 @contextmanager
 def gateway() -> Iterator[str]:
-    """The endpoints of a gateway before a broker on a fresh database."""
+    """Yield the endpoints of a gateway before a broker on a fresh database."""
     with notify_database(None) as url, broker_process(url) as broker:
         for topic in TOPICS:
             run(send(broker.address, topic, 1))
@@ -111,14 +111,14 @@ def gateway() -> Iterator[str]:
 
 @contextmanager
 def apache() -> Iterator[str]:
-    """The endpoints of a RocketMQ."""
+    """Yield the endpoints of a RocketMQ."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
         with rocketmq(Path(directory), TOPICS, [GROUP]) as address:
             yield address
 
 
 def load(endpoints: str, seconds: float, *words: str) -> tuple[list[Line], int]:
-    """What Load.java prints, and how often its client's log says that a call's time was over."""
+    """Return the output of Load.java, and the number of timeouts in its client's log."""
     client = jars("rocketmq-client-java-5.2.0", CLIENT)
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as home:
         command = ["java", "-Xmx1g", f"-Duser.home={home}", "-cp", f"{client}/*", str(_LOAD)]
@@ -136,7 +136,7 @@ def load(endpoints: str, seconds: float, *words: str) -> tuple[list[Line], int]:
 
 
 def measure(name: str, started: Callable[[], AbstractContextManager[str]], measured: Run) -> dict[str, Line]:
-    """Starts one of the two, and has all played."""
+    """Start one of the two servers, and run all plays."""
     found = measured.found
     with started() as endpoints:
         words = [play.word for play in (WARM, *measured.plays)]
@@ -159,7 +159,7 @@ def measure(name: str, started: Callable[[], AbstractContextManager[str]], measu
 
 
 def measure_both(measured: Run) -> None:
-    """One turn."""
+    """Run one turn of both."""
     lines: dict[str, dict[str, Line]] = {}
 
     def rates(name: str, started: Callable[[], AbstractContextManager[str]]) -> dict[str, float]:
@@ -174,7 +174,7 @@ def measure_both(measured: Run) -> None:
 
 
 def figures(found: Found) -> dict[str, object]:
-    """For JSON."""
+    """Return the figures for JSON."""
     told: dict[str, object] = {}
     for name, rate in found.rates.items():
         told |= rate.figures(name)
@@ -185,7 +185,7 @@ def figures(found: Found) -> dict[str, object]:
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = parser_of(__doc__, "one turn, 2 seconds each")
     parser.add_argument("--only", metavar="NAME", help="plays whose names contain this; clients: the 100 clients")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each play")

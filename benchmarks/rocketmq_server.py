@@ -1,4 +1,4 @@
-"""A private Apache RocketMQ for benchmarks: a name server, and a proxy with the broker in it, each a Java of its own.
+"""A private Apache RocketMQ for benchmarks: a name server, and a proxy with the broker, each its own JVM.
 
 The jars come by Maven, once, into the user's cache. The broker answers when a message is on disk (SYNC_FLUSH), as
 txmsg's does; all else is as it comes, but for ports, paths and heaps.
@@ -22,7 +22,7 @@ from txmsg.runtime.child import Child, ChildFailed
 VERSION: Final = "5.5.0"
 _ARTIFACTS = [f"org.apache.rocketmq:rocketmq-{each}:{VERSION}" for each in ("namesrv", "proxy")]
 _OPENED = ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.ref")
-"""What RocketMQ's own scripts open of java.base, and what Netty and mapped files need from Java 17 on."""
+"""Modules that RocketMQ's own scripts open, and those that Netty and mapped files need from Java 17 on."""
 _START_S_MAX = 900.0
 _STOP_S_MAX = 60.0
 _ATTEMPTS_MAX = 5
@@ -30,13 +30,13 @@ _CLUSTER = "DefaultCluster"
 
 
 def java(heap_mib: int, main: str, *words: str, jars_in: Path, options: Sequence[str] = ()) -> list[str]:
-    """A command of Java."""
+    """Return a Java command."""
     return ["java", f"-Xmx{heap_mib}m", *options, "-cp", f"{jars_in}/*", main, *words]
 
 
 @contextmanager
 def rocketmq(directory: Path, topics: Mapping[str, str], groups: Sequence[str]) -> Iterator[str]:
-    """The endpoints of a RocketMQ in this empty directory, with these consumer groups.
+    """Yield the endpoints of a RocketMQ in this empty directory, with these consumer groups.
 
     topics: the type of each, such as NORMAL or TRANSACTION.
     """
@@ -77,7 +77,7 @@ def rocketmq(directory: Path, topics: Mapping[str, str], groups: Sequence[str]) 
 
 @contextmanager
 def _running(main: str, *words: str, sign: str, heap_mib: int, home: Path) -> Iterator[None]:
-    """A part of it, from when it prints this sign that it is there."""
+    """Run a part of it, and wait until it prints this text."""
     is_there = threading.Event()
 
     def look(line: str) -> None:
@@ -128,7 +128,7 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str], stderr: IO[by
 
 
 def _create(name_server: str, topics: Mapping[str, str], groups: Sequence[str], home: Path) -> None:
-    """By RocketMQ's mqadmin, which waits for a few seconds only: a broker that has just started may need longer."""
+    """Create by RocketMQ's mqadmin, which waits for few seconds only: a freshly started broker may need longer."""
     of_topics = [("updateTopic", "-t", topic, "-a", f"+message.type={kind}") for topic, kind in topics.items()]
     for words in [*of_topics, *(("updateSubGroup", "-g", group) for group in groups)]:
         where = ("-n", name_server, "-c", _CLUSTER)

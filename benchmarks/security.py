@@ -1,4 +1,4 @@
-"""What security costs: transactional sends and deliveries with it, beside the same without.
+"""Cost of security: transactional sends and deliveries with it, beside the same without.
 
 Two settings are each measured by turns with a broker that has neither: certificates on both sides; and these with
 users, whose client has a token and the rights that its calls need. Claim (docs/performance.md): >= 0.85 of the rate
@@ -38,7 +38,7 @@ TITLES = {"tls": "TLS", "users": "TLS and users"}
 
 @contextmanager
 def set_in_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """For connections that this process makes meanwhile."""
+    """Set environment variables for connections that this process opens within the block."""
     os.environ.update(variables)
     try:
         yield
@@ -48,7 +48,7 @@ def set_in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class Turns:
-    """The work of one broker: rates by kind of work, and what came not exactly once."""
+    """The work of one broker: rates by kind of work, and messages not received exactly once."""
 
     def __init__(self, address: str, seconds: float, count: int, variables: Mapping[str, str]) -> None:
         self.lost = 0
@@ -59,7 +59,7 @@ class Turns:
         self._arrivals = Arrivals()
 
     def work(self) -> dict[str, float]:
-        """Works once."""
+        """Run the work once."""
         with set_in_environment(self._variables):
             rates = {f"transactions_{callers}": self._transactions(callers) for callers in CALLERS}
             run(send(self._address, "bench.deliver", self._count))
@@ -73,7 +73,7 @@ class Turns:
 
 
 def new_token(url: str) -> str:
-    """The token of a new user of this database, with the rights that the work needs."""
+    """Return the token of a new user of this database, with the permissions for the work."""
     ask = asker_of_storage(url)
     token = ask(AccessService.create_user, NewUser(name=USER)).token
     assert token is not None
@@ -83,7 +83,7 @@ def new_token(url: str) -> str:
 
 
 def measure(turns: int, seconds: float, count: int) -> tuple[dict[str, dict[str, Compared]], int]:
-    """The rates of each setting and of its reference by kind of work; and how many messages came not exactly once."""
+    """Return the rates of each setting and of its reference by kind of work; and messages not received exactly once."""
     found: dict[str, dict[str, Compared]] = {name: {} for name in TITLES}
     with tempfile.TemporaryDirectory() as directory, private_server() as server:
         files = Path(directory)

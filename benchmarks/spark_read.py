@@ -1,4 +1,4 @@
-"""Spark reads a log: rows per second of a batch, beside Spark reading the same rows from Parquet in the same run.
+"""Rows per second of Spark reading a log as a batch, beside the same rows from Parquet in the same run.
 
 5 million messages of 100 bytes with keys and tags, in batches of 100 and 8 queues. By turns: all columns into Spark's
 sink that writes nothing, and two columns. The Parquet files (snappy, Spark's default) are written by Spark from the
@@ -36,7 +36,7 @@ FIRST_STORED_AT_US = 1_793_980_800_000_000
 
 
 def fill(root: Path, count: int) -> None:
-    """Batches that differ as messages do: ids, keys, times."""
+    """Append batches that differ as real messages do: ids, keys, times."""
     with Log(root, LogConfig(topic=TopicSettings(flush=Flush.TIMED))) as log:
         appends = []
         for number in range(count // BATCH):
@@ -57,20 +57,20 @@ def fill(root: Path, count: int) -> None:
 
 
 def rate_of(frame: DataFrame, count: int) -> float:
-    """Rows per second into a sink that writes nothing, so that every column is read."""
+    """Return rows per second into a sink that writes nothing, with every column read."""
     began_at = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return count / (time.perf_counter() - began_at)
 
 
 def sums(frame: DataFrame) -> tuple[int, int, int]:
-    """What both must agree on."""
+    """Return sums on which both must agree."""
     [row] = frame.selectExpr("count(*)", "sum(offset)", "sum(cast(cast(value as string) as bigint))").collect()
     return tuple(row)
 
 
 def measure(spark: SparkSession, directory: Path, count: int, turns: int) -> tuple[dict[str, Compared], list[str]]:
-    """The rates by kind of read, and what was wrong."""
+    """Return the rates by kind of read, and differences."""
     log, parquet = str(directory / "log"), str(directory / "parquet")
 
     def of_log(schema: str | None) -> DataFrame:
@@ -105,7 +105,7 @@ def measure(spark: SparkSession, directory: Path, count: int, turns: int) -> tup
 
 
 def main() -> int:
-    """Measures, prints, and compares what was read."""
+    """Measure, print, and compare the rows read."""
     parser = parser_of(__doc__, "200,000 messages, one turn")
     parser.add_argument("--messages", type=int, help=f"how many (default {MESSAGES:,})")
     parser.add_argument("--turns", type=int, help=f"how often (default {TURNS})")

@@ -1,4 +1,4 @@
-"""What every benchmark runs on: its options, fresh Notify databases, and brokers as processes of their own."""
+"""Common parts of all benchmarks: options, fresh Notify databases, and brokers as processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUIET = ("--log-level", "warning")
 
 
 def parser_of(doc: str | None, quick: str) -> argparse.ArgumentParser:
-    """The options that all benchmarks have; `quick` says what the short form does."""
+    """Return the options of all benchmarks; `quick` describes the short form."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{quick}: about a minute in all")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -32,20 +32,20 @@ def parser_of(doc: str | None, quick: str) -> argparse.ArgumentParser:
 
 
 def pgbench_path() -> str:
-    """The pgbench that comes with the embedded PostgreSQL."""
+    """Return the path of the pgbench in the embedded PostgreSQL."""
     return str(binaries_dir() / "pgbench")
 
 
 @contextmanager
 def private_server() -> Iterator[EmbeddedPostgres]:
-    """A fresh embedded PostgreSQL that is removed afterwards."""
+    """Yield a fresh embedded PostgreSQL that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
         with EmbeddedPostgres(Path(directory)) as server:
             yield server
 
 
 def fresh_database(server: EmbeddedPostgres, name: str) -> str:
-    """The URL of an empty, upgraded Notify database; one of this name is dropped before."""
+    """Return the URL of an empty, upgraded Notify database; replaces one of this name."""
     server.drop_database(name)
     url = server.create_database(name)
     migrate.upgrade(url)
@@ -54,7 +54,7 @@ def fresh_database(server: EmbeddedPostgres, name: str) -> str:
 
 @contextmanager
 def notify_database(storage: str | None) -> Iterator[str]:
-    """The URL of an upgraded Notify database: yours, or a fresh embedded one that is removed afterwards."""
+    """Yield the URL of an upgraded Notify database: the given one, or a fresh embedded one, removed afterwards."""
     if storage is not None:
         migrate.upgrade(storage)
         yield storage
@@ -72,31 +72,31 @@ class Broker:
         self._child = child
 
     def rss_mib(self) -> float:
-        """The memory it holds now."""
+        """Return its resident memory."""
         return float(self.process.memory_info().rss) / 1024**2
 
     def end(self, how: signal.Signals) -> None:
-        """SIGKILL, or SIGTERM to have it hand over its work first; returns when it has ended."""
+        """Send SIGKILL, or SIGTERM so that it hands over its work first; return once it has exited."""
         self._child.stop(_STOP_TIMEOUT_S, how)
 
 
 @contextmanager
 def broker_process(url: str, *options: str, listen: str = "127.0.0.1:0") -> Iterator[Broker]:
-    """A broker on this database. Afterwards it is stopped, unless it has ended meanwhile."""
+    """Run a broker on this database. Afterwards it is stopped, unless it has exited."""
     with _command("listening on ", "broker", "--storage", url, "--listen", listen, *options, *_QUIET) as child:
         yield Broker(child)
 
 
 @contextmanager
 def tailer_process(url: str, log: Path | str, *options: str) -> Iterator[psutil.Process]:
-    """A tailer that mirrors this database into a log, from when it says that it does. Afterwards it is stopped."""
+    """Run a tailer that mirrors this database into a log, once it is ready. Afterwards it is stopped."""
     with _command("tailing ", "tailer", "run", "--storage", url, "--metaq", str(log), *options, *_QUIET) as child:
         yield psutil.Process(child.pid)
 
 
 @contextmanager
 def metaq_process(log: Path, *options: str, leader: str | None = None) -> Iterator[tuple[str, psutil.Process]]:
-    """A server of the log in this directory, or of a copy, and its address. Afterwards it is stopped."""
+    """Run a server of the log in this directory, or of a copy; yields its address. Afterwards it is stopped."""
     command = ("metaq", "serve") if leader is None else ("metaq", "follow", leader)
     of = ("--data-dir", str(log), "--listen", "127.0.0.1:0", *options)
     with _command("listening on ", *command, *of, *_QUIET) as child:
@@ -105,14 +105,14 @@ def metaq_process(log: Path, *options: str, leader: str | None = None) -> Iterat
 
 @contextmanager
 def console_process(broker: str, *options: str) -> Iterator[str]:
-    """A console that shows the database of this broker, and its address. Afterwards it is stopped."""
+    """Run a console for the database of this broker; yields its address. Afterwards it is stopped."""
     with _command("listening on ", "console", "--broker", broker, "--listen", "127.0.0.1:0", *options) as child:
         yield child.address
 
 
 @contextmanager
 def gateway_process(brokers: str, *options: str) -> Iterator[str]:
-    """A gateway for RocketMQ's clients, and its address. Afterwards it is stopped."""
+    """Run a gateway for RocketMQ clients; yields its address. Afterwards it is stopped."""
     command = ("rocketmq", "--broker", brokers, "--listen", "127.0.0.1:0", *options)
     with _command("listening on ", *command) as child:
         yield child.address
@@ -120,7 +120,7 @@ def gateway_process(brokers: str, *options: str) -> Iterator[str]:
 
 @contextmanager
 def _command(ready: str, *command: str) -> Iterator[Child]:
-    """A `txmsg` command that runs until it is stopped, from when it is ready."""
+    """Run a `txmsg` command until the block ends, once it is ready."""
     program = ["txmsg.runtime.child", "txmsg.ops.cli.main", *command]
     child = Child(f"`txmsg {command[0]}`", program, log=lambda line: print(line, file=sys.stderr), ready=ready)
     try:
@@ -132,7 +132,7 @@ def _command(ready: str, *command: str) -> Iterator[Child]:
 
 @contextmanager
 def progress_of(what: str, steps: int) -> Iterator[Callable[[], None]]:
-    """A progress bar over the measurements, on stderr; what it gives moves it on by one."""
+    """Show a progress bar over the measurements on stderr; yields a function that advances it by one."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=steps)
         yield lambda: progress.advance(task)

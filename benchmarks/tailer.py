@@ -1,4 +1,4 @@
-"""The mirror: how fast a tailer catches up, how far it is behind under load, and what it costs the broker.
+"""The mirror: catch-up rate of a tailer, its lag under load, and its cost for the broker.
 
 Claims (docs/performance.md): it catches up with >= 100,000 rows/s; at 5,000 messages/s the p99 from a message's
 stored_at to a reader of the log is <= 50 ms. All on this machine: PostgreSQL, broker, tailer, sender and reader.
@@ -54,12 +54,12 @@ from txmsg.metaq.store.reader import LogReader
 TOPIC = "bench.mirrored"
 QUEUES = 4
 PRIMED = 1_000
-"""Messages that were mirrored before the tailer was away."""
+"""Messages mirrored before the tailer was stopped."""
 RATES_PER_S = (1_000, 5_000, 20_000)
 WAIT_S_MAX = 600.0
 TICK_S = 0.01
 KAFKA_TICK_S = 0.1
-"""To look there costs the machine more."""
+"""Polling interval for Kafka, where a poll costs more."""
 BODY = b"x" * 100
 
 
@@ -67,7 +67,7 @@ BODY = b"x" * 100
 
 
 def copy_slot(url: str, mirror: str, copy: str) -> None:
-    """A slot that stands where the mirror's stands."""
+    """Create a slot at the position of the mirror's slot."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "select pg_copy_logical_replication_slot(slot_name, %s) from pg_replication_slots where slot_name like %s",
@@ -76,7 +76,7 @@ def copy_slot(url: str, mirror: str, copy: str) -> None:
 
 
 def caught_up(url: str, mirror: str, log: Path | str, count: int) -> tuple[float, float]:
-    """Messages per second that a tailer takes from its slot, from when it reads that until it has all.
+    """Return messages per second from when a tailer reads its slot until it has all messages.
 
     And what it needed of a core, in us per message.
     """
@@ -88,13 +88,13 @@ def caught_up(url: str, mirror: str, log: Path | str, count: int) -> tuple[float
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Seconds of a core that a process has used."""
+    """Return the core seconds of a process."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def rebuilt_per_s(url: str, log: Path | str, count: int, mirror: str = "rebuilt") -> float:
-    """Messages per second of a new mirror, which reads the table, from its first ones until it has all that was there.
+    """Return messages per second of a new mirror, which reads the table, from its first ones until the table's end.
 
     Then it tails.
     """
@@ -112,7 +112,7 @@ def _begun(log: Path | str) -> tuple[int, float]:
 
 
 def await_mirrored(log: Path | str, count: int) -> int:
-    """Returns when the log holds so many messages, or more: how many."""
+    """Wait until the log has so many messages or more; return their number."""
     deadline = time.monotonic() + WAIT_S_MAX
     while (found := mirrored(log)) < count:
         if time.monotonic() > deadline:
@@ -122,7 +122,7 @@ def await_mirrored(log: Path | str, count: int) -> int:
 
 
 def mirrored(log: Path | str) -> int:
-    """How many messages the log holds: in a directory, or in a Kafka."""
+    """Return the number of messages in the log: in a directory, or in a Kafka."""
     if isinstance(log, str):
         return sum(kept.end for kept in _opened(log).ranges(_queues()).values())
     if not (log / "commitlog").is_dir():
@@ -137,7 +137,7 @@ def _opened(where: str) -> LogAccess:
 
 
 def received_per_s(url: str, mirror: str, slot: str, count: int) -> float:
-    """Messages per second that PostgreSQL's own receiver reads from a slot, up to where the server is now."""
+    """Return messages per second that PostgreSQL's own receiver reads from a slot, up to the server's position."""
     with psycopg.connect(url, autocommit=True) as connection:
         [(end,)] = connection.execute("select pg_current_wal_lsn()")
     command = [
@@ -151,7 +151,7 @@ def received_per_s(url: str, mirror: str, slot: str, count: int) -> float:
 
 
 def catch_up(server: EmbeddedPostgres, directory: Path, rows: int, turns: int) -> tuple[Compared, float, float, int]:
-    """Rates by turns, us of a core per message, the rate of a new mirror, and how many messages differed."""
+    """Return rates by turns, core us per message, the rate of a new mirror, and the number of differing messages."""
     url = fresh_database(server, "catch_up")
     found: dict[str, Compared] = {}
     names = [f"turn{turn}" for turn in range(turns)]
@@ -182,7 +182,7 @@ def catch_up(server: EmbeddedPostgres, directory: Path, rows: int, turns: int) -
 
 
 def differing(url: str, log: Path | str) -> int:
-    """How many messages of log and table are not the same."""
+    """Return the number of messages that differ between log and table."""
     report = verify(url, log, wait_s=WAIT_S_MAX)
     for each in report.differences:
         print(each, file=sys.stderr)
@@ -193,7 +193,7 @@ def differing(url: str, log: Path | str) -> int:
 
 
 class Lags:
-    """A reader of a log, on a thread of its own: when each message was there, since it was stored."""
+    """A reader of a log on its own thread: the latency of each message since it was stored."""
 
     def __init__(self, log: Path) -> None:
         self._log = open_log(str(log))
@@ -221,7 +221,7 @@ class Lags:
         self._log.close()
 
     def of(self, count: int) -> tuple[float, float]:
-        """p50 and p99 in ms, once so many messages have come."""
+        """Return p50 and p99 in ms, once so many messages have arrived."""
         deadline = time.monotonic() + WAIT_S_MAX
         while sum(map(len, self._found_us)) < count:
             if time.monotonic() > deadline:
@@ -236,7 +236,7 @@ def _queues() -> list[LogQueue]:
 
 
 async def send_steadily(address: str, rate_per_s: int, seconds: float) -> int:
-    """Sends at a steady rate, a small batch at each tick; how many."""
+    """Send at a steady rate, a small batch at each tick; return the number sent."""
     message, sent, began_at = Message(TOPIC, BODY), 0, time.perf_counter()
     async with AsyncProducer(address, group="bench", timeout_s=60) as producer, asyncio.TaskGroup() as sends:
         while (passed_s := time.perf_counter() - began_at) < seconds:
@@ -253,7 +253,7 @@ async def send_steadily(address: str, rate_per_s: int, seconds: float) -> int:
 
 @contextmanager
 def broker_on(server: EmbeddedPostgres, name: str) -> Iterator[tuple[str, str]]:
-    """A fresh database and the address of its broker."""
+    """Yield a fresh database and the address of its broker."""
     url = fresh_database(server, name)
     with broker_process(url, "--topic-queues", str(QUEUES)) as broker:
         yield url, broker.address
@@ -262,7 +262,7 @@ def broker_on(server: EmbeddedPostgres, name: str) -> Iterator[tuple[str, str]]:
 def beside_a_broker(
     server: EmbeddedPostgres, other: EmbeddedPostgres, log: Path, seconds: float, turns: int
 ) -> tuple[dict[str, float], Compared, int]:
-    """Lags by rate, what sending loses by being mirrored, and how many messages differed."""
+    """Return lags by rate, the cost of mirroring for sending, and the number of differing messages."""
     lags: dict[str, float] = {}
     costs: dict[str, Compared] = {}
     count = round(seconds * 10_000)
@@ -294,7 +294,7 @@ def beside_a_broker(
 
 
 def main() -> int:
-    """Measures, prints, and compares every log with its table."""
+    """Measure, print, and compare every log with its table."""
     parser = parser_of(__doc__, "100,000 rows, one turn")
     parser.add_argument("--rows", type=int, metavar="N", help="messages to catch up with")
     parser.add_argument("--turns", type=int, metavar="N", help="turns of each")

@@ -1,4 +1,4 @@
-"""The mirror into Kafka: how fast a tailer catches up, by turns with one into a log in a directory.
+"""The mirror into Kafka: catch-up rate of a tailer, by turns with one into a log in a directory.
 
 Target: >= 100,000 messages/s of 100 bytes, each once for readers of what is committed. All on this machine: PostgreSQL,
 Kafka of one node, and the tailer.
@@ -39,13 +39,13 @@ from txmsg.broker.embedded import EmbeddedPostgres
 
 KINDS = ("kafka", "files")
 LogOf = Callable[[str, str], Path | str]
-"""Where the log of a mirror is, by one of KINDS and its name."""
+"""Returns the location of a mirror's log, by one of KINDS and its name."""
 
 
 def compare(
     server: EmbeddedPostgres, log_of: LogOf, rows: int, turns: int, step: Callable[[], None]
 ) -> tuple[dict[str, Compared], dict[str, float], int]:
-    """Rates by turns, us of a core that a tailer used for a message, and how many messages differed."""
+    """Return rates by turns, core us of a tailer per message, and the number of differing messages."""
     url = fresh_database(server, "catch_up")
     with broker_process(url, "--topic-queues", str(QUEUES)) as broker:
         run(send(broker.address, TOPIC, PRIMED))
@@ -82,13 +82,13 @@ def compare(
 
 
 def drop_mirror(url: str, name: str) -> None:
-    """A server has slots for few mirrors."""
+    """Drop a mirror: a server has slots for few of them."""
     with closing(connect(url)) as session:
         drop(session, name)
 
 
 def main() -> int:
-    """Measures, prints, and compares every log with its table."""
+    """Measure, print, and compare every log with its table."""
     parser = parser_of(__doc__, "200,000 rows, one turn")
     parser.add_argument("--rows", type=int, metavar="N", help="messages to catch up with")
     parser.add_argument("--turns", type=int, metavar="N", help="turns of each")

@@ -1,4 +1,4 @@
-"""Two settings measured by turns, so that what else the machine does hits both, and how they compare."""
+"""Compares two settings measured by turns, so that other load on the machine affects both."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from statistics import median
 
 Work = Callable[[], dict[str, float]]
-"""Works once, and answers a rate for each kind of work."""
+"""Runs once, and returns a rate for each kind of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Rates of one kind of work: in the setting that is looked at, and in the reference, turn by turn."""
+    """Rates of one kind of work, in the measured setting and in the reference, turn by turn."""
 
     rates: list[float] = field(default_factory=list)
     reference_rates: list[float] = field(default_factory=list)
@@ -27,16 +27,16 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """The median of the ratios of neighbours in time: steadier than the ratio of the medians."""
+        """Return the median of the ratios of neighbours in time: steadier than the ratio of the medians."""
         return self.last(len(self.rates))
 
     def last(self, turns: int) -> float:
-        """The ratio in the last turns only."""
+        """Return the ratio in the last turns only."""
         pairs = list(zip(self.rates, self.reference_rates, strict=True))[-turns:]
         return median(rate / reference for rate, reference in pairs)
 
     def figures(self, name: str) -> dict[str, float]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {
             f"{name}_per_s": round(self.rate, 1),
             f"{name}_reference_per_s": round(self.reference, 1),
@@ -45,7 +45,7 @@ class Compared:
 
 
 def by_turns(setting: Work, reference: Work, into: dict[str, Compared]) -> None:
-    """Measures both once, in every other turn the reference first."""
+    """Measure both once, in every other turn the reference first."""
     if any(len(each.rates) % 2 for each in into.values()):
         found, expected = setting(), reference()
     else:

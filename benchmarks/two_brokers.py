@@ -1,4 +1,4 @@
-"""What a second broker on the same database brings where the disk is slow: every commit takes five milliseconds more.
+"""Gain from a second broker on the same database with a slow disk: each commit takes five milliseconds more.
 
 No target; the figure is printed. commit_delay = 5000 has PostgreSQL wait before each flush of its log, as most disks
 do. By turns with one broker and with two: transactions (half message, commit) of many callers, and plain sends in small
@@ -32,11 +32,11 @@ BATCH = 10
 BODY = b"x" * 200
 COMMIT_DELAY_US = 5000
 WARM_S = 3.0
-"""For queues to be spread: a broker prefers those that it delivers."""
+"""Seconds for queues to be spread: a broker prefers those that it already delivers."""
 
 
 def slow_disk(server: EmbeddedPostgres) -> None:
-    """Every commit waits, whoever else is about."""
+    """Delay every commit, even without concurrent ones."""
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         connection.execute(f"alter system set commit_delay = {COMMIT_DELAY_US}")
         connection.execute("alter system set commit_siblings = 0")
@@ -44,7 +44,7 @@ def slow_disk(server: EmbeddedPostgres) -> None:
 
 
 async def rates(brokers: Sequence[Broker], seconds: float) -> tuple[dict[str, float], int]:
-    """Transactions and plain messages per second, and how many messages that made."""
+    """Return transactions and plain messages per second, and the number of messages."""
     addresses = [each.address for each in brokers]
     # Each begins with another broker, so that all are used from the start.
     producers = [
@@ -86,7 +86,7 @@ def count_messages(url: str) -> int:
 
 
 def main() -> int:
-    """Measures, prints, and compares with what is in the table."""
+    """Measure, print, and compare with the rows in the table."""
     parser = parser_of(__doc__, "few short turns")
     parser.add_argument("--turns", type=int, metavar="N", help="turns of each")
     parser.add_argument("--seconds", type=float, metavar="S", help="of each measurement")

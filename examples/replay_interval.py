@@ -1,4 +1,4 @@
-"""What happened in a past interval: the same topic as the live figures, read again as a batch.
+"""Recomputes a past interval: the same topic as the live figures, read again as a batch.
 
 A notebook as a script: run it whole, or cell by cell in an editor that knows `# %%`.
 

@@ -1,4 +1,4 @@
-"""The pages of alerts, made from the list of checks: docs/alerts.md, and docs/alerts.zh.md in Chinese."""
+"""The pages of alerts, generated from the list of checks: docs/alerts.md, and docs/alerts.zh.md in Chinese."""
 
 from __future__ import annotations
 
@@ -152,13 +152,13 @@ _CHINESE = _Columns(
 
 
 def alerts_page() -> str:
-    """The text of docs/alerts.md."""
+    """Return the text of docs/alerts.md."""
     others = [[f"`{check.name}`", check.severity.value, *_words(check)] for check in CHECKS if check.condition is None]
     return "".join([*_rules(_HEAD, _UNSEEN, _ENGLISH, "en"), _OTHERS, *_table(_ENGLISH.others, others)])
 
 
 def alerts_page_zh() -> str:
-    """The text of docs/alerts.zh.md."""
+    """Return the text of docs/alerts.zh.md."""
     return "".join(_rules(_HEAD_ZH, _UNSEEN_ZH, _CHINESE, "zh"))
 
 
@@ -195,7 +195,7 @@ def _words(check: Check, language: str = "en") -> list[str]:
 
 
 class _Asked:
-    """Notes which threshold a condition asks for."""
+    """Records the threshold that a condition reads."""
 
     name = ""
 

@@ -26,7 +26,7 @@ PROGRAMS = {
 }
 PEERS = {"faststream": "FastStream", "procrastinate": "procrastinate", "celery": "Celery"}
 OPTIONAL = "send_by_package.py"
-"""Not part of the sum: it stands beside send.py."""
+"""Not part of the sum: listed beside send.py."""
 
 _BEGIN, _END = "<!-- counted -->\n", "<!-- end of counted -->"
 _TABLE = re.compile(f"{_BEGIN}.*?{_END}", re.DOTALL)
@@ -92,7 +92,7 @@ def _row(title: str, cells: list[str]) -> str:
 
 
 def main() -> int:
-    """Exit status 1 if `--check` finds a difference."""
+    """Run the tool. Exit status 1 if `--check` finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if the table differs")
     check: bool = parser.parse_args().check

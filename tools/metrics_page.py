@@ -1,4 +1,4 @@
-"""The page of metrics, made from the catalogue: docs/metrics.md."""
+"""The page of metrics, generated from the catalogue: docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NAMES = {
 
 
 def metrics_page() -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     lines = [_HEAD]
     for section, metrics in groupby(CATALOGUE.values(), key=lambda metric: metric.section):
         of_section = list(metrics)

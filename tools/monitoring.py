@@ -1,4 +1,4 @@
-"""Files for Prometheus and Grafana, made from the catalogue of metrics and the checks."""
+"""Files for Prometheus and Grafana, generated from the catalogue of metrics and the checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNITS = {"seconds": "s", "bytes": "bytes", "1": "percentunit"}
 
 
 def rules_file() -> str:
-    """Alert rules, as YAML."""
+    """Return the alert rules as YAML."""
     lines = [
         "# Alerts on txmsg, by `make generate` from txmsg/checks. The job of its processes is txmsg...",
         "groups:",
@@ -35,7 +35,7 @@ def rules_file() -> str:
 
 
 def dashboard_file() -> str:
-    """A dashboard of Grafana, as JSON: a row for each section of the catalogue, a panel for each metric."""
+    """Return a Grafana dashboard as JSON: a row for each section of the catalogue, a panel for each metric."""
     panels: list[dict[str, Any]] = []
     top = 0
     for section, metrics in groupby(CATALOGUE.values(), key=lambda metric: metric.section):
@@ -70,7 +70,7 @@ def dashboard_file() -> str:
 
 
 def expressions_of(metric: Metric) -> dict[str, str]:
-    """What a panel draws of a metric: PromQL by legend."""
+    """Return the PromQL expressions of a metric's panel, by legend."""
     labels = ", ".join([*metric.labels, *(["instance"] if metric.scope is Scope.PROCESS else ["job"])])
     legend = " ".join(f"{{{{{label}}}}}" for label in labels.split(", "))
     selector = '{job=~"$job", instance=~"$instance"}'

@@ -45,7 +45,7 @@ without a listener or fence is shown under its group if it has `send` or `check`
 
 
 def permissions_page() -> str:
-    """The text of docs/permissions.md."""
+    """Return the text of docs/permissions.md."""
     lines = [_HEAD]
     for action in Action:
         cells = ["yes" if (action, kind) in RIGHTS else "" for kind in ResourceKind]

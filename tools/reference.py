@@ -1,4 +1,4 @@
-"""The reference page: every public name by module, with the line that its docstring begins with."""
+"""The reference page: every public name by module, with the first line of its docstring."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MODULES = (
     *("txmsg.metrics", "txmsg.tracing", "txmsg.message.encryption", "txmsg.runtime.logs"),
     *("txmsg.broker.embedded", "txmsg.spark", "txmsg.testing", "txmsg.contrib.django", "txmsg.contrib.django.test"),
 )
-"""What an application may import from; a name stands at the first module that has it in `__all__`."""
+"""Modules that an application may import from; a name is listed at the first one with it in `__all__`."""
 
 PASSED_ON = {"Log": ("close",), "Tracing": ()}
-"""Classes that applications make and pass on, with the methods that they call: txmsg calls the others."""
+"""Classes that applications create and pass on, with the methods that they call: txmsg calls the others."""
 
 _HEAD = """# Reference
 
@@ -36,7 +36,7 @@ _TABLE = "| Name | Description |\n|---|---|\n"
 
 
 def reference() -> str:
-    """The text of docs/reference.md: for each module functions, errors and small types, then a section per class."""
+    """Return the text of docs/reference.md: functions, errors and small types by module, then a section per class."""
     lines, seen = [_HEAD], list[tuple[str, object]]()
     for module in map(import_module, MODULES):
         named = [(name, getattr(module, name)) for name in module.__all__ if not name.startswith("__")]
@@ -61,7 +61,7 @@ def _is_error(value: object) -> bool:
 
 
 def _rows(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
-    """The name itself, then what it has of methods and properties of our own."""
+    """Return the name itself, then its own methods and properties."""
     value = getattr(module, name)
     if inspect.isfunction(value):
         yield f"{name}{_parameters(value)}", _summary(value)
@@ -84,20 +84,20 @@ def _rows(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_for_applications(of: type, owner: type, member: str) -> bool:
-    """Whether applications call it: neither txmsg alone, nor pytest, nor who calls what it overrides."""
+    """Return True if applications call it, and not only txmsg, pytest, or an overriding method."""
     if member.startswith(("_", "test_")) or member not in PASSED_ON.get(of.__name__, (member,)):
         return False
     return not any(member in vars(base) for base in of.__mro__ if not base.__module__.startswith("txmsg."))
 
 
 def _has_own_init(value: type) -> bool:
-    """Whether users make it themselves: errors are made by us, and members of an enum and protocols by nobody."""
+    """Return True if users create it: not for our errors, members of an enum, and protocols."""
     is_protocol = getattr(value, "_is_protocol", False)
     return "__init__" in vars(value) and not is_protocol and not issubclass(value, BaseException)
 
 
 def _parameters(value: object) -> str:
-    """The parameters without types, which stand in the code; without self."""
+    """Return the parameters without types and without self."""
     signature = inspect.signature(value)  # type: ignore[arg-type]
     kept = [
         each.replace(annotation=each.empty)
@@ -113,7 +113,7 @@ def _summary(value: object) -> str:
 
 
 def _comments(module: ModuleType) -> dict[str, str]:
-    """The strings under assignments, of the module and of those that it imports the name from."""
+    """Return the strings under assignments, of the module and of those that it imports the name from."""
     found: dict[str, str] = {}
     for each in [module, *(import_module(name) for name in _sources(module))]:
         body = ast.parse(inspect.getsource(each)).body

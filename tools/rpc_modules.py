@@ -1,4 +1,4 @@
-"""Writes the methods that the services of .proto files have as modules of `txmsg.wire.method.Method`."""
+"""Writes the methods of services in .proto files as modules of `txmsg.wire.method.Method`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 _SERVICE, _METHOD = 6, 2
-"""Numbers of the fields of descriptor.proto that the paths of comments are made of."""
+"""Numbers of the fields of descriptor.proto that form the paths of comments."""
 
 
 def rpc_modules(described: bytes) -> dict[Path, str]:
-    """The text of each module by its path, from what protoc says of the files."""
+    """Return the text of each module by its path, from protoc's description of the files."""
     files = FileDescriptorSet.FromString(described).file
     return {Path(file.name.replace(".proto", "_rpc.py")): _module(file) for file in files if file.service}
 

@@ -63,7 +63,7 @@ _CHECKS = """
 
 
 def settings_page() -> str:
-    """The text of docs/settings.md."""
+    """Return the text of docs/settings.md."""
     lines = [_HEAD]
     for scope in CONFIGS:
         lines += [f"\n## {_TITLES[scope]}\n\n{_TABLE}", *map(_row, settings_of(config_of(scope), scope))]
@@ -82,7 +82,7 @@ def _of_django() -> Iterator[str]:
 
 
 def _row(setting: Setting) -> str:
-    """Of a key that only a file of its own has, which no scope and no option tell, the name."""
+    """Return a row. A key without scope and option, which only its own file has, is given by name."""
     names = [f"`{setting.full_name}`", *([f"`{setting.option}`"] if setting.option else [])]
     if not setting.scope:
         names = [f"`{setting.name}`"]

@@ -1,4 +1,4 @@
-"""Makes the synchronous module of an asynchronous one: `flow_async.py` gives `flow.py`.
+"""Generates the synchronous module of an asynchronous one: `flow_async.py` gives `flow.py`.
 
 A source is written so that the two differ in words only. What differs in more, such as how a step is run in a session
 of either kind, is behind functions that exist in both kinds, written by hand: txmsg/checker/fence/engines.py.
@@ -36,7 +36,7 @@ _LEFT: Final = re.compile(r"async|await", re.IGNORECASE)
 
 
 def sync_modules() -> dict[Path, str]:
-    """The text of each module that is made, by its path below the root."""
+    """Return the text of each generated module, by its path below the root."""
     return {Path(source.replace("_async.py", ".py")): _sync_of(Path(source)) for source in _SOURCES}
 
 

@@ -1,4 +1,4 @@
-"""Checks what a wheel holds: txmsg alone, and each file of it that git knows.
+"""Checks the contents of a wheel: txmsg alone, and each of its files known to git.
 
 python tools/wheel.py dist/txmsg-0.1.0-py3-none-any.whl
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(wheel: Path) -> int:
-    """The exit status."""
+    """Run the check; return the exit status."""
     with ZipFile(wheel) as archive:
         held = {entry.filename for entry in archive.infolist() if not entry.is_dir()}
         size_bytes = sum(entry.file_size for entry in archive.infolist())

@@ -1,4 +1,4 @@
-"""Writes the orders of one data centre into its own log, which needs no other data centre.
+"""Writes the orders of one data centre into its own log, independently of other data centres.
 
 python -m examples.data_centres.orders LOG SITE [COUNT] [PER_S]
 """
@@ -18,7 +18,7 @@ TOGETHER = 20
 
 
 def cents_of(number: int) -> int:
-    """What an order costs: any amount, but always the same."""
+    """Return the price of an order: any amount, but always the same."""
     return number * 7919 % 10_000 + 1
 
 
@@ -28,7 +28,7 @@ def order(site: str, number: int) -> Message:
 
 
 def write(log_address: str, site: str, count: int, per_s: float) -> None:
-    """Prints how many are on the disk of the log."""
+    """Write orders; prints how many are on the disk of the log."""
     with open_log(log_address) as log:
         producer = LogProducer(log, queues=QUEUES)
         began_at = time.monotonic()

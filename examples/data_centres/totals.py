@@ -1,4 +1,4 @@
-"""Adds up the orders of all data centres, from logs in this one: its own, and the copies of the others'.
+"""Adds up the orders of all data centres from logs in this one: its own, and copies of the others'.
 
 python -m examples.data_centres.totals LOG COPY...
 """
@@ -20,14 +20,14 @@ WAIT_S = 0.1
 
 
 class Place:
-    """A log that is read from its begin. Where it is, only this knows: groups of consumers are at leaders."""
+    """A log that is read from its begin. Positions are kept in memory: groups of consumers are at leaders."""
 
     def __init__(self, log: LogAccess) -> None:
         self._log = log
         self._offsets = dict.fromkeys((LogQueue(TOPIC, number) for number in range(QUEUES)), 0)
 
     def orders(self) -> list[dict[str, Any]]:
-        """What came since, each order once, and those of a queue in order. Waits a moment for the first."""
+        """Return new orders, each once, in order within a queue. Waits a moment for the first."""
         orders: list[dict[str, Any]] = []
         for found in self._log.fetch(self._offsets, wait_s=WAIT_S):
             if found.error is not None:
@@ -39,7 +39,7 @@ class Place:
 
 
 def add_up(addresses: Sequence[str]) -> None:
-    """Prints number and sum of the orders by data centre whenever there are more."""
+    """Print number and sum of the orders by data centre whenever there are more."""
     totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     with ExitStack() as opened:
         places = [Place(opened.enter_context(open_log(address))) for address in addresses]

@@ -1,4 +1,4 @@
-"""The activity page of the lottery. Its one duty is a row in `entries`; a message has a ticket printed, later.
+"""The activity page of the lottery. Its only task is a row in `entries`; a message has a ticket printed later.
 
 Thousands of people enter in the same seconds. Who enters waits for this database and for the broker, and not for the
 tickets: those are printed at the pace of the printers (printing.py). Entering twice is entering once, so whoever gets
@@ -50,12 +50,12 @@ class Entry(Base):
 
 
 class RulesNotAccepted(Exception):
-    """The business says no. The row written so far is rolled back, and no ticket is printed."""
+    """Raised by the business logic. The row written so far is rolled back, and no ticket is printed."""
 
 
 @transactional_message(producer, topic="lottery.entered", key="user_id", session=SessionLocal)
 async def enter(session: AsyncSession, entry_id: UUID, user_id: int, accepts_rules: bool) -> None:
-    """Enters a user: call `await enter(entry_id, user_id, accepts_rules)`. Raises IntegrityError who has entered."""
+    """Enter a user: call `await enter(entry_id, user_id, accepts_rules)`. Raises IntegrityError if already entered."""
     session.add(Entry(entry_id=entry_id, user_id=user_id))
     await session.flush()
     if not accepts_rules:
@@ -70,7 +70,7 @@ async def show(_: Request) -> Response:
 
 
 async def take(request: Request) -> Response:
-    """201: entered; 200: entered before; 422: the rules are not accepted; 503: nothing is known, try again."""
+    """Handle a request. 201: entered; 200: entered before; 422: rules not accepted; 503: unknown, try again."""
     wish = await request.json()
     try:
         await enter(uuid4(), int(wish["user_id"]), wish["accepts_rules"] is True)
@@ -94,7 +94,7 @@ app = Starlette(routes=[Route("/", show), Route("/enter", take, methods=["POST"]
 
 
 async def create_tables() -> None:
-    """The page's own table, and those of the fence, which belong to this database, too."""
+    """Create the page's own table, and those of the fence, which belong to this database, too."""
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     await txmsg.create_tables(engine)

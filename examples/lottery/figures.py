@@ -1,4 +1,4 @@
-"""The figures of the lottery in PostgreSQL, a row for each second: their table, how they are written and read.
+"""The figures of the lottery in PostgreSQL, a row for each second: the table, writing and reading.
 
 Knows neither who measures them nor the page.
 """
@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import class_row
 
 CHANNEL: Final = "figures"
-"""Who listens on it hears of each second that was written, once it can be read."""
+"""Channel that is notified of each written second once it can be read."""
 _SHOWN_S: Final = 600
 
 _CREATE: Final = """
@@ -41,17 +41,17 @@ where second > (select max(second) from moment) - make_interval(secs => %s) orde
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A second."""
+    """The figures of a second."""
 
     second: datetime
     entered: int
-    """How many have entered until its end; those who have no ticket yet wait."""
+    """Users entered until its end; those without a ticket yet are waiting."""
     printed: int
     p50_ms: int | None
-    """What those waited who were let in during it; None: nobody was."""
+    """Median waiting time of users admitted during it; None: there were none."""
     p99_ms: int | None
     at: datetime
-    """When it was written last."""
+    """Time of the last write."""
 
 
 def create_tables(connection: psycopg.Connection[Any]) -> None:
@@ -61,12 +61,12 @@ def create_tables(connection: psycopg.Connection[Any]) -> None:
 def write(
     connection: psycopg.Connection[Any], *, entered: int, printed: int, p50_ms: int | None, p99_ms: int | None
 ) -> None:
-    """Writes the second that it is. p50_ms, p99_ms: what those waited who were let in during the last second."""
+    """Write the current second. p50_ms, p99_ms: waiting times of users admitted during the last second."""
     with connection.transaction():
         connection.execute(_WRITE, {"entered": entered, "printed": printed, "p50_ms": p50_ms, "p99_ms": p99_ms})
         connection.execute(f"notify {CHANNEL}")
 
 
 def read(connection: psycopg.Connection[Any]) -> list[Moment]:
-    """The last ten minutes."""
+    """Return the last ten minutes."""
     return connection.cursor(row_factory=class_row(Moment)).execute(_READ, (_SHOWN_S,)).fetchall()

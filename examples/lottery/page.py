@@ -1,4 +1,4 @@
-"""The live page of the lottery: who has entered, tickets, the backlog, response times, and how the parts are.
+"""The live page of the lottery: entries, tickets, the backlog, response times, and the state of the parts.
 
     python -m examples.lottery.page --figures postgresql://.../figures
 
@@ -53,18 +53,18 @@ PAGE: Final = Page(
         "part_printer_4": BilingualText("Printer 4", "出票机 4"),
     },
 )
-"""The files of the page, and what it says. `part_NAME` names what `--health` may tell of."""
+"""The files of the page and its texts. `part_NAME` names the parts in the `--health` file."""
 
 
 def read(connection: psycopg.Connection[Any]) -> BoardSnapshot:
-    """What the page shows, in one snapshot. The connection is in no transaction, before and after."""
+    """Return the values of the page, in one snapshot. The connection is in no transaction, before and after."""
     moments = figures.read(connection)
     at = moments[-1].at if moments else None
     return BoardSnapshot(figures=shown(moments), written_at=at, through_at=at)
 
 
 def shown(moments: Sequence[Moment]) -> dict[str, Any]:
-    """The figures as the page's elements take them. A second that nobody wrote is as the one before."""
+    """Return the figures as the page's elements take them. A missing second repeats the one before."""
     if not moments:
         lines: dict[str, list[int]] = {"entered": [], "printed": [], "p50": [], "p99": [], "backlog": []}
         return {

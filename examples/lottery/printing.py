@@ -1,4 +1,4 @@
-"""The lottery system: prints a ticket for each entry, at its own pace. A consumer with a database of its own.
+"""The lottery system: prints a ticket for each entry, at its own pace. A consumer with its own database.
 
 Start as many of these processes as there is work for, and stop them at any time: entries that one leaves are printed by
 the others. `idempotent` makes a message that comes twice take effect once.
@@ -48,14 +48,14 @@ class Ticket(Base):
 @consumer.subscribe("lottery.entered")
 @idempotent(SessionLocal)
 def print_ticket(session: Session, message: ReceivedMessage) -> None:
-    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    """Print a ticket. Delivered at least once; `idempotent` makes it take effect exactly once, in one transaction."""
     entry = message.json()
     time.sleep(int(os.environ.get("PRINT_MS", "20")) / 1000)  # stands for the printer
     session.add(Ticket(user_id=entry["user_id"], entry_id=UUID(entry["entry_id"]), code=secrets.token_hex(4)))
 
 
 def create_tables() -> None:
-    """The consumer's own table, and the inbox in which `idempotent` notes what has taken effect."""
+    """Create the consumer's own table, and the inbox in which `idempotent` records handled messages."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
 

@@ -1,4 +1,4 @@
-"""Verifies a finished lottery. Reads the databases and nothing else, and shares no code with the rest.
+"""Verifies a finished lottery. Reads only the databases, and shares no code with the rest.
 
     python -m examples.lottery.verify postgresql://user@host:port/postgres 5000
 
@@ -26,21 +26,21 @@ FINDINGS_MAX = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the databases say. All is well when missing, duplicated, phantom and in_doubt are 0."""
+    """The result of the databases. All is well if missing, duplicated, phantom and in_doubt are 0."""
 
     users: int
-    """Who has entered."""
+    """Users who entered."""
     tickets: int
     missing: int
-    """Tickets that a user lacks, and users who have not entered."""
+    """Tickets that a user lacks, and users who are not entered."""
     duplicated: int
     """Tickets beyond the first one of a user."""
     phantom: int
-    """Tickets for entries that are not there, and entries of people who never asked."""
+    """Tickets for missing entries, and entries of people who never asked."""
     in_doubt: int
     """Transactions whose half message is still there."""
     findings: list[str] = field(default_factory=list)
-    """A sentence for each thing that is wrong."""
+    """A sentence for each violation."""
 
     @property
     def clean(self) -> bool:
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def verify(server: str, users: int) -> Verdict:
-    """Compares the databases of the PostgreSQL server at the conninfo or URL `server`; its database name is ignored."""
+    """Compare the databases of the PostgreSQL server at the conninfo or URL `server`; its database name is ignored."""
     entries = _read(server, "activity", "select user_id, entry_id::text from entries")
     tickets = _read(server, "tickets", "select user_id, entry_id::text from tickets")
     [[in_doubt]] = _read(server, "notify", "select count(distinct transaction_id) from txmsg.half_message")
@@ -56,7 +56,7 @@ def verify(server: str, users: int) -> Verdict:
 
 
 def compare(users: int, entries: Mapping[int, str], tickets: Sequence[tuple[int, str]], in_doubt: int) -> Verdict:
-    """entries: by user. tickets: the user and the entry of each."""
+    """Compare entries and tickets. entries: by user. tickets: the user and the entry of each."""
     asked = range(1, users + 1)
     printed = Counter(user for user, _ in tickets)
     never_entered = [user for user in asked if user not in entries]

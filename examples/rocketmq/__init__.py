@@ -1,3 +1,3 @@
-"""Services of RocketMQ's clients and of txmsg on one topic, killed in the middle: `python -m examples.rocketmq.run`."""
+"""Services of RocketMQ clients and of txmsg on one topic, killed in the middle: `python -m examples.rocketmq.run`."""
 
 TOPIC = "orders"

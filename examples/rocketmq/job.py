@@ -20,7 +20,7 @@ from . import TOPIC
 
 
 def add_up(batch: DataFrame, _: int) -> Row:
-    """Number and sum of the orders of a batch."""
+    """Return number and sum of the orders of a batch."""
     cents = get_json_object(col("value").cast("string"), "$.cents").cast("bigint")
     found = batch.agg(count("*").alias("orders"), sum_of(cents).alias("cents")).first()
     assert found is not None, "an aggregate has one row"
@@ -28,13 +28,13 @@ def add_up(batch: DataFrame, _: int) -> Row:
 
 
 def add(connection: psycopg.Connection[Any], found: Row) -> None:
-    """Adds it to the totals, in the transaction that notes the batch."""
+    """Add a batch to the totals, in the transaction that records the batch."""
     connection.execute("create table if not exists totals (orders bigint, cents bigint)")
     connection.execute("insert into totals values (%s, %s)", (found.orders, found.cents or 0))
 
 
 def main(log: str, database: str, checkpoint: str) -> None:
-    """Until it is killed. A query that failed since the machine was too busy goes on from its checkpoint."""
+    """Run until killed. A query that failed on a busy machine continues from its checkpoint."""
     spark = session("orders", config=SETTINGS)
     sink = write_idempotent(database, query="orders", collect=add_up, write=add)
     restarts = Restarts()

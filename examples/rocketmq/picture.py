@@ -1,4 +1,4 @@
-"""Draws how the totals grew, as SVG: a line for each, and a band where all was down. Pure."""
+"""Draws the growth of the totals as SVG: a line for each, and a band for the outage. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _COLOURS = {"placed": "#666666", "go": "#007d9c", "node": "#3c873a", "spark": "#
 
 
 class Sample(NamedTuple):
-    """Orders that each has counted at a time."""
+    """Orders counted by each service at a time."""
 
     at_s: float
     orders: Mapping[str, int]
 
 
 def drawn(samples: Sequence[Sample], down_s: tuple[float, float]) -> str:
-    """The picture. down_s: from when to when nothing ran."""
+    """Return the picture. down_s: begin and end of the outage."""
     end_s = max(sample.at_s for sample in samples)
     most = max(max(sample.orders.values()) for sample in samples)
 

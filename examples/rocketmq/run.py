@@ -1,4 +1,4 @@
-"""Runs the shop, kills all of it in the middle, and compares what everybody has counted.
+"""Runs the shop, kills all of it in the middle, and compares all totals.
 
 python -m examples.rocketmq.run --jars DIRECTORY --go PROGRAM --node DIRECTORY [--orders N] [--picture FILE.svg]
 
@@ -22,7 +22,7 @@ _DONE_S_MAX = 1200.0
 
 
 class Watch:
-    """Looks at the totals from time to time, and remembers them."""
+    """Samples the totals periodically."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -31,11 +31,11 @@ class Watch:
 
     @property
     def now_s(self) -> float:
-        """Since it began."""
+        """Return the seconds since its start."""
         return time.monotonic() - self._began
 
     def until(self, is_so: Callable[[Mapping[str, Total]], bool]) -> bool:
-        """Whether it became so in time."""
+        """Return True if the condition became true in time."""
         deadline = time.monotonic() + _DONE_S_MAX
         while time.monotonic() < deadline:
             totals = self._shop.totals()
@@ -47,7 +47,7 @@ class Watch:
 
 
 def run(built: Built, orders: int, directory: Path) -> tuple[dict[str, Total], list[Sample], tuple[float, float]]:
-    """What was counted in the end, on the way there, and from when to when all was down."""
+    """Run the shop; return the final totals, the samples, and begin and end of the outage."""
     with Shop(directory, built, orders) as shop:
         watch = Watch(shop)
         watch.until(lambda totals: min(totals["go"].orders, totals["node"].orders) >= orders * 3 // 4)
@@ -61,12 +61,12 @@ def run(built: Built, orders: int, directory: Path) -> tuple[dict[str, Total], l
 
 
 def are_equal(totals: Mapping[str, Total]) -> bool:
-    """Whether everybody has counted the same orders and cents."""
+    """Return True if all services have counted the same orders and cents."""
     return len({(total.orders, total.cents) for total in totals.values()}) == 1
 
 
 def main() -> int:
-    """Prints the totals; 1 unless they are equal."""
+    """Print the totals; return 1 unless they are equal."""
     parser = argparse.ArgumentParser(prog="python -m examples.rocketmq.run")
     for name in ("jars", "go", "node"):
         parser.add_argument(f"--{name}", type=Path, required=True)

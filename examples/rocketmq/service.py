@@ -23,7 +23,7 @@ from txmsg import BrokerUnavailable, FenceCheckListener, Producer, transactional
 from . import TOPIC
 
 _CUSTOMER_S = 0.1
-"""Until the next one comes."""
+"""Seconds until the next customer."""
 
 engine = create_engine(os.environ["ORDERS_DATABASE_URL"], pool_pre_ping=True)
 SessionLocal = sessionmaker(engine, expire_on_commit=False)
@@ -44,14 +44,14 @@ class Order(Base):
 
 @transactional_message(producer, topic=TOPIC, key="order_id", session=SessionLocal)
 def place(session: Session, order_id: str, cents: int) -> Order:
-    """Places an order: call `place(order_id, cents)`. The message is sent if and only if the row is there."""
+    """Place an order: call `place(order_id, cents)`. The message is sent if and only if the row is committed."""
     order = Order(order_id=order_id, cents=cents)
     session.add(order)
     return order
 
 
 def main(count: int) -> None:
-    """Makes the tables if they are missing, places what is missing, and answers checks until its parent has gone."""
+    """Create missing tables, place missing orders, and answer check-backs until the parent exits."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
     with producer:

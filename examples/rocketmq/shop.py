@@ -1,4 +1,4 @@
-"""The processes of the shop, and what each of them has counted. Knows how to start and to kill them, not when."""
+"""The processes of the shop, and their totals. Starts and kills them; `run.py` decides when."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from . import TOPIC
 _HERE = Path(__file__).parent
 _PACKAGE = __package__ or ""
 _READY_S_MAX = 600.0
-"""Spark on a busy machine."""
+"""For Spark on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What README.md says how to build."""
+    """The build results described in README.md."""
 
     jars: Path
-    """Directory of RocketMQ's client for Java, with all that it needs."""
+    """Directory of RocketMQ's client for Java, with all its dependencies."""
     go: Path
-    """The program that `go build` made of totals.go."""
+    """The program built by `go build` from totals.go."""
     node: Path
     """Directory in which `npm ci` was run."""
 
 
 class Total(NamedTuple):
-    """What somebody has counted."""
+    """The total of one service."""
 
     orders: int
     cents: int
     repeats: int = 0
-    """Deliveries of orders that were counted before."""
+    """Repeated deliveries of orders counted before."""
 
 
 class Shop(DemoStage):
-    """Of each kind one process: those that can be killed are in `killable`, in the order in which they start."""
+    """One process of each kind: those that can be killed are in `killable`, in the order in which they start."""
 
     def __init__(self, directory: Path, built: Built, orders: int) -> None:
         super().__init__(directory, "orders", "totals")
@@ -70,14 +70,14 @@ class Shop(DemoStage):
         self.start_all(but="broker")
 
     def kill_all(self) -> None:
-        """SIGKILL for each of them."""
+        """Send SIGKILL to each of them."""
         for name in self.killable:
             self.children[name].kill()
         for name in self.killable:
             self.kill(name)
 
     def start_all(self, *, but: str = "") -> None:
-        """One after the other, on the same addresses and files as before."""
+        """Start them in order, on the same addresses and files as before."""
         for name, start in self.killable.items():
             if name != but:
                 start().wait_ready(_READY_S_MAX)
@@ -114,7 +114,7 @@ class Shop(DemoStage):
         return self._start_foreign("node", command, NODE_PATH=str(self._built.node / "node_modules"))
 
     def _start_foreign(self, name: str, command: Sequence[str], **env: str) -> Child:
-        """A program that is not Python."""
+        """Start a program that is not Python."""
         before = self.children.get(name)
         if before is None:
             self._exits.callback(self._stop, name)
@@ -128,7 +128,7 @@ class Shop(DemoStage):
     # ---- what was counted
 
     def totals(self) -> dict[str, Total]:
-        """Of those who place orders together, as "placed", and of each who adds them up."""
+        """Return the total of the placing services, as "placed", and of each adding service."""
         return {"placed": self._placed(), **{name: self._noted(name) for name in self._notes}, "spark": self._spark()}
 
     def _placed(self) -> Total:

@@ -1,4 +1,4 @@
-"""A second Spark job over the same trades: it closes each minute, and corrects it by what comes too late.
+"""A second Spark job over the same trades: closes each minute, and corrects it by late events.
 
     python -m examples.trade_dashboard.closing --metaq ./metaq --results postgresql://user@host/books --checkpoint ./job
 
@@ -31,7 +31,7 @@ QUERY = "trade_minutes"
 
 
 def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, trigger_s: float = 0.0) -> StreamingQuery:
-    """Starts the query, as that of job.py. Its tables are made first; they may stand beside those of the figures."""
+    """Start the query, as in job.py. Its tables are created first; they may share a database with the figures."""
     with psycopg.connect(results) as connection:
         minutes.create_tables(connection)
         offsets.create_table(connection)

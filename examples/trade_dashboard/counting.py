@@ -1,4 +1,4 @@
-"""What messages of the topic `trade.order` add to the figures. Pure.
+"""Computes the figures that messages of the topic `trade.order` add. Pure.
 
 A message that cannot be counted is set aside with its reason; it never stops the job, nor spoils its neighbours.
 """
@@ -21,11 +21,11 @@ from .offsets import Span
 
 EVENTS: Final = ("created", "paid", "shipped", "refunded")
 BODY_SIZE_BYTES_MAX: Final = 8 * 1024
-"""More of a message is not read: a trade has a few hundred bytes, and a batch of them is to fit into memory."""
+"""Longer messages are not read further: a trade has a few hundred bytes, and a batch must fit into memory."""
 AMOUNT_CENTS_MAX: Final = 10**13
-"""A hundred billion yuan: more is a mistake, and would sooner or later not fit into a sum."""
+"""A hundred billion yuan: more is an error, and could overflow a sum."""
 _AHEAD_US_MAX: Final = 60 * 1_000_000
-"""How much later than it was stored an event may claim to be: clocks differ. One from tomorrow would make all late."""
+"""Maximum time of an event after it was stored: clocks differ. One from tomorrow would make all others late."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _NO_WAITS: Final = Waits()
@@ -33,11 +33,11 @@ _CODE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class BadTrade(ValueError):
-    """A message that says no trade; the text is the reason."""
+    """Raised for a message that is not a trade; the text is the reason."""
 
 
 class Trade(NamedTuple):
-    """What the figures need of a message."""
+    """The parts of a message that the figures need."""
 
     event: str
     seller: str
@@ -48,7 +48,7 @@ class Trade(NamedTuple):
 
 
 def trade_of(body: bytes, stored_at_us: int) -> Trade:
-    """What a message says, which was stored at this time. Raises BadTrade."""
+    """Parse a message stored at this time. Raises BadTrade."""
     if len(body) > BODY_SIZE_BYTES_MAX:
         raise BadTrade(f"longer than {BODY_SIZE_BYTES_MAX} bytes, as no trade is")
     try:
@@ -92,7 +92,7 @@ def _nothing() -> Three:
 
 @dataclass(slots=True)
 class Counted:
-    """Sums of messages; grows by one message after the other."""
+    """Sums of messages, added one by one."""
 
     messages: int = 0
     events: Counter[str] = field(default_factory=Counter)
@@ -104,16 +104,16 @@ class Counted:
     commits: Counter[int] = field(default_factory=Counter)
     """Events by the millisecond."""
     at_us: int = 0
-    """The sum of when events happened."""
+    """Sum of the times of events."""
     stored_at_us: int = 0
-    """The sum of when their messages were stored."""
+    """Sum of the times at which their messages were stored."""
     bad: list[BadMessage] = field(default_factory=list)
     bad_messages: int = 0
     spans: dict[int, Span] = field(default_factory=dict)
     """By queue, from the first message to after the last."""
 
     def message(self, queue: int, offset: int, body: bytes, stored_at_us: int) -> None:
-        """Counts one message, or sets it aside."""
+        """Count one message, or set it aside."""
         self.messages += 1
         begin, end = self.spans.get(queue, (offset, offset))
         self.spans[queue] = (min(begin, offset), max(end, offset + 1))
@@ -143,7 +143,7 @@ class Counted:
             sums[2] += turnover_cents
 
     def waits(self, *, planned_at: datetime, started_at: datetime, read_at: datetime) -> Waits:
-        """What these events waited for until now, given when their batch was planned, started and read."""
+        """Return the average waits of these events, given when their batch was planned, started and read."""
         events = self.events.total()
         if not events:
             return Waits()
@@ -156,7 +156,7 @@ class Counted:
         )
 
     def deltas(self, batch_id: int, started_at: datetime, waits: Waits = _NO_WAITS) -> Deltas:
-        """As they are added to the figures."""
+        """Return the sums as they are added to the figures."""
         seconds = {datetime.fromtimestamp(second, UTC): sums for second, sums in self.seconds.items()}
         return Deltas(
             batch_id=batch_id,
@@ -179,7 +179,7 @@ class Counted:
 
 
 def count(messages: pa.Table) -> Counted:
-    """All messages of a table with the columns queue, offset, value and stored_at."""
+    """Count all messages of a table with the columns queue, offset, value and stored_at."""
     found = Counted()
     for batch in messages.to_batches():
         columns = [batch[name].to_pylist() for name in ("queue", "offset", "value")]

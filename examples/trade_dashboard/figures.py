@@ -1,4 +1,4 @@
-"""The figures of the day in PostgreSQL: their tables, how a batch of events is added to them, how the page reads them.
+"""The figures of the day in PostgreSQL: tables, adding a batch of events, and reading for the page.
 
 Knows neither Spark nor the page. Amounts are integer cents, times are event times in UTC: an event counts in the second
 in which its local transaction committed. Turnover is what was paid minus what was refunded.
@@ -20,13 +20,13 @@ from .latency import Latency, buckets, percentiles
 K = TypeVar("K", str, datetime)
 
 CHANNEL: Final = "figures"
-"""Who listens on it hears of each batch that was added, once it can be read."""
+"""Channel that is notified of each added batch once it can be read."""
 LATE_AFTER_S: Final = 10
-"""The watermark: an event is late that is so much older than the latest one counted before. It counts all the same."""
+"""The watermark: an event is late if it is this much older than the latest counted one. It still counts."""
 BAD_KEPT_MAX: Final = 10_000
-"""Bad messages that are set aside until a person deletes some; more are counted, and stay in the log."""
+"""Bad messages that are set aside until an operator deletes some; more are counted, and stay in the log."""
 _KEPT: Final = timedelta(days=2)
-"""How long figures by the second, latencies and batches are kept. Figures by the minute are kept for good."""
+"""Retention of figures by the second, latencies and batches. Figures by the minute are kept for good."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -83,7 +83,7 @@ create table if not exists figures_bad (
 
 
 def create_tables(connection: psycopg.Connection[Any]) -> None:
-    """Makes what is missing of the tables; what is there stays. One process at a time."""
+    """Create missing tables; existing ones are unchanged. One process at a time."""
     connection.execute(_CREATE)
 
 
@@ -112,7 +112,7 @@ class BadMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """What the trades of a batch waited for, one after the other, on average; each is named after what ends it."""
+    """Average waits of a batch's trades, one after the other; each is named after its end."""
 
     committed_ms: int = 0
     """From the trade until its message was stored: the local transaction, and the broker."""
@@ -126,13 +126,13 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deltas:
-    """What one batch of messages adds to the figures."""
+    """The figures that one batch of messages adds."""
 
     batch_id: int
     messages: int
-    """How many were read, bad ones too."""
+    """Messages read, including bad ones."""
     started_at: datetime
-    """When work on the batch began, by the clock that `add` is given."""
+    """Time at which work on the batch began, by the clock that `add` is given."""
     waits: Waits = field(default_factory=Waits)
     orders: int = 0
     paid: int = 0
@@ -144,10 +144,10 @@ class Deltas:
     categories: Sums[str] = field(default_factory=Sums)
     sellers: Sums[str] = field(default_factory=Sums)
     commits: Mapping[int, int] = field(default_factory=dict)
-    """How many events were committed in each millisecond since 1970."""
+    """Events committed by millisecond since 1970."""
     bad: Sequence[BadMessage] = ()
     bad_messages: int = 0
-    """At least as many as are in `bad`."""
+    """At least the number of those in `bad`."""
 
 
 def _utc_now() -> datetime:
@@ -155,7 +155,7 @@ def _utc_now() -> datetime:
 
 
 def add(connection: psycopg.Connection[Any], deltas: Deltas, *, clock: Callable[[], datetime] = _utc_now) -> None:
-    """Adds a batch to the figures, in the caller's transaction, at whose commit CHANNEL is notified.
+    """Add a batch to the figures, in the caller's transaction, at whose commit CHANNEL is notified.
 
     The caller sees to it that a batch is added once, and that no two transactions add at the same time.
     """
@@ -274,7 +274,7 @@ class Entry(Generic[K]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """All that was counted."""
+    """The sums of all counted events."""
 
     orders: int
     """Orders created."""
@@ -288,7 +288,7 @@ class Total:
     through_at: datetime | None
     """The latest event counted; None before the first."""
     written_at: datetime | None
-    """When figures were last added, by the clock of the Spark job; None before."""
+    """Time at which figures were last added, by the clock of the Spark job; None before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,13 +304,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the page shows, as it was at one moment."""
+    """The values of the page, in one snapshot."""
 
     total: Total
     seconds: tuple[Entry[datetime], ...]
-    """The last 10 minutes, in order; seconds without any event are left out."""
+    """The last 10 minutes, in order, without seconds that have no event."""
     minutes: tuple[Entry[datetime], ...]
-    """The last 24 hours, in order; minutes without any event are left out."""
+    """The last 24 hours, in order, without minutes that have no event."""
     provinces: tuple[Entry[str], ...]
     """All, the greatest turnover first."""
     categories: tuple[Entry[str], ...]
@@ -326,7 +326,7 @@ class Figures:
 
 
 def read(connection: psycopg.Connection[Any]) -> Figures:
-    """All figures in one snapshot. The connection is in no transaction, before and after."""
+    """Return all figures in one snapshot. The connection is in no transaction, before and after."""
     with connection.transaction(), connection.pipeline():
         connection.execute("set transaction isolation level repeatable read, read only")
         total = connection.cursor(row_factory=class_row(Total)).execute(_READ_TOTAL)
@@ -354,7 +354,7 @@ def read(connection: psycopg.Connection[Any]) -> Figures:
 
 
 def latency_between(connection: psycopg.Connection[Any], since: datetime, until: datetime) -> Latency:
-    """Of all figures written in this time, by whole seconds."""
+    """Return the latency of all figures written in this time, by whole seconds."""
     return percentiles(connection.execute(_READ_LATENCY_BETWEEN, (since, until)))
 
 

@@ -1,4 +1,4 @@
-"""The Spark job of the trade dashboard: reads trades from MetaQ as they come, and adds each batch to the figures once.
+"""The Spark job of the trade dashboard: reads trades from MetaQ, and adds each batch to the figures once.
 
     python -m examples.trade_dashboard.job --metaq ./metaq --results postgresql://user@host/dashboard --checkpoint ./job
 
@@ -31,7 +31,7 @@ QUERY = "trade_dashboard"
 
 
 def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, trigger_s: float = 0.0) -> StreamingQuery:
-    """Starts the query. Its tables are made first.
+    """Start the query. Its tables are created first.
 
     metaq: a log's directory, HOST:PORT of its server, or kafka://HOST:PORT. results: the database of the figures.
     trigger_s: a batch begins no sooner than this after the one before; 0 for as soon as there is something to read.
@@ -44,7 +44,7 @@ def start(spark: SparkSession, *, metaq: str, results: str, checkpoint: str, tri
 
 
 def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span]]:
-    """What a batch adds. Spark reads it; a process of its own to count it would cost more than the counting."""
+    """Return the figures of a batch. Spark reads it; a separate process would cost more than the counting."""
     started_at = datetime.now(UTC)
     messages = batch.toArrow()
     found = count(messages)

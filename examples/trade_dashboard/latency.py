@@ -1,4 +1,4 @@
-"""How long figures took, in buckets of geometric steps; and percentiles of them. Pure."""
+"""Latencies of figures, in buckets of geometric steps, and their percentiles. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 _BUCKETS_MS: Final = tuple(sorted({round(10 ** (step / 20)) for step in range(161)}))
-"""Up to 1, 2, ... 10, 11, 13, 14, 16, ... 1,000, ... ms: twenty steps for each factor of ten, to a day and more."""
+"""Up to 1, 2, ... 10, 11, 13, 14, 16, ... 1,000, ... ms: twenty steps for each factor of ten, to over a day."""
 
 
 def buckets(commits: Mapping[int, int], now_ms: int) -> dict[int, int]:
-    """How many events came to be seen within so many milliseconds, of those committed in each millisecond."""
+    """Return the number of events by latency bucket, given those committed in each millisecond."""
     found: Counter[int] = Counter()
     for at_ms, events in commits.items():
         step = bisect_left(_BUCKETS_MS, now_ms - at_ms)
@@ -23,7 +23,7 @@ def buckets(commits: Mapping[int, int], now_ms: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """From the commit of a trade to the write of its figure: each the upper end of its bucket, None without events."""
+    """Latency from commit of a trade to write of its figure: upper bounds of buckets, None without events."""
 
     events: int
     p50_ms: int | None
@@ -31,7 +31,7 @@ class Latency:
 
 
 def percentiles(found: Iterable[tuple[int, int]]) -> Latency:
-    """Of buckets and how many events are in each, in order of the buckets."""
+    """Return percentiles, given buckets with their numbers of events, in order."""
     rows = list(found)
     events = sum(count for _, count in rows)
     return Latency(events=events, p50_ms=_percentile(rows, events, 50), p99_ms=_percentile(rows, events, 99))

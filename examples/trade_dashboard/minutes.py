@@ -1,4 +1,4 @@
-"""Trades by minute, as books are kept: a minute is closed once, and what comes later is a correction of it.
+"""Trades by minute, as in bookkeeping: a minute is closed once, and later events are corrections.
 
 A minute is closed when an event has been counted that happened LATE_AFTER_S after its end. Its figures are published
 then, and never change. An event of a closed minute is late: what a batch adds to such a minute is one correction, so
@@ -77,7 +77,7 @@ insert into minute_closed select minute, orders, paid, turnover_cents, %(now)s f
 
 
 def create_tables(connection: psycopg.Connection[Any]) -> None:
-    """Makes what is missing of the tables, and the view minute_report. One process at a time."""
+    """Create missing tables, and the view minute_report. One process at a time."""
     connection.execute(_CREATE)
 
 
@@ -86,7 +86,7 @@ def _utc_now() -> datetime:
 
 
 def add(connection: psycopg.Connection[Any], deltas: Deltas, *, clock: Callable[[], datetime] = _utc_now) -> None:
-    """Adds a batch in the caller's transaction: to open minutes and as corrections, then closes what is over.
+    """Add a batch in the caller's transaction: to open minutes and as corrections, then close past minutes.
 
     The caller sees to it that a batch is added once, and that no two transactions add at the same time.
     """

@@ -1,4 +1,4 @@
-"""What the codes in a trade message are called: provinces, categories and sellers, in Chinese and in English.
+"""Names of the codes in a trade message: provinces, categories and sellers, in Chinese and in English.
 
 A message carries codes ("guangdong", "mobile", "mobile-07"); who shows them to people looks them up here.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:
-    """A code, and what people call it."""
+    """A code and its names."""
 
     code: str
     chinese: str
@@ -56,7 +56,7 @@ PROVINCES: Final = _names(
     ("yunnan", "云南", "Yunnan"),
     ("zhejiang", "浙江", "Zhejiang"),
 )
-"""The 31 provinces of the mainland by code: those that count as one (municipalities, autonomous regions), too."""
+"""The 31 provinces of the mainland by code, including municipalities and autonomous regions."""
 
 CATEGORIES: Final = _names(
     ("appliances", "家用电器", "Appliances"),
@@ -72,11 +72,11 @@ CATEGORIES: Final = _names(
     ("shoes", "鞋包", "Shoes & bags"),
     ("sports", "运动户外", "Sports"),
 )
-"""What is sold, by code."""
+"""Categories of goods by code."""
 
 
 def seller_name(seller: str) -> Name:
-    """The name of a seller, whose code is a category and a number: "mobile-07". An unknown code stands for itself."""
+    """Return the name of a seller, whose code is a category and a number: "mobile-07". An unknown code is returned."""
     category, _, number = seller.rpartition("-")
     known = CATEGORIES.get(category)
     if known is None or not number.isdecimal():

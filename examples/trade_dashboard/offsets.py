@@ -1,4 +1,4 @@
-"""How far each queue was counted by each query, in the database of the figures: no message twice, and none left out.
+"""Progress of each query in each queue, in the database of the figures: no message twice or left out.
 
 Spark's checkpoint says so, too. But Spark does not wait until it is on disk: after a power cut it may be older
 than the figures, and a batch of the same number may have other messages. Here that is seen, and nothing is added.
@@ -14,11 +14,11 @@ import psycopg
 from txmsg.errors import StorageError
 
 Span = tuple[int, int]
-"""Offsets of a queue: from the first up to, and without, the second."""
+"""Offsets of a queue: begin, and end (exclusive)."""
 
 
 def create_table(connection: psycopg.Connection[Any]) -> None:
-    """Makes the table when it is missing."""
+    """Create the table if it is missing."""
     connection.execute(
         "create table if not exists figures_queue "
         "(query text, queue int, next_offset bigint not null, primary key (query, queue))"
@@ -26,7 +26,7 @@ def create_table(connection: psycopg.Connection[Any]) -> None:
 
 
 def advance(connection: psycopg.Connection[Any], query: str, spans: Mapping[int, Span]) -> None:
-    """Notes in the caller's transaction that these messages are counted in it by this query.
+    """Record in the caller's transaction that this query has counted these messages in it.
 
     Raises StorageError when they are not the ones that follow those counted before. A queue may begin anywhere.
     """

@@ -1,4 +1,4 @@
-"""An order, the trades that it goes through, and the message that tells of each. Knows no database."""
+"""An order, its trades, and the message of each. Knows no database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 
 
 class Order(NamedTuple):
-    """What was ordered, by whom, from whom. Seller, province, category: codes of names.py."""
+    """An order with its buyer and seller. Seller, province, category: codes of names.py."""
 
     order_id: str
     buyer: str
@@ -29,7 +29,7 @@ class Order(NamedTuple):
 
 
 def telling(event: Event) -> Callable[[Sequence[Order], int], list[Message]]:
-    """What makes the messages of this trade: one for each order, with the moment of the trade.
+    """Return a function that creates the messages of this trade: one for each order, with the time of the trade.
 
     The order's id is the ordering key: who reads the messages of an order sees it created before it is paid.
     """

@@ -1,4 +1,4 @@
-"""The live page of the day: turnover, orders by the second, provinces, categories, sellers, and how the pipeline is.
+"""The live page of the day: turnover, orders by the second, provinces, categories, sellers, and pipeline state.
 
     python -m examples.trade_dashboard.page --results postgresql://.../dashboard
 
@@ -71,19 +71,19 @@ PAGE: Final = Page(
         "latency_p99": BilingualText("p99, 1 min", "p99，1 分钟"),
     },
 )
-"""The files of the page, and what it says. `part_NAME` names what `--health` may tell of."""
+"""The files of the page and its texts. `part_NAME` names the parts in the `--health` file."""
 
 _RATE_OVER_S: Final = 5
 
 
 def read(connection: psycopg.Connection[Any]) -> BoardSnapshot:
-    """What the page shows, in one snapshot. The connection is in no transaction, before and after."""
+    """Return the values of the page, in one snapshot. The connection is in no transaction, before and after."""
     found = figures.read(connection)
     return BoardSnapshot(figures=shown(found), written_at=found.total.written_at, through_at=found.total.through_at)
 
 
 def shown(found: Figures) -> dict[str, Any]:
-    """The figures as the page's elements take them."""
+    """Return the figures as the page's elements take them."""
     total = asdict(found.total)
     del total["written_at"], total["through_at"]  # the frame has them
     seconds = _by_second(found.seconds, found.total.through_at)
@@ -104,7 +104,7 @@ def shown(found: Figures) -> dict[str, Any]:
 
 
 def _by_second(seconds: Sequence[Entry[datetime]], through_at: datetime | None) -> dict[str, Any]:
-    """One number for each second from the first on, up to the one that is still being counted, which is left out."""
+    """Return one number for each second from the first on, without the second still being counted."""
     if not seconds or through_at is None:
         return {"from": 0, "orders": [], "paid": []}
     by_second = {_epoch_s(each.key): each for each in seconds}

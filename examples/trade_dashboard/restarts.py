@@ -1,4 +1,4 @@
-"""Whether a query that has failed is started again, and when. Pure: knows neither Spark nor a clock.
+"""Decides if and when a failed query is restarted. Pure: knows neither Spark nor a clock.
 
 Spark waits 10 s for a Python process of its own to start. On a machine that is busier than that the query fails, with
 nothing wrong with it: its checkpoint says where to go on. Any other error is for a person.
@@ -14,7 +14,7 @@ TIMES_MAX: Final = 5
 WITHIN_S: Final = 600.0
 _FIRST_WAIT_S: Final = 1.0
 _PASSING: Final = ("Python worker failed to connect back",)
-"""How Spark says that a process did not start in time."""
+"""Spark's error for a process that did not start in time."""
 
 
 class Restarts:
@@ -24,7 +24,7 @@ class Restarts:
         self._at: deque[float] = deque()
 
     def wait_s(self, error: str, now: float) -> float | None:
-        """Seconds until the query is started again, each time twice as long; None: it is not.
+        """Return seconds until the query is restarted, doubling each time; None: it is not restarted.
 
         error: everything that is said of it. now: of a clock that only goes forward.
         """

@@ -1,4 +1,4 @@
-"""Runs a Spark query over the trades of MetaQ until it is told to stop: what the jobs of the trade dashboard share.
+"""Runs a Spark query over the trades of MetaQ until it is stopped; shared by the jobs of the trade dashboard.
 
 Prints a line when it reads; SIGTERM and Ctrl-C end it in order. A query that has failed for want of time is started
 again from its checkpoint (restarts.py); any other error ends the job.
@@ -35,18 +35,18 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # else Spark compiles the query of each batch again
 }
-"""For small batches on a machine that has other work: little memory, and little compiling."""
+"""For small batches on a busy machine: little memory, and little compiling."""
 TRIGGER_S = 0.1
 _BATCH_MAX = 20_000
 _WARM_UP_BATCHES = 3
 _COLUMNS = ("queue", "offset", "value", "stored_at")
 
 Start = Callable[..., StreamingQuery]
-"""`start` of job.py, or one that takes the same."""
+"""`start` of job.py, or one with the same arguments."""
 
 
 def run(start: Start, prog: str, description: str) -> int:
-    """Runs a job until it is told to stop, which gives 0, or until it cannot go on, which gives 1.
+    """Run a job until it is stopped, which returns 0, or until it fails, which returns 1.
 
     start: starts its query. prog, description: as its help shows them.
     """
@@ -72,7 +72,7 @@ def run(start: Start, prog: str, description: str) -> int:
 
 
 def read_trades(spark: SparkSession, metaq: str) -> DataFrame:
-    """The stream of trades, with when Spark planned the batch."""
+    """Return the stream of trades, with the time at which Spark planned the batch."""
     messages = stream_log(
         spark,
         metaq,
@@ -96,13 +96,13 @@ def start_query(
     checkpoint: str,
     trigger_s: float,
 ) -> StreamingQuery:
-    """Starts to hand batches of trades to this sink, under this name."""
+    """Start to pass batches of trades to this sink, under this name."""
     writer = read_trades(spark, metaq).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     return writer.queryName(query).trigger(processingTime=f"{round(trigger_s * 1000)} milliseconds").start()
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Counts a few messages of a log of its own, for nothing: a JVM takes some ten seconds for its first batch."""
+    """Count a few messages of a temporary log: a JVM takes some ten seconds for its first batch."""
     with TemporaryDirectory(prefix="txmsg-") as directory, Log(Path(directory) / "log") as log:
         producer = LogProducer(log)
         messages = read_trades(spark, str(log.root))
@@ -122,26 +122,26 @@ def _count_for_nothing(batch: DataFrame, _batch_id: int) -> None:
 
 
 class _Ending:
-    """Wakes the main thread when the job is told to stop, or its query has ended."""
+    """Wakes the main thread when the job is stopped, or its query has ended."""
 
     def __init__(self) -> None:
         self.is_told = False
         self._woken = threading.Event()
 
     def tell(self, *_: object) -> None:
-        """The job is to stop."""
+        """Ask the job to stop."""
         self.is_told = True
         self._woken.set()
 
     def wait_for(self, query: StreamingQuery) -> None:
-        """Returns when the query has ended, or the job is told to stop."""
+        """Return once the query has ended, or the job is stopped."""
         self._woken.clear()
         threading.Thread(target=self._wake_at_end, args=(query,), daemon=True).start()
         if not self.is_told:  # before the event was cleared
             self._woken.wait()
 
     def pause(self, timeout_s: float) -> None:
-        """Returns after this time, or when the job is told to stop."""
+        """Return after this time, or once the job is stopped."""
         self._woken.clear()
         if not self.is_told:
             self._woken.wait(timeout_s)
@@ -156,7 +156,7 @@ class _Ending:
 
 
 def _run(start: Start, spark: SparkSession, options: argparse.Namespace, ending: _Ending) -> str | None:
-    """Counts until the job is told to stop, or cannot go on: why."""
+    """Count until the job is stopped, or fails; return the error."""
     restarts = Restarts()
     while not ending.is_told:
         try:
@@ -172,7 +172,7 @@ def _run(start: Start, spark: SparkSession, options: argparse.Namespace, ending:
 
 
 def _count_until_it_ends(start: Start, spark: SparkSession, options: argparse.Namespace, ending: _Ending) -> None:
-    """Returns when the job is told to stop. Raises what has ended the query."""
+    """Return once the job is stopped. Raises the error that ended the query."""
     if not Path(options.checkpoint).exists():  # else trades are waiting, and warm it up as well
         warm_up(spark)
     query = start(

@@ -1,4 +1,4 @@
-"""The trade service. An order is a row in `orders`; each trade that changes it is told to everybody, once it is there.
+"""The trade service. An order is a row in `orders`; each committed trade that changes it is published.
 
 All four functions are called without the session, with orders that are traded together (the cart of a buyer, what a
 bank has the money for, what leaves on one lorry) and the moment of the trade. All of them are traded, or none is:
@@ -69,30 +69,30 @@ orders = Table(
 
 
 class TradeRefused(Exception):
-    """An order is not in the state for this trade. Nothing was changed, and nobody hears of it."""
+    """Raised if an order is not in the state for this trade. Nothing was changed, and no message is sent."""
 
 
 @transactional_message(producer, session=SessionLocal, message=telling("created"))
 async def create(session: AsyncSession, orders: Sequence[Order], at_us: int) -> None:
-    """A buyer checks out: an order for each thing in the cart. Raises IntegrityError for an order that is there."""
+    """Check out a cart: an order for each item. Raises IntegrityError for an existing order."""
     await session.execute(_INSERT, [{**order._asdict(), "created_at_us": at_us} for order in orders])
 
 
 @transactional_message(producer, session=SessionLocal, message=telling("paid"))
 async def pay(session: AsyncSession, orders: Sequence[Order], at_us: int) -> None:
-    """The bank has the money. Raises TradeRefused unless the orders are there and not paid."""
+    """Record a payment. Raises TradeRefused unless the orders exist and are not paid."""
     await _change(session, _PAY, orders, at_us)
 
 
 @transactional_message(producer, session=SessionLocal, message=telling("shipped"))
 async def ship(session: AsyncSession, orders: Sequence[Order], at_us: int) -> None:
-    """A lorry leaves. Raises TradeRefused unless the orders are paid, and neither shipped nor refunded."""
+    """Ship the orders. Raises TradeRefused unless they are paid, and neither shipped nor refunded."""
     await _change(session, _SHIP, orders, at_us)
 
 
 @transactional_message(producer, session=SessionLocal, message=telling("refunded"))
 async def refund(session: AsyncSession, orders: Sequence[Order], at_us: int) -> None:
-    """All money is paid back. Raises TradeRefused unless the orders are paid and not refunded."""
+    """Refund the orders. Raises TradeRefused unless they are paid and not refunded."""
     await _change(session, _REFUND, orders, at_us)
 
 
@@ -115,7 +115,7 @@ async def _change(session: AsyncSession, change: Update, orders: Sequence[Order]
 
 
 async def create_tables() -> None:
-    """The service's own table, and those of the fence, which belong to this database, too."""
+    """Create the service's own table, and those of the fence, which belong to this database, too."""
     async with engine.begin() as connection:
         await connection.run_sync(metadata.create_all)
     await txmsg.create_tables(engine)

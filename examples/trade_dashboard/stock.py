@@ -1,4 +1,4 @@
-"""Stock: what is paid is taken out of stock, and never more than there is. A consumer with a database of its own.
+"""Stock: deducts paid items from stock, and never more than available. A consumer with its own database.
 
 Of each paid order there is one row in `deductions`: it was deducted, or it is short, which somebody has to settle with
 the buyer. `idempotent` makes a message that comes twice take effect once. What is refunded does not come back: goods do
@@ -71,19 +71,19 @@ select :order_id, :item, :quantity, case when exists (select from taken) then 'd
 @consumer.subscribe(TOPIC, tag="paid")
 @idempotent(SessionLocal)
 async def on_paid(session: AsyncSession, message: ReceivedMessage) -> None:
-    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    """Deduct an order. Delivered at least once; `idempotent` makes it take effect exactly once, in one transaction."""
     order = message.json()
     await session.execute(_TAKE_OUT, {name: order[name] for name in ("order_id", "item", "quantity")})
 
 
 def create_tables() -> None:
-    """The consumer's own tables, and the inbox in which `idempotent` notes what has taken effect."""
+    """Create the consumer's own tables, and the inbox in which `idempotent` records handled messages."""
     metadata.create_all(engine)
     txmsg.create_tables(engine)
 
 
 def take_in(pieces: Mapping[str, int]) -> None:
-    """So many pieces of each item come in. Done once, before the first order; items that are there stay as they are."""
+    """Add so many pieces of each item. Done once, before the first order; existing items are unchanged."""
     with engine.begin() as connection:
         known = set(connection.scalars(select(stock.c.item)))
         rows = [

@@ -1,4 +1,4 @@
-"""Verifies a finished day: trade database, log and stock say the same. Shares no code with what is verified.
+"""Verifies a finished day: trade database, log and stock agree. Shares no code with the verified parts.
 
     python -m examples.trade_dashboard.verify postgresql://user@host:port/postgres /var/lib/metaq
 
@@ -38,7 +38,7 @@ FINDINGS_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """What a day came to."""
+    """The sums of a day."""
 
     trades: int
     orders: int
@@ -51,30 +51,30 @@ class Sums:
 
 @dataclass(slots=True, kw_only=True)
 class Verdict:
-    """What was found. All is well when `clean`."""
+    """The result. All is well if `clean`."""
 
     database: Sums
     log: Sums
     in_doubt: int
     """Transactions whose half message is still there."""
     missing: int
-    """Trades that are not in the log, and paid orders that stock has not heard of."""
+    """Trades missing in the log, and paid orders unknown to stock."""
     duplicated: int
     """Messages beyond the first one of a trade."""
     phantom: int
-    """Messages, and deductions, of what is not in the trade database."""
+    """Messages and deductions without a row in the trade database."""
     differing: int
-    """Messages and deductions that say something else than the trade database."""
+    """Messages and deductions that differ from the trade database."""
     out_of_order: int
-    """Messages that stand before one of an earlier trade of their order, or in another queue."""
+    """Messages before one of an earlier trade of their order, or in another queue."""
     stock_oversold: int
     """Pieces sold that never came in."""
     stock_wrong: int
-    """Items whose rest is not what came in minus what was deducted, and orders short of what there is enough of."""
+    """Items whose rest is not stock minus deductions, and orders marked short although there was enough."""
     stock_short: int
-    """Paid orders that could not be had. Nothing is wrong about them."""
+    """Paid orders that could not be filled. This is not an error."""
     findings: list[str] = field(default_factory=list)
-    """A sentence for each thing that is wrong, at most FINDINGS_MAX."""
+    """A sentence for each violation, at most FINDINGS_MAX."""
 
     @property
     def clean(self) -> bool:
@@ -83,7 +83,7 @@ class Verdict:
 
 
 def verify(*, trades: str, stock: str, notify: str, log: str) -> Verdict:
-    """Compares three databases, each given as conninfo or URL, and a log."""
+    """Compare three databases, each given as conninfo or URL, and a log."""
     found = _Findings()
     orders = {row["order_id"]: row for row in _rows(trades, "select * from orders")}
     in_log = _compare_log(orders, log, found)
@@ -105,7 +105,7 @@ def verify(*, trades: str, stock: str, notify: str, log: str) -> Verdict:
 
 
 class _Findings:
-    """What is wrong, counted by kind."""
+    """Violations, counted by kind."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -148,7 +148,7 @@ def _sums_of(trades: Iterator[tuple[str, int]]) -> Sums:
 
 
 def _compare_log(orders: dict[str, dict[str, Any]], log: str, found: _Findings) -> Sums:
-    """Compares each message with its order; the sums are those of the log alone."""
+    """Compare each message with its order; the sums are those of the log alone."""
     seen: dict[str, tuple[int | None, list[str]]] = {}
     trades: list[tuple[str, int]] = []
     for message in _messages(log):
@@ -193,7 +193,7 @@ def _messages(log: str) -> Iterator[ReceivedMessage]:
 
 
 def _told(message: ReceivedMessage) -> dict[str, Any] | None:
-    """The body, or None if it tells of no trade."""
+    """Return the body, or None if it is not a trade."""
     try:
         told = json.loads(message.body)
     except ValueError:
@@ -208,7 +208,7 @@ def _told(message: ReceivedMessage) -> dict[str, Any] | None:
 
 
 def _differing(told: dict[str, Any], message: ReceivedMessage, row: dict[str, Any]) -> list[str]:
-    """In which parts a message differs from the order that it tells of."""
+    """Return the fields in which a message differs from its order."""
     order_id, event = row["order_id"], told["event"]
     expected = {name: row[name] for name in PARTS} | {
         "event_id": f"{order_id}-{event}",
@@ -253,7 +253,7 @@ def _compare_stock(orders: dict[str, dict[str, Any]], database: str, found: _Fin
 
 
 def _compare_pieces(deducted: Counter[str], database: str, found: _Findings) -> dict[str, int]:
-    """Compares what was deducted with what came in; what is left, by the stock table."""
+    """Compare deductions with deliveries; return the rest, by the stock table."""
     stock = {row["item"]: row for row in _rows(database, "select item, initial, available from stock")}
     for item in stock.keys() | deducted.keys():
         initial, left = (stock[item]["initial"], stock[item]["available"]) if item in stock else (0, 0)

@@ -1,4 +1,4 @@
-"""Subscriber "alipay_account": opens an Alipay account for every new user. Has a database of its own.
+"""Subscriber "alipay_account": opens an Alipay account for every new user. Has its own database.
 
 Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
 """
@@ -35,7 +35,7 @@ class AlipayAccount(Base):
 
 
 def open_account(session: Session, user_id: UUID) -> None:
-    """The effect. The caller owns the transaction."""
+    """Write the effect. The caller owns the transaction."""
     time.sleep(int(os.environ.get("STEP_MS", "30")) / 1000)  # stands for the work: the bank is asked
     session.add(AlipayAccount(user_id=user_id))
 
@@ -43,12 +43,12 @@ def open_account(session: Session, user_id: UUID) -> None:
 @consumer.subscribe("user.registered")
 @idempotent(SessionLocal)
 def on_user_registered(session: Session, message: ReceivedMessage) -> None:
-    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    """Handle a message. Delivered at least once; `idempotent` makes it take effect exactly once, in one transaction."""
     open_account(session, UUID(message.json()["user_id"]))
 
 
 def create_tables() -> None:
-    """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
+    """Create the subscriber's own table, and the inbox in which `idempotent` records handled messages."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
 

@@ -1,4 +1,4 @@
-"""Subscriber "legality_check": looks every new user up in the lists that the law prescribes. Has its own database.
+"""Subscriber "legality_check": checks every new user against the lists required by law. Has its own database.
 
 Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
 """
@@ -35,7 +35,7 @@ class LegalityCheck(Base):
 
 
 def check_legality(session: Session, user_id: UUID) -> None:
-    """The effect. The caller owns the transaction."""
+    """Write the effect. The caller owns the transaction."""
     time.sleep(int(os.environ.get("STEP_MS", "20")) / 1000)  # stands for the work: the lists are searched
     session.add(LegalityCheck(user_id=user_id, passed=True))
 
@@ -43,12 +43,12 @@ def check_legality(session: Session, user_id: UUID) -> None:
 @consumer.subscribe("user.registered")
 @idempotent(SessionLocal)
 def on_user_registered(session: Session, message: ReceivedMessage) -> None:
-    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    """Handle a message. Delivered at least once; `idempotent` makes it take effect exactly once, in one transaction."""
     check_legality(session, UUID(message.json()["user_id"]))
 
 
 def create_tables() -> None:
-    """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
+    """Create the subscriber's own table, and the inbox in which `idempotent` records handled messages."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
 

@@ -1,4 +1,4 @@
-"""Subscriber "red_packet": every newcomer finds a red packet with a few yuan in it. Has a database of its own.
+"""Subscriber "red_packet": gives every new user a red packet with a few yuan. Has its own database.
 
 Configured by the environment: DATABASE_URL, TXMSG_BROKERS, and STEP_MS, how long the work takes.
 """
@@ -35,7 +35,7 @@ class RedPacket(Base):
 
 
 def give_red_packet(session: Session, user_id: UUID) -> None:
-    """The effect. The caller owns the transaction."""
+    """Write the effect. The caller owns the transaction."""
     time.sleep(int(os.environ.get("STEP_MS", "10")) / 1000)  # stands for the work: drawing the amount
     session.add(RedPacket(user_id=user_id, amount_fen=888))
 
@@ -43,12 +43,12 @@ def give_red_packet(session: Session, user_id: UUID) -> None:
 @consumer.subscribe("user.registered")
 @idempotent(SessionLocal)
 def on_user_registered(session: Session, message: ReceivedMessage) -> None:
-    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    """Handle a message. Delivered at least once; `idempotent` makes it take effect exactly once, in one transaction."""
     give_red_packet(session, UUID(message.json()["user_id"]))
 
 
 def create_tables() -> None:
-    """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
+    """Create the subscriber's own table, and the inbox in which `idempotent` records handled messages."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
 

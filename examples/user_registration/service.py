@@ -1,4 +1,4 @@
-"""The registration service. Its one duty is a row in `users`; a message tells everybody else, once that row is there.
+"""The registration service. Its only task is a row in `users`; a message notifies others once the row is committed.
 
 Whoever calls `register` waits for this database and for the broker, and for no subscriber. If the function raises, the
 row is rolled back and nobody hears of the user. If this process dies at any point, the broker asks another process
@@ -41,11 +41,11 @@ class User(Base):
 
 
 class RegistrationRefused(Exception):
-    """The business says no. The row written so far is rolled back, and the message with it."""
+    """Raised by the business logic. The row written so far is rolled back, and the message with it."""
 
 
 def create_user(session: Session, user_id: UUID, email: str) -> User:
-    """The core step: writes the user. Knows nothing of messages; the caller owns the transaction."""
+    """Write the user, the core step. Knows nothing of messages; the caller owns the transaction."""
     user = User(id=user_id, email=email)
     session.add(user)
     session.flush()
@@ -56,12 +56,12 @@ def create_user(session: Session, user_id: UUID, email: str) -> User:
 
 @transactional_message(producer, topic="user.registered", key="user_id", session=SessionLocal)
 def register(session: Session, user_id: UUID, email: str) -> User:
-    """Registers a user: call `register(user_id, email)`. Commits, and the message is sent exactly if it did."""
+    """Register a user: call `register(user_id, email)`. Commits; the message is sent if and only if it commits."""
     return create_user(session, user_id, email)
 
 
 def create_tables() -> None:
-    """The service's own table, and those of the fence, which belong to this database, too."""
+    """Create the service's own table, and those of the fence, which belong to this database, too."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
 

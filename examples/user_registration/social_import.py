@@ -35,7 +35,7 @@ class SocialImport(Base):
 
 
 def import_into_social_network(session: Session, user_id: UUID) -> None:
-    """The effect. The caller owns the transaction."""
+    """Write the effect. The caller owns the transaction."""
     time.sleep(int(os.environ.get("STEP_MS", "200")) / 1000)  # stands for the work: the network takes its time
     session.add(SocialImport(user_id=user_id))
 
@@ -43,12 +43,12 @@ def import_into_social_network(session: Session, user_id: UUID) -> None:
 @consumer.subscribe("user.registered")
 @idempotent(SessionLocal)
 def on_user_registered(session: Session, message: ReceivedMessage) -> None:
-    """Delivered at least once; `idempotent` lets it take effect exactly once, in one transaction with its note."""
+    """Handle a message. Delivered at least once; `idempotent` makes it take effect exactly once, in one transaction."""
     import_into_social_network(session, UUID(message.json()["user_id"]))
 
 
 def create_tables() -> None:
-    """The subscriber's own table, and the inbox in which `idempotent` notes what has taken effect."""
+    """Create the subscriber's own table, and the inbox in which `idempotent` records handled messages."""
     Base.metadata.create_all(engine)
     txmsg.create_tables(engine)
 

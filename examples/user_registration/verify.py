@@ -1,4 +1,4 @@
-"""Verifies a finished demo of the example. Reads the databases and nothing else, and shares no code with the rest.
+"""Verifies a finished demo of the example. Reads only the databases, and shares no code with the rest.
 
     python -m examples.user_registration.verify postgresql://user@host:port/postgres
 
@@ -32,26 +32,26 @@ EFFECT_TABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the databases say. All is well when missing, duplicated, phantom and in_doubt are 0."""
+    """The result of the databases. All is well if missing, duplicated, phantom and in_doubt are 0."""
 
     users: int
-    """Who asked to be registered."""
+    """Users who asked to be registered."""
     committed: int
-    """Who is in `users`."""
+    """Rows in `users`."""
     rolled_back: int
-    """Who asked and is not."""
+    """Users who asked and have no row."""
     in_doubt: int
     """Transactions whose half message is still there."""
     effects: dict[str, int]
     """Rows of effects, by subscriber."""
     missing: int
-    """Effects that a user lacks, and users who were told that they are registered and are not."""
+    """Effects that a user lacks, and users told that they are registered without a row."""
     duplicated: int
     """Effects beyond the first one of a user."""
     phantom: int
-    """Effects of people who are no users, and users who never asked or were told no."""
+    """Effects without a user, and users who never asked or were refused."""
     findings: list[str] = field(default_factory=list)
-    """A sentence for each thing that is wrong, at most 50."""
+    """A sentence for each violation, at most 50."""
 
     @property
     def clean(self) -> bool:
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def verify(server: str) -> Verdict:
-    """Compares the databases of the PostgreSQL server at the conninfo or URL `server`; its database name is ignored."""
+    """Compare the databases of the PostgreSQL server at the conninfo or URL `server`; its database name is ignored."""
     attempts = _answers(server)
     users = set(_user_ids(server, "users", "select id from users"))
     missing = duplicated = phantom = 0
@@ -117,7 +117,7 @@ def _user_ids(server: str, database: str, query: str) -> list[UUID]:
 
 
 def _answers(server: str) -> dict[UUID, str]:
-    """Who asked, and what they were told: "registered", "refused", or "nothing" (the service died)."""
+    """Return who asked, and the answers: "registered", "refused", or "nothing" (the service died)."""
     with _connect(server, "attempts") as connection:
         return {UUID(str(row[0])): str(row[1]) for row in connection.execute("select user_id, answer from attempt")}
 

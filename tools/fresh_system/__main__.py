@@ -28,7 +28,7 @@ from tools.fresh_system.record import Met, Run, save, skips_of, summary_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = {"demo": 900, "test": 3600, "lint": 1800}
-"""Targets of the Makefile, and how many seconds each may take."""
+"""Targets of the Makefile, and the time limit of each in seconds."""
 CLONING = "git -c advice.detachedHead=false clone --quiet"
 INSTALL_S = 900
 DEMO_S = 600
@@ -37,7 +37,7 @@ LINES_PRINTED = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is run in a place, of which commit, when."""
+    """A command in a place, its commit, and its time."""
 
     title: str
     place: Place
@@ -48,7 +48,7 @@ class Job:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 1 if anything failed."""
+    """Run the tool. Exit status 1 if anything failed."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python3 -m tools.fresh_system",
         description=__doc__,
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def listed(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """A parser of names that are separated by commas, in the order of those that are known."""
+    """Return a parser of names separated by commas, in the order of the known ones."""
     names = list(known)
 
     def parse(text: str) -> list[str]:
@@ -110,7 +110,7 @@ def listed(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def one_system(name: str, options: argparse.Namespace) -> bool:
-    """Run all that is wanted on one system, and save the results; whether all passed."""
+    """Run all requested steps on one system, and save the results; return True if all passed."""
     system = SYSTEMS[name]
     options.place.mkdir(parents=True, exist_ok=True)
     base = base_of(system, options.place.resolve())
@@ -140,7 +140,7 @@ def one_system(name: str, options: argparse.Namespace) -> bool:
 
 
 def rows(job: Job, options: argparse.Namespace) -> Iterator[Run | Met]:
-    """The results, as they come."""
+    """Yield the results as they arrive."""
     if options.circumstance:  # before the tests and lint, whose packages each copy would have to give to its user
         yield from circumstances(job, options.circumstance)
     for name in options.run:
@@ -219,7 +219,7 @@ def demo(job: Job, circumstance: Circumstance, user: str) -> Outcome:
 
 
 def python_of(job: Job) -> str:
-    """The version of Python in the clone's environment; unknown if there is none."""
+    """Return the version of Python in the clone's environment; "unknown" if there is none."""
     version = "import platform; print(platform.python_version())"
     outcome = job.place.run(f"{CLONE}/.venv/bin/python -c {shlex.quote(version)}", timeout_s=60)
     return "unknown" if outcome.code else outcome.lines[-1]
@@ -233,7 +233,7 @@ def report(title: str, outcome: Outcome) -> None:
 
 
 def git(*arguments: str) -> str:
-    """The output of a git command in the repository."""
+    """Return the output of a git command in the repository."""
     # It can belong to another user than root, who runs this.
     command = ["git", "-c", f"safe.directory={ROOT}", *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
@@ -241,7 +241,7 @@ def git(*arguments: str) -> str:
 
 @contextlib.contextmanager
 def scratch(place: Path, *, is_kept: bool) -> Iterator[Path]:
-    """A directory for the changes of this run."""
+    """Yield a directory for the changes of this run."""
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=place))
     directory.chmod(0o755)
     try:

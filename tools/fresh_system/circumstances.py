@@ -1,4 +1,4 @@
-"""The circumstances in which `make demo` has to pass: a table of what differs from a login on a fresh machine."""
+"""The circumstances in which `make demo` has to pass: a table of differences from a login on a fresh machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fresh system takes over from this one: how pip and git reach their servers. Names no server."""
+"""Settings that a fresh system takes from this one: how pip and git reach their servers. Names no server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NOT_PASSED = {"PIP_CACHE_DIR", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET", "PIP_PREF
 
 
 def passed_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say where packages come from."""
+    """Return the variables with the locations of packages."""
     return {name: value for name, value in environment.items() if PASSED.fullmatch(name) and name not in NOT_PASSED}
 
 
 def passed_files(environment: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The files and directories of this system that are mounted in a fresh one, and where; with pip.conf of a user.
+    """Return the files and directories mounted in a fresh system, and where; with pip.conf of a user.
 
     Files that pip.conf names, such as a bundle of certificates, are among them.
     """

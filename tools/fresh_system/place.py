@@ -17,7 +17,7 @@ from tools.fresh_system.package_index import passed_environment, passed_files
 from tools.fresh_system.processes import Outcome, delete, run, say
 
 PACKAGES: Final = "python3-venv,make,git,ca-certificates"
-"""What the README names; git for the clone, and certificates for pip."""
+"""Packages named by the README; git for the clone, and certificates for pip."""
 BUNDLE: Final = "/srv/txmsg.bundle"
 PYTHON: Final = "/opt/python"
 DEBOOTSTRAP_S: Final = 1800
@@ -41,12 +41,12 @@ SYSTEMS: Final = {
 
 
 class NoSystem(Exception):
-    """A system cannot be made: the text says why, and what to do."""
+    """Raised if a system cannot be created: the text has the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a command may use. None: all."""
+    """Resource limits of a command. None: unlimited."""
 
     cores: int | None = None
     memory_mib: int | None = None
@@ -117,7 +117,7 @@ class Place:
         ]
 
     def _group(self) -> Path | None:
-        """The directory of the control group, if memory is limited. Its name has the id of this process."""
+        """Return the directory of the control group, if memory is limited. Its name has the id of this process."""
         if self.limits.memory_mib is None:
             return None
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
@@ -134,7 +134,7 @@ class Place:
 
 
 def memory_groups(mounts: Sequence[str]) -> Path:
-    """Where control groups for memory are made: in cgroup v2 if it has that controller, or in v1."""
+    """Return where memory control groups are created: in cgroup v2 if it has that controller, or in v1."""
     for line in mounts:
         _, point, kind, options, *_ = line.split(" ")
         if kind == "cgroup" and "memory" in options.split(","):
@@ -148,14 +148,14 @@ def memory_groups(mounts: Sequence[str]) -> Path:
 
 
 def bound(source: str, target: str) -> str:
-    """Mount a file or directory read-only; its parents are made."""
+    """Mount a file or directory read-only; its parents are created."""
     path = shlex.quote(target.lstrip("/"))
     made = f"mkdir -p {path}" if Path(source).is_dir() else f"mkdir -p $(dirname {path}); rm -f {path}; touch {path}"
     return f"{made}; mount --bind {shlex.quote(source)} {path}; mount -o remount,bind,ro {path}"
 
 
 def variables(user: str, host: Mapping[str, str]) -> dict[str, str | None]:
-    """The environment of a login of a user, with what says where packages come from."""
+    """Return the environment of a user's login, with the locations of packages."""
     passed = passed_environment(host)
     if "/etc/pip-of-user.conf" in passed_files(host, Path.home()).values():
         passed["PIP_CONFIG_FILE"] = "/etc/pip-of-user.conf"
@@ -164,7 +164,7 @@ def variables(user: str, host: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def base_of(system: System, place: Path) -> Path:
-    """The directory of a minimal system, made if it is not there yet."""
+    """Return the directory of a minimal system; creates it if it is missing."""
     base = place / system.suite
     if base.is_dir():
         return base

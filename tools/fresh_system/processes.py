@@ -1,4 +1,4 @@
-"""Runs commands with a time limit, and deletes directories in which something was mounted."""
+"""Runs commands with a time limit, and deletes directories with mounts in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMED_OUT = 124
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a command ended. lines: the last of its output, both streams."""
+    """The end of a command. lines: the last of its output, both streams."""
 
     code: int
     lines: tuple[str, ...]
@@ -35,7 +35,7 @@ def say(text: str) -> None:
 
 
 def run(command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None) -> Outcome:
-    """Run a command in a session of its own, so that Ctrl-C reaches this process alone, which then ends the command."""
+    """Run a command in its own session, so that Ctrl-C reaches this process alone, which then ends the command."""
     lines: deque[str] = deque(maxlen=LINES_KEPT)
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -99,7 +99,7 @@ def delete(directory: Path) -> None:
 
 
 def mounted_below(directory: str, mounts: Sequence[str]) -> str | None:
-    """The first mount point at or below a directory, of the lines of /proc/mounts."""
+    """Return the first mount point at or below a directory, from the lines of /proc/mounts."""
     for line in mounts:
         point = line.split(" ")[1].replace("\\040", " ")
         if point == directory or point.startswith(directory.rstrip("/") + "/"):

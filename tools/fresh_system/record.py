@@ -1,4 +1,4 @@
-"""The page docs/tested-on.md, and the JSON beside it that it is made from. Each run replaces its own rows."""
+"""The page docs/tested-on.md, and the JSON that it is generated from. Each run replaces its own rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SKIP = re.compile(r"SKIPPED \[(\d+)\] \S+?(?::\d+)?: (.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A row: one command on one system. summary: its last line. skips: how often each reason was given."""
+    """A row: one command on one system. summary: its last line. skips: number of each reason."""
 
     system: str
     python: str
@@ -35,7 +35,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """A row: the demo in one circumstance. results: for each user, how many seconds it took, or None if it failed.
+    """A row: the demo in one circumstance. results: seconds for each user, or None if it failed.
 
     end: the line that it ended with, where it cannot run.
     """
@@ -56,13 +56,13 @@ class Met:
 
     @property
     def is_passed(self) -> bool:
-        """Whether it passed for each user."""
+        """Return True if it passed for each user."""
         return None not in self.results.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseRun:
-    """A row: the tests of one part that meet a database, on one version of it. summary, skips: as in Run."""
+    """A row: the tests of one part that use a database, on one version of it. summary, skips: as in Run."""
 
     database: str
     version: str
@@ -81,7 +81,7 @@ class DatabaseRun:
 
     @property
     def release(self) -> str:
-        """15 of PostgreSQL's 15.19; 11.4 of MariaDB's 11.4.5."""
+        """Return 15 for PostgreSQL's 15.19; 11.4 for MariaDB's 11.4.5."""
         return self.version.split(".")[0] if self.database == "PostgreSQL" else minor(self.version)
 
 
@@ -89,12 +89,12 @@ _Row = TypeVar("_Row", Run, Met, DatabaseRun)
 
 
 def minor(version: str) -> str:
-    """3.13 of 3.13.5."""
+    """Return 3.13 for 3.13.5."""
     return ".".join(version.split(".")[:2])
 
 
 def counts_of(lines: Sequence[str]) -> dict[str, int]:
-    """What pytest's last line counts, such as {"passed": 12, "skipped": 1}; empty if pytest did not end with one."""
+    """Return the counts in pytest's last line, such as {"passed": 12, "skipped": 1}; empty if there are none."""
     for line in reversed(lines):
         if re.search(r" in [\d.]+s\b", line) and (found := _COUNT.findall(line)):
             return {name.removesuffix("s") if name.startswith("error") else name: int(n) for n, name in found}
@@ -102,7 +102,7 @@ def counts_of(lines: Sequence[str]) -> dict[str, int]:
 
 
 def skips_of(lines: Iterable[str]) -> dict[str, int]:
-    """How many tests were skipped for each reason, the most frequent first: `pytest -ra` prints them."""
+    """Return the number of skipped tests by reason, the most frequent first, from the output of `pytest -ra`."""
     skips = Counter[str]()
     for line in lines:
         if match := _SKIP.match(line):
@@ -111,19 +111,19 @@ def skips_of(lines: Iterable[str]) -> dict[str, int]:
 
 
 def summary_of(lines: Sequence[str]) -> str:
-    """pytest's counts, or the last line that is not empty."""
+    """Return pytest's counts, or the last non-empty line."""
     if counts := counts_of(lines):
         return ", ".join(f"{number:,} {name}" for name, number in counts.items() if name != "deselected")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
 def replaced(rows: Sequence[_Row], new: _Row) -> list[_Row]:
-    """The rows with a new one: it replaces the one with its key, in its place."""
+    """Return the rows with a new one, which replaces the row with its key."""
     return list(({row.key: row for row in rows} | {new.key: new}).values())
 
 
 def load(page: Path) -> tuple[list[Run], list[Met], list[DatabaseRun]]:
-    """The rows in the JSON beside the page; none if there is no such file."""
+    """Return the rows in the JSON file; none if there is no such file."""
     path = page.with_suffix(".json")
     kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return (
@@ -153,12 +153,12 @@ def save(page: Path, new: Run | Met | DatabaseRun) -> None:
 
 
 def _order(row: DatabaseRun) -> tuple[bool, str, list[int], str]:
-    """PostgreSQL first; releases by number, not as text."""
+    """Sort PostgreSQL first; releases by number, not as text."""
     return row.database != "PostgreSQL", row.database, [int(part) for part in row.release.split(".")], row.part
 
 
 def page_of(runs: Sequence[Run], met: Sequence[Met], databases: Sequence[DatabaseRun] = ()) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     lines = [
         "# Tested on",
         "",
@@ -204,7 +204,7 @@ def page_of(runs: Sequence[Run], met: Sequence[Met], databases: Sequence[Databas
 
 
 def _of_databases(rows: Sequence[DatabaseRun]) -> list[str]:
-    """The section of databases; nothing without rows."""
+    """Return the section of databases; empty without rows."""
     if not rows:
         return []
     lines = [
@@ -242,7 +242,7 @@ def _of_databases(rows: Sequence[DatabaseRun]) -> list[str]:
 
 
 def result(row: Met, user: str) -> str:
-    """A cell: the time that the demo took, or how it ended, or nothing for a user who did not run it."""
+    """Return a cell: the time of the demo, its failure, or nothing for a user who did not run it."""
     if user not in row.results:
         return ""
     if row.end:
@@ -252,12 +252,12 @@ def result(row: Met, user: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown."""
+    """Return the lines of a table in Markdown."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return ["| " + " | ".join(row) + " |" for row in (list(head), ["---"] * len(head), *cells)]
 
 
 def duration(seconds: float) -> str:
-    """48 s, or 7 min 42 s."""
+    """Return 48 s, or 7 min 42 s."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
