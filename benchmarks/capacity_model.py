@@ -137,8 +137,8 @@ class Load:
     is_split: bool = False
     """True if each process uses one shard only, as in applications without traffic between shards."""
     call_s: float = 0.05
-    """How long a call may take. What a process sends meanwhile shares its next request, and what comes for it its next
-    reply: so calls grow with the load, and busy brokers are asked less often."""
+    """Seconds that a call may take. Messages sent meanwhile share the next request, and deliveries the next reply: so
+    calls grow with the load, and busy brokers are asked less often."""
 
     @property
     def items_per_request(self) -> float:

@@ -51,9 +51,9 @@ class Load:
         self.consumer = AsyncConsumer(addresses, group="bench")
         self.consumer.subscribe(TOPIC)(self._handle)
         self.calls_s: list[tuple[float, float]] = []
-        """When each call began, and how long it took."""
+        """Begin and duration of each call."""
         self.ways_s: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
-        """By queue, when each message was sent, and how long it took to its handler."""
+        """By queue, the time of sending and the transit time of each message to its handler."""
         self.acknowledged = 0
         self.lost: set[int] = set()
         """Acknowledged and not received, so far."""

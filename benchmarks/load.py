@@ -39,9 +39,9 @@ class Arrivals:
     def __init__(self) -> None:
         self.count = 0
         self.repeated = 0
-        """Messages that came again."""
+        """Duplicated messages."""
         self.out_of_order = 0
-        """Messages that did not come right after their predecessor in the queue."""
+        """Messages received not directly after their predecessor in the queue."""
         self.began_at = 0.0
         self.ended_at = 0.0
         self._target = 0

@@ -97,7 +97,7 @@ class Side:
         self._groups = itertools.count()
         self._sent = 0
         self.wrong = 0
-        """Messages that did not come, or came again."""
+        """Missing and duplicated messages."""
 
     def send(self, seconds: float) -> dict[str, float]:
         """Run transactions for so long."""

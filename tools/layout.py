@@ -43,7 +43,7 @@ PART_WIDTH_MIN = 62
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One file. room: its directory under txmsg. part: the package within the room, or ''. says: its docstring, or ''."""
+    """One file. room: its directory under txmsg. part: the package within the room, or ''. says: its docstring."""
 
     room: str
     part: str

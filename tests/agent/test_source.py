@@ -48,7 +48,7 @@ class Followed:
                 older.write_text("".join(f"{line}\n" for line in [HEADER, *(f"{n} older" for n in range(200))]))
                 os.utime(older, (0, 0))
         self.headers = 0
-        """How many files begin with it that were written."""
+        """Number of written files that begin with it."""
         self.now = 100.0
         self.log: LogAccess = open_log(directory / "log", append=True)
         self.to = Switched(self.log)

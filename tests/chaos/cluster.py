@@ -81,7 +81,7 @@ class Cluster:
         self.consumers: list[Process] = []
         self.business_url = business_url or ""
         self.notify_url = ""
-        """Of the first database, wherever it is."""
+        """Of the first database, on whichever server."""
         self.other_url = ""
         self.business: Link
         self.network = Network()

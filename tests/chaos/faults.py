@@ -44,15 +44,15 @@ class Faults:
         self.done: list[Done] = []
         self.seeks: list[Seek] = []
         self.redriven: set[tuple[str, str]] = set()
-        """Group and body of what was dead before."""
+        """Group and body of the dead letters before each redrive."""
         self.clock: list[tuple[float, float]] = []
-        """When the clock of the database was set, and how wrong it is since."""
+        """Times at which the clock of the database was set, and its error since then."""
         self._rng = random.Random(f"seeks {seed}")
         self.began = 0.0
         self._cluster = cluster
         self._journal = journal
         self._of_broker = [threading.Lock() for _ in cluster.brokers]
-        """Held while something is done to a broker's process: all of them are killed at once, too."""
+        """Held during a fault of a broker's process, since one fault kills all of them at once."""
         self._ending = threading.Event()
         self._failure: BaseException | None = None
         by_actor: defaultdict[tuple[object, int], list[Fault]] = defaultdict(list)

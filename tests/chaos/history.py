@@ -303,16 +303,16 @@ class Recorder:
     def __init__(self) -> None:
         self.record = Record()
         self.acknowledged: list[float] = []
-        """Moments at which a sender was told that something is stored."""
+        """Times at which a sender got an acknowledgement."""
         self.delivered: list[float] = []
         self.redelivered = 0
         self.checked: Counter[str] = Counter()
         """Answers of RocketMQ's clients about transactions, by process."""
         self.steps: Counter[str] = Counter()
-        """Attempts of the services of the chain, and answers to checks; of them those that were not the first ones."""
+        """Attempts of the services of the chain, and answers to check-backs; of both also the repeated ones."""
         self._steps_seen: set[tuple[str, str]] = set()
         self.quiet: set[str] = set()
-        """Processes that begin nothing new."""
+        """Processes that start no new operations."""
         self._running: dict[tuple[str, int], Handling] = {}
 
     def add(self, process: str, entry: Entry) -> None:

@@ -59,7 +59,7 @@ class Standing:
 
     def __init__(self, *, begun: float = 0.0, late_s_max: float = 1.0) -> None:
         self.longest: dict[str, Standstill] = {}
-        """By what stood."""
+        """By name of the item."""
         self._begun = self._looked_at = begun
         self._counts_s_max = _LOOK_S + late_s_max
         self._counted_s = 0.0

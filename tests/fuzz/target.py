@@ -70,7 +70,7 @@ class BrokerUnderFuzz:
         self._receipts: deque[pb.Receipt] = deque(maxlen=64)
         self._id_prefix = ID_PREFIX
         self.answers: Counter[str] = Counter()
-        """How often each method answered with each code, what it said of items, and what it delivered."""
+        """Number of answers by method and code, of results of items, and of deliveries."""
         self.calls = 0
 
     def __enter__(self) -> Self:

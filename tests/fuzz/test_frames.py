@@ -226,7 +226,7 @@ class _Loop:
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
         self.failures: list[dict[str, Any]] = []
-        """What went wrong in callbacks and tasks, where nobody else is told."""
+        """Errors in callbacks and tasks that no awaiter gets."""
         runner.get_loop().set_exception_handler(lambda _, context: self.failures.append(context))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

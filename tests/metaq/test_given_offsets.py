@@ -73,7 +73,7 @@ class Machine:
     def __init__(self, root: Path, choice: random.Random) -> None:
         self.choice = choice
         self.at = dict.fromkeys(QUEUES, 0)
-        """Where the reader on another machine goes on, as a Spark checkpoint has it."""
+        """Positions of the reader on another machine, as in a Spark checkpoint."""
         self.read: dict[tuple[LogQueue, int], bytes] = {}
         self.table: list[bytes] = []
         self._number = 0

@@ -24,7 +24,7 @@ class Load:
         self._topic = topic
         self._rng = random.Random(seed)
         self.ends = dict.fromkeys(range(queues), 0) | (ends or {})
-        """The offset that comes next in each queue."""
+        """The next offset of each queue."""
 
     @property
     def count(self) -> int:

@@ -28,7 +28,7 @@ class TailerProcess(Restartable):
             self.module = "tests.mirror.plant"
             self._command.insert(0, plant)
         self.states: list[str] = []
-        """That it has said since it was started last."""
+        """Lines printed since its last start."""
 
     def __enter__(self) -> Self:
         return self

@@ -34,7 +34,7 @@ class Peer:
         self._told: defaultdict[int, dict[str, str]] = defaultdict(dict)
         """Headers of answers, by stream."""
         self.windows: dict[int, int] = {}
-        """What it was allowed to send more, by stream."""
+        """Window updates received, by stream."""
 
     def send(self, *parts: bytes | Frame) -> None:
         """Send the frames in one write."""

@@ -36,7 +36,7 @@ class Page:
         programs = [str(Path(sys.executable).parent), str(binaries_dir()), self._environment["PATH"]]
         self._environment["PATH"] = os.pathsep.join(programs)
         self.left = [title for title, commands in self._commands.items() if commands]
-        """The sections with commands that were not run yet."""
+        """The sections whose commands have not run yet."""
 
     def set(self, variable: str, value: str) -> None:
         """Change a setting from now on."""

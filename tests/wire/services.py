@@ -41,9 +41,9 @@ class Answers:
         self.ended = 0
         self.cancelled = 0
         self.unsent = 0
-        """Replies of `watched` that did not leave."""
+        """Replies of `watched` that were not sent."""
         self.go = asyncio.Event()
-        """What `wait` waits for."""
+        """Awaited by `wait`."""
 
     async def back(self, request: HeldRequest) -> HeldReply:
         self.begun += 1

@@ -35,7 +35,7 @@ final class Business {
         this.giveUpS = giveUpS;
     }
 
-    /** To be on disk before the half message is sent. */
+    /** Record an attempt, which must be on disk before the half message is sent. */
     void begin(String serial) throws SQLException {
         with(connection -> update(connection, "insert into attempt (serial) values (?)", serial));
     }
@@ -46,7 +46,7 @@ final class Business {
             + "' where serial = ? and state = 'running'", serial)) == 1;
     }
 
-    /** Gives up what has taken too long. "commit", "rollback" or "unknown". */
+    /** Give up an attempt that has taken too long. "commit", "rollback" or "unknown". */
     String check(String serial) throws SQLException {
         String state = with(connection -> {
             update(connection, "update attempt set state = 'given up' where serial = ? and state = 'running' "

@@ -37,7 +37,7 @@ final class Caller {
         random = new Random(Objects.hash(told.seed, name));
     }
 
-    /** Calls until it is told to be quiet. */
+    /** Call until told to stop. */
     void run(double ratePerS) throws InterruptedException {
         do {
             int luck = random.nextInt(10);
@@ -53,7 +53,7 @@ final class Caller {
         } while (!told.quiet.await((long) (2e3 * random.nextDouble() / ratePerS), TimeUnit.MILLISECONDS));
     }
 
-    /** Several messages of one message group, each begun when the one before has returned. */
+    /** Send several messages of one message group, each after the call before has returned. */
     private void tellStory() {
         String key = serial() + " „Müller“";
         for (int left = 3 + random.nextInt(4); left > 0; left--) {
@@ -98,7 +98,7 @@ final class Caller {
         journal.write("stored", serial);
     }
 
-    /** Half, local transaction, outcome; at times none, and at times what must be refused, or answered as before. */
+    /** Send half message, local transaction, outcome; sometimes none, or one that must be refused or repeated. */
     private void play(String serial, Message message) throws Exception {
         business.begin(serial);
         Transaction transaction = producer.beginTransaction();
@@ -127,7 +127,7 @@ final class Caller {
             .toString();
     }
 
-    /** Whether it was answered OK. */
+    /** Return true if the call was answered OK. */
     private boolean tell(String serial, String state, Transaction transaction) {
         journal.write("tell", serial, state);
         String reply = "ok";

@@ -54,7 +54,7 @@ public class GuestConsumer {
         return isDone ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE;
     }
 
-    /** Receives, handles and acknowledges for ever. What it cannot do in time comes again. */
+    /** Receive, handle and acknowledge for ever. Messages not handled in time are redelivered. */
     private void pull(SimpleConsumer consumer) throws InterruptedException {
         Duration held = Duration.ofMillis((long) (told.heldS * 1000));
         while (true) {

@@ -41,7 +41,7 @@ public class GuestProducer {
         new CountDownLatch(1).await(); // it can be asked, until it is killed
     }
 
-    /** Says what the business database knows. */
+    /** Answers check-backs from the business database. */
     private TransactionResolution check(MessageView message) {
         String serial = StandardCharsets.UTF_8.decode(message.getBody()).toString().split("/")[0];
         String state = "unknown";

@@ -65,7 +65,7 @@ final class Told {
         return topics.stream().collect(Collectors.toMap(topic -> topic, topic -> new FilterExpression()));
     }
 
-    /** A client that runs. Tries again, as a supervisor does: its gateway may be away just now. */
+    /** Start a client. Retries, as a supervisor does: its gateway may be down. */
     static <T> T started(Callable<T> make) throws Exception {
         while (true) {
             try {
