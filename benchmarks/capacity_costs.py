@@ -169,7 +169,7 @@ def _core_s(process: psutil.Process) -> float:
     for each in (process, *process.children()):
         try:
             total += sum(each.cpu_times()[:4])  # user, system, and the same of children that have ended
-        except psutil.NoSuchProcess:  # its parent has its time now
+        except psutil.NoSuchProcess:  # its parent's children's time includes it now
             continue
     return total
 
@@ -382,7 +382,7 @@ def measure(sizes: Sizes, step: Callable[[], None]) -> Measured:
 
         sent, transacted = Messages("capacity.sent"), Messages("capacity.transacted")
         begin = meters.messages()
-        sends = run(send(meters, address, sent, sizes.sends // 5))  # warms caches and plans; measured anew below
+        sends = run(send(meters, address, sent, sizes.sends // 5))  # warms caches and plans; measured again below
         sends += run(send(meters, address, sent, sizes.sends))
         step()
 

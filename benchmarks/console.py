@@ -140,7 +140,7 @@ def main() -> int:
             for overview in found.values():
                 overview.measure()
             step()
-            time.sleep(PAUSE_S)  # so that polls come between, and beside
+            time.sleep(PAUSE_S)  # so that polls run between and during requests
     for count, overview in found.items():
         print(
             f"{count:7,} groups: p50 {overview.percentile_ms(50):6.1f} ms, p99 {overview.percentile_ms(99):6.1f} ms, "

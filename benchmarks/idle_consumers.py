@@ -120,7 +120,7 @@ async def measure(broker: Broker, count: int, seconds: float) -> tuple[float, fl
     consumers = Consumers(broker.address)
     await consumers.add(count)
     try:
-        await asyncio.sleep(2)  # what the arrival of so many has left to be done
+        await asyncio.sleep(2)  # the work left by so many arrivals
         together = await share(broker, seconds)
         async with AsyncProducer(broker.address, group="bench") as producer:
             await producer.send(Message(TOPIC, b"body"))

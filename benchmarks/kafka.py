@@ -200,7 +200,7 @@ def consume_alone(logs: Logs, count: int, *, columns: bool) -> Work:
             "group.id": "unused",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
-            "fetch.queue.backoff.ms": 10,  # as ours: with its default of a second it stands still in between
+            "fetch.queue.backoff.ms": 10,  # as ours: with its default of a second it pauses in between
         }
     )
     consumer.assign([TopicPartition(f"{logs.prefix}{READ}", 0, 0)])

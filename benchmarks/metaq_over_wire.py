@@ -147,7 +147,7 @@ class Asking:
         began_at = time.perf_counter()
         with ThreadPoolExecutor(self._callers) as pool:
             calls = sum(pool.map(self._append_until, [began_at + self._seconds] * self._callers))
-        self._append(Acks.DISK)  # which is behind what nobody has waited for
+        self._append(Acks.DISK)  # which is after all unawaited appends
         messages = (calls + 1) * COUNT
         self._messages += messages
         return {"append": messages / (time.perf_counter() - began_at)}

@@ -117,7 +117,7 @@ async def with_procrastinate(url: str, waiting: int, seconds: float) -> Rates:
         ]
         worked_per_s = await meter.rate()
         for worker in workers:
-            worker.cancel()  # its way to be stopped; it waits for what is being handled
+            worker.cancel()  # its way to be stopped; it waits for running handlers
         await asyncio.gather(*workers, return_exceptions=True)
     return enqueued_per_s, worked_per_s
 

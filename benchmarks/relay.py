@@ -70,7 +70,7 @@ async def _serve(upstream: str, listening: socket.socket, counts: memoryview) ->
         await _pass_on(counts, 1, from_server, to_client)
         await inward
 
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 0)  # there is nothing to put in order
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 0)  # there is no state to clean up
     server = await asyncio.start_server(relay, sock=listening)
     await server.serve_forever()
 

@@ -189,7 +189,7 @@ def differing(url: str, log: Path | str) -> int:
     return sum(report.differing.values())
 
 
-# ---- how far behind
+# ---- lag
 
 
 class Lags:
@@ -248,7 +248,7 @@ async def send_steadily(address: str, rate_per_s: int, seconds: float) -> int:
     return sent
 
 
-# ---- what it costs
+# ---- cost
 
 
 @contextmanager

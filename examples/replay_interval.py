@@ -20,7 +20,7 @@ from txmsg.spark import read_log, session
 where, topics, *times = sys.argv[1:]
 since, until = (datetime.fromisoformat(each).astimezone() for each in times)
 
-# %% The messages of that time; what was stored long before or after is not read
+# %% The messages of that time; those stored long before or after are not read
 spark = session("replay", kafka=where.startswith("kafka://"))
 margin = timedelta(minutes=10)  # more than the clocks of two database servers differ, when one takes over
 messages = (

@@ -94,7 +94,7 @@ class Call:
 def calls() -> Iterator[Call]:
     """Return all calls in txmsg. Raises ValueError for one whose event or text is not a literal."""
     for path in sorted((ROOT / "txmsg").rglob("*.py")):
-        if path.name != "logs.py":  # it passes on what others log
+        if path.name != "logs.py":  # it forwards log records of others
             yield from calls_in(path.read_text(encoding="utf-8"), str(path.relative_to(ROOT)))
 
 

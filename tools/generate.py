@@ -56,7 +56,7 @@ def main() -> int:
             (ROOT / each).unlink()
             print(f"removed {each}")
         write(made)
-        write(pages())  # import what was written
+        write(pages())  # import the written modules
         return 0
     stale = stale_of(made | pages())
     for each in stale:

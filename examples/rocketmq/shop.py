@@ -125,7 +125,7 @@ class Shop(DemoStage):
         self.children[name] = Child(name, command, env=env, log=log, ready="started", start=spawn_program)
         return self.children[name]
 
-    # ---- what was counted
+    # ---- totals
 
     def totals(self) -> dict[str, Total]:
         """Return the total of the placing services, as "placed", and of each adding service."""
@@ -151,7 +151,7 @@ class Shop(DemoStage):
         with psycopg.connect(self.url(database)) as connection:
             try:
                 row = connection.execute(query).fetchone()
-            except psycopg.errors.UndefinedTable:  # its program has not come so far
+            except psycopg.errors.UndefinedTable:  # its program has not created it yet
                 return 0, 0
         assert row is not None, "an aggregate has one row"
         return int(row[0]), int(row[1])

@@ -87,7 +87,7 @@ def create_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute(_CREATE)
 
 
-# ---- what a batch adds
+# ---- adding a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ def _ms(span: timedelta) -> int:
     return span // timedelta(milliseconds=1)
 
 
-# ---- what the page shows
+# ---- reading for the page
 
 
 @dataclass(frozen=True, slots=True)

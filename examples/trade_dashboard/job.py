@@ -55,7 +55,7 @@ def _counted(batch: DataFrame, batch_id: int) -> tuple[Deltas, Mapping[int, Span
 
 def _write(connection: psycopg.Connection[Any], found: tuple[Deltas, Mapping[int, Span]]) -> None:
     deltas, spans = found
-    if not deltas.messages:  # the first batch of a query that finds nothing yet: there are no figures to tell of
+    if not deltas.messages:  # the first batch of a query without messages yet: there are no figures to add
         return
     offsets.advance(connection, QUERY, spans)
     figures.add(connection, deltas)

@@ -150,7 +150,7 @@ class _Ending:
         try:
             query.awaitTermination()
         except StreamingQueryException:
-            pass  # main asks for it, and tells it
+            pass  # main requests it and gets the result
         finally:  # also when the JVM is gone, and with it the query
             self._woken.set()
 

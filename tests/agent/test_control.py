@@ -71,7 +71,7 @@ def test_agent_reads_each_change_once_and_stores_it(tmp_path: Path) -> None:
         assert control.changes == [SourceChange("*", "*", "lines_per_s", 20.0)]
         assert told == [1]
         again = SourceControl(log, "settings", tmp_path / "kept", lambda: told.append(2))
-        assert again.changes == control.changes  # before the log was asked: it may be away
+        assert again.changes == control.changes  # before the log was asked, which may be down
         again.read_changes()
         assert told == [1]
         with pytest.raises(MisuseError):

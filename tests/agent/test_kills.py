@@ -98,7 +98,7 @@ class History:
         os.utime(path, ns=(self._time_ns, self._time_ns))
 
     def _write(self) -> None:
-        if self._is_copied:  # what is written now, logrotate itself would lose
+        if self._is_copied:  # lines written now would be lost by logrotate itself
             return
         many = self.chance.choice([1, 1, 3, 40])
         self.followed.write(*(f"{number:09} {'x' * 100}" for number in range(self.count, self.count + many)))

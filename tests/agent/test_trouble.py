@@ -132,7 +132,7 @@ def test_source_waits_for_unreadable_rotated_file_until_it_is_deleted(
     (followed.logs / "app.log.1").unlink()
     followed.step(30)
     assert followed.lines() == ["one", "three"]
-    assert followed.source.lost_bytes() == (0 if is_restarted else 4)  # what the agent had seen of it
+    assert followed.source.lost_bytes() == (0 if is_restarted else 4)  # the part that the agent had read
 
 
 def test_source_waits_for_unreadable_copy(followed: Followed, unreadable: Unreadable) -> None:
@@ -226,7 +226,7 @@ def test_source_waits_for_rotated_files_in_unlistable_directory(
     followed.restart()
     followed.write("two")
     followed.step()
-    assert followed.lines() == ["one", "two"]  # a file that has its name needs no list
+    assert followed.lines() == ["one", "two"]  # a file with an unchanged name is opened without listing
     if is_restarted:
         followed.source.close()
     followed.write("three")
@@ -391,7 +391,7 @@ def test_trouble_of_one_source_does_not_affect_the_others(tmp_path: Path, monkey
     with open_log(tmp_path / "log", append=True) as log:
         agent = Agent(file, log)
         for source in agent.sources.values():
-            source._stopped.set()  # `_run` ends after one round, with what it notes of it
+            source._stopped.set()  # `_run` ends after one round, and records its result
             source._stopped.is_set = iter([False, True]).__next__  # type: ignore[method-assign]
             source._run()
         told = agent.status()["sources"]

@@ -56,7 +56,7 @@ def receiving() -> Iterator[Webhook]:
                 webhook.ends_body.wait()
                 self.wfile.write(b"ok")
             except OSError:
-                return  # whoever asked is gone
+                return  # the client has disconnected
 
         def log_message(self, *_: Any) -> None:
             return

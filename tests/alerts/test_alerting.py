@@ -99,7 +99,7 @@ def webhook() -> Iterator[Webhook]:
 async def world(
     notify_url: str, webhook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
-    monkeypatch.setattr(alerting, "_ROUND_SHARE", 0.0)  # the next look may come at once
+    monkeypatch.setattr(alerting, "_ROUND_SHARE", 0.0)  # the next round can follow at once
     file = tmp_path / "alerts.toml"
     file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\n')
     pool = open_pool(notify_url)

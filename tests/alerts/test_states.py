@@ -86,7 +86,7 @@ def test_resolved_alert_never_changes_again() -> None:
         advanced(replace(over, state=AlertState.RESOLVED), holds=True, now=at(500), for_s=0, keep_firing_s=0)
 
 
-# ---- who is told
+# ---- notifications
 
 
 @pytest.mark.parametrize(

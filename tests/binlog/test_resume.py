@@ -26,7 +26,7 @@ HERE, OTHER = MessageFingerprint(9, b"i" * 16, 0, 1), MessageFingerprint(9, b"j"
             HERE,
             None,
             ResumePoint(QueueComparison.FITS, 10),
-        ),  # the one before is dropped: there is nothing to compare
+        ),  # the message before is dropped: there is none to compare
         ((10, 10), (3, 20), None, None, ResumePoint(QueueComparison.FITS, 10)),  # the log's own retention
         ((0, 10), (0, 10), None, HERE, ResumePoint(QueueComparison.FITS, 10)),  # it ends with a hole
         ((0, 10), (11, 20), HERE, None, ResumePoint(QueueComparison.HOLE, 11)),

@@ -111,7 +111,7 @@ def test_topics_are_chosen_by_patterns_without_in_memory_topics(
     assert LogReader(tmp_path).topics().keys() == {"trade.eu", "trade.new", "user"}
     assert "topic trade.memory is in memory, and not in PostgreSQL's log: it is not mirrored" in caplog.text
     with tailing(table.url, tmp_path, topics=("*",)):
-        for topic in ("trade.eu", "trade.us", "trade_eu", "user", "t"):  # exclude is as it was
+        for topic in ("trade.eu", "trade.us", "trade_eu", "user", "t"):  # exclude is unchanged
             if topic != "trade.us":
                 await_equal(table, tmp_path, topic)
     assert "trade.us" not in LogReader(tmp_path).topics()
@@ -137,7 +137,7 @@ def test_topics_with_reserved_names_of_a_log_are_skipped_and_do_not_stop_others(
     assert kept == 3, "retention waits for what is not mirrored"
 
 
-# ---- what is acknowledged
+# ---- acknowledgements
 
 
 def test_nothing_is_acknowledged_before_it_is_on_disk(table: Table, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(table: Table, tmp_path: Pa
             assert waits.wait(WITHIN_S)
             table.query("create table other as select generate_series(0, 1000)")
             heard = time.monotonic() + 2 * ReplicationStream.STATUS_S
-            until(lambda: time.monotonic() > heard)  # it would have said so by then
+            until(lambda: time.monotonic() > heard)  # it would have been reported by then
             assert not confirmed()
         finally:
             on_disk.set()
@@ -206,7 +206,7 @@ def test_large_transaction_is_appended_in_chunks_with_bounded_memory_and_resumed
         await_equal(table, tmp_path, "t")
     assert sum(sizes) == sum(len(row[6]) for row in table.contents("t"))
     assert len(sizes) > 3, "it was one piece"
-    assert max(sizes) < 3 * size_bytes_max  # a message, and what is read at a time, may come on top
+    assert max(sizes) < 3 * size_bytes_max  # plus one message and one read
 
 
 def test_rows_read_from_the_table_are_appended_in_chunks(table: Table, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_rows_read_from_the_table_are_appended_in_chunks(table: Table, tmp_path:
     assert max(sizes) <= 10
 
 
-# ---- what passes by itself
+# ---- temporary faults
 
 
 def test_tailer_continues_after_the_database_ends_its_sessions(table: Table, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_messages_missed_by_replication_are_read_from_the_table(table: Table, tm
     table.add("t", 5)
     with tailing(table.url, tmp_path):
         await_equal(table, tmp_path, "t")  # its next message shows the gap
-        await_equal(table, tmp_path, "t", 1)  # nothing more comes: the look at the table shows it
+        await_equal(table, tmp_path, "t", 1)  # no further change: the check of the table reveals it
 
 
 def test_invalidated_slot_is_recreated_and_missed_messages_come_from_the_table(

@@ -1,6 +1,6 @@
 """A cluster of real processes under faults, and a checker of everything they observed.
 
-    make chaos DURATION=300 SEED=7     # a verdict on I1 to I6 and I8, with counts of what was done to the cluster
+    make chaos DURATION=300 SEED=7     # a verdict on I1 to I6 and I8, with counts of the faults
     make chaos PLANT=lost              # a planted defect: the verdict has to name the invariant it breaks
     make chaos CHAOS_ARGS=--rocketmq   # official clients of RocketMQ, too, through two gateways
     make chaos AWAY=60                 # at the end no broker answers for so long, twice: calls with an outbox go on

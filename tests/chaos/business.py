@@ -22,7 +22,7 @@ GIVE_UP_S = 3.0
 
 _ENGINE_OPTIONS: Mapping[str, Any] = {
     "pool_size": 15,
-    "max_overflow": 0,  # five processes share what a server takes: 100
+    "max_overflow": 0,  # five processes share the server's limit of 100
     "pool_pre_ping": True,
     "connect_args": {"connect_timeout": 5, "tcp_user_timeout": 5000, "options": "-c statement_timeout=5000"},
 }
@@ -100,7 +100,7 @@ def check_attempt(connection: Connection, serial: str) -> TransactionState:
         ),
         {"serial": serial, "give_up_s": GIVE_UP_S},
     )
-    # Read anew: a local transaction that held the row may have made it done meanwhile.
+    # Read again: a local transaction that held the row may have completed it meanwhile.
     found = connection.execute(text("select state from attempt where serial = :serial"), {"serial": serial})
     state = found.scalar_one()
     if state == "running":

@@ -185,7 +185,7 @@ class Cluster:
             connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
     def _add_broker(self, number: int) -> None:
-        address = ("127.0.0.1", own_port())  # which it still has when it has been killed and comes back
+        address = ("127.0.0.1", own_port())  # which it keeps over a kill and restart
         is_other = number == OF_OTHER_SHARD
         database = self.network.link(_target(self.other_url)) if is_other else self.servers.link()
         clients = self.network.link(address)

@@ -225,7 +225,7 @@ class Faults:
             group, topic = last.group, last.place[0]
         try:
             places = tables.cursors(url, group, topic)
-        except psycopg.OperationalError:  # PostgreSQL is away: so is the person
+        except psycopg.OperationalError:  # PostgreSQL is down, so the operator cannot act
             return
         if not places:
             return

@@ -84,7 +84,7 @@ def pull(consumer: SimpleConsumer, notes: Notes) -> None:
             if time.monotonic() - began > HELD_BY_GUESTS_S / 2:
                 break
             notes.ended(notes.got(PULLED, message), done=True)
-            with suppress(Exception):  # of no other type; it comes again
+            with suppress(Exception):  # it raises plain Exceptions; the message is redelivered
                 consumer.ack(message)
 
 

@@ -80,7 +80,7 @@ class Caller:
         delay_s = self._rng.uniform(0.2, 3)
 
         def send(serial: str, message: Message) -> None:
-            # In whole seconds, and from now: the journal has it that the sending began before.
+            # In whole seconds from now: by the journal the sending began before.
             message.delivery_timestamp = math.ceil(time.time() + delay_s)
             self._send(serial, message)
 

@@ -111,7 +111,7 @@ class Sending:
         match self.way:
             case Way.PLAIN:
                 return self.stored_at
-            case Way.KEPT:  # perhaps in the outbox: what is called after it comes behind it
+            case Way.KEPT:  # perhaps in the outbox: later calls are stored after it
                 return self.returned_at
             case _:
                 return self.half_at

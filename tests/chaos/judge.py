@@ -213,7 +213,7 @@ def _covers(seek: Seek, places: set[Place]) -> bool:
 def _dense_and_once(record: Record) -> Iterator[str]:
     for (topic, queue), of_queue in groupby(record.rows, key=lambda row: (row.topic, row.queue)):
         rows = list(of_queue)
-        begin = rows[0].offset if DURABILITY[topic] == "memory" else 0  # a queue in memory begins anew after a crash
+        begin = rows[0].offset if DURABILITY[topic] == "memory" else 0  # an in-memory queue restarts after a crash
         for expected, row in enumerate(rows, start=begin):
             if row.offset != expected:
                 yield f"queue {queue} of {topic}: offset {row.offset} stands where {expected} should: a gap, or a copy"
@@ -239,7 +239,7 @@ def _in_order_of_acknowledgement(record: Record) -> Iterator[str]:
         for row in rows:
             sending = record.sendings.get(row.serial)
             if sending is None or row.ordering_key or any(sent.delay_s for sent in sending.messages):
-                continue  # it may come later than it was acknowledged: I5
+                continue  # it may be stored later than acknowledged: I5
             at = sending.acknowledged_at()
             if latest is not None and at is not None and at < latest.begun and not losses.may_differ(sending):
                 yield f"queue {queue} of {topic}: {row.body} was acknowledged before {latest.serial} began: behind it"

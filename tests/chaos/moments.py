@@ -22,7 +22,7 @@ _RECONNECT_S = 0.2
 _NUDGE_S = 1.5
 _PATTERNS = {
     Moment.BATCH: r"txmsg\.write_batch\(",
-    # Reading who has which queue, to spread them anew; and the statement that does it.
+    # Reading the owners of queues, to reassign them; and the statement that does so.
     Moment.ASSIGNMENT: r"left join txmsg\.queue_lease|update txmsg\.queue_lease l set broker_id",
 }
 _topics = count(1)

@@ -223,7 +223,7 @@ async def main() -> None:
             for number in range(CALLERS):
                 callers.create_task(Caller(told, journal, senders, serials, number).run(quiet))
         journal.write("quiet")
-        await asyncio.Event().wait()  # attached, so that check-backs have somebody to ask, until it is killed
+        await asyncio.Event().wait()  # attached, so that it answers check-backs, until it is killed
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ class Servers:
         self._query(self.primary, "select pg_reload_conf()")
         until(lambda: self._query(self.primary, "select sync_state from pg_stat_replication") == [("sync",)])
 
-    # ---- what befalls them
+    # ---- faults
 
     def crash(self, wait: Callable[[float], object], down_s: float) -> None:
         """Kill the primary and restart it with the data on its disk."""
@@ -107,7 +107,7 @@ class Servers:
         if how is not Standby.CLOSE:
             self._replication.cut(Cut.LOST)
             wait(behind_s)
-        if how is Standby.UNNAMED:  # as those do who manage failovers, so that the primary goes on alone
+        if how is Standby.UNNAMED:  # as failover managers do, so that the primary continues alone
             self._query(self.primary, "alter system set synchronous_standby_names = ''")
             self._query(self.primary, "select pg_reload_conf()")
             wait(behind_s)
@@ -177,7 +177,7 @@ class Servers:
     def _recover_until(self, backup: DisturbedPostgres, moment: str) -> None:
         """Recover up to this moment from the log left by the dead primary."""
         cluster = backup.data_dir / "cluster"
-        # The server may be another user, who does not reach other directories than its own.
+        # The server may run as another user, which can access only its own directories.
         log, owner = cluster / _DEAD_WAL, cluster.stat()
         shutil.copytree(self.primary.data_dir / "cluster" / "pg_wal", log)
         (cluster / "recovery.signal").touch()

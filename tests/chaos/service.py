@@ -108,7 +108,7 @@ def fill_carts(told: Orders, app: Txmsg, told_lines: queue.Queue[None]) -> None:
             try:
                 app.send(TOPIC_OF[told.step], cart, key=cart["order_id"])
             except DISTURBED:
-                continue  # nobody has ordered
+                continue  # no orders
         else:
             return
 
@@ -142,7 +142,7 @@ def main() -> None:
         else:
             lines.get()
         journal.write("quiet")
-        lines.get()  # attached, so that check-backs are answered and what is under way is handled, until it is told so
+        lines.get()  # attached, so that check-backs are answered and pending messages handled, until it is told to end
 
 
 if __name__ == "__main__":

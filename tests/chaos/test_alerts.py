@@ -122,7 +122,7 @@ def test_alerts_fire_for_lasting_faults_and_resolve_after_repair(
             until(lambda: scraper.alerts() == {}, within_s=_WITHIN_S)
             assert fired(scraper) == set()
 
-            # What lasts: a dead letter, a transaction that nobody knows of, a group and a broker that do not run.
+            # Lasting faults: a dead letter, a transaction without an answer, a group and a broker that do not run.
             with mailer(brokers):
                 until(lambda: "mailer" in said("group", "list", "--broker", first.address))
                 said("group", "alter", "mailer", "--retries", "0", "--broker", first.address)

@@ -60,7 +60,7 @@ def test_rocketmq_clients_get_the_same_guarantees(database_url: str) -> None:
         assert [kind for kind in kinds if not result.counts[f"java_guest_{kind}"]] == []
 
 
-@pytest.mark.long  # what the judge says of each defect, test_judge.py shows on histories written by hand
+@pytest.mark.long  # test_judge.py tests the verdict on each defect, on histories written by hand
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["lost", "relay", "overtake", "hasty", "unflushed"])
 def test_planted_defect_is_found_and_named(kind: str) -> None:

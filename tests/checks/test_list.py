@@ -54,7 +54,7 @@ NAMES = {
 }
 
 
-# ---- each check is read
+# ---- each check is used
 
 
 def calls_in(source: str) -> Iterator[tuple[str, ast.Call]]:
@@ -99,7 +99,7 @@ def test_probes_fill_all_fields_of_the_texts() -> None:
     assert looked_at > 50
 
 
-# ---- each threshold is read
+# ---- each threshold is used
 
 
 class Asked:

@@ -77,7 +77,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any] = ho
     async def ask(_: DatabaseBrokers, method: Method[Any, Any], __: Any) -> Any:
         asked.append(method.name)
         reply = answer(method.reply)
-        ends: dict[object, dict[str, Any]] = {  # what goes on until nothing is left
+        ends: dict[object, dict[str, Any]] = {  # operations that run until nothing is left
             GroupsService.retry_now: {"next": None},
             DeadLettersService.redrive: {"count": 0},
             DeadLettersService.purge: {"count": 0},

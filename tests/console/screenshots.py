@@ -119,7 +119,7 @@ def shop() -> Iterator[tuple[Browser, str, str]]:
         play = threading.Thread(target=lambda: asyncio.run(_play(brokers, log, is_over)))
         play.start()
         try:
-            # Time lines are fine while a page is looked at.
+            # Time series are fine-grained while a page is open.
             watching = browser.new_page()
             watching.goto(f"http://{console}/shop")
             watching.wait_for_timeout(1000 * _PLAY_S)

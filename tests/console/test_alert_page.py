@@ -69,7 +69,7 @@ def test_silence_dialog_shows_matching_alerts_and_input_errors(client: httpx2.Cl
     assert "Matches now: 2" in page(client, "/alerts/silence", matchers="rule=TestF*")
     wrong = page(client, "/alerts/silence", matchers="<img>", reason="typed")
     assert "does not say which alerts" in wrong
-    assert 'value="typed"' in wrong  # what was typed stays
+    assert 'value="typed"' in wrong  # the typed value is kept
     given = {"matchers": "rule=TestF*", "for": "2h", "reason": "why"}
     for name, value, refused in (
         ("for", "soon", "is not a duration"),

@@ -57,7 +57,7 @@ def test_setting_is_changed_at_the_shown_version_and_rolled_back(look: Look, sho
     expect(second.locator(".facts dd").first).to_have_text("8d")
     page.locator("#field-value").fill("10d")
     page.locator("#dialog button.primary").click()
-    expect(page.locator("#dialog")).to_contain_text("broker.retention_s is at version")  # somebody else was faster
+    expect(page.locator("#dialog")).to_contain_text("broker.retention_s is at version")  # another operator was faster
     page.goto(f"{shown.url}/notify/audit")
     expect(page.locator("#settings tbody tr", has_text="broker.retention_s")).to_have_count(3)
     expect(page.locator("#entries tbody tr", has_text="broker.retention_s").first).to_contain_text("9d → 8d")

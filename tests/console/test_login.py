@@ -71,7 +71,7 @@ async def log_in(
     return await asked.client.post("/login", headers=OWN, data=form)
 
 
-# ---- who gets in
+# ---- accepted and refused logins
 
 
 @pytest.mark.parametrize("path", ["/", "/notify", "/notify/topics?q=a&after=b", "/operations/1", "/nowhere"])
@@ -347,7 +347,7 @@ async def test_operations_of_other_users_can_be_neither_seen_nor_stopped(asked: 
     assert (await asked.client.get(path)).status_code == 200
 
 
-# ---- strangers
+# ---- requests of others
 
 
 async def test_failed_logins_are_slowed_down_and_successful_ones_are_not(

@@ -34,7 +34,7 @@ def topics(log: LogAccess) -> int:
 async def test_log_in_a_directory_is_open_to_all_without_login_and_else_to_admins(tmp_path: Path) -> None:
     LocalLog(tmp_path / "log", append=True).close()
     log = NamedLog("trades", str(tmp_path / "log"))
-    assert await log.run(desk(None), topics) == 0  # brokers ask nobody for a token
+    assert await log.run(desk(None), topics) == 0  # brokers require no tokens
     assert await log.run(desk(_ADMIN), topics) == 0
     with pytest.raises(PermissionDenied, match="user bob may not see the log trades"):
         await log.run(desk(_BOB), topics)

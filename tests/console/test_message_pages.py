@@ -229,7 +229,7 @@ def test_message_is_found_by_key_and_its_history_and_body_are_shown(client: http
     assert "is unknown" in page(client, "/messages", q="no such key")
     found = page(client, "/messages", q=HOSTILE)
     assert sent in found
-    assert "\u202e" not in re.sub(r"<input[^>]*>", "", found)  # a field holds the very text that was given
+    assert "\u202e" not in re.sub(r"<input[^>]*>", "", found)  # a field contains exactly the given text
     queue, offset = re.search(r"<td[^>]*>(\d+) / (\d+)</td>", found).groups()  # type: ignore[union-attr]
     assert sent in page(client, "/messages", topic="page.found", queue=queue, **{"from": offset})
     assert sent in page(client, "/messages", topic="page.found", **{"from": "1h"})

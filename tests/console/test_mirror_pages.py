@@ -47,7 +47,7 @@ def test_mirror_page_shows_lag_and_reason_of_a_stopped_queue(client: httpx2.Clie
     assert "no tailer" in text
     assert "no slot" in text
     rows = text.split('<tr id="behind-copy-')[1:]
-    assert ["it differs" in row for row in rows] == [True, False]  # what has stopped comes first
+    assert ["it differs" in row for row in rows] == [True, False]  # stopped queues come first
     assert str(escape(HOSTILE)) in rows[0]
 
 

@@ -347,7 +347,7 @@ async def test_handler_calls_are_counted_by_topic(place: Place) -> None:
     assert figures_of(app)["txmsg_handlers_running"] == {(GROUP, "t"): 0}
 
 
-# ---- what a handler gets
+# ---- arguments of handlers
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Reader:
         self.running += 1
         self.most = max(self.most, self.running)
         await self.may_end.wait()
-        await asyncio.sleep(0)  # others may begin beside it
+        await asyncio.sleep(0)  # others may run concurrently
         self.running -= 1
 
     @property
@@ -117,7 +117,7 @@ async def test_application_in_a_stopped_group_handles_nothing_until_the_group_st
     async with reader.app:
         await reader.until_it_has(queues=QUEUES)
         assert not reader.consumer.hands_on()
-        reader.app.resume(GROUP)  # ends a pause of this process, not what an operator has set
+        reader.app.resume(GROUP)  # ends a pause of this process, not the operator's stop
         await until_async(lambda: not any(lane.is_paused for lane in reader.consumer._balance.lanes.values()))
         assert reader.count == 0
         await asyncio.to_thread(log.alter_group, GROUP, stopped=False)

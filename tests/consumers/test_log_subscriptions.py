@@ -262,7 +262,7 @@ async def test_batches_waiting_for_their_turn_do_not_start_after_pause_or_close(
 @pytest.mark.parametrize(
     ("options", "before"),
     [
-        ({"batch": 10}, 0),  # a list that is not full waits for more
+        ({"batch": 10}, 0),  # an incomplete batch waits for more
         ({"batch": 2, "rate": 2.0}, 2),  # the next list waits for its turn
         ({"rate": 1.0, "concurrency": 1}, 1),
     ],

@@ -15,7 +15,7 @@ from tests.acceptance.user_project import ROOT, files_of
 PAGE = ROOT / "docs" / "how-to" / "django.md"
 _RUN_S_MAX = 120.0
 
-# Django knows no pure Python driver of MySQL: PyMySQL stands in, as many projects have it.
+# Django supports no pure Python driver of MySQL: PyMySQL replaces it, as in many projects.
 _PYMYSQL = "import pymysql\npymysql.version_info = (2, 2, 7, 'final', 0)\npymysql.install_as_MySQLdb()\n"
 _DRIVER = {"postgresql": "", "mariadb": _PYMYSQL, "mysql": _PYMYSQL}
 

@@ -131,7 +131,7 @@ def sent_in_blocks() -> None:
     with transaction.atomic():
         place(number=9)  # the decorated function, in the same block
         place_by_hand(10)
-    for number in (11, 12):  # without a block: a save that has committed is too late
+    for number in (11, 12):  # without a block: the save has already committed
         try:
             place_by_hand(number)
         except MisuseError:

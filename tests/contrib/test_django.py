@@ -72,7 +72,7 @@ def test_messages_are_committed_or_rolled_back_with_each_kind_of_transaction(
     shop: Shop, database_of_shop: str | None, notify_url: str
 ) -> None:
     orders = played(shop, "all_kinds")
-    # Of these databases PostgreSQL alone gives a transaction up for one statement that failed.
+    # Of these databases only PostgreSQL aborts a transaction after a failed statement.
     aborts = database_of_shop is not None and database_of_shop.startswith("postgresql")
     assert orders == [1, 2, 3, 5, *([] if aborts else [9]), 10, 11]
     with serving(shop):

@@ -11,7 +11,7 @@ from txmsg.contrib.django.configuration import OPTIONS
 
 _POSTGRES = "django.db.backends.postgresql"
 
-# Each: TXMSG as the settings have it, and what is found.
+# Each: the setting TXMSG, and the findings.
 GIVEN: dict[str, tuple[str, list[str]]] = {
     "missing": ("None", ["E001"]),
     "list": ("['shop']", ["E001"]),
@@ -39,7 +39,7 @@ GIVEN: dict[str, tuple[str, list[str]]] = {
     "token as the variable says": ("{'GROUP': 'shop', 'BROKERS': 'a:1', 'TOKEN': Path('t')}", ["W002"]),
     "memory": ("{'GROUP': 'shop', 'BROKERS': 'memory:', 'TOKEN': Path('t')}", ["W003"]),
 }
-# Each: the databases, and what is found.
+# Each: the databases, and the findings.
 DATABASES: dict[str, tuple[dict[str, object], list[str]]] = {
     "long alias": ({"a" * 127: {"ENGINE": "django.db.backends.sqlite3", "NAME": "x"}}, ["E005"]),
     "alias with a blank": ({"my orders": {"ENGINE": "django.db.backends.sqlite3", "NAME": "x"}}, ["E005"]),

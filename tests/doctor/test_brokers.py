@@ -158,7 +158,7 @@ def test_queues_that_remain_without_a_broker_are_found(cluster: ProbedCluster, m
     assert found_by(brokers.undelivered_queues, cluster) == []
     state = dataclasses.replace(cluster.state, queues_unassigned=2)
     in_between = dataclasses.replace(cluster, state=state)
-    assert found_by(brokers.undelivered_queues, in_between) == []  # they have one when it looks again
+    assert found_by(brokers.undelivered_queues, in_between) == []  # they have one at the second check
     monkeypatch.setattr(brokers, "_ASSIGNED_S_MAX", 0)
     [found] = found_by(brokers.undelivered_queues, in_between)
     assert found.severity is CRITICAL
@@ -250,7 +250,7 @@ def test_topic_that_never_had_a_message_is_found(
         "from txmsg.consumer_group g, txmsg.queue q join txmsg.topic t on t.id = q.topic_id where t.name = 'payed'"
     )
     try:
-        assert found_by(brokers.unused_topics, cluster) == []  # it is new: its producer may come
+        assert found_by(brokers.unused_topics, cluster) == []  # it is new: its producer may still start
         session.execute("update txmsg.topic set created_at = now() - interval '1 day' where name = 'payed'")
         [found] = found_by(brokers.unused_topics, cluster)
     finally:

@@ -315,7 +315,7 @@ def test_consumer_of_the_parent_continues_and_a_child_can_start_its_own(broker: 
         parent = os.getpid()
         consumer.start()
         producer = Producer(sys.argv[1], group="g", timeout_s=60)
-        wait(in_child(consumer.close))  # of which the parent hears nothing
+        wait(in_child(consumer.close))  # which the parent does not see
         producer.send(Message("t", b"1"))
         came.wait()
         started, starts = os.pipe()

@@ -124,7 +124,7 @@ def test_garbage_is_frames_or_a_protocol_error_however_it_is_split(fuzz: Fuzz) -
         assert len(str(error)) <= _TEXT_SIZE_MAX
         if error is None:
             assert frames == again
-        # Of what is refused, fewer frames come at once than bit by bit: it is refused with all that came with it.
+        # Refused input yields fewer frames in one piece than split: it is refused with everything in its piece.
         assert again[: len(frames)] == frames
         kept = b"".join(frame_of(*frame) for frame in again)
         assert (PREFACE + kept).startswith(data[: len(PREFACE) + len(kept)]) or not kept
@@ -183,7 +183,7 @@ def test_heads_and_greetings_are_parsed_or_refused(fuzz: Fuzz) -> None:
     fuzz(openings)
 
 
-# ---- a server, and who speaks to it
+# ---- a server and its clients
 
 
 @st.composite
@@ -298,7 +298,7 @@ async def _outcome(address: str, data: bytes, places: list[int]) -> str:
         assert is_whole or not is_answered
         _check(answers)
         if is_answered:
-            read_greeting(frames[0])  # nobody else is let in
+            read_greeting(frames[0])  # no other token is accepted
         return "answered" if is_answered else "closed"
     finally:
         writer.close()
@@ -364,7 +364,7 @@ def test_unauthenticated_client_gets_only_refusals_from_a_server_with_tls(
             loop.run(send(data, places, is_encrypted))
 
         strangers()
-        caplog.clear()  # what is logged is not the server's memory
+        caplog.clear()  # log records are not the server's memory
         before_bytes = process.memory_info().rss
         fuzz(strangers)
         growth_bytes = process.memory_info().rss - before_bytes
@@ -429,7 +429,7 @@ def _check(answers: list[WireFrame]) -> None:
             HeldReply.FromString(payload)
 
 
-# ---- a client, and what it speaks to
+# ---- a client and its server
 
 
 @st.composite

@@ -187,7 +187,7 @@ def test_random_requests_do_not_harm_server_log_or_other_clients(
         print(*sorted(target.answers.items()), sep="\n")
         good.append([Append("good", 0, encode(FrameColumns([b"good"], [1])))])
         assert good.fetch({LogQueue("good", 0): 0})[0].batches[0].to_arrow()["body"].to_pylist() == [b"good"]
-        until(lambda: good.describe().appending_bytes == 0)  # also of calls whose time was over
+        until(lambda: good.describe().appending_bytes == 0)  # also of timed-out calls
     assert target.answers[_APPENDED] > 0
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert list(tmp_path.iterdir()) == [root], "something was written elsewhere"

@@ -93,7 +93,7 @@ def test_settings_managed_by_kafka_are_refused(where: str) -> None:
     assert "min.insync.replicas" in run("metaq", "set", "trade", "--log", where, "--flush", "sync").output
 
 
-# ---- what cannot be used
+# ---- errors
 
 
 def test_unreachable_kafka_is_reported_with_its_address() -> None:

@@ -52,7 +52,7 @@ def mirror(kafka: Kafka, name: str, counts: list[int], *, begin: int = 0, partit
                 name, record.value, record.key, partition, timestamp=record.timestamp_ms, headers=record.headers
             )
         if count < 0:
-            producer.flush(30)  # else nothing of it would be there to be passed over
+            producer.flush(30)  # else there would be no records to skip
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
@@ -88,7 +88,7 @@ def test_messages_sent_by_a_producer_are_read(log: LogAccess) -> None:
         queue: QueueRange(0, 1), other: QueueRange(0, 3), LogQueue("none", 7): QueueRange(0, 0)
     }  # fmt: skip
     fetched: dict[LogQueue, Fetched] = {}
-    while len(fetched) < 2:  # a fetch gives what has come by then
+    while len(fetched) < 2:  # a fetch returns the messages arrived by then
         fetched |= {each.queue: each for each in log.fetch({queue: 0, other: 0}, wait_s=60)}
     [found] = fetched[queue].batches[0].messages()
     assert (found.body, found.key, found.tag, found.ordering_key, dict(found.headers)) == (
@@ -147,7 +147,7 @@ def test_mirror_keeps_the_offsets_of_its_queues(kafka: Kafka, kafka_prefix: str,
     expected = [(offset, b"%d" % offset) for offset in range(100, 152)]
     assert read(log, queue, 100) == expected
     for offset in (151, 103, 145, 100, 106, 107, 144):
-        with open_log(f"{kafka.address}/{kafka_prefix}") as other:  # which has seen nothing yet
+        with open_log(f"{kafka.address}/{kafka_prefix}") as other:  # which has not read anything yet
             assert read(other, queue, offset, 152) == expected[offset - 100 :]
     assert log.fetch({queue: 152}) == []
     for offset in (99, 153):
@@ -170,7 +170,7 @@ def test_uncommitted_records_are_not_read(kafka: Kafka, kafka_prefix: str, log: 
     assert log.ranges([queue]) == {queue: QueueRange(0, 0)}
     assert log.fetch({queue: 0}, wait_s=0.2) == []
     producer.commit_transaction(30)
-    until(lambda: log.ranges([queue])[queue].end)  # Kafka tells of the commit before partitions have it
+    until(lambda: log.ranges([queue])[queue].end)  # Kafka confirms the commit before partitions have it
     assert read(log, queue) == [(0, b"x")]
 
 
@@ -304,7 +304,7 @@ def test_group_whose_topics_were_deleted_can_be_shown_and_deleted(
     consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": f"{kafka_prefix}mail", "log_level": 0})
     consumer.commit(offsets=[TopicPartition(name, 0, 7)], asynchronous=False)
     consumer.close()
-    client = admin(kafka)  # kept until the answer is there
+    client = admin(kafka)  # kept until the answer has arrived
     client.delete_topics([name])[name].result(30)
     until(lambda: log.queues_of("gone") == [])
     assert log.group("mail") == GroupState("mail", (), ())

@@ -64,7 +64,7 @@ def test_killed_nodes_neither_lose_nor_duplicate_messages_of_a_mirror(
     caplog.set_level(logging.WARNING, "txmsg.metaq.consumer.balance")
     where = f"{kafka_cluster.address}/{kafka_prefix}"
     load = Load(url, "trade", 3, seed=3)
-    # Its messages say that they are old, and Kafka's retention goes by that.
+    # Its messages have old timestamps, which Kafka's retention uses.
     create_topic(kafka_cluster, f"{kafka_prefix}trade", 3, retention_ms="-1")
     groups = {name: Seen() for name in ("dashboard", "search")}
     with ExitStack() as stack:

@@ -95,7 +95,7 @@ def test_open_transaction_of_a_paused_writer_is_aborted_and_cannot_be_committed(
 @pytest.mark.parametrize("plant", PLANTS)
 def test_each_planted_defect_of_the_writer_is_visible_to_readers(where: str, plant: str) -> None:
     written_twice, never_written = [*range(END), *range(BEGUN, END)], [*range(BEGUN)]
-    # While notes are in an open transaction, Kafka gives nobody those of before.
+    # While notes are in an open transaction, Kafka does not return earlier ones.
     moment = "commit_transaction" if plant == "notes" else "send_offsets_to_transaction"
     with PLANTS[plant]():
         _, offsets = outlived(where, moment)

@@ -65,7 +65,7 @@ class Twins:
                     headers=list(record.headers),
                 )
         if aborted:
-            producer.flush(_ANSWER_S_MAX)  # else they would not get there
+            producer.flush(_ANSWER_S_MAX)  # else they would not be created
             producer.abort_transaction(_ANSWER_S_MAX)
         else:
             producer.commit_transaction(_ANSWER_S_MAX)

@@ -190,7 +190,7 @@ def frame_repeated(material: Material, root: Path, rng: random.Random) -> str | 
 def frame_stale(material: Material, root: Path, rng: random.Random) -> str | None:
     frame = rng.choice(material.frames)
     if frame.position in material.void or _spans(material, material.stale, frame) == _spans(material, root, frame):
-        return None  # what a cut has made void means nothing, whatever it holds
+        return None  # bytes voided by a truncation are meaningless
     _put(material, root, frame, _spans(material, material.stale, frame))
     return f"{frame.position}"
 
@@ -262,7 +262,7 @@ KINDS: tuple[Damage, ...] = (
 )  # fmt: skip
 
 
-# ---- what comes of it
+# ---- results
 
 
 @dataclass(frozen=True)

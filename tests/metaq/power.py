@@ -22,7 +22,7 @@ class ForgetfulDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._files: dict[int, bytes] = {}
         self._directories: dict[int, dict[str, int]] = {}
-        self._held: dict[int, int] = {}  # so that the inode of what is deleted is not given to another file
+        self._held: dict[int, int] = {}  # so that inodes of deleted files are not reused
         monkeypatch.setattr(os, "fsync", self._sync)
         monkeypatch.setattr(os, "fdatasync", self._sync)
         self._of_machine = tempfile.TemporaryDirectory()
@@ -37,7 +37,7 @@ class ForgetfulDisk:
         if stat.S_ISDIR(found.st_mode):
             self._directories[found.st_ino] = {each.name: each.inode() for each in os.scandir(fd)}
         else:
-            self._files[found.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()  # whatever its name is by now
+            self._files[found.st_ino] = Path(f"/proc/self/fd/{fd}").read_bytes()  # under any current name
 
     def sync_all(self, root: Path) -> None:
         """Make a whole directory durable, as it is."""
@@ -89,7 +89,7 @@ class ForgetfulDisk:
             return choice.choice([synced, now])
         size = choice.randint(len(synced), len(now))
         torn = bytearray(now[: choice.choice([len(synced), size, len(now)])])
-        if len(torn) > len(synced) and choice.random() < 0.5:  # the length came to disk, the content did not
+        if len(torn) > len(synced) and choice.random() < 0.5:  # the length reached the disk, the content did not
             start = choice.randint(len(synced), len(torn))
             torn[start : start + 50] = bytes(len(torn[start : start + 50]))
         return bytes(torn)

@@ -180,7 +180,7 @@ def test_group_is_shown_sought_and_deleted(root: Path, monkeypatch: pytest.Monke
         [plan] = lines(group("seek", root, *later, "--dry-run", "--json"))
         assert (plan["skipped"], plan["repeated"], [state["to"] for state in plan["queues"]]) == (6, 0, [5, 1])
         assert dict(member.view().sought) == {zero: 0}
-        assert group("seek", root, *later).exit_code == 1  # nobody says yes
+        assert group("seek", root, *later).exit_code == 1  # without a confirmation
         group("seek", root, *later, "--yes")
         assert dict(member.view().sought) == {zero: 5}
         group("seek", root, "g", "--topic", "trade", "--queue", "1", "--to", "1", "--yes")

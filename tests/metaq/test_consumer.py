@@ -503,7 +503,7 @@ async def test_consumer_paused_before_its_start_gets_no_messages_until_resume(tm
         fill(log, "t", 0, [5])
     async with consumer:
         await until_async(lambda: consumer.queues() == [("t", 0)])
-        await consumer._balance.seek(consumer._balance.lanes[T0], 2)  # what was fetched is gone, nothing was handled
+        await consumer._balance.seek(consumer._balance.lanes[T0], 2)  # fetched messages are dropped, none was handled
         assert not seen.messages
         consumer.resume()
         await until_async(lambda: seen.offsets == {0: [2, 3, 4]})

@@ -209,7 +209,7 @@ def test_metrics_show_the_lag_of_copies(tmp_path: Path) -> None:
         assert found.value("txmsg_log_follow_silent_seconds") == 0
 
 
-# ---- what appends wait for
+# ---- acks levels
 
 
 def requiring(root: Path, **copies: object) -> MetaQConfig:
@@ -235,7 +235,7 @@ def test_appends_with_acks_copies_are_refused_without_a_copy_and_else_on_its_dis
 def test_append_not_confirmed_by_a_copy_is_unknown_and_its_repeat_appends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txmsg.metaq.copy.copies.AWAY_S", 600.0)  # whatever the machine does, it is not away yet
+    monkeypatch.setattr("txmsg.metaq.copy.copies.AWAY_S", 600.0)  # on any machine: it is not disconnected yet
     with served(requiring(tmp_path, timeout_s=0.2)) as address:
         with served(following(tmp_path, address)), log_at(address) as log:
             log.append([batch("t", 0, 0, 1)])
@@ -324,7 +324,7 @@ def test_promoted_copy_has_all_messages_and_its_former_leader_refuses_appends(tm
         with served(following(tmp_path, address)):
             leader.append([batch("t", 0, 0, 5)])
             until_copied(tmp_path / "leader", tmp_path / "copy")
-        leader.append([batch("t", 0, 5, 5)])  # while nobody copies
+        leader.append([batch("t", 0, 5, 5)])  # without a copier
         promoted = promote(tmp_path / "copy")
         assert (promoted.generation, promoted.is_complete) == (2, True)
         with pytest.raises(NotLeader, match="goes on as generation 2"):

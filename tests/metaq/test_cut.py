@@ -25,7 +25,7 @@ def test_queue_can_be_truncated_at_any_offset_and_continues_there(tmp_path: Path
             fill(log, "t", 0, [2, 1])
             fill(log, "other", 0, [1])
         reader = LogReader(tmp_path).queue("t", 0)
-        reader.fetch(0)  # remembers that 9 comes next
+        reader.fetch(0)  # remembers 9 as the next offset
         log.truncate("t", 0, offset)
         assert read_all(reader) == bodies("t", 0, 0, offset)
         if offset < 9:

@@ -95,7 +95,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.log.close()
 
 
-# ---- what is moved, and when
+# ---- moves
 
 
 def test_delayed_messages_are_delivered_in_order_of_due_time(bench: Bench) -> None:
@@ -338,7 +338,7 @@ def test_messages_moved_before_a_failed_sync_are_not_moved_again(bench: Bench, m
     assert (bench.run(1), bench.there()) == (None, ["5", "6", "late", "7"])
 
 
-# ---- what is kept
+# ---- retention
 
 
 def test_file_with_waiting_delayed_messages_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def take_all_room(disk: Path) -> Path:
     """Fill the file system with a file and return the file, to be deleted."""
     ballast = disk / "ballast"
-    with ballast.open("ab", buffering=0) as file, suppress(OSError):  # another has taken what was free this moment
+    with ballast.open("ab", buffering=0) as file, suppress(OSError):  # another program has used the free space
         while free := os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize:
             file.write(bytes(free))
     return ballast

@@ -117,7 +117,7 @@ def test_kill_followed_by_a_power_cut_loses_no_acknowledged_message(tmp_path: Pa
         assert read_all(log.reader.queue("t", 0)) == bodies("t", 0, 0, 3)
 
 
-@pytest.mark.usefixtures("disk")  # so that nothing waits for a real one
+@pytest.mark.usefixtures("disk")  # so that syncs do not wait for a real disk
 def test_log_truncated_at_any_byte_is_recovered_up_to_its_last_whole_frame(tmp_path: Path) -> None:
     ends, kept = [0], [(0, 0)]
     with Log(tmp_path / "log") as log:

@@ -149,7 +149,7 @@ def test_delay_of_due_messages_is_measured(bench: Bench) -> None:
     assert bench.log.counts().delayed_late_s == 0
 
 
-# ---- as people and applications do it, in a directory and at a server
+# ---- by commands and applications, in a directory and at a server
 
 
 @pytest.fixture(params=["directory", "server"])
@@ -202,7 +202,7 @@ def test_recalls_waiting_for_a_move_do_not_block_readers(tmp_path: Path, monkeyp
         assert is_moved.wait(60)
 
     async def receive(api: LogApi, request: pb.RecallInLogRequest) -> pb.RecallInLogReply:
-        received.release()  # before the loop looks at another request, the recall waits where it is to wait
+        received.release()  # before the loop handles another request, the recall waits as intended
         return await received_by_api(api, request)
 
     monkeypatch.setattr(LocalLog, "recall", recall)

@@ -314,7 +314,7 @@ def test_invalid_append_does_not_affect_others_of_its_group(log: RemoteLog, root
     assert readable(root, "spoilt", 1) == []
 
 
-# ---- what is no request
+# ---- invalid requests
 
 
 def test_batch_unreadable_for_consumers_is_refused(address: str, root: Path) -> None:

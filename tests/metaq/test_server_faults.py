@@ -181,7 +181,7 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.runtime.child import ChildFailed
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
-member._session_s = 1e9  # as on a machine whose clock stood still with it
+member._session_s = 1e9  # as on a machine whose clock stopped with it
 print(member.take([LogQueue("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
 is_silent = False
 while True:
@@ -239,7 +239,7 @@ class RemoteProcess:
 def test_remaining_member_gets_all_messages_and_a_late_commit_is_refused(
     tmp_path: Path,
 ) -> None:
-    session_s = 4.0  # of those that shall lose it
+    session_s = 4.0  # of those that are to lose it
     config = MetaQConfig(data_dir=tmp_path, listen="127.0.0.1:0")
     with ExitStack() as stack:
         address = stack.enter_context(served(config))
@@ -426,7 +426,7 @@ def test_unsent_data_of_an_ended_fetch_is_released(tmp_path: Path, too_slow: lis
         while not has_ended(answers):
             reader.read()
         assert {type(answer.error) for answer in answers} == {OutcomeUnknown}
-        # What the kernel had taken, what waited for it, and a part of each that had begun to leave.
+        # Data in the kernel, data waiting for it, and a part of each reply being sent.
         assert reader.read_bytes < 2 * 1024 * 1024 + 8 * PART_SIZE_BYTES
 
 

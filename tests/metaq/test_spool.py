@@ -126,7 +126,7 @@ def test_spool_continues_after_a_damaged_file_was_moved_away(tmp_path: Path) -> 
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    for _ in range(2):  # it is not locked by the attempt before
+    for _ in range(2):  # the failed attempt holds no lock
         with pytest.raises(CorruptLog):
             Spool(tmp_path)
     file.rename(tmp_path / "moved")
@@ -250,7 +250,7 @@ def test_spool_refuses_batches_after_a_failed_sync_until_it_is_reopened(
         patched.setattr(os, "fdatasync", failing)
         with pytest.raises(StorageError, match="cannot be synced"):
             spool.put_batches([_append(b"lost")])
-    with pytest.raises(StorageError, match="open it again"):  # though the disk says that all is well
+    with pytest.raises(StorageError, match="open it again"):  # although the disk reports success
         spool.put_batches([_append(b"refused")])
     spool.close()
     again = Spool(tmp_path)
@@ -430,7 +430,7 @@ def test_killed_producers_lose_no_spooled_message(tmp_path: Path) -> None:
         until(lambda: b"last" in _bodies(log)[-1:])
         bodies = _bodies(log)
     first = list(dict.fromkeys(bodies))
-    # A put that had not returned when its process was killed may be there as well, and is sent again as a new one.
+    # A put that had not returned when its process was killed may be stored too, and is sent again as a new one.
     assert [int(body) for body in first[:-1]] == list(range(int(first[-2]) + 1))
     assert int(first[-2]) >= sent - 1
 

@@ -176,7 +176,7 @@ async def test_transfer_timing_out_in_the_same_loop_turn_does_not_fail_a_waiting
         stalled = asyncio.create_task(stuck(slow))
         waits = asyncio.create_task(room.hold_bytes(late, MIB))
         await settle()
-        loop.now += 60  # the step's time is over, and so is a look of the one that waits
+        loop.now += 60  # the step's timeout passes, and so does a check of the waiting transfer
         with pytest.raises(TimeoutError):
             await stalled
         assert slow.is_ended

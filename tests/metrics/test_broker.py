@@ -353,7 +353,7 @@ def test_groups_with_longest_lag_or_failures_have_series(scraped: Scraped, notif
     assert value(found, "txmsg_group_dead_letters", dead) == 1
     assert found.total("txmsg_group_dead_letters") == 1
     assert len(found.values["txmsg_group_lag_messages"]) == NAMED_MAX + 1
-    # Series of a counter that come and go would be counted again: these are always the same.
+    # Counter series that disappear and return would be counted twice: these are always present.
     counted = found.values["txmsg_group_processed_messages_total"]
     assert {dict(labels)["messaging_consumer_group_name"] for labels in counted} == {
         OTHER,

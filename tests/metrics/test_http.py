@@ -259,7 +259,7 @@ async def test_concurrent_scrapes_share_one_reading() -> None:
         assert await status_of(address, get("/livez")) == 200  # which waits for none of them
         go_on.set()
         assert await asyncio.gather(*scrapes) == [200] * 5
-        assert readings <= 2  # a second one for those that came late
+        assert readings <= 2  # a second one for late requests
 
 
 async def test_failing_or_slow_metrics_get_an_error_response() -> None:
@@ -312,7 +312,7 @@ def test_file_without_a_token_is_refused(content: str | None, tmp_path: Path) ->
         TlsConfig().check_http_listen("", file, insecure=False)
 
 
-# ---- who may read
+# ---- access
 
 
 async def test_metrics_require_the_token_and_probes_do_not(secret: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -170,7 +170,7 @@ def run(
                 killed_server = killers.enter_context(Killed(metaq, metaq.start, seed + 1))
             demo = supervisor.run(DEMO, directory, bar)
             began_at = time.perf_counter()
-            # Kills prove something only as long as there is something to mirror.
+            # Kills prove something only while there are messages to mirror.
             within_s = kills_min * KILL_S
             sent_s = load(storage, messages, seed, directory / "broker.log", bar, within_s=within_s)
         if with_server:
@@ -216,7 +216,7 @@ def outlived(storage: str, tailer: TailerProcess, other: TailerProcess, rng: ran
         tailer.resume()
     if rng.random() < 0.5:
         # Mostly the one that woke. If it was paused while it became the writer, it fences the other when it wakes, and
-        # whichever comes first goes on.
+        # the first one continues.
         await_one("standing by", tailer, other)
         time.sleep(rng.uniform(0, 1))
     other.kill()

@@ -74,7 +74,7 @@ class Killed:
 
     def _live(self, seconds: float) -> None:
         self._start()
-        # Once nothing more is sent, the kills that are still due come a little apart, too.
+        # After the last send, the remaining kills are also a little apart.
         (threading.Event() if self._ended.is_set() else self._ended).wait(seconds)
         if self._outlive is not None and self._rng.random() < _PAUSED_SHARE:
             self._outlive(self._rng)

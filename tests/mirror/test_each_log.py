@@ -35,7 +35,7 @@ class EachLog:
         said("tailer", "drop", "--storage", url, "--yes")  # else retention waits for the mirror, and the slot has all
         lose_messages(url)
         before = load.count
-        tailer.start()  # once with nothing to write behind the gap
+        tailer.start()  # once without messages after the gap
         tailer.stop()
         load.write(20, segment=2)
         tailer.start()

@@ -290,7 +290,7 @@ def test_damaged_frame_is_not_served_and_is_restored_from_the_table(
     assert "taken out" in said("metaq", "check", str(log), "--repair")
     _, error = _served(log, 0)
     assert isinstance(error, OffsetsMissing)
-    tailer.start()  # the log is whole again, but for what it marks as missing
+    tailer.start()  # the log is intact again, except for the marked holes
     load.write(10)
     report = verify(url, log, wait_s=WAIT_S_MAX)
     assert set(report.differing) == {"hole"}

@@ -58,7 +58,7 @@ def stops_of(url: str) -> dict[tuple[str, int], str]:
         }
 
 
-# ---- whatever happens to the tailer
+# ---- faults of the tailer
 
 
 class TestKafka(EachLog):
@@ -89,7 +89,7 @@ def test_tailer_replaced_while_paused_writes_nothing_and_becomes_standby(
     tailer.stop()
 
 
-# ---- whatever happens to the topics
+# ---- faults of the topics
 
 
 def partitions_of(kafka: Kafka, name: str) -> int:
@@ -231,7 +231,7 @@ def test_lost_and_foreign_records_stop_their_queues(
     tailer.start()
     require_equal(url, where, load.count)
     tailer.stop()
-    with closing(KafkaSink(where)) as sink:  # more was committed than there is
+    with closing(KafkaSink(where)) as sink:  # more was committed than exists
         note = f"{load.ends[0] + 2} {bytes(16).hex()} 0 1"
         sink._writer.write([PartitionWrite(KafkaPartition(f"{kafka_prefix}trade", 0), (), note, 1)])
     other = Producer({"bootstrap.servers": kafka.servers})
@@ -243,13 +243,13 @@ def test_lost_and_foreign_records_stop_their_queues(
     tailer.start()
     stops = stops_of(url)
     assert set(stops) == {("trade", 0), ("trade", 1)}
-    assert f"but {load.ends[0] + 1} was committed" not in stops["trade", 0]  # what was written since is not in Kafka
+    assert f"but {load.ends[0] + 1} was committed" not in stops["trade", 0]  # later messages are not in Kafka
     assert "Kafka has lost" in stops["trade", 0]
     assert "was not written by a mirror" in stops["trade", 1]
     tailer.stop()
     assert verify(url, where).differing["foreign"] == 1 + copied
 
-    forget_notes(kafka, kafka_prefix)  # as the text of the stop tells for what was lost
+    forget_notes(kafka, kafka_prefix)  # as the reason of the stop advises for lost records
     tailer.start()
     assert set(stops_of(url)) == {("trade", 1)}
     tailer.stop()

@@ -189,7 +189,7 @@ def test_lost_connection_is_reported_and_reopened(look: Look, shown: Shown) -> N
     window = look()
     status = window.page.locator("live-status")
     window.wait("selector => document.querySelector(selector).dataset.value > 0", TURNOVER)
-    shown.page.pause()  # its connections stay, and say nothing
+    shown.page.pause()  # its connections stay open and silent
     try:
         expect(status).to_contain_text("No connection to the server for")
         expect(window.page.locator(":root")).to_have_attribute("data-lost", "true")
@@ -333,7 +333,7 @@ def test_rising_row_is_drawn_over_the_one_that_it_passes(look: Look, shown: Show
     window = look(bulletin=shown.page.bulletin())
     window.wait("() => document.querySelectorAll('.provinces .row').length > 10")
     rows = window.page.locator(".provinces .row")
-    # In one step: the page may draw its rows anew at any moment.
+    # In one step: the page may redraw its rows at any moment.
     is_first_on_top, is_second_on_top = rows.evaluate_all(
         """([first, second]) => {
             second.style.transition = "none";

@@ -106,7 +106,7 @@ async def test_revoked_token_ends_the_session(browser: httpx2.AsyncClient, broke
     brokers.are_away = True
     asked = brokers.asked
     await until_async(lambda: brokers.asked > asked + 1)
-    assert (await browser.get("/figures")).status_code == 200  # who is away takes nothing back
+    assert (await browser.get("/figures")).status_code == 200  # unavailable brokers revoke nothing
     brokers.are_away = False
     brokers.tokens.clear()
     asked = brokers.asked

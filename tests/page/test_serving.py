@@ -65,7 +65,7 @@ class Served:
         """Return the answer to a request, from its first line on."""
         host, _, port = self.address.rpartition(":")
         connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # what is not read does not hide in here
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # unread data does not accumulate in here
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
         reader, writer = await asyncio.open_connection(sock=connection)
@@ -123,7 +123,7 @@ async def serving(database: str) -> AsyncIterator[Served]:
 
 
 async def test_new_figures_are_pushed_on_notification(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_READ_EVERY_S_MAX", 3600.0)  # none are found by looking now and then
+    monkeypatch.setattr(watch, "_READ_EVERY_S_MAX", 3600.0)  # none are found by polling
 
     async with serving(database_url) as served:
         bulletins = served.bulletins()
@@ -257,7 +257,7 @@ def test_page_server_stops_gracefully_while_pages_are_open(show_page: ShowPage) 
             bulletin = next(bulletin for bulletin in bulletins if bulletin["figures"])
             assert bulletin["figures"]["total"]["turnover_cents"] == shown.total("turnover_cents")
             assert shown.page.stop() == 0
-            for _ in bulletins:  # what had been sent before; then it ends
+            for _ in bulletins:  # data sent before; then the end
                 pass
         log = shown.page.log.read_text()
         assert "Traceback" not in log

@@ -35,7 +35,7 @@ class SlowBrokers:
     async def who_am_i(self, _: object = None) -> UserIdentity:
         self.asked.set()
         await self.stop.wait()
-        for _round in range(100):  # the server goes as far as it can meanwhile
+        for _round in range(100):  # the server stops as far as it can meanwhile
             await asyncio.sleep(0)
         return UserIdentity(name="ann")
 

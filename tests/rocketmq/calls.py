@@ -78,7 +78,7 @@ class Calls:
     def receive_one(self) -> pb.SystemProperties:
         """Return the next message."""
         while not (found := [each.message for each in self.receive() if each.HasField("message")]):
-            pass  # none has come in the time of one receive
+            pass  # none arrived within one receive
         [message] = found
         return message.system_properties
 

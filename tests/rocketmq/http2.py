@@ -181,7 +181,7 @@ async def served(**bounds: int) -> AsyncIterator[Served]:
     place = Served(**bounds)
     place.number = await place.port.start("127.0.0.1:0")
     assert place.port._looking is not None
-    place.port._looking.cancel()  # tests look at connections by themselves
+    place.port._looking.cancel()  # tests check connections themselves
     try:
         yield place
     finally:

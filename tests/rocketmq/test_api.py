@@ -418,7 +418,7 @@ async def test_unsettled_messages_are_renewed_until_the_client_settles_them_or_l
         assert [receivers.is_renewed(handle) for handle in (settled, elsewhere, refused, held)] == [0, 1, 0, 1]
         receivers.give_back(Received(member, unsent.broker, 0, [(got[-1][0], unsent)]))
         now = asyncio.get_running_loop().time()
-        await receivers.renew_once(now)  # the broker says what is not held any more
+        await receivers.renew_once(now)  # the broker reports handles that are no longer held
         assert [receivers.is_renewed(handle) for handle in (elsewhere, held, unsent, forgotten)] == [0, 1, 0, 1]
 
         frames = Frames()
@@ -575,7 +575,7 @@ async def test_any_gateway_accepts_a_negative_acknowledgement_or_a_new_visibilit
 
         assert await change(push, Duration(nanos=1_000_000)) == pb.OK  # Node asks for 1 ms where it means 1 s
         with pytest.raises(CallRefused):
-            await change(push, Duration(seconds=1))  # it was a refusal: the message is in nobody's hands
+            await change(push, Duration(seconds=1))  # it was negatively acknowledged: no consumer holds the message
         assert await change(simple, Duration(seconds=500)) == pb.OK
         assert await change(simple, Duration(seconds=0)) == pb.OK
         again = await gateway.receive(member, 2)

@@ -110,7 +110,7 @@ async def test_calls_that_end_before_they_start_leave_nothing_behind() -> None:
             id_ = 2 * number + 1
             end = RstStreamFrame(id_, error_code=ErrorCodes.CANCEL)
             peer.send(peer.headers(id_), data(id_, bytes(10_000), ends=False), end)
-            if number % 100 == 99:  # so that what it was allowed to send is never used up
+            if number % 100 == 99:  # so that its window is never used up
                 peer.send(ping := PingFrame(0, number.to_bytes(8, "big")))
                 while (await peer.first(PingFrame)).opaque_data != ping.opaque_data:
                     pass
@@ -228,7 +228,7 @@ FLOODS: dict[str, Callable[[Peer], bytes]] = {
 async def test_flooding_client_is_disconnected_and_others_are_served(
     flood: Callable[[Peer], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_ODD_PER_S", 0.0)  # a slow machine may take longer than a flood is allowed to last
+    monkeypatch.setattr(module, "_ODD_PER_S", 0.0)  # a slow machine may take longer than the window for floods
     async with served() as place:
         peer, other = await place.connect(), await place.connect()
         peer.send(flood(peer))

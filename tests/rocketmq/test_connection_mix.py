@@ -120,7 +120,7 @@ async def test_random_input_fails_only_its_own_connection(seed: int, caplog: pyt
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)
-        if not connection.is_over:  # all that came is read, or counts as read
+        if not connection.is_over:  # all received data is read, or counts as read
             window = connection._h2._inbound_flow_control_window_manager
             assert window.max_window_size - window.current_window_size == window._bytes_processed, number
         connection.close()

@@ -270,7 +270,7 @@ async def test_user_at_its_limit_is_refused_but_keeps_its_messages_and_others_ar
     place.use("send topic:orders", limits={f"{what}_per_s": 1e-6})
     shop, eve = [await place.door.enter(place.call(user)) for user in ("shop", "eve")]
     sent = pb.SendMessageRequest(messages=[_PLAIN] * 3)
-    for _ in range(passing):  # a burst, and for what is over it the next one would have to wait
+    for _ in range(passing):  # a burst, after whose excess the next call would have to wait
         await place.door.pace("SendMessage", sent, shop)
     with pytest.raises(Overloaded, match=f"user shop is at its limit: 1e-06 {what}/s .* pass in 0.5 s") as refused:
         await place.door.pace("SendMessage", sent, shop)

@@ -99,7 +99,7 @@ def _java(site: Site, source: Path, only: str) -> int:
         "java",
         f"-Duser.home={site.home}",
         f"-DendPoint={site.endpoints}",
-        f"-DnamesrvAddr={site.endpoints}",  # asked for by nothing but a look whether it listens
+        f"-DnamesrvAddr={site.endpoints}",  # used only for a check that it listens
         "-cp",
         f"{classes}:{tests / 'src/test/resources'}:{path}",
         "org.junit.platform.console.ConsoleLauncher",

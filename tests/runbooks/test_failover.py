@@ -16,7 +16,7 @@ from tests.runbooks.notify import DATABASE, create_notify, is_mirrored, whicheve
 from tests.runbooks.page import Page
 from tests.waiting import until
 
-pytestmark = pytest.mark.long  # what each step relies on, tests/acceptance/test_faults_standby.py shows
+pytestmark = pytest.mark.long  # tests/acceptance/test_faults_standby.py tests what each step relies on
 
 
 class Shop:

@@ -40,7 +40,7 @@ def main(log: str, jars: str, checkpoint: str) -> None:
     print(json.dumps({"batch": batch, "stream": [sum(each) for each in zip(*found, strict=True)]}))
     made = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     spark.stop()
-    shutil.rmtree(made)  # where Spark's own installation keeps what its executors said, and jars
+    shutil.rmtree(made)  # where Spark's installation keeps output of executors, and jars
 
 
 def totals(frame: DataFrame) -> list[int]:

@@ -392,7 +392,7 @@ def test_progress_reports_the_end_of_the_log(tmp_path: Path) -> None:
         stream.reader.stop()
 
 
-# ---- what is gone
+# ---- lost messages
 
 
 def test_stream_whose_messages_expired_fails_or_continues_as_configured(tmp_path: Path) -> None:

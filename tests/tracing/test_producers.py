@@ -241,7 +241,7 @@ def test_failed_send_records_its_error(spans: Spans) -> None:
     assert [event.name for event in failed.events] == ["exception"]
 
 
-# ---- what is not sampled
+# ---- unsampled messages
 
 
 def test_unsampled_message_carries_no_context_and_is_handled_unsampled(spans: Spans, traced_broker: str) -> None:

@@ -63,7 +63,7 @@ async def test_an_address_that_does_not_answer_leaves_time_for_the_next(asking: 
     naming("127.0.0.2", "127.0.0.1")
     async with serving() as (address, _, _):
         port = int(address.rpartition(":")[2])
-        with socket.create_server(("127.0.0.2", port)):  # takes connections, and never greets
+        with socket.create_server(("127.0.0.2", port)):  # accepts connections, and never greets
             assert (await asking(f"several:{port}", Echo.back)).held == b"x"
 
 
@@ -145,7 +145,7 @@ async def test_server_is_refused_if_its_port_is_in_use_at_one_address(naming: Na
             async with listening(f"several:{port}"):
                 pass
         with socket.create_server(("127.0.0.1", port)):
-            pass  # what it had taken is free again
+            pass  # the ports it had bound are free again
 
 
 async def test_free_port_is_free_at_each_address(naming: Naming, monkeypatch: pytest.MonkeyPatch) -> None:

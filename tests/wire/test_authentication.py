@@ -192,7 +192,7 @@ async def test_a_rotated_token_is_read_from_its_file_without_a_restart(users: Us
         assert await _takes(channel)
         file.write_text(new.text)
         users.revoke(old)
-        with pytest.raises(BrokerUnavailable, match="is not valid any more"):  # what clients try again
+        with pytest.raises(BrokerUnavailable, match="is not valid any more"):  # an error that clients retry
             await _takes(channel)
         assert await _takes(channel)
         file.unlink()  # while it is replaced, the one before is used

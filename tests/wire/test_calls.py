@@ -183,7 +183,7 @@ async def test_call_without_a_server_has_certainly_not_run(asking: Asking) -> No
 
 async def test_timed_out_call_has_unknown_outcome_and_is_cancelled(asking: Asking) -> None:
     async with serving() as (address, answers, _):
-        while not answers.cancelled:  # on a busy machine its time may be over before the server has begun it
+        while not answers.cancelled:  # on a busy machine it may time out before the server has started it
             error = await out_of_time(lambda: asking(address, Echo.wait, timeout_s=0.2))
             assert "no answer in time" in str(error)
             assert not was_told(error)
@@ -318,7 +318,7 @@ async def test_stream_not_started_by_a_stopping_server_ends() -> None:
         assert await begun.receive()
         [connection] = server.shared.connections
         connection.go_away(BrokerUnavailable("for a test"))
-        late = await channel.stream(Echo.each, ask(b"late"), timeout_s=WAIT_S)  # before that has come
+        late = await channel.stream(Echo.each, ask(b"late"), timeout_s=WAIT_S)  # before that has arrived
         async with asyncio.timeout(WAIT_S):
             with pytest.raises(BrokerUnavailable, match="for a test"):
                 await late.receive()

@@ -35,7 +35,7 @@ async def test_parts_of_an_unawaited_reply_are_dropped(monkeypatch: pytest.Monke
             await until_async(lambda: mine.partial)
             call.cancel()
             await asyncio.wait([call])
-            # Its answer comes behind the last part that the server sent.
+            # Its answer follows the last part that the server sent.
             assert (await channel.call(Echo.back, ask(b"next"), timeout_s=WAIT_S)).held == b"next"
             assert mine.partial == {}
         [theirs] = server.shared.connections

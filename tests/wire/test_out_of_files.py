@@ -21,7 +21,7 @@ from txmsg.runtime.loops import run
 async def main():
     async with serving() as (address, _, _):
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, int)  # which opens what it needs
+        await loop.run_in_executor(None, int)  # which opens the files it needs
         assert 'uvloop' in type(loop).__module__
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         files = []

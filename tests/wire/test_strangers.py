@@ -174,7 +174,7 @@ async def test_unread_replies_apply_back_pressure() -> None:
             writer.write(back(call, content))
         await until_async(lambda: answers.begun > 20)
         seen = -1
-        while seen != answers.begun:  # until no more are begun
+        while seen != answers.begun:  # until no more are started
             seen = answers.begun
             await asyncio.sleep(0.2)
         assert seen < 400

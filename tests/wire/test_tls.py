@@ -236,7 +236,7 @@ def test_certificate_with_unreadable_expiry_does_not_replace_the_current_one(
     certificate, key = Authority(tmp_path / "issuing").issue("127.0.0.1")
     served = ServerTls(certificate, key)
     before = served.context
-    trusted = certificate.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-")  # OpenSSL takes it
+    trusted = certificate.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-")  # OpenSSL accepts it
     certificate.write_text(trusted)
     if is_away:  # by now: OpenSSL has just read it
 

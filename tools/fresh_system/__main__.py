@@ -141,7 +141,7 @@ def one_system(name: str, options: argparse.Namespace) -> bool:
 
 def rows(job: Job, options: argparse.Namespace) -> Iterator[Run | Met]:
     """Yield the results as they arrive."""
-    if options.circumstance:  # before the tests and lint, whose packages each copy would have to give to its user
+    if options.circumstance:  # before tests and lint, whose packages each copy would have to chown
         yield from circumstances(job, options.circumstance)
     for name in options.run:
         yield step(job, name)
