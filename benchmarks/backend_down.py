@@ -40,7 +40,7 @@ TABLES = ("retry", "cursor", "dead_letter", "consumer_group", "lease", "queue_le
 
 
 @dataclass(slots=True)
-class Side:
+class Setup:
     """A database with its broker, and the messages received by the healthy group."""
 
     url: str
@@ -63,11 +63,11 @@ class Side:
 
 
 @contextmanager
-def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
+def fresh_setup(server: EmbeddedPostgres, name: str) -> Iterator[Setup]:
     """Yield a fresh database with a broker."""
     url = fresh_database(server, name)
     with broker_process(url) as broker:
-        yield Side(url, broker)
+        yield Setup(url, broker)
 
 
 class BackEndDown(Exception):
@@ -163,8 +163,8 @@ def main() -> int:
     found: dict[str, Compared] = {}
     with (
         private_server() as server,
-        side_on(server, "down") as down,
-        side_on(server, "up") as up,
+        fresh_setup(server, "down") as down,
+        fresh_setup(server, "up") as up,
         progress_of("backend down", 100) as step,
     ):
         for side in (down, up):

@@ -36,7 +36,7 @@ WATCH_INTERVAL_S = 0.25
 
 
 @dataclass(slots=True)
-class Side:
+class Setup:
     """A database with its broker, and the messages received by the group."""
 
     broker: Broker
@@ -60,10 +60,10 @@ class Side:
 
 
 @contextmanager
-def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
+def fresh_setup(server: EmbeddedPostgres, name: str) -> Iterator[Setup]:
     """Yield a fresh database with a broker."""
     with broker_process(fresh_database(server, name)) as broker:
-        yield Side(broker)
+        yield Setup(broker)
 
 
 class MemoryWatch:
@@ -139,7 +139,7 @@ def main() -> int:
     filled = 0.0
     with (
         private_server() as server,
-        side_on(server, "behind") as behind,
+        fresh_setup(server, "behind") as behind,
         progress_of("backlog", len(levels) * (turns + 1) + 1) as step,
     ):
         behind.turn(1)  # the group begins
@@ -149,7 +149,7 @@ def main() -> int:
                 analyze(server.url("behind"))
             step()
             found: dict[str, Compared] = {}
-            with side_on(server, "empty") as empty:
+            with fresh_setup(server, "empty") as empty:
                 for _ in range(turns):
                     by_turns(partial(behind.turn, count), partial(empty.turn, count), found)
                     step()

@@ -39,7 +39,7 @@ BODY = b"x" * 100
 
 
 @dataclass(slots=True)
-class Side:
+class Setup:
     """A database with its broker, and a group's deliveries of the plain messages."""
 
     broker: Broker
@@ -60,10 +60,10 @@ class Side:
 
 
 @contextmanager
-def side_on(server: EmbeddedPostgres, name: str) -> Iterator[Side]:
+def fresh_setup(server: EmbeddedPostgres, name: str) -> Iterator[Setup]:
     """Yield a fresh database with a broker."""
     with broker_process(fresh_database(server, name)) as broker:
-        yield Side(broker)
+        yield Setup(broker)
 
 
 def schedule(address: str, count: int) -> float:
@@ -144,8 +144,8 @@ def main() -> int:
     found: dict[str, Compared] = {}
     with (
         private_server() as server,
-        side_on(server, "scheduled") as many,
-        side_on(server, "none") as none,
+        fresh_setup(server, "scheduled") as many,
+        fresh_setup(server, "none") as none,
         progress_of("delayed", turns + 3) as step,
     ):
         scheduled_per_s = schedule(many.broker.address, scheduled)

@@ -137,7 +137,7 @@ async def spread(url: str, brokers: Sequence[Broker]) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class BrokerDeath:
     """The longest call and transit time through queues of a dying broker, after its death and before."""
 
     how: str
@@ -147,7 +147,7 @@ class Death:
     deliver_before_s: float
 
 
-async def one_death(url: str, load: Load, one: Broker, brokers: Sequence[Broker], how: signal.Signals) -> Death:
+async def kill_one(url: str, load: Load, one: Broker, brokers: Sequence[Broker], how: signal.Signals) -> BrokerDeath:
     """Stop one of the brokers, and measure the pause."""
     queues = (await spread(url, brokers))[one.address]
     await asyncio.sleep(BEFORE_S)
@@ -156,7 +156,7 @@ async def one_death(url: str, load: Load, one: Broker, brokers: Sequence[Broker]
     await asyncio.sleep(AFTER_S)
     send_before_s, deliver_before_s = load.longest(queues, died_at - BEFORE_S, died_at - UNDER_WAY_S)
     send_s, deliver_s = load.longest(queues, died_at - UNDER_WAY_S, time.monotonic())
-    return Death(
+    return BrokerDeath(
         how="killed" if how is signal.SIGKILL else "stopped",
         send_s=round(send_s, 3),
         deliver_s=round(deliver_s, 3),
@@ -165,7 +165,7 @@ async def one_death(url: str, load: Load, one: Broker, brokers: Sequence[Broker]
     )
 
 
-async def measure(url: str, rounds: int) -> tuple[list[Death], Load]:
+async def measure(url: str, rounds: int) -> tuple[list[BrokerDeath], Load]:
     """Kill and stop brokers by turns; return the pauses and all recorded data."""
     found = []
     with ExitStack() as running, progress_of("failover", 2 * rounds) as step:
@@ -184,7 +184,7 @@ async def measure(url: str, rounds: int) -> tuple[list[Death], Load]:
                     callers.create_task(load.send_steadily(producer))
                 for how in (signal.SIGKILL, signal.SIGTERM) * rounds:
                     ended = brokers.pop(0)
-                    found.append(await one_death(url, load, ended, [ended, *brokers], how))
+                    found.append(await kill_one(url, load, ended, [ended, *brokers], how))
                     brokers.append(await asyncio.to_thread(start, ended.address))
                     step()
                 load.sending = False

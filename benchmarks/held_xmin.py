@@ -35,7 +35,7 @@ STEPS = 100
 
 
 @dataclass(slots=True)
-class Side:
+class Setup:
     """A database with its broker, and the messages received by the group."""
 
     url: str
@@ -66,11 +66,11 @@ class Side:
 
 
 @contextmanager
-def side_on(server: EmbeddedPostgres, name: str, seconds: float) -> Iterator[Side]:
+def fresh_setup(server: EmbeddedPostgres, name: str, seconds: float) -> Iterator[Setup]:
     """Yield a fresh database with a broker."""
     url = fresh_database(server, name)
     with broker_process(url) as broker:
-        yield Side(url, broker, seconds)
+        yield Setup(url, broker, seconds)
 
 
 @contextmanager
@@ -106,8 +106,8 @@ def main() -> int:
     found: dict[str, Compared] = {}
     with (
         private_server() as server,
-        side_on(server, "held", seconds) as held,
-        side_on(server, "free", seconds) as free,
+        fresh_setup(server, "held", seconds) as held,
+        fresh_setup(server, "free", seconds) as free,
         progress_of("held xmin", STEPS) as step,
     ):
         by_turns(held.turn, free.turn, {})  # warms caches and plans, and makes rows that the snapshot can read

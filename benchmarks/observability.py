@@ -87,7 +87,7 @@ class Scraper:
             self.count += reply.read().count(b"\ntxmsg_") > 0
 
 
-class Side:
+class Setup:
     """A broker, and the factory and observer of its clients."""
 
     def __init__(self, address: str, *, tracing: Tracing | None = None, watch: Watch = unwatched) -> None:
@@ -183,8 +183,8 @@ def main() -> int:
         progress_of("observability", 4 * turns + 1) as step,
     ):
         scraper = Scraper(scraped_at)
-        without = Side(plain.address)
-        sides = {"traces": Side(traced.address, tracing=tracing), "metrics": Side(scraped.address, watch=scraper)}
+        without = Setup(plain.address)
+        sides = {"traces": Setup(traced.address, tracing=tracing), "metrics": Setup(scraped.address, watch=scraper)}
         for side in (without, *sides.values()):
             side.send(0.5)  # warms plans and caches
             side.deliver()

@@ -150,7 +150,7 @@ class _Ending:
         try:
             query.awaitTermination()
         except StreamingQueryException:
-            pass  # main requests it and gets the result
+            pass  # the main thread reads the error from the query
         finally:  # also when the JVM is gone, and with it the query
             self._woken.set()
 

@@ -51,7 +51,7 @@ class Followed:
         """Number of written files that begin with it."""
         self.now = 100.0
         self.log: LogAccess = open_log(directory / "log", append=True)
-        self.to = Switched(self.log)
+        self.to = SwitchableLog(self.log)
         self._state = directory / "state"
         self._state.mkdir()
         given = {"paths": (str(self.followed_path),), "topic": "t", "queues": 1, "linger_s": 0.01, **settings}
@@ -122,7 +122,7 @@ class Followed:
         ]
 
 
-class Switched:
+class SwitchableLog:
     """A log that can be made unavailable."""
 
     def __init__(self, log: LogAccess) -> None:

@@ -22,7 +22,7 @@ def webhook() -> Iterator[Webhook]:
         yield found
 
 
-class Set:
+class TwoBrokers:
     """A broker and, once started, a second one, with one receiver on one database."""
 
     def __init__(self, url: str, file: Path, start: StartBroker) -> None:
@@ -58,13 +58,13 @@ class Set:
 
 
 @pytest.fixture
-def brokers(notify_url: str, start_broker: StartBroker, webhook: Webhook, tmp_path: Path) -> Set:
+def brokers(notify_url: str, start_broker: StartBroker, webhook: Webhook, tmp_path: Path) -> TwoBrokers:
     file = tmp_path / "alerts.toml"
     file.write_text(f'[receivers.oncall]\nwebhook = "{webhook.url}"\n')
-    return Set(notify_url, file, start_broker)
+    return TwoBrokers(notify_url, file, start_broker)
 
 
-def test_two_brokers_notify_once_of_a_fault_and_once_of_its_repair(brokers: Set, webhook: Webhook) -> None:
+def test_two_brokers_notify_once_of_a_fault_and_once_of_its_repair(brokers: TwoBrokers, webhook: Webhook) -> None:
     transaction_id = brokers.park()
     brokers.here.restart()  # figures that were read before are kept for seconds
     brokers.start_there()
@@ -89,7 +89,9 @@ def test_two_brokers_notify_once_of_a_fault_and_once_of_its_repair(brokers: Set,
         assert "T0KEN" not in broker.log.read_text()
 
 
-def test_notification_of_a_broker_killed_while_sending_is_sent_by_the_other(brokers: Set, webhook: Webhook) -> None:
+def test_notification_of_a_broker_killed_while_sending_is_sent_by_the_other(
+    brokers: TwoBrokers, webhook: Webhook
+) -> None:
     brokers.park()
     until(lambda: brokers.states() == [("TxmsgTransactionsParked", "pending")])
     webhook.go_on.clear()
@@ -103,7 +105,7 @@ def test_notification_of_a_broker_killed_while_sending_is_sent_by_the_other(brok
     assert brokers.states() == [("TxmsgTransactionsParked", "firing")]
 
 
-def test_silence_suppresses_notifications_until_it_is_ended(brokers: Set, webhook: Webhook) -> None:
+def test_silence_suppresses_notifications_until_it_is_ended(brokers: TwoBrokers, webhook: Webhook) -> None:
     silence = brokers.alert("silence", "rule=TxmsgTransactions*", "--for", "2h", "--reason", "maintenance")
     brokers.park()
     until(lambda: brokers.states() == [("TxmsgTransactionsParked", "pending")])

@@ -21,7 +21,7 @@ from txmsg.metaq.location import open_log
 from txmsg.metrics.counts import Histogram
 
 
-class Log:
+class FaultyLog:
     """A log that is down, refuses appends, or hangs, as the test chooses."""
 
     def __init__(self, root: Path) -> None:
@@ -47,8 +47,8 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
-    log = Log(tmp_path)
+def log(tmp_path: Path) -> Iterator[FaultyLog]:
+    log = FaultyLog(tmp_path)
     yield log
     log.goes_on.set()
 
@@ -92,7 +92,9 @@ def interrupted(running: Running) -> Iterator[None]:
     yield
 
 
-def test_lag_grows_and_retained_wal_is_reported_while_the_log_is_down(table: Table, tmp_path: Path, log: Log) -> None:
+def test_lag_grows_and_retained_wal_is_reported_while_the_log_is_down(
+    table: Table, tmp_path: Path, log: FaultyLog
+) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path, sink=log.open) as running:
         await_mirrored(running, table, tmp_path)
@@ -107,7 +109,7 @@ def test_lag_grows_and_retained_wal_is_reported_while_the_log_is_down(table: Tab
         await_mirrored(running, table, tmp_path)
 
 
-def test_lag_grows_while_the_log_opens_and_refuses_appends(table: Table, tmp_path: Path, log: Log) -> None:
+def test_lag_grows_while_the_log_opens_and_refuses_appends(table: Table, tmp_path: Path, log: FaultyLog) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path, sink=log.open, wait_s_max=0.05) as running:
         await_mirrored(running, table, tmp_path)
@@ -120,7 +122,7 @@ def test_lag_grows_while_the_log_opens_and_refuses_appends(table: Table, tmp_pat
         await_mirrored(running, table, tmp_path)
 
 
-def test_the_lag_grows_while_the_log_hangs(table: Table, tmp_path: Path, log: Log) -> None:
+def test_the_lag_grows_while_the_log_hangs(table: Table, tmp_path: Path, log: FaultyLog) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path, sink=log.open) as running:
         await_mirrored(running, table, tmp_path)
@@ -146,7 +148,7 @@ def test_lag_grows_and_byte_metrics_are_absent_while_the_database_is_down(table:
 
 
 def test_tailer_taking_over_while_the_log_is_down_is_not_ready_and_its_lag_grows(
-    table: Table, tmp_path: Path, log: Log
+    table: Table, tmp_path: Path, log: FaultyLog
 ) -> None:
     table.add("t", 5)
     with tailing(table.url, tmp_path) as first:

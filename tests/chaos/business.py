@@ -58,7 +58,7 @@ def create_tables(url: str) -> None:
     engine.dispose()
 
 
-def is_disliked(body: bytes, attempt: int, *, is_first: bool) -> bool:
+def is_failed_by_handler(body: bytes, attempt: int, *, is_first: bool) -> bool:
     """Return True if a handler fails this message: some at first, and a few always, until they are redriven."""
     luck = zlib.crc32(body) % 500
     return (luck == 0 and is_first) or (0 < luck < 15 and attempt <= luck % 3 + 1)

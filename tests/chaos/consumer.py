@@ -59,7 +59,7 @@ def handlers(url: str, rng: random.Random, *, guests: bool) -> dict[str, Handler
         await session.run_sync(business.take_effect, "ledger", message.body.decode())
 
     async def grumbler(message: ReceivedMessage) -> None:
-        if business.is_disliked(message.body, message.attempt, is_first=message.generation == 0):
+        if business.is_failed_by_handler(message.body, message.attempt, is_first=message.generation == 0):
             if rng.random() < RETRIED_LATER:
                 raise RetryAfter(rng.uniform(0.0, 2.0), "later")
             kind = Unprintable if rng.random() < UNPRINTABLE else Failed

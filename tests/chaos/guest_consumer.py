@@ -66,7 +66,7 @@ class Handler(MessageListener):  # type: ignore[misc]
         if time.time() - message.decode_message_timestamp / 1000 > _LATE_S:
             return ConsumeResult.FAILURE
         call = self._notes.got(PUSHED, message)
-        done = not business.is_disliked(message.body, message.delivery_attempt, is_first=True)
+        done = not business.is_failed_by_handler(message.body, message.delivery_attempt, is_first=True)
         self._notes.ended(call, done=done)
         return ConsumeResult.SUCCESS if done else ConsumeResult.FAILURE
 

@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tests.chaos import business
 from tests.chaos.client import Orders, orders, quiet_flag
 from tests.chaos.guest import configuration, in_threads, started
-from tests.chaos.history import DURABILITY, HALF_TOPICS, STORY_TOPIC, TOPICS, Sent, Way, serial_of
+from tests.chaos.history import DURABILITY, HALF_TOPICS, STORY_TOPIC, TOPICS, SendMethod, Sent, serial_of
 from tests.chaos.journal import Journal
 from tests.rocketmq.client import message_to
 from txmsg import TransactionState
@@ -74,7 +74,7 @@ class Caller:
             quiet.wait(self._rng.uniform(0, 2 * self._pause_s))
 
     def _send_plain(self) -> None:
-        self._note(Way.PLAIN, self._sent(TOPICS), self._send)
+        self._note(SendMethod.PLAIN, self._sent(TOPICS), self._send)
 
     def _send_delayed(self) -> None:
         delay_s = self._rng.uniform(0.2, 3)
@@ -84,16 +84,16 @@ class Caller:
             message.delivery_timestamp = math.ceil(time.time() + delay_s)
             self._send(serial, message)
 
-        self._note(Way.PLAIN, self._sent(TOPICS)._replace(delay_s=delay_s), send)
+        self._note(SendMethod.PLAIN, self._sent(TOPICS)._replace(delay_s=delay_s), send)
 
     def _tell_story(self) -> None:
         """Send several messages of one message group, each after the call before has returned."""
         key = f"{self._serial()} „Müller“"
         for _ in range(self._rng.randint(3, 6)):
-            self._note(Way.PLAIN, Sent(STORY_TOPIC, ordering_key=key), self._send)
+            self._note(SendMethod.PLAIN, Sent(STORY_TOPIC, ordering_key=key), self._send)
 
     def _transact(self) -> None:
-        self._note(Way.CLASSIC, self._sent(HALF_TOPICS), self._play)
+        self._note(SendMethod.CLASSIC, self._sent(HALF_TOPICS), self._play)
 
     def _serial(self) -> str:
         return f"{self._name}.{next(self._serials)}"
@@ -101,7 +101,7 @@ class Caller:
     def _sent(self, topics: tuple[str, ...]) -> Sent:
         return Sent(self._rng.choice(topics), "rare" if self._rng.random() < RARE else "common")
 
-    def _note(self, way: Way, sent: Sent, act: Callable[[str, Message], None]) -> None:
+    def _note(self, way: SendMethod, sent: Sent, act: Callable[[str, Message], None]) -> None:
         serial = self._serial()
         message = message_to(sent.topic, f"{serial}/0", keys=(serial,), tag=sent.tag)
         if sent.ordering_key:

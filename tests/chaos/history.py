@@ -53,7 +53,7 @@ EXACTLY_ONCE = "ledger"
 """The group whose effects are in the business database, beside an inbox."""
 
 
-class Way(enum.Enum):
+class SendMethod(enum.Enum):
     """The way in which a message was sent."""
 
     PLAIN = "plain"
@@ -88,7 +88,7 @@ class Sending:
     """One operation of a producer: a transaction or a plain send."""
 
     serial: str
-    way: Way
+    way: SendMethod
     messages: Sequence[Sent]
     begun: float
     begun_at: float = 0.0
@@ -109,9 +109,9 @@ class Sending:
     def ordered_at(self) -> float | None:
         """Return when its position in its ordering key was fixed: a half message or plain send was on disk."""
         match self.way:
-            case Way.PLAIN:
+            case SendMethod.PLAIN:
                 return self.stored_at
-            case Way.KEPT:  # perhaps in the outbox: later calls are stored after it
+            case SendMethod.KEPT:  # perhaps in the outbox: later calls are stored after it
                 return self.returned_at
             case _:
                 return self.half_at
@@ -119,7 +119,7 @@ class Sending:
     def acknowledged_at(self) -> float | None:
         """Return the time at which a client first knew that it is in its queue; None if no client did."""
         commits = [each.ended for each in self.told if each.state == "commit" and each.reply == "ok"]
-        return self.stored_at if self.way is Way.PLAIN else min(filter(None, commits), default=None)
+        return self.stored_at if self.way is SendMethod.PLAIN else min(filter(None, commits), default=None)
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ class Row(NamedTuple):
         return serial_of(self.body)
 
 
-class Passed(NamedTuple):
+class GroupProgress(NamedTuple):
     """The progress of a group in a queue."""
 
     next_offset: int
@@ -180,7 +180,7 @@ class Passed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class DatabaseContents:
     """The contents of a Notify database at a moment."""
 
     rows: frozenset[tuple[str, Place]] = frozenset()
@@ -218,7 +218,9 @@ class Loss:
     """Group and body of the lost dead letters."""
 
     @classmethod
-    def of(cls, before: Stand, after: Stand, *, cause: str, died: float, is_restored: bool) -> Loss:
+    def of(
+        cls, before: DatabaseContents, after: DatabaseContents, *, cause: str, died: float, is_restored: bool
+    ) -> Loss:
         places = before.rows - after.rows
         changed = {body for body, _ in places}
         changed |= {body for body in before.halves if body not in after.halves}
@@ -290,7 +292,7 @@ class Record:
     """Bodies of half messages, with the reason if they are parked."""
     scheduled: set[str] = field(default_factory=set)
     """Bodies of delayed messages not due yet."""
-    cursors: dict[tuple[str, str, int], Passed] = field(default_factory=dict)
+    cursors: dict[tuple[str, str, int], GroupProgress] = field(default_factory=dict)
     """Progress by group, topic and queue."""
     retrying: set[tuple[str, str, int, int]] = field(default_factory=set)
     """Group and position."""
@@ -321,7 +323,7 @@ class Recorder:
         match word:
             case "begin":
                 serial, way, messages = values
-                sending = Sending(serial, Way(way), [Sent(*each) for each in messages], at, wall)
+                sending = Sending(serial, SendMethod(way), [Sent(*each) for each in messages], at, wall)
                 self.record.sendings[serial] = sending
             case "half":
                 sending = self._sending(values[0])

@@ -36,8 +36,8 @@ from tests.chaos.history import (
     Row,
     Seek,
     Sending,
+    SendMethod,
     Sent,
-    Way,
 )
 from tests.chaos.losses import Losses
 
@@ -97,7 +97,7 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
         lacks = {n for n in all_of_it - numbers if not losses.may_lack(sending, n)}
         if numbers - all_of_it:
             yield f"{serial} had {len(all_of_it)} messages, but {sorted(numbers)} are in the log"
-        if sending.way is Way.PLAIN:
+        if sending.way is SendMethod.PLAIN:
             if numbers and sending.failed in SURE_FAILURES:
                 yield f"{serial} failed with {sending.failed}, which says that nothing was stored, and is in the log"
             elif numbers and lacks and serial not in held:
@@ -107,7 +107,7 @@ def _delivered_if_and_only_if_committed(record: Record) -> Iterator[str]:
                 yield f"{serial} committed, but messages {sorted(lacks)} are lost"
         elif numbers and not (_was_told_commit(sending) and losses.may_differ(sending)):
             yield f"{serial} did not commit, but messages {sorted(numbers)} are in the log: phantoms"
-        elif sending.way in {Way.FENCED, Way.KEPT} and sending.returned_at is not None:
+        elif sending.way in {SendMethod.FENCED, SendMethod.KEPT} and sending.returned_at is not None:
             yield f"{serial} returned without an error, but its local transaction did not commit"
     bodies = {row.body for row in record.rows}
     for body in {each.body for each in record.handlings} - bodies:
@@ -418,7 +418,7 @@ def _ahead_s(record: Record, since: float, until: float) -> float:
 
 def _kept_when_brokers_are_away(record: Record) -> Iterator[str]:
     for serial, sending in record.sendings.items():
-        if sending.way is Way.KEPT and sending.failed in SURE_FAILURES:
+        if sending.way is SendMethod.KEPT and sending.failed in SURE_FAILURES:
             yield f"{serial} was refused with {sending.failed}, and has an outbox"
 
 

@@ -51,7 +51,7 @@ class Standstill(NamedTuple):
         return self.for_s - self.bound_s
 
 
-class Standing:
+class StandstillTracker:
     """Times for which items have been unchanged. Pure: time is an argument.
 
     late_s_max: how much counts of what a look is later than a second behind the one before.
@@ -111,7 +111,7 @@ class Watch:
     """
 
     def __init__(self, read: Callable[[], Iterable[Waiting]]) -> None:
-        self.standing = Standing(begun=time.monotonic())
+        self.standing = StandstillTracker(begun=time.monotonic())
         self._read = read
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)

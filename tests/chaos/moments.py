@@ -43,7 +43,7 @@ def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Mome
         deadline = time.monotonic() + hunt_s
         while moment is not Moment.ANY and time.monotonic() < deadline:
             try:
-                if _hunt(moment, broker, url, deadline, answered_s=SLOW_S if is_slow else 0.0):
+                if _pause_in_phase(moment, broker, url, deadline, answered_s=SLOW_S if is_slow else 0.0):
                     return moment
             except psycopg.OperationalError:  # PostgreSQL was killed meanwhile
                 time.sleep(_RECONNECT_S)
@@ -54,13 +54,13 @@ def pause_in(moment: Moment, broker: Broker, url: str, *, hunt_s: float) -> Mome
     return Moment.ANY
 
 
-def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered_s: float) -> bool:
+def _pause_in_phase(moment: Moment, broker: Broker, url: str, deadline: float, *, answered_s: float) -> bool:
     """Return True if the process was stopped in the phase. answered_s: minimum time that an answer is in transit."""
     nudged_at = 0.0
     with psycopg.connect(pinned(url), autocommit=True, connect_timeout=5, prepare_threshold=1) as connection:
         while (now := time.monotonic()) < deadline:
             if moment is Moment.ASSIGNMENT and now > nudged_at + _NUDGE_S:
-                _nudge(connection)
+                _create_topic_to_assign(connection)
                 nudged_at = now
             if _is_at_it(connection, moment, broker.role, since=time.time() - answered_s / 2):
                 stopped_at = broker.process.pause_until_still()
@@ -70,7 +70,7 @@ def _hunt(moment: Moment, broker: Broker, url: str, deadline: float, *, answered
     return False
 
 
-def _nudge(connection: psycopg.Connection[Any]) -> None:
+def _create_topic_to_assign(connection: psycopg.Connection[Any]) -> None:
     """Create another topic, whose queues must be assigned."""
     connection.execute(
         "with made as (insert into txmsg.topic (name, queue_count, ordered_queues) values (%s, 2, 2) returning id) "

@@ -17,10 +17,10 @@ from itertools import count
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.chaos.client import Orders, orders, quiet_event
-from tests.chaos.history import DURABILITY, HALF_TOPICS, STORY_TOPIC, TOPICS, Sent, Way
+from tests.chaos.history import DURABILITY, HALF_TOPICS, STORY_TOPIC, TOPICS, SendMethod, Sent
 from tests.chaos.journal import Journal
 from tests.chaos.plant import planted
-from tests.chaos.senders import DISTURBED, Coroutines, Local, Refused, Senders, Threads
+from tests.chaos.senders import DISTURBED, Coroutines, LocalWork, Refused, Senders, Threads
 from txmsg import Half, Message, TransactionState, TxmsgError
 
 CALLERS = 16
@@ -47,27 +47,29 @@ class Caller:
 
     async def run(self, quiet: asyncio.Event) -> None:
         """Call until told to stop."""
-        ways: list[tuple[Way, float, Callable[[str, Sequence[Message]], Awaitable[None]]]] = [
-            (Way.PLAIN, 4, self._plain),
-            (Way.FENCED, 2, self._fenced),
-            (Way.FENCED, 2, self._alongside),
-            (Way.FENCED, 1, self._late),
-            (Way.CLASSIC, 3, self._classically),
-            (Way.KEPT, 6 if self._keeps else 0, self._keep),
+        ways: list[tuple[SendMethod, float, Callable[[str, Sequence[Message]], Awaitable[None]]]] = [
+            (SendMethod.PLAIN, 4, self._plain),
+            (SendMethod.FENCED, 2, self._fenced),
+            (SendMethod.FENCED, 2, self._alongside),
+            (SendMethod.FENCED, 1, self._late),
+            (SendMethod.CLASSIC, 3, self._classically),
+            (SendMethod.KEPT, 6 if self._keeps else 0, self._keep),
         ]
         while not quiet.is_set():
             if self._rng.random() < HOT:
                 serial = self._serial()
                 message = Message(STORY_TOPIC, f"{serial}/0".encode(), tag="common", ordering_key=self._hot_key)
-                await self._note(Way.PLAIN, serial, [message], self._plain)
+                await self._note(SendMethod.PLAIN, serial, [message], self._plain)
                 await self._pause(quiet)
                 continue
             way, _, act = self._rng.choices(ways, [weight for _, weight, _ in ways])[0]
-            if self._rng.random() < (KEPT_STORIES if way is Way.KEPT else STORIES):
-                await (self._tell_kept_story() if way is Way.KEPT else self._tell_story())
+            if self._rng.random() < (KEPT_STORIES if way is SendMethod.KEPT else STORIES):
+                await (self._tell_kept_story() if way is SendMethod.KEPT else self._tell_story())
             else:
                 serial = self._serial()
-                await self._note(way, serial, self._messages(serial, KEPT_TOPICS if way is Way.KEPT else TOPICS), act)
+                await self._note(
+                    way, serial, self._messages(serial, KEPT_TOPICS if way is SendMethod.KEPT else TOPICS), act
+                )
             await self._pause(quiet)
 
     async def _pause(self, quiet: asyncio.Event) -> None:
@@ -80,7 +82,7 @@ class Caller:
 
     async def _note(
         self,
-        way: Way,
+        way: SendMethod,
         serial: str,
         messages: Sequence[Message],
         act: Callable[[str, Sequence[Message]], Awaitable[None]],
@@ -114,10 +116,10 @@ class Caller:
             for n in range(how_many)
         ]
 
-    def _local(self) -> Local:
+    def _local(self) -> LocalWork:
         """Run the local transaction: mostly fast, sometimes slower than a check-back waits, sometimes refused."""
         for_s = self._rng.uniform(0.5, 3) if self._rng.random() < 0.05 else 0.0
-        return Local(for_s, is_refused=self._rng.random() < 0.1)
+        return LocalWork(for_s, is_refused=self._rng.random() < 0.1)
 
     async def _fenced(self, serial: str, messages: Sequence[Message]) -> None:
         await self._senders.sell(serial, messages, self._local())
@@ -129,7 +131,7 @@ class Caller:
         await self._senders.sell_late(serial, messages, self._local())
 
     async def _keep(self, serial: str, messages: Sequence[Message]) -> None:
-        await self._senders.keep(serial, messages, Local(0.0, is_refused=self._rng.random() < 0.1))
+        await self._senders.keep(serial, messages, LocalWork(0.0, is_refused=self._rng.random() < 0.1))
 
     async def _tell_kept_story(self) -> None:
         """Make several calls of one ordering key, each after the one before has returned, with or without a broker."""
@@ -137,7 +139,7 @@ class Caller:
         for _ in range(self._rng.randint(3, 6)):
             serial = self._serial()
             message = Message(STORY_TOPIC, f"{serial}/0".encode(), tag="common", ordering_key=key)
-            await self._note(Way.KEPT, serial, [message], self._keep)
+            await self._note(SendMethod.KEPT, serial, [message], self._keep)
 
     async def _plain(self, serial: str, messages: Sequence[Message]) -> None:
         await self._senders.send(messages)
@@ -170,11 +172,11 @@ class Caller:
                 serial = self._serial()
                 message = Message(STORY_TOPIC, f"{serial}/0".encode(), tag="common", ordering_key=key)
                 if self._rng.random() < 0.4:
-                    await self._note(Way.PLAIN, serial, [message], self._plain)
+                    await self._note(SendMethod.PLAIN, serial, [message], self._plain)
                 else:
                     stored = asyncio.Event()
                     act = partial(self._end_late, stored=stored)
-                    endings.create_task(self._note(Way.CLASSIC, serial, [message], act))
+                    endings.create_task(self._note(SendMethod.CLASSIC, serial, [message], act))
                     await stored.wait()
 
     async def _end_late(self, serial: str, messages: Sequence[Message], stored: asyncio.Event) -> None:

@@ -17,7 +17,7 @@ from tests.chaos.client import QUIET
 from tests.chaos.cluster import Cluster
 from tests.chaos.faults import Faults
 from tests.chaos.guests import GUEST_CONSUMER, GUEST_PRODUCER, JAVA, PYTHON, Guests
-from tests.chaos.history import PULLED, PUSHED, Record, Recorder, Way
+from tests.chaos.history import PULLED, PUSHED, Record, Recorder, SendMethod
 from tests.chaos.journal import Journal, Journals
 from tests.chaos.judge import Violation, judge
 from tests.chaos.liveness import Standstill, Waiting, Watch
@@ -338,8 +338,8 @@ def _counts(recorder: Recorder, done: Sequence[Done], *, left: int) -> Counter[s
     sendings = list(record.sendings.values())
     counts = Counter(
         messages=len(record.rows),
-        sends=sum(each.way is Way.PLAIN for each in sendings),
-        transactions=sum(each.way is not Way.PLAIN for each in sendings),
+        sends=sum(each.way is SendMethod.PLAIN for each in sendings),
+        transactions=sum(each.way is not SendMethod.PLAIN for each in sendings),
         committed=len(record.committed),
         failed=sum(bool(each.failed) and each.failed != "refused" for each in sendings),
         deliveries=len(recorder.delivered),
@@ -367,7 +367,9 @@ def _counts_of_guests(recorder: Recorder, language: str = "") -> Counter[str]:
         guest_sends=sum(each.stored_at is not None for each in of_guests),
         guest_halves=sum(each.half_at is not None for each in of_guests),
         guest_checks=sum(count for name, count in recorder.checked.items() if name.startswith(producer)),
-        guest_checked=sum(each.way is Way.CLASSIC and not each.told and each.serial in in_log for each in of_guests),
+        guest_checked=sum(
+            each.way is SendMethod.CLASSIC and not each.told and each.serial in in_log for each in of_guests
+        ),
         from_guests=0,
         to_guests=0,
     )
@@ -391,7 +393,7 @@ def _counts_of_java(guests: Guests, recorder: Recorder, done: Sequence[Done]) ->
 
 
 def _kept_counts(record: Record, aways: Sequence[tuple[float, float]]) -> Counter[str]:
-    kept = [each for each in record.sendings.values() if each.way is Way.KEPT]
+    kept = [each for each in record.sendings.values() if each.way is SendMethod.KEPT]
     away = [each for each in kept if any(begun <= each.begun and (each.ended or inf) <= end for begun, end in aways)]
     waits_s = sorted(each.ended - each.begun for each in away if each.ended is not None)
     counts = Counter(kept=len(kept), kept_while_away=sum(each.returned_at is not None for each in away))

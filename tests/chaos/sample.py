@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.history import GROUPS, Handling, Passed, Record, Row, Sending, Sent, Told, Way
+from tests.chaos.history import GROUPS, GroupProgress, Handling, Record, Row, Sending, SendMethod, Sent, Told
 from tests.chaos.judge import wants
 
 FENCED, REFUSED, CLASSIC, PLAIN = "p.1", "p.2", "p.3", "p.4"
@@ -16,20 +16,27 @@ def sample() -> Record:
     record = Record()
     common = Sent("trade")
     for sending in (
-        Sending(FENCED, Way.FENCED, [common, common], begun=1, returned_at=2),
-        Sending(REFUSED, Way.FENCED, [common], begun=3, failed="refused"),
-        Sending(CLASSIC, Way.CLASSIC, [common], begun=5, half_at=6, told=[Told("commit", 7, 8, "ok")]),
-        Sending(PLAIN, Way.PLAIN, [Sent("trade", "rare")], begun=9, stored_at=10, returned_at=10),
+        Sending(FENCED, SendMethod.FENCED, [common, common], begun=1, returned_at=2),
+        Sending(REFUSED, SendMethod.FENCED, [common], begun=3, failed="refused"),
+        Sending(CLASSIC, SendMethod.CLASSIC, [common], begun=5, half_at=6, told=[Told("commit", 7, 8, "ok")]),
+        Sending(PLAIN, SendMethod.PLAIN, [Sent("trade", "rare")], begun=9, stored_at=10, returned_at=10),
     ):
         record.sendings[sending.serial] = sending
     record.committed |= {FENCED, CLASSIC}
     record.rolled_back.add("t2")
     store(record, row_of(0, FENCED), row_of(1, FENCED, n=1), row_of(2, CLASSIC), row_of(3, PLAIN, tag="rare"))
     record.sendings[CREATED] = Sending(
-        CREATED, Way.CLASSIC, [Sent("story", ordering_key=KEY)], begun=1, half_at=2, told=[Told("commit", 6, 7, "ok")]
+        CREATED,
+        SendMethod.CLASSIC,
+        [Sent("story", ordering_key=KEY)],
+        begun=1,
+        half_at=2,
+        told=[Told("commit", 6, 7, "ok")],
     )
-    record.sendings[PAID] = Sending(PAID, Way.PLAIN, [Sent("story", ordering_key=KEY)], begun=3, stored_at=4)
-    record.sendings[LATE] = Sending(LATE, Way.PLAIN, [Sent("user", delay_s=5)], begun=1, begun_at=100.0, stored_at=2)
+    record.sendings[PAID] = Sending(PAID, SendMethod.PLAIN, [Sent("story", ordering_key=KEY)], begun=3, stored_at=4)
+    record.sendings[LATE] = Sending(
+        LATE, SendMethod.PLAIN, [Sent("user", delay_s=5)], begun=1, begun_at=100.0, stored_at=2
+    )
     record.committed.add(CREATED)
     record.rows += [
         Row("story", 0, 0, 1, "t6", 0, f"{CREATED}/0", "common", KEY),
@@ -44,8 +51,8 @@ def sample() -> Record:
                 record.handlings.append(Handling(group, row.body, row.place, 1, "c", at, at + 1, True, got_at=106.0))
         record.effects[row.body] = 1
     for group in GROUPS:
-        record.cursors |= {(group, "trade", 0): Passed(4, 0), (group, "story", 0): Passed(2, 0)}
-        record.cursors[group, "user", 0] = Passed(1, 0)
+        record.cursors |= {(group, "trade", 0): GroupProgress(4, 0), (group, "story", 0): GroupProgress(2, 0)}
+        record.cursors[group, "user", 0] = GroupProgress(1, 0)
     return record
 
 

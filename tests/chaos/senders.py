@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalWork:
     """A local transaction's work besides its row: it takes some time, and may be refused."""
 
     for_s: float
@@ -57,19 +57,19 @@ class Senders(Protocol):
     """Producers of both groups, and the business database. Started once, never closed: the process is killed."""
 
     async def start(self) -> None: ...
-    async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         """Send by the decorator."""
         ...
 
-    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         """Send by the decorator with half messages sent while the function runs."""
         ...
 
-    async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell_late(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         """Send by `producer.transaction(session)`."""
         ...
 
-    async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def keep(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         """Send by the decorator with an outbox."""
         ...
 
@@ -102,7 +102,7 @@ class Coroutines:
         for group in self._answers:
             await _retried(lambda group=group: self._enter(group, attempts))  # type: ignore[misc]
 
-        async def sell(session: AsyncSession, serial: str, messages: Sequence[Message], local: Local) -> None:
+        async def sell(session: AsyncSession, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
             await self._local(session, serial, local)
 
         decorated = partial(transactional_message, self._fenced, session=self._sessions, message=_as_given)
@@ -113,22 +113,22 @@ class Coroutines:
         producer = AsyncProducer(self._brokers(), group=group, check_listener=listener, timeout_s=_TIMEOUT_S)
         return await self._stack.enter_async_context(producer)
 
-    async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         await self._sell(serial, messages, local)
 
-    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         await self._sell_alongside(serial, messages, local)
 
-    async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def keep(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         await self._keep(serial, messages, local)
 
-    async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell_late(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         async with self._sessions() as session, self._fenced.transaction(session) as tx:
             await self._local(session, serial, local)
             for message in messages:
                 tx.send(message)
 
-    async def _local(self, session: AsyncSession, serial: str, local: Local) -> None:
+    async def _local(self, session: AsyncSession, serial: str, local: LocalWork) -> None:
         await session.run_sync(business.sell, serial)
         await asyncio.sleep(local.for_s)
         if local.is_refused:
@@ -167,7 +167,7 @@ class Threads:
         self._fenced = await _retried(lambda: self._on_thread(self._enter, _fenced_group(self._brokers()), fence))
         self._classic = await _retried(lambda: self._on_thread(self._enter, CLASSIC_GROUP, attempts))
 
-        def sell(session: Session, serial: str, messages: Sequence[Message], local: Local) -> None:
+        def sell(session: Session, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
             self._local(session, serial, local)
 
         decorated = partial(transactional_message, self._fenced, session=self._sessions, message=_as_given)
@@ -182,16 +182,16 @@ class Threads:
         assert not options
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
-    async def sell(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         await self._on_thread(self._sell, serial, messages, local)
 
-    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell_alongside(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         await self._on_thread(self._sell_alongside, serial, messages, local)
 
-    async def keep(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def keep(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         await self._on_thread(self._keep, serial, messages, local)
 
-    async def sell_late(self, serial: str, messages: Sequence[Message], local: Local) -> None:
+    async def sell_late(self, serial: str, messages: Sequence[Message], local: LocalWork) -> None:
         def sell_late() -> None:
             with self._sessions() as session, self._fenced.transaction(session) as tx:
                 self._local(session, serial, local)
@@ -200,7 +200,7 @@ class Threads:
 
         await self._on_thread(sell_late)
 
-    def _local(self, session: Session, serial: str, local: Local) -> None:
+    def _local(self, session: Session, serial: str, local: LocalWork) -> None:
         business.sell(session, serial)
         time.sleep(local.for_s)
         if local.is_refused:
@@ -235,7 +235,7 @@ def _fenced_group(shards: Sequence[Sequence[str]]) -> str:
     return f"fenced-{len(shards)}"
 
 
-def _as_given(serial: str, messages: Sequence[Message], local: Local) -> Sequence[Message]:
+def _as_given(serial: str, messages: Sequence[Message], local: LocalWork) -> Sequence[Message]:
     return messages
 
 

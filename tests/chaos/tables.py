@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from tests.chaos.history import DURABILITY, OTHER_SHARD, STORY_TOPIC, Passed, Record, Row, Stand
+from tests.chaos.history import DURABILITY, OTHER_SHARD, STORY_TOPIC, DatabaseContents, GroupProgress, Record, Row
 from tests.chaos.liveness import Waiting
 
 _STEP_S = 0.2
@@ -158,7 +158,7 @@ select g.name, convert_from(d.body, 'UTF8') from txmsg.dead_letter d join txmsg.
 """
 
 
-def survey(url: str) -> Stand:
+def survey(url: str) -> DatabaseContents:
     """Return the contents of a server without writers."""
     with _connection(url) as connection:
 
@@ -166,7 +166,7 @@ def survey(url: str) -> Stand:
             return connection.execute(statement.encode()).fetchall()
 
         found = connection.execute(_ROWS.encode(), {"shift": 0}).fetchall()
-        return Stand(
+        return DatabaseContents(
             rows=frozenset((row.body, row.place) for row in itertools.starmap(Row, found)),
             halves=dict(rows("select convert_from(body, 'UTF8'), transaction_id::text from txmsg.half_message")),
             scheduled=frozenset(row[0] for row in rows("select convert_from(body, 'UTF8') from txmsg.scheduled")),
@@ -211,7 +211,7 @@ def read_notify(url: str, record: Record, *, is_other: bool = False) -> None:
         }
         record.scheduled |= {row[0] for row in rows("select convert_from(body, 'UTF8') from txmsg.scheduled")}
         record.cursors |= {
-            (group, topic, number + shift): Passed(next_offset, beyond)
+            (group, topic, number + shift): GroupProgress(next_offset, beyond)
             for group, topic, number, next_offset, beyond in rows(
                 "select g.name, t.name, q.number, c.next_offset, "
                 "(select coalesce(sum(upper(r) - lower(r)), 0)::int from unnest(c.acked) r) "

@@ -57,7 +57,7 @@ def shorter(rules: str) -> str:
     return changed
 
 
-class Unsure:
+class UnknownOutcome:
     """Never knows the outcome of a transaction."""
 
     def check(self, message: ReceivedMessage) -> TransactionState:
@@ -129,7 +129,7 @@ def test_alerts_fire_for_lasting_faults_and_resolve_after_repair(
                 with Producer(brokers, group="poisoner") as producer:
                     producer.send(Message(TOPIC, b"poison"))
                 until(lambda: scraper.values("max(txmsg_group_dead_letters)") == [1])
-            with Producer(brokers, group="unsure", check_listener=Unsure()) as producer:
+            with Producer(brokers, group="unsure", check_listener=UnknownOutcome()) as producer:
                 half = producer.half([Message(TOPIC, b"undecided")])
                 once = ("--checks-max", "1", "--check-interval-s", "1s")
                 said("group", "alter", "unsure", *once, "--broker", first.address)

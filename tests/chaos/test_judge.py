@@ -12,15 +12,15 @@ from tests.chaos.history import (
     GROUPS_WITH_GUESTS,
     PULLED,
     RETRIES_MAX,
+    GroupProgress,
     Handling,
-    Passed,
     Record,
     Recorder,
     Row,
     Sending,
+    SendMethod,
     Sent,
     Told,
-    Way,
 )
 from tests.chaos.judge import judge
 from tests.chaos.sample import CLASSIC, CREATED, FENCED, LATE, PAID, PLAIN, REFUSED, row_of, sample, store
@@ -108,7 +108,7 @@ def _drop(record: Record, offset: int) -> None:
     _show_in_place(record)
     del record.effects[gone.body]
     for group in GROUPS:
-        record.cursors[group, "trade", 0] = Passed(3, 0)
+        record.cursors[group, "trade", 0] = GroupProgress(3, 0)
 
 
 def _swap_last_two(record: Record) -> None:
@@ -123,7 +123,7 @@ def _add(record: Record, row: Row) -> None:
     record.effects[row.body] = 1
     for group in GROUPS:
         record.handlings.append(Handling(group, row.body, row.place, 1, "c", 13, 14, done=True))
-        record.cursors[group, "trade", 0] = Passed(row.offset + 1, 0)
+        record.cursors[group, "trade", 0] = GroupProgress(row.offset + 1, 0)
 
 
 def _fail_surely(record: Record) -> None:
@@ -131,7 +131,7 @@ def _fail_surely(record: Record) -> None:
 
 
 def _leave_a_gap(record: Record) -> None:
-    record.sendings["p.5"] = Sending("p.5", Way.PLAIN, [Sent("trade")], begun=15)
+    record.sendings["p.5"] = Sending("p.5", SendMethod.PLAIN, [Sent("trade")], begun=15)
     _add(record, row_of(5, "p.5"))
 
 
@@ -152,19 +152,19 @@ def _swap_story(record: Record) -> None:
 def _split_story(record: Record) -> None:
     record.rows[5] = record.rows[5]._replace(queue=1, offset=0)
     for group in GROUPS:
-        record.cursors[group, "story", 0] = record.cursors[group, "story", 1] = Passed(1, 0)
+        record.cursors[group, "story", 0] = record.cursors[group, "story", 1] = GroupProgress(1, 0)
     _show_in_place(record)
 
 
 def _refuse_kept(record: Record) -> None:
-    record.sendings["p.9"] = Sending("p.9", Way.KEPT, [Sent("trade")], begun=15, failed="broker_unavailable")
+    record.sendings["p.9"] = Sending("p.9", SendMethod.KEPT, [Sent("trade")], begun=15, failed="broker_unavailable")
 
 
 def _overtake_kept(record: Record) -> None:
     """Both had outboxes, and the second was called after the first had returned."""
     for serial, begun in ((CREATED, 1), (PAID, 3)):
         sent = record.sendings[serial].messages
-        record.sendings[serial] = Sending(serial, Way.KEPT, sent, begun=begun, returned_at=begun + 1)
+        record.sendings[serial] = Sending(serial, SendMethod.KEPT, sent, begun=begun, returned_at=begun + 1)
         record.committed.add(serial)
     _swap_story(record)
 
@@ -217,8 +217,8 @@ WRONG: dict[str, tuple[set[str], Callable[[Record], object]]] = {
     "refused without the other outcome": ({"I6"}, lambda r: _tell(r, CLASSIC, "commit", "outcome_conflict")),
     "forgotten too early": ({"I6"}, lambda r: _tell(r, CLASSIC, "commit", "outcome_expired")),
     "undecided for ever": ({"I8"}, lambda r: r.undecided.update({f"{REFUSED}/0": "in doubt"})),
-    "a group that stands still": ({"I8"}, lambda r: r.cursors.update({("sleeper", "trade", 0): Passed(3, 0)})),
-    "a group past the end": ({"I8"}, lambda r: r.cursors.update({("sleeper", "trade", 0): Passed(5, 0)})),
+    "a group that stands still": ({"I8"}, lambda r: r.cursors.update({("sleeper", "trade", 0): GroupProgress(3, 0)})),
+    "a group past the end": ({"I8"}, lambda r: r.cursors.update({("sleeper", "trade", 0): GroupProgress(5, 0)})),
     "a retry for ever": ({"I8"}, lambda r: r.retrying.add(("grumbler", "trade", 0, 3))),
 }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.chaos.judge import judge
-from tests.chaos.liveness import LIVE_ORDERED_S, Standing, Standstill, Waiting
+from tests.chaos.liveness import LIVE_ORDERED_S, Standstill, StandstillTracker, Waiting
 from tests.chaos.sample import sample
 
 
 def test_standstill_is_measured_from_its_first_observation() -> None:
-    standing = Standing()
+    standing = StandstillTracker()
     for now in range(50):
         standing.look([Waiting("queue 0", "offset 3"), Waiting("queue 1", f"offset {now // 10}")], float(now))
     assert standing.over() == [Standstill("queue 0 at offset 3", 49.0, 49.0)]
@@ -18,7 +18,7 @@ def test_standstill_is_measured_from_its_first_observation() -> None:
 
 
 def test_standstill_restarts_after_progress_or_absence() -> None:
-    standing = Standing(late_s_max=60.0)
+    standing = StandstillTracker(late_s_max=60.0)
     standing.look([Waiting("a", "1"), Waiting("b", "1")], 0.0)
     standing.look([Waiting("a", "1")], 30.0)
     standing.look([Waiting("a", "2"), Waiting("b", "1")], 50.0)
@@ -28,7 +28,7 @@ def test_standstill_restarts_after_progress_or_absence() -> None:
 
 
 def test_standstill_excludes_time_while_the_database_is_down_or_the_watch_is_late() -> None:
-    standing = Standing(begun=100.0, late_s_max=1.0)
+    standing = StandstillTracker(begun=100.0, late_s_max=1.0)
     standing.look([Waiting("a", "1")], 101.0)
     standing.miss(130.0)
     standing.look([Waiting("a", "1")], 131.0)
@@ -37,7 +37,7 @@ def test_standstill_excludes_time_while_the_database_is_down_or_the_watch_is_lat
 
 
 def test_ordered_topics_have_a_longer_bound_during_faults() -> None:
-    standing = Standing()
+    standing = StandstillTracker()
     for now in range(130):
         standing.look(
             [Waiting("ordered", "1", is_ordered=True), Waiting("ordered too", str(now > 100), True)], float(now)
@@ -46,7 +46,7 @@ def test_ordered_topics_have_a_longer_bound_during_faults() -> None:
 
 
 def test_ordered_topics_have_the_usual_bound_after_the_faults() -> None:
-    standing = Standing()
+    standing = StandstillTracker()
     for now in range(142):
         standing.look([Waiting("ordered", "1", is_ordered=True), Waiting("other", str(now // 30))], float(now))
         if now == 100:

@@ -12,13 +12,13 @@ from tests.chaos.history import (
     GROUPS,
     OTHER_SHARD,
     STORY_TOPIC,
+    DatabaseContents,
     Handling,
     Loss,
     Record,
     Seek,
     Sending,
     Sent,
-    Stand,
     Told,
 )
 from tests.chaos.judge import judge
@@ -155,12 +155,14 @@ def test_message_delivered_before_a_loss_can_have_another_offset_after_it() -> N
 
 
 def test_loss_is_the_difference_of_two_servers() -> None:
-    before = Stand(
+    before = DatabaseContents(
         rows=frozenset({("a.1/0", ("t", 0, 0)), ("a.2/0", ("t", 0, 1)), ("a.3/0", ("t", 0, 2))}),
         halves={"a.4/0": "id 4", "a.5/0": "id 5"},
         rolled_back=frozenset({"id 6"}),
     )
-    after = Stand(rows=frozenset({("a.1/0", ("t", 0, 0))}), halves={"a.2/0": "id 2", "a.5/0": "id 5", "a.6/0": "id 6"})
+    after = DatabaseContents(
+        rows=frozenset({("a.1/0", ("t", 0, 0))}), halves={"a.2/0": "id 2", "a.5/0": "id 5", "a.6/0": "id 6"}
+    )
     loss = Loss.of(before, after, cause="", died=DIED, is_restored=False)
     assert loss.gone == {"a.3/0", "a.4/0"}
     assert loss.changed == {"a.2", "a.3", "a.4", "a.6"}

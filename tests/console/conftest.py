@@ -51,7 +51,7 @@ class ConsoleProcess(Restartable):
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownConsole:
     """A console, its broker, and their Notify database."""
 
     console: ConsoleProcess
@@ -71,7 +71,9 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def shown(postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def shown(
+    postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShownConsole]:
     """The console and broker of the module."""
     name = f"test_console_{next(_numbers)}"
     directory = tmp_path_factory.mktemp("console")
@@ -83,7 +85,7 @@ def shown(postgres: PostgresServer, notify_template: str, tmp_path_factory: pyte
     try:
         broker.start()
         console.start()
-        yield Shown(console, broker, storage, trades)
+        yield ShownConsole(console, broker, storage, trades)
     finally:
         console.kill()
         broker.kill()
@@ -103,7 +105,7 @@ Look = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
-def client(shown: Shown) -> Iterator[httpx2.Client]:
+def client(shown: ShownConsole) -> Iterator[httpx2.Client]:
     """Requests pages and actions of the console's database, as the pages themselves do."""
     own = {"Sec-Fetch-Site": "same-origin"}
     with httpx2.Client(base_url=f"{shown.url}/notify", headers=own, timeout=60, follow_redirects=True) as asking:
@@ -120,7 +122,7 @@ def page(client: httpx2.Client, path: str, **query: str) -> str:
 
 
 @pytest.fixture
-def look(browser: Browser, shown: Shown) -> Iterator[Look]:
+def look(browser: Browser, shown: ShownConsole) -> Iterator[Look]:
     """Open a page of the console. In the end no browser has reported errors or contacted other hosts."""
     windows: list[Window] = []
 

@@ -7,7 +7,7 @@ import pytest
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown, page
+from tests.console.conftest import WAIT_MS, Look, ShownConsole, page
 from tests.integration.cli_harness import json_of
 
 HOSTILE = "<img src=x onerror=alert(1)>[*]"
@@ -16,7 +16,7 @@ expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def alerts(shown: Shown) -> None:
+def alerts(shown: ShownConsole) -> None:
     """Two alerts fire, one is pending, one is resolved; brokers do not change them during the tests."""
     shown.execute(
         "update txmsg.alert_round set begun_at = now() + interval '50 s', is_finished = false;"
@@ -29,7 +29,9 @@ def alerts(shown: Shown) -> None:
     )
 
 
-def test_alerts_are_silenced_and_unsilenced_in_the_browser(client: httpx2.Client, shown: Shown, look: Look) -> None:
+def test_alerts_are_silenced_and_unsilenced_in_the_browser(
+    client: httpx2.Client, shown: ShownConsole, look: Look
+) -> None:
     seen = look("/notify/alerts")
     expect(seen.locator("[id^=alert-]")).to_have_count(3)
     expect(seen.locator("[id^=over-]")).to_contain_text(["summary of there"])

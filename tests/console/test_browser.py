@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import LAPTOP, WAIT_MS, Look, Shown
+from tests.console.conftest import LAPTOP, WAIT_MS, Look, ShownConsole
 
 PHONE, WALL = (390, 844), (1920, 1080)
 
 expect.set_options(timeout=WAIT_MS)
 
 
-def test_page_reports_a_dead_broker_and_the_age_of_its_data_until_it_returns(look: Look, shown: Shown) -> None:
+def test_page_reports_a_dead_broker_and_the_age_of_its_data_until_it_returns(look: Look, shown: ShownConsole) -> None:
     page = look("/notify/brokers")
     expect(page.locator(".pill")).to_have_text("Live")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -25,7 +25,7 @@ def test_page_reports_a_dead_broker_and_the_age_of_its_data_until_it_returns(loo
     expect(page.locator("#away")).to_have_count(0)
 
 
-def test_action_shows_its_effect_before_and_its_result_after(look: Look, shown: Shown) -> None:
+def test_action_shows_its_effect_before_and_its_result_after(look: Look, shown: ShownConsole) -> None:
     page = look("/notify/brokers")
     page.locator("tbody tr", has_text="active").locator("a").click()
     page.wait_for_url("**/notify/brokers/*")
@@ -41,7 +41,7 @@ def test_action_shows_its_effect_before_and_its_result_after(look: Look, shown: 
     expect(page.locator(".badge").first).to_have_text("active")
 
 
-def test_setting_is_changed_at_the_shown_version_and_rolled_back(look: Look, shown: Shown) -> None:
+def test_setting_is_changed_at_the_shown_version_and_rolled_back(look: Look, shown: ShownConsole) -> None:
     page = look("/notify/settings/broker.retention_s")
     for value in ("8d", "9d"):
         page.get_by_role("button", name="Set…", exact=True).click()
@@ -65,7 +65,7 @@ def test_setting_is_changed_at_the_shown_version_and_rolled_back(look: Look, sho
     expect(page.locator("tbody tr").first).to_contain_text("set at run time")
 
 
-def test_hostile_names_are_rendered_as_text(look: Look, shown: Shown) -> None:
+def test_hostile_names_are_rendered_as_text(look: Look, shown: ShownConsole) -> None:
     """Brokers refuse such names; a database written by other programs may contain them."""
     hostile = "<img src=x onerror=alert(1)>\u202e'\"{{7*7}}</script>"
     shown.execute(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 
 @dataclass(frozen=True)
-class Guarded:
+class ConsoleWithLogin:
     """A console with HTTPS, its authenticating broker, and their database."""
 
     console: ConsoleProcess
@@ -46,7 +46,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(
     postgres: PostgresServer, notify_template: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Guarded]:
+) -> Iterator[ConsoleWithLogin]:
     name = f"test_login_{next(_numbers)}"
     directory = tmp_path_factory.mktemp("login")
     storage = postgres.create_database(name, template=notify_template)
@@ -58,7 +58,7 @@ def guarded(
     try:
         broker.start()
         console.start()
-        yield Guarded(console, broker, storage)
+        yield ConsoleWithLogin(console, broker, storage)
         assert "Traceback" not in console.log.read_text()
     finally:
         console.kill()
@@ -67,7 +67,7 @@ def guarded(
 
 
 @pytest.fixture
-def page(browser: Browser, guarded: Guarded) -> Iterator[Page]:
+def page(browser: Browser, guarded: ConsoleWithLogin) -> Iterator[Page]:
     """A browser page. In the end no injected script has run, and the browser has reported no errors."""
     context = browser.new_context(ignore_https_errors=True, reduced_motion="reduce", locale="en-GB")
     context.set_default_timeout(WAIT_MS)
@@ -86,7 +86,7 @@ def log_in(page: Page, token: str) -> None:
     page.keyboard.press("Enter")
 
 
-def test_admin_can_log_in_work_and_log_out(guarded: Guarded, page: Page) -> None:
+def test_admin_can_log_in_work_and_log_out(guarded: ConsoleWithLogin, page: Page) -> None:
     token = guarded.user("create", "ann", "--role", "admin")["token"]
     page.goto(f"{guarded.url}/notify/topics")
     expect(page.get_by_label("Token")).to_be_focused()
@@ -115,7 +115,7 @@ def test_admin_can_log_in_work_and_log_out(guarded: Guarded, page: Page) -> None
     assert token not in guarded.console.log.read_text() + guarded.broker.log.read_text()
 
 
-def test_page_shows_the_permission_that_brokers_deny(guarded: Guarded, page: Page) -> None:
+def test_page_shows_the_permission_that_brokers_deny(guarded: ConsoleWithLogin, page: Page) -> None:
     page.goto(f"{guarded.url}/notify/brokers")
     log_in(page, guarded.user("create", "bob")["token"])
     expect(page.locator(".who")).to_contain_text("bob")
@@ -128,7 +128,7 @@ def test_page_shows_the_permission_that_brokers_deny(guarded: Guarded, page: Pag
     expect(page.locator("body")).to_contain_text("user bob may not")
 
 
-def test_revoked_token_redirects_to_the_login(guarded: Guarded, page: Page) -> None:
+def test_revoked_token_redirects_to_the_login(guarded: ConsoleWithLogin, page: Page) -> None:
     page.goto(f"{guarded.url}/notify/brokers")
     log_in(page, guarded.user("create", "carl", "--role", "admin")["token"])
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -136,7 +136,7 @@ def test_revoked_token_redirects_to_the_login(guarded: Guarded, page: Page) -> N
     expect(page.get_by_label("Token")).to_be_visible()  # without a click
 
 
-def test_login_page_renders_hostile_text_as_text(guarded: Guarded, page: Page) -> None:
+def test_login_page_renders_hostile_text_as_text(guarded: ConsoleWithLogin, page: Page) -> None:
     for values in ({"next": HOSTILE}, {"place": HOSTILE}, {"note": HOSTILE}, {"next": f"/notify/topics?q={HOSTILE}"}):
         page.goto(f"{guarded.url}/login?{urlencode(values)}")
         log_in(page, HOSTILE)

@@ -10,7 +10,7 @@ import psycopg
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown, page
+from tests.console.conftest import WAIT_MS, Look, ShownConsole, page
 from tests.integration.cli_harness import json_of, store_half
 from tests.integration.client_harness import collecting
 from tests.integration.test_dead_letter_command import bury, processed
@@ -33,7 +33,7 @@ def dialog(client: httpx2.Client, path: str, **query: str) -> str:
     return text
 
 
-def test_topic_page_shows_the_groups_with_the_greatest_lag(client: httpx2.Client, shown: Shown) -> None:
+def test_topic_page_shows_the_groups_with_the_greatest_lag(client: httpx2.Client, shown: ShownConsole) -> None:
     with Producer(shown.broker.address, group="many") as producer:
         producer.send_many([Message("page.many", b"x", key="k", ordering_key="k") for _ in range(50)])
     shown.execute("insert into txmsg.consumer_group (name) select 'many-' || n from generate_series(1, 120) n")
@@ -49,7 +49,7 @@ def test_topic_page_shows_the_groups_with_the_greatest_lag(client: httpx2.Client
     shown.execute("delete from txmsg.consumer_group where name like 'many-%'")
 
 
-def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, shown: Shown) -> None:
+def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, shown: ShownConsole) -> None:
     assert "It accepts messages at once" in dialog(client, "/new/topic")
     for name in ("page.one", "page.two"):
         answer = client.post("/new/topic", data={"topic": name, "queues": "2"})
@@ -97,7 +97,7 @@ def test_topics_are_searched_created_changed_and_deleted(client: httpx2.Client, 
     assert "is not a number" in client.post("/new/topic", data={"topic": "x", "queues": "many"}).text
 
 
-def test_group_can_be_sought_stopped_and_started(client: httpx2.Client, shown: Shown) -> None:
+def test_group_can_be_sought_stopped_and_started(client: httpx2.Client, shown: ShownConsole) -> None:
     processed(shown.broker, *(Message("page.read", b"%d" % n) for n in range(6)), group="page-readers")
     with collecting(shown.broker.address, "page.read", group="page-readers"):
         text = until(lambda: found if "No member" not in (found := page(client, "/groups/page-readers")) else None)
@@ -130,7 +130,7 @@ def test_group_can_be_sought_stopped_and_started(client: httpx2.Client, shown: S
     assert client.get("/groups/nobody").status_code == 404
 
 
-def test_retries_are_listed_delivered_now_and_skipped(client: httpx2.Client, shown: Shown) -> None:
+def test_retries_are_listed_delivered_now_and_skipped(client: httpx2.Client, shown: ShownConsole) -> None:
     sent = processed(shown.broker, *(Message("page.retry", b"%d" % n, key=HOSTILE) for n in range(3)), group="retriers")
     shown.execute(
         "insert into txmsg.retry (group_id, queue_id, queue_offset, attempt, due_at, transaction_id, n, key, body, "
@@ -152,7 +152,7 @@ def test_retries_are_listed_delivered_now_and_skipped(client: httpx2.Client, sho
 
 
 def test_dead_letters_are_filtered_shown_and_redriven_in_the_browser(
-    client: httpx2.Client, shown: Shown, look: Look
+    client: httpx2.Client, shown: ShownConsole, look: Look
 ) -> None:
     body = b'{"sign": "<img src=x>"}'
     sent = processed(
@@ -189,7 +189,7 @@ def test_dead_letters_are_filtered_shown_and_redriven_in_the_browser(
 
 
 def test_parked_transaction_is_resolved_in_the_browser_with_a_reason(
-    client: httpx2.Client, shown: Shown, look: Look
+    client: httpx2.Client, shown: ShownConsole, look: Look
 ) -> None:
     body = f'{{"text": "{HOSTILE}"}}'.encode()
     half = store_half(shown.broker, group="page-shop", body=body)
@@ -222,7 +222,7 @@ def test_parked_transaction_is_resolved_in_the_browser_with_a_reason(
     assert "the row is there" in shown.broker.log.read_text()
 
 
-def test_message_is_found_by_key_and_its_history_and_body_are_shown(client: httpx2.Client, shown: Shown) -> None:
+def test_message_is_found_by_key_and_its_history_and_body_are_shown(client: httpx2.Client, shown: ShownConsole) -> None:
     with Producer(shown.broker.address, group="shop") as producer:
         sent = producer.send(Message("page.found", b"\xff\x00", key=HOSTILE, headers={"trace": HOSTILE}))
     assert "Type the id of a message" in page(client, "/messages")

@@ -6,7 +6,7 @@ import httpx2
 from markupsafe import escape
 from playwright.sync_api import expect
 
-from tests.console.conftest import WAIT_MS, Look, Shown, page
+from tests.console.conftest import WAIT_MS, Look, ShownConsole, page
 from tests.metaq.logs import batch
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
@@ -23,7 +23,7 @@ def facts(text: str) -> dict[str, str]:
     return {name: value.split(">", 1)[1] for name, value in pairs}
 
 
-def test_mirror_page_shows_lag_and_reason_of_a_stopped_queue(client: httpx2.Client, shown: Shown) -> None:
+def test_mirror_page_shows_lag_and_reason_of_a_stopped_queue(client: httpx2.Client, shown: ShownConsole) -> None:
     assert "This database is not mirrored." in page(client, "/mirrors")
     shown.execute(
         "with t as (insert into txmsg.topic (name, queue_count, ordered_queues) values ('mirrored', 2, 2) returning id)"
@@ -51,7 +51,9 @@ def test_mirror_page_shows_lag_and_reason_of_a_stopped_queue(client: httpx2.Clie
     assert str(escape(HOSTILE)) in rows[0]
 
 
-def test_log_page_shows_topics_and_groups_and_seeks_a_group(client: httpx2.Client, shown: Shown, look: Look) -> None:
+def test_log_page_shows_topics_and_groups_and_seeks_a_group(
+    client: httpx2.Client, shown: ShownConsole, look: Look
+) -> None:
     with open_log(shown.log, append=True) as log:
         log.append([batch("trade", queue, 0, 5) for queue in range(2)])
         log.set_topic("trade", TopicSettings(retention_s=7200.0))
@@ -93,7 +95,7 @@ def test_log_page_shows_topics_and_groups_and_seeks_a_group(client: httpx2.Clien
     assert "This console shows no log other" in client.get("/logs/other").text
 
 
-def test_relative_time_becomes_absolute_in_the_confirmation(client: httpx2.Client, shown: Shown) -> None:
+def test_relative_time_becomes_absolute_in_the_confirmation(client: httpx2.Client, shown: ShownConsole) -> None:
     with open_log(shown.log, append=True) as log:
         log.append([batch("late", 0, 0, 5)])
         member = log.join("late", ["late"])

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.consumers.sources import AtBrokers, OfLog, Place
+from tests.consumers.sources import BrokerSource, LogSource, SourceUnderTest
 from txmsg.metaq import Log
 from txmsg.testing import Broker, MakeProducer
 
 
 @pytest.fixture
-def log_place(tmp_path: Path) -> Iterator[OfLog]:
+def log_place(tmp_path: Path) -> Iterator[LogSource]:
     with Log(tmp_path / "log") as writer:
-        yield OfLog(tmp_path / "log", writer)
+        yield LogSource(tmp_path / "log", writer)
 
 
 @pytest.fixture(params=["brokers", "log"])
-def place(request: pytest.FixtureRequest) -> Place:
+def place(request: pytest.FixtureRequest) -> SourceUnderTest:
     if request.param == "log":
-        of_log: OfLog = request.getfixturevalue("log_place")
+        of_log: LogSource = request.getfixturevalue("log_place")
         return of_log
     broker: Broker = request.getfixturevalue("txmsg_broker")
     make: MakeProducer = request.getfixturevalue("txmsg_producer")
-    return AtBrokers(broker, make("p"))
+    return BrokerSource(broker, make("p"))

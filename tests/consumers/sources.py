@@ -29,7 +29,7 @@ GROUP: Final = "g"
 TOPIC: Final = "t"
 
 
-class Place(Protocol):
+class SourceUnderTest(Protocol):
     """A source, with a topic `t` and a group `g`."""
 
     source: Source
@@ -53,8 +53,8 @@ class Place(Protocol):
         ...
 
 
-class AtBrokers:
-    """A Notify broker. See `Place`."""
+class BrokerSource:
+    """A Notify broker. See `SourceUnderTest`."""
 
     source: Source = "brokers"
 
@@ -82,8 +82,8 @@ class AtBrokers:
         return [letter.body for letter in self._broker.dead_letters(GROUP)]
 
 
-class OfLog:
-    """A log. See `Place`."""
+class LogSource:
+    """A log. See `SourceUnderTest`."""
 
     source: Source = "log"
 

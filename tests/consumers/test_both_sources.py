@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.business import business_database
 from tests.consumers.processed import note_process
-from tests.consumers.sources import GROUP, Place, acknowledged_by, figures_of, of_kind
+from tests.consumers.sources import GROUP, SourceUnderTest, acknowledged_by, figures_of, of_kind
 from tests.effects import Effect, effects
 from tests.waiting import until_async
 from txmsg import idempotent
@@ -41,7 +41,9 @@ def bodies(row: int, count: int) -> list[bytes]:
 
 
 @KINDS
-async def test_messages_of_an_ordered_queue_are_handled_one_at_a_time_in_order(place: Place, kind: str) -> None:
+async def test_messages_of_an_ordered_queue_are_handled_one_at_a_time_in_order(
+    place: SourceUnderTest, kind: str
+) -> None:
     seen: dict[str, list[bytes]] = defaultdict(list)
     running: set[str] = set()
     app = place.app()
@@ -69,7 +71,7 @@ async def test_messages_of_an_ordered_queue_are_handled_one_at_a_time_in_order(p
     assert seen == {str(row): bodies(row, 30) for row in range(3)}
 
 
-async def test_concurrency_limits_parallel_handlers_of_a_subscription(place: Place) -> None:
+async def test_concurrency_limits_parallel_handlers_of_a_subscription(place: SourceUnderTest) -> None:
     running: dict[str, int] = defaultdict(int)
     most: dict[str, int] = defaultdict(int)
     both = asyncio.Event()
@@ -98,7 +100,7 @@ async def test_concurrency_limits_parallel_handlers_of_a_subscription(place: Pla
 # ---- fetched ahead
 
 
-async def test_prefetch_is_bounded_while_handlers_are_blocked(place: Place) -> None:
+async def test_prefetch_is_bounded_while_handlers_are_blocked(place: SourceUnderTest) -> None:
     app, go = place.app(), asyncio.Event()
     running: list[bytes] = []
     passed: list[bytes] = []
@@ -125,7 +127,7 @@ async def test_prefetch_is_bounded_while_handlers_are_blocked(place: Place) -> N
 
 
 @pytest.mark.parametrize("batch", [None, 10])
-async def test_unfinished_messages_are_redelivered_at_the_next_start(place: Place, batch: int | None) -> None:
+async def test_unfinished_messages_are_redelivered_at_the_next_start(place: SourceUnderTest, batch: int | None) -> None:
     app = place.app(close_timeout_s=0)
     begun, is_first = asyncio.Event(), True
     seen: list[bytes] = []
@@ -150,7 +152,7 @@ async def test_unfinished_messages_are_redelivered_at_the_next_start(place: Plac
     assert seen == bodies(0, 10)
 
 
-async def test_messages_handled_before_a_stop_are_not_redelivered(place: Place) -> None:
+async def test_messages_handled_before_a_stop_are_not_redelivered(place: SourceUnderTest) -> None:
     app = place.app()
     seen: list[bytes] = []
     app.subscribe("t", source=place.source)(of_kind("def", lambda message: seen.append(message.body)))
@@ -162,7 +164,9 @@ async def test_messages_handled_before_a_stop_are_not_redelivered(place: Place) 
 
 
 @KINDS
-async def test_failing_message_is_retried_by_policy_and_then_becomes_a_dead_letter(place: Place, kind: str) -> None:
+async def test_failing_message_is_retried_by_policy_and_then_becomes_a_dead_letter(
+    place: SourceUnderTest, kind: str
+) -> None:
     app = place.app()
     seen: list[tuple[bytes, int]] = []
 
@@ -188,7 +192,7 @@ async def test_failing_message_is_retried_by_policy_and_then_becomes_a_dead_lett
     assert sorted(seen) == sorted([*once, *((b"failing", attempt) for attempt in (1, 2, 3))])
 
 
-async def test_retry_is_handled_by_the_handler_of_its_topic(place: Place) -> None:
+async def test_retry_is_handled_by_the_handler_of_its_topic(place: SourceUnderTest) -> None:
     app = place.app()
     seen: dict[str, list[int]] = {"t": [], "other": []}
 
@@ -206,7 +210,7 @@ async def test_retry_is_handled_by_the_handler_of_its_topic(place: Place) -> Non
     assert place.dead() == []
 
 
-async def test_each_message_of_a_list_has_its_own_result(place: Place) -> None:
+async def test_each_message_of_a_list_has_its_own_result(place: SourceUnderTest) -> None:
     app = place.app()
     lists: list[list[tuple[bytes, int]]] = []
 
@@ -229,7 +233,7 @@ async def test_each_message_of_a_list_has_its_own_result(place: Place) -> None:
 
 
 @KINDS
-async def test_stop_waits_for_running_handlers(place: Place, kind: str) -> None:
+async def test_stop_waits_for_running_handlers(place: SourceUnderTest, kind: str) -> None:
     app = place.app(close_timeout_s=WAIT_S)
     begun, go = threading.Event(), threading.Event()
     seen: list[bytes] = []
@@ -258,7 +262,7 @@ async def test_stop_waits_for_running_handlers(place: Place, kind: str) -> None:
     assert seen == bodies(0, 2), "none is handled twice, none is left out"
 
 
-async def test_stop_cancels_coroutines_after_its_timeout_and_leaves_threads_alone(place: Place) -> None:
+async def test_stop_cancels_coroutines_after_its_timeout_and_leaves_threads_alone(place: SourceUnderTest) -> None:
     app = place.app(close_timeout_s=0.01)
     go, begun = threading.Event(), set[str]()
     ended: list[str] = []
@@ -287,7 +291,7 @@ async def test_stop_cancels_coroutines_after_its_timeout_and_leaves_threads_alon
     await until_async(lambda: ended == ["cancelled", "thread"])
 
 
-async def test_message_is_redelivered_if_its_handler_cancels_its_own_task(place: Place) -> None:
+async def test_message_is_redelivered_if_its_handler_cancels_its_own_task(place: SourceUnderTest) -> None:
     app = place.app()
     seen: list[bytes] = []
 
@@ -308,7 +312,7 @@ async def test_message_is_redelivered_if_its_handler_cancels_its_own_task(place:
     assert seen[0] in seen[1:]
 
 
-async def test_paused_group_gets_no_messages_until_it_is_resumed(place: Place) -> None:
+async def test_paused_group_gets_no_messages_until_it_is_resumed(place: SourceUnderTest) -> None:
     app = place.app()
     seen: list[bytes] = []
     app.subscribe("t", source=place.source)(of_kind("async def", lambda message: seen.append(message.body)))
@@ -325,7 +329,7 @@ async def test_paused_group_gets_no_messages_until_it_is_resumed(place: Place) -
     assert seen == [b"before", b"while"]
 
 
-async def test_handler_calls_are_counted_by_topic(place: Place) -> None:
+async def test_handler_calls_are_counted_by_topic(place: SourceUnderTest) -> None:
     app = place.app()
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -360,7 +364,7 @@ def session() -> Iterator[str]:
         yield value
 
 
-async def test_fields_dependencies_middleware_and_rate_work_for_both_sources(place: Place) -> None:
+async def test_fields_dependencies_middleware_and_rate_work_for_both_sources(place: SourceUnderTest) -> None:
     app = place.app()
     seen: list[Any] = []
 
@@ -381,7 +385,7 @@ async def test_fields_dependencies_middleware_and_rate_work_for_both_sources(pla
     assert seen == ["in", (1, "session", "none"), "out"]
 
 
-async def test_bodies_are_decrypted_for_handlers(place: Place) -> None:
+async def test_bodies_are_decrypted_for_handlers(place: SourceUnderTest) -> None:
     encryption = AesGcm({"1": bytes(16)}, current="1")
     app = place.app(encryption=encryption)
     seen: list[bytes] = []
@@ -392,7 +396,7 @@ async def test_bodies_are_decrypted_for_handlers(place: Place) -> None:
     assert seen == [b"secret"]
 
 
-async def test_handler_can_run_in_its_own_process(place: Place, tmp_path: Path) -> None:
+async def test_handler_can_run_in_its_own_process(place: SourceUnderTest, tmp_path: Path) -> None:
     app = place.app()
     app.subscribe("t", runs_in="processes", concurrency=1, source=place.source)(note_process)
     place.send(str(tmp_path / "pid").encode())
@@ -407,7 +411,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-async def test_every_broadcasting_member_applies_each_message_once(place: Place, engine: Engine) -> None:
+async def test_every_broadcasting_member_applies_each_message_once(place: SourceUnderTest, engine: Engine) -> None:
     apps = [place.app() for _ in range(2)]
     for number, app in enumerate(apps):
 
@@ -424,7 +428,7 @@ async def test_every_broadcasting_member_applies_each_message_once(place: Place,
     assert (counts["last at 0"], counts["last at 1"]) == (1, 1)
 
 
-def _sees_new(place: Place, apps: list[Any]) -> bool:
+def _sees_new(place: SourceUnderTest, apps: list[Any]) -> bool:
     """Return True if all have got a message; else send another: a broadcasting group begins at the end."""
     if all(acknowledged_by(app) for app in apps):
         return True
@@ -435,7 +439,7 @@ def _sees_new(place: Place, apps: list[Any]) -> bool:
 # ---- several topics
 
 
-async def test_all_topics_of_a_subscription_share_its_concurrency(place: Place) -> None:
+async def test_all_topics_of_a_subscription_share_its_concurrency(place: SourceUnderTest) -> None:
     app = place.app()
     running: list[str] = []
     most: list[int] = []
@@ -460,7 +464,7 @@ async def test_all_topics_of_a_subscription_share_its_concurrency(place: Place) 
     assert {topic for _, topic in figures_of(app)["txmsg_handler_seconds"]} == {"t", "u", "v"}
 
 
-async def test_batch_with_messages_of_several_topics_is_handled(place: Place) -> None:
+async def test_batch_with_messages_of_several_topics_is_handled(place: SourceUnderTest) -> None:
     app = place.app()
     seen: list[tuple[str, bytes]] = []
     lists: list[tuple[int, int]] = []
@@ -480,7 +484,7 @@ async def test_batch_with_messages_of_several_topics_is_handled(place: Place) ->
         assert {topics for _, topics in lists} == {1}, "a list is of one queue"
 
 
-async def test_body_of_the_wrong_type_becomes_a_dead_letter_at_once(place: Place) -> None:
+async def test_body_of_the_wrong_type_becomes_a_dead_letter_at_once(place: SourceUnderTest) -> None:
     app = place.app()
     seen: list[Opened | Closed] = []
 

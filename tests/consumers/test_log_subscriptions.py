@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumers.sources import GROUP, OfLog, acknowledged_by, of_kind
+from tests.consumers.sources import GROUP, LogSource, acknowledged_by, of_kind
 from tests.metaq.servers import served
 from tests.waiting import until_async
 from txmsg.client.app import Router, Txmsg
@@ -89,7 +89,7 @@ def test_invalid_log_argument_is_refused() -> None:
 
 
 async def test_log_can_be_named_by_the_environment_or_passed_open(
-    log_place: OfLog, monkeypatch: pytest.MonkeyPatch
+    log_place: LogSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TXMSG_LOG", str(log_place.root))
     log_place.send(b"x", b"y")
@@ -140,7 +140,7 @@ def test_handlers_of_a_log_can_be_tested_without_a_log() -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_queue_continues_after_a_failure_unless_it_is_ordered(log_place: OfLog, ordered: bool) -> None:
+async def test_queue_continues_after_a_failure_unless_it_is_ordered(log_place: LogSource, ordered: bool) -> None:
     app = log_place.app()
     seen: list[tuple[bytes, int]] = []
 
@@ -158,7 +158,7 @@ async def test_queue_continues_after_a_failure_unless_it_is_ordered(log_place: O
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-async def test_batches_of_a_queue_are_in_order_and_handled_one_at_a_time(log_place: OfLog, kind: str) -> None:
+async def test_batches_of_a_queue_are_in_order_and_handled_one_at_a_time(log_place: LogSource, kind: str) -> None:
     app = log_place.app()
     lists: list[list[int]] = []
     seen: dict[int | None, list[int]] = defaultdict(list)
@@ -189,7 +189,7 @@ async def test_batches_of_a_queue_are_in_order_and_handled_one_at_a_time(log_pla
     assert max(map(len, lists)) == 200
 
 
-async def test_batches_are_full_while_their_queue_has_more_messages(log_place: OfLog) -> None:
+async def test_batches_are_full_while_their_queue_has_more_messages(log_place: LogSource) -> None:
     app = log_place.app()
     lists: list[int] = []
 
@@ -203,7 +203,7 @@ async def test_batches_are_full_while_their_queue_has_more_messages(log_place: O
     assert lists == [100, 100, 100, 100, 50]
 
 
-async def test_stored_offset_stays_before_a_cancelled_batch(log_place: OfLog) -> None:
+async def test_stored_offset_stays_before_a_cancelled_batch(log_place: LogSource) -> None:
     app = log_place.app()
     begun: list[int] = []
 
@@ -223,7 +223,9 @@ async def test_stored_offset_stays_before_a_cancelled_batch(log_place: OfLog) ->
 
 
 @pytest.mark.parametrize("what", ["pause", "close"])
-async def test_batches_waiting_for_their_turn_do_not_start_after_pause_or_close(log_place: OfLog, what: str) -> None:
+async def test_batches_waiting_for_their_turn_do_not_start_after_pause_or_close(
+    log_place: LogSource, what: str
+) -> None:
     app, go = log_place.app(), asyncio.Event()
     lists: list[int | None] = []
 
@@ -268,7 +270,7 @@ async def test_batches_waiting_for_their_turn_do_not_start_after_pause_or_close(
     ],
 )
 async def test_batches_waiting_for_more_messages_or_their_rate_do_not_start_after_a_pause(
-    log_place: OfLog, options: dict[str, Any], before: int, kind: str
+    log_place: LogSource, options: dict[str, Any], before: int, kind: str
 ) -> None:
     handled: list[tuple[int | None, int]] = []
     begun: list[int | None] = []

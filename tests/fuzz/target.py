@@ -90,7 +90,7 @@ class BrokerUnderFuzz:
         calls: list[tuple[str, bytes, bool, int]] = []
         for each in exchanges:
             request = self._with_real_receipts(each).replace(ID_PREFIX, self._id_prefix)
-            patient = _is_patient(each.method, request)
+            patient = _waits_longer_than_a_test(each.method, request)
             call = self._client.begin(
                 each.method, request, timeout_ms=int(1000 * (_SHORT_S if patient else _DEADLINE_S))
             )
@@ -189,7 +189,7 @@ def _deliveries(receipts: Iterable[pb.Receipt]) -> set[tuple[int, int, int, int]
     }
 
 
-def _is_patient(name: str, request: bytes) -> bool:
+def _waits_longer_than_a_test(name: str, request: bytes) -> bool:
     """Return True if the request asks the broker to hold the call for longer than a test waits."""
     try:
         return name.endswith("/Receive") and pb.ReceiveRequest.FromString(request).wait_ms > _WAIT_MS_MAX

@@ -34,7 +34,7 @@ Messages = dict[tuple[str, int, int], bytes]
 
 
 @dataclass(frozen=True)
-class Material:
+class PreparedLogs:
     """A log, the same log with another history of the same shape, another log of the same shape, and their contents."""
 
     root: Path
@@ -49,7 +49,7 @@ class Material:
         return root / "commitlog" / f"{first:020}.log", position - first
 
 
-def prepare(directory: Path) -> Material:
+def prepare(directory: Path) -> PreparedLogs:
     """Create the logs."""
     expected = _write(directory / "log", _LOG_ID, "a")
     _write(directory / "stale", _LOG_ID, "b")
@@ -59,7 +59,7 @@ def prepare(directory: Path) -> Material:
     whole = list(frames(log, _LOG_ID, 0, log.end_position()))
     named = {int(position) for key in QUEUES for position in Cells(queue_directory(root, *key)).load(0)["position"]}
     void = frozenset(each.position for each in whole if each.position not in named)
-    return Material(root, directory / "stale", directory / "other", expected, whole, void)
+    return PreparedLogs(root, directory / "stale", directory / "other", expected, whole, void)
 
 
 def _write(root: Path, log_id: int, letter: str) -> Messages:
@@ -90,7 +90,7 @@ def _write(root: Path, log_id: int, letter: str) -> Messages:
 
 # ---- ways to damage a log: each changes the copy and says what it did, or None if it has changed nothing
 
-Damage = Callable[[Material, Path, random.Random], str | None]
+Damage = Callable[[PreparedLogs, Path, random.Random], str | None]
 
 
 def _flip(path: Path, bit: int) -> None:
@@ -99,14 +99,14 @@ def _flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def bit_in_header(material: Material, root: Path, rng: random.Random) -> str:
+def bit_in_header(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     frame = rng.choice(material.frames)
     path, at = material.file_of(root, frame.position)
     _flip(path, bit := 8 * at + rng.randrange(8 * frame.start))
     return f"bit {bit} of {path.name}"
 
 
-def bit_in_body(material: Material, root: Path, rng: random.Random) -> str:
+def bit_in_body(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     frame = rng.choice(material.frames)
     path, at = material.file_of(root, frame.position)
     _flip(
@@ -118,7 +118,7 @@ def bit_in_body(material: Material, root: Path, rng: random.Random) -> str:
     return f"bit {bit} of {path.name}"
 
 
-def bit_in_padding(material: Material, root: Path, rng: random.Random) -> str | None:
+def bit_in_padding(material: PreparedLogs, root: Path, rng: random.Random) -> str | None:
     frame = rng.choice(material.frames)
     used = frame.start + frame.payload_size_bytes
     if used == frame.size_bytes:
@@ -132,19 +132,19 @@ def _any_file(root: Path, rng: random.Random, *patterns: str) -> Path:
     return rng.choice(sorted(each for pattern in patterns for each in root.glob(pattern) if each.stat().st_size))
 
 
-def bit_in_cell(material: Material, root: Path, rng: random.Random) -> str:
+def bit_in_cell(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     path = _any_file(root, rng, "queues/*/*/*.cells")
     _flip(path, bit := rng.randrange(8 * path.stat().st_size))
     return f"bit {bit} of {path}"
 
 
-def bit_in_a_small_file(material: Material, root: Path, rng: random.Random) -> str:
+def bit_in_a_small_file(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     path = _any_file(root, rng, "*.json", "checkpoint", "keys/*.keys")
     _flip(path, bit := rng.randrange(8 * path.stat().st_size))
     return f"bit {bit} of {path}"
 
 
-def bit_in_name(material: Material, root: Path, rng: random.Random) -> str | None:
+def bit_in_name(material: PreparedLogs, root: Path, rng: random.Random) -> str | None:
     path = rng.choice(sorted(each for each in root.rglob("*") if each.name != "lock"))
     name = bytearray(path.name.encode())
     name[rng.randrange(len(name))] ^= 1 << rng.randrange(7)
@@ -154,18 +154,18 @@ def bit_in_name(material: Material, root: Path, rng: random.Random) -> str | Non
     return f"{path} is {name.decode()}"
 
 
-def _spans(material: Material, root: Path, frame: Header) -> bytes:
+def _spans(material: PreparedLogs, root: Path, frame: Header) -> bytes:
     path, at = material.file_of(root, frame.position)
     return path.read_bytes()[at : at + frame.size_bytes]
 
 
-def _put(material: Material, root: Path, frame: Header, data: bytes) -> None:
+def _put(material: PreparedLogs, root: Path, frame: Header, data: bytes) -> None:
     path, at = material.file_of(root, frame.position)
     whole = path.read_bytes()
     path.write_bytes(whole[:at] + data + whole[at + frame.size_bytes :])
 
 
-def frames_swapped(material: Material, root: Path, rng: random.Random) -> str | None:
+def frames_swapped(material: PreparedLogs, root: Path, rng: random.Random) -> str | None:
     one, two = rng.sample(material.frames, 2)
     if one.size_bytes != two.size_bytes:
         return None
@@ -175,7 +175,7 @@ def frames_swapped(material: Material, root: Path, rng: random.Random) -> str | 
     return f"{one.position} and {two.position}"
 
 
-def frame_repeated(material: Material, root: Path, rng: random.Random) -> str | None:
+def frame_repeated(material: PreparedLogs, root: Path, rng: random.Random) -> str | None:
     one, two = rng.sample(material.frames, 2)
     if rng.random() < 0.5:
         path, _ = material.file_of(root, material.frames[-1].position)
@@ -187,7 +187,7 @@ def frame_repeated(material: Material, root: Path, rng: random.Random) -> str | 
     return f"{one.position} at {two.position}"
 
 
-def frame_stale(material: Material, root: Path, rng: random.Random) -> str | None:
+def frame_stale(material: PreparedLogs, root: Path, rng: random.Random) -> str | None:
     frame = rng.choice(material.frames)
     if frame.position in material.void or _spans(material, material.stale, frame) == _spans(material, root, frame):
         return None  # bytes voided by a truncation are meaningless
@@ -195,7 +195,7 @@ def frame_stale(material: Material, root: Path, rng: random.Random) -> str | Non
     return f"{frame.position}"
 
 
-def frame_of_another_log(material: Material, root: Path, rng: random.Random) -> str:
+def frame_of_another_log(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     frame = rng.choice(material.frames)
     if rng.random() < 0.3:
         path, _ = material.file_of(root, frame.position)
@@ -205,7 +205,7 @@ def frame_of_another_log(material: Material, root: Path, rng: random.Random) -> 
     return f"{frame.position}"
 
 
-def frame_cut(material: Material, root: Path, rng: random.Random) -> str:
+def frame_cut(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     frame = rng.choice(material.frames)
     path, at = material.file_of(root, frame.position)
     whole, size = path.read_bytes(), rng.randrange(frame.size_bytes)
@@ -218,7 +218,7 @@ def frame_cut(material: Material, root: Path, rng: random.Random) -> str:
     return f"{frame.position} to {size} bytes"
 
 
-def cells_moved(material: Material, root: Path, rng: random.Random) -> str | None:
+def cells_moved(material: PreparedLogs, root: Path, rng: random.Random) -> str | None:
     path = _any_file(root, rng, "queues/*/*/*.cells")
     data = path.read_bytes()
     cells = [data[at : at + 40] for at in range(0, len(data), 40)]
@@ -239,13 +239,13 @@ def cells_moved(material: Material, root: Path, rng: random.Random) -> str | Non
     return str(path) if path.read_bytes() != data else None
 
 
-def file_missing(material: Material, root: Path, rng: random.Random) -> str:
+def file_missing(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     path = _any_file(root, rng, "commitlog/*.log", "queues/*/*/*.cells", "log.json")
     path.unlink()
     return str(path)
 
 
-def file_of_wrong_length(material: Material, root: Path, rng: random.Random) -> str:
+def file_of_wrong_length(material: PreparedLogs, root: Path, rng: random.Random) -> str:
     path = _any_file(root, rng, "commitlog/*.log", "queues/*/*/*.cells", "*.json", "checkpoint", "keys/*.keys")
     data = path.read_bytes()
     if rng.random() < 0.5:
@@ -283,7 +283,7 @@ class Result:
     """Number of messages that the repair could not save."""
 
 
-def damaged_logs(material: Material, directory: Path, seed: int, count: int) -> Iterator[tuple[str, str, Path]]:
+def damaged_logs(material: PreparedLogs, directory: Path, seed: int, count: int) -> Iterator[tuple[str, str, Path]]:
     """Yield copies of the log, each damaged in one way, by turns."""
     rng = random.Random(seed)
     root = directory / "copy"
@@ -297,7 +297,7 @@ def damaged_logs(material: Material, directory: Path, seed: int, count: int) -> 
         yield damage.__name__, what, root
 
 
-def judge(material: Material, kind: str, what: str, root: Path) -> Result:
+def judge(material: PreparedLogs, kind: str, what: str, root: Path) -> Result:
     """Check a damaged log, read all of it, open it for writing, and read it again."""
     found = bool(check(root).report.problems) if (root / "commitlog").is_dir() else True
     wrong = _wrongly_served(material, root)
@@ -311,7 +311,7 @@ def judge(material: Material, kind: str, what: str, root: Path) -> Result:
     return Result(kind, what, found, wrong, opened, silent=silent)
 
 
-def _silently_short(material: Material, root: Path) -> str:
+def _silently_short(material: PreparedLogs, root: Path) -> str:
     """Read each queue as a consumer does, from begin to end, until an error; return missing messages."""
     try:
         reader = LogReader(root)
@@ -334,7 +334,7 @@ def _silently_short(material: Material, root: Path) -> str:
     return ""
 
 
-def mended(material: Material, kind: str, what: str, root: Path) -> Result:
+def mended(material: PreparedLogs, kind: str, what: str, root: Path) -> Result:
     """Repair a damaged log: it must then be intact, serve all but the reported losses, and accept appends."""
     try:
         done = repair(root)
@@ -356,7 +356,7 @@ def mended(material: Material, kind: str, what: str, root: Path) -> Result:
     return Result(kind, what, True, "", True, wrong, given_up=len(missing))
 
 
-def _wrongly_served(material: Material, root: Path) -> str:
+def _wrongly_served(material: PreparedLogs, root: Path) -> str:
     for number, (topic, queue, offset, body) in enumerate(served(root)):
         if material.expected.get((topic, queue, offset)) != body:
             return f"message {number}: topic {topic} queue {queue} offset {offset} is {body!r}"
@@ -389,7 +389,7 @@ def served(root: Path) -> Iterator[tuple[str, int, int, bytes]]:
                 offset += 1
 
 
-def _wrongly_going_on(material: Material, log: Log) -> str:
+def _wrongly_going_on(material: PreparedLogs, log: Log) -> str:
     for topic, queue in QUEUES:
         end = 1 + max(offset for of, number, offset in material.expected if (of, number) == (topic, queue))
         [first] = log.append([Append(topic, queue, encode(FrameColumns([b"new"], [9999])))])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.metaq.corrupt import KINDS, Material, damaged_logs, judge, mended, prepare
+from tests.metaq.corrupt import KINDS, PreparedLogs, damaged_logs, judge, mended, prepare
 from tests.metaq.logs import batch, bodies, fill, read_all, readable
 from txmsg.errors import CorruptLog, LogBusy, MisuseError, OffsetsMissing
 from txmsg.metaq.format.frame import FrameColumns, encode, hole
@@ -27,18 +27,18 @@ from txmsg.metaq.store.topics import Flush, TopicSettings
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+def material(tmp_path_factory: pytest.TempPathFactory) -> PreparedLogs:
     return prepare(tmp_path_factory.mktemp("material"))
 
 
 @pytest.mark.parametrize("seed", [11, 12])
-def test_every_kind_of_damage_is_found_and_never_served(material: Material, tmp_path: Path, seed: int) -> None:
+def test_every_kind_of_damage_is_found_and_never_served(material: PreparedLogs, tmp_path: Path, seed: int) -> None:
     results = [judge(material, *each) for each in damaged_logs(material, tmp_path, seed, len(KINDS))]
     assert {result.kind for result in results} == {kind.__name__ for kind in KINDS}
     assert [result for result in results if not result.found or result.wrong or result.silent] == []
 
 
-def test_repaired_log_serves_all_intact_messages_and_accepts_appends(material: Material, tmp_path: Path) -> None:
+def test_repaired_log_serves_all_intact_messages_and_accepts_appends(material: PreparedLogs, tmp_path: Path) -> None:
     results = [mended(material, *each) for each in damaged_logs(material, tmp_path, 13, 2 * len(KINDS))]
     assert [result for result in results if result.repaired] == []
 

@@ -49,7 +49,7 @@ class Reader:
         self._read = read
         self.passed: dict[LogQueue, list[tuple[int, int]]] = {}
 
-    def go_on(self, queue: LogQueue, offset: int) -> int:
+    def read_to_the_end(self, queue: LogQueue, offset: int) -> int:
         """Read from an offset to the end. A redelivered message must be identical."""
         while found := self._log.fetch({queue: offset}, size_bytes_max=300):
             error = found[0].error
@@ -124,14 +124,14 @@ class Machine:
     def read_on(self) -> Reader:
         reader = Reader(self.access, self.read)
         for queue in QUEUES:
-            self.at[queue] = reader.go_on(queue, self.at[queue])
+            self.at[queue] = reader.read_to_the_end(queue, self.at[queue])
         return reader
 
     def handle(self) -> dict[LogQueue, int]:
         """Handle messages from the stored offset to the end; return the offset where it began."""
         taken = self.member.take_queues(self.member.view().queues)
         read = self.read if not self.choice.randrange(2) else {}
-        self.member.store({queue: Reader(self.access, read).go_on(queue, at) for queue, at in taken.items()})
+        self.member.store({queue: Reader(self.access, read).read_to_the_end(queue, at) for queue, at in taken.items()})
         self.member.release({queue: self.member._owned[queue].stored for queue in taken})
         return taken
 

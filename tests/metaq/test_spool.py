@@ -48,7 +48,7 @@ def _parts(appends: Sequence[Append]) -> list[tuple[str, int, bytes]]:
     return [(append.topic, append.queue, bytes(append.payload.parts[0])) for append in appends]
 
 
-class Away:
+class UnavailableLog:
     """A log that refuses appends until it is back."""
 
     def __init__(self) -> None:
@@ -351,7 +351,7 @@ def test_threads_can_put_concurrently(tmp_path: Path) -> None:
 
 
 def test_sends_return_while_the_log_is_down_and_are_relayed_in_order(tmp_path: Path) -> None:
-    log = Away()
+    log = UnavailableLog()
     with LogProducer(log, queues=1, spool=tmp_path) as producer:
         places = [producer.send(Message("t", b"%d" % n)) for n in range(30)]
         assert {place.offset for place in places} == {-1}
@@ -369,7 +369,7 @@ def test_sends_return_while_the_log_is_down_and_are_relayed_in_order(tmp_path: P
 
 def test_invalid_spool_limit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="1048576 at least"):
-        LogProducer(Away(), spool=tmp_path, spool_size_bytes_max=10)
+        LogProducer(UnavailableLog(), spool=tmp_path, spool_size_bytes_max=10)
 
 
 def test_spool_with_acks_none_is_refused(tmp_path: Path) -> None:
@@ -379,17 +379,17 @@ def test_spool_with_acks_none_is_refused(tmp_path: Path) -> None:
 
 def test_a_delayed_message_is_not_spooled(tmp_path: Path) -> None:
     """The log may refuse its delay, and later messages would wait for ever."""
-    with LogProducer(Away(), spool=tmp_path) as producer:
+    with LogProducer(UnavailableLog(), spool=tmp_path) as producer:
         with pytest.raises(MisuseError, match="without spool="):
             producer.send_many([Message("t", b""), Message("t", b"", deliver_after=timedelta(hours=1))])
     assert Spool(tmp_path).is_empty
 
 
 def test_closing_a_spooled_log_keeps_waiting_batches(tmp_path: Path) -> None:
-    away = Away()
+    away = UnavailableLog()
     with LogProducer(away, spool=tmp_path) as producer:
         producer.send(Message("t", b"left"))
-    log = Away()
+    log = UnavailableLog()
     log.is_back.set()
     spooled = SpooledLog(log, Spool(tmp_path))
     until(lambda: log.appended)

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.broker_process import BrokerProcess
 from tests.kafka_server import PrivateKafka
 from tests.metaq.servers import MetaQProcess
-from tests.mirror.killing import Killed
+from tests.mirror.killing import RandomKills
 from tests.mirror.plant import PLANTS
 from tests.mirror.tailer_process import TailerProcess, await_one
 from txmsg.binlog.verifier.compare import verify
@@ -165,9 +165,11 @@ def run(
         )
         outlive = partial(outlived, storage, tailer, other) if into == "kafka" else None
         with ExitStack() as killers:
-            killed = killers.enter_context(Killed(tailer, tailer.launch, seed, outlive=outlive, kills_min=kills_min))
+            killed = killers.enter_context(
+                RandomKills(tailer, tailer.launch, seed, outlive=outlive, kills_min=kills_min)
+            )
             if with_server:
-                killed_server = killers.enter_context(Killed(metaq, metaq.start, seed + 1))
+                killed_server = killers.enter_context(RandomKills(metaq, metaq.start, seed + 1))
             demo = supervisor.run(DEMO, directory, bar)
             began_at = time.perf_counter()
             # Kills prove something only while there are messages to mirror.

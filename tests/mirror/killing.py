@@ -16,7 +16,7 @@ _PAUSED_SHARE = 0.1
 """Share of pauses in place of kills, if it can be paused."""
 
 
-class Victim(Protocol):
+class KillableProcess(Protocol):
     """Interface of TailerProcess and BrokerProcess."""
 
     log: Path
@@ -25,7 +25,7 @@ class Victim(Protocol):
     def end(self, how: signal.Signals) -> int: ...
 
 
-class Killed:
+class RandomKills:
     """Kills a process within the block. Afterwards the process has ended and can be started once more.
 
     outlive: pauses the running process until another one has done its work for a while, and wakes it. kills_min: so
@@ -34,7 +34,7 @@ class Killed:
 
     def __init__(
         self,
-        victim: Victim,
+        victim: KillableProcess,
         start: Callable[[], None],
         seed: int,
         *,

@@ -30,7 +30,7 @@ _WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownPage:
     """A page server on its own database with ten minutes of trade. `health` is the health file that it reads."""
 
     page: PageProcess
@@ -82,7 +82,7 @@ class Shown:
         return found
 
 
-ShowPage = Callable[..., AbstractContextManager[Shown]]
+ShowPage = Callable[..., AbstractContextManager[ShownPage]]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def show_page(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
     """Start page servers with the given options."""
 
     @contextmanager
-    def show(*options: str) -> Iterator[Shown]:
+    def show(*options: str) -> Iterator[ShownPage]:
         name = f"test_page_{next(_numbers)}"
         directory = tmp_path_factory.mktemp("page")
         health = directory / "health.json"
@@ -101,7 +101,7 @@ def show_page(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
         page = PageProcess(results, "--health", str(health), *options, log=directory / "page.log")
         page.start()
         try:
-            yield Shown(page, results, health)
+            yield ShownPage(page, results, health)
         finally:
             page.kill()
             postgres.drop_database(name)

@@ -76,9 +76,9 @@ def _deltas(number: int, traded: Mapping[int, int], end_s: float) -> Deltas:
         refunded=sums[1] // 60,
         turnover_cents=sums[2],
         seconds=Sums([datetime.fromtimestamp(each, UTC) for each in traded], orders, paid, cents),
-        provinces=_dealt(_ranked(PROVINCES, _FIRST_PROVINCES), sums, spread),
-        categories=_dealt(_ranked(CATEGORIES, _FIRST_CATEGORIES), sums, spread),
-        sellers=_dealt([f"{category}-{n:02}" for n in (1, 2, 3) for category in _FIRST_CATEGORIES], sums, spread),
+        provinces=_distributed(_ranked(PROVINCES, _FIRST_PROVINCES), sums, spread),
+        categories=_distributed(_ranked(CATEGORIES, _FIRST_CATEGORIES), sums, spread),
+        sellers=_distributed([f"{category}-{n:02}" for n in (1, 2, 3) for category in _FIRST_CATEGORIES], sums, spread),
         commits={int(end_s * 1000): 1} | {now_ms - spread.randint(250, 700): 1 for _ in range(100)},
     )
 
@@ -87,7 +87,7 @@ def _ranked(known: Mapping[str, object], first: Sequence[str]) -> list[str]:
     return [*first, *(each for each in known if each not in first)]
 
 
-def _dealt(keys: list[str], sums: Sequence[int], spread: random.Random) -> Sums[str]:
+def _distributed(keys: list[str], sums: Sequence[int], spread: random.Random) -> Sums[str]:
     """Distribute the amount over the keys, the first ones get most; nothing is lost."""
     weights = [spread.uniform(0.9, 1.1) / (rank + 3) for rank in range(len(keys))]
     shares = [weight / sum(weights) for weight in weights]

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from examples.trade_dashboard.names import PROVINCES
 from examples.trade_dashboard.page import PAGE
-from tests.page.conftest import Shown, ShowPage
+from tests.page.conftest import ShownPage, ShowPage
 from txmsg.ops.demo.trades.browser import seen
 
 WAIT_MS = 60_000
@@ -29,7 +29,7 @@ expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module")
-def shown(show_page: ShowPage) -> Iterator[Shown]:
+def shown(show_page: ShowPage) -> Iterator[ShownPage]:
     """A page server for all tests of this module."""
     with show_page("--stale-after", str(STALE_AFTER_S)) as shown:
         yield shown
@@ -61,7 +61,7 @@ Look = Callable[..., Window]
 
 
 @pytest.fixture
-def look(browser: Browser, shown: Shown) -> Iterator[Look]:
+def look(browser: Browser, shown: ShownPage) -> Iterator[Look]:
     """Open the page in its own window. In the end no browser has reported errors or contacted other hosts."""
     windows: list[Window] = []
 
@@ -99,7 +99,7 @@ def _answer(route: Route, bulletin: dict[str, Any]) -> None:
     route.fulfill(content_type="text/event-stream", body=f"retry: 200\n\ndata: {json.dumps(bulletin)}\n\n")
 
 
-def test_counter_shows_the_database_total_and_stalled_figures_are_marked_stale(look: Look, shown: Shown) -> None:
+def test_counter_shows_the_database_total_and_stalled_figures_are_marked_stale(look: Look, shown: ShownPage) -> None:
     window = look(motion="no-preference")
     status = window.page.locator("live-status")
     with shown.trading():
@@ -154,7 +154,7 @@ _ROLL_ON = """(counter, digit) => {
 """Makes the last digit show another one."""
 
 
-def test_provinces_are_ranked_by_the_database_and_the_rest_is_summed_up(look: Look, shown: Shown) -> None:
+def test_provinces_are_ranked_by_the_database_and_the_rest_is_summed_up(look: Look, shown: ShownPage) -> None:
     window = look(locale="zh-CN")
     window.wait("() => document.querySelectorAll('.provinces .row').length > 5")
     window.wait(f"cents => document.querySelector('{TURNOVER}').dataset.value == cents", shown.total("turnover_cents"))
@@ -167,7 +167,7 @@ def test_provinces_are_ranked_by_the_database_and_the_rest_is_summed_up(look: Lo
     expect(window.page.locator(".provinces .is-rest .label")).to_have_text(f"其余 {31 - len(rows)} 个")
 
 
-def test_part_that_is_down_is_named_and_unreported_part_is_unknown(look: Look, shown: Shown) -> None:
+def test_part_that_is_down_is_named_and_unreported_part_is_unknown(look: Look, shown: ShownPage) -> None:
     window = look()
     status = window.page.locator("live-status")
     with shown.trading():
@@ -185,7 +185,7 @@ def test_part_that_is_down_is_named_and_unreported_part_is_unknown(look: Look, s
         expect(status).to_have_text("Live")
 
 
-def test_lost_connection_is_reported_and_reopened(look: Look, shown: Shown) -> None:
+def test_lost_connection_is_reported_and_reopened(look: Look, shown: ShownPage) -> None:
     window = look()
     status = window.page.locator("live-status")
     window.wait("selector => document.querySelector(selector).dataset.value > 0", TURNOVER)
@@ -243,7 +243,7 @@ def test_page_uses_the_colour_scheme_of_the_system_until_it_is_switched(look: Lo
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_has_sufficient_contrast(look: Look, shown: Shown, scheme: str) -> None:
+def test_every_text_has_sufficient_contrast(look: Look, shown: ShownPage, scheme: str) -> None:
     window = look(scheme=scheme)
     window.wait("() => document.querySelector('.provinces .row') !== null")
     with shown.trading():
@@ -276,7 +276,9 @@ _FAINT_TEXTS = """least => {
 
 @pytest.mark.parametrize("size", [WALL, LAPTOP, SMALL], ids=["wall", "laptop", "small"])
 @pytest.mark.parametrize("locale", ["en-US", "zh-CN"])
-def test_page_fits_the_screen_without_scrolling(look: Look, shown: Shown, size: tuple[int, int], locale: str) -> None:
+def test_page_fits_the_screen_without_scrolling(
+    look: Look, shown: ShownPage, size: tuple[int, int], locale: str
+) -> None:
     bulletin = shown.page.bulletin()
     bulletin["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
     bulletin["figures"]["provinces"][0]["turnover_cents"] = GREAT
@@ -304,7 +306,7 @@ _CUT_TEXTS = """() => [...document.querySelectorAll("body *")].filter((node) => 
 """Elements whose text does not fit."""
 
 
-def test_phone_layout_has_two_columns_and_two_screens(look: Look, shown: Shown) -> None:
+def test_phone_layout_has_two_columns_and_two_screens(look: Look, shown: ShownPage) -> None:
     bulletin = shown.page.bulletin()
     bulletin["figures"]["total"] |= {"turnover_cents": GREAT, "orders": 123_456_789, "refunded": 1_234_567}
     # On a busy machine a part is unknown or figures are old, and the status line that says so is higher. It may come
@@ -329,7 +331,7 @@ def test_phone_layout_has_two_columns_and_two_screens(look: Look, shown: Shown) 
     assert orders["x"] == conversion["x"] < rate["x"] == refunded["x"]
 
 
-def test_rising_row_is_drawn_over_the_one_that_it_passes(look: Look, shown: Shown) -> None:
+def test_rising_row_is_drawn_over_the_one_that_it_passes(look: Look, shown: ShownPage) -> None:
     window = look(bulletin=shown.page.bulletin())
     window.wait("() => document.querySelectorAll('.provinces .row').length > 10")
     rows = window.page.locator(".provinces .row")
@@ -349,7 +351,7 @@ def test_rising_row_is_drawn_over_the_one_that_it_passes(look: Look, shown: Show
     assert first.evaluate("row => getComputedStyle(row).backgroundColor").startswith("rgb(")
 
 
-def test_page_without_figures_shows_placeholders(look: Look, shown: Shown) -> None:
+def test_page_without_figures_shows_placeholders(look: Look, shown: ShownPage) -> None:
     bulletin = shown.page.bulletin()
     nothing = {
         "total": dict.fromkeys(bulletin["figures"]["total"], 0),
@@ -367,7 +369,7 @@ def test_page_without_figures_shows_placeholders(look: Look, shown: Shown) -> No
     window.screenshot("empty")
 
 
-def test_a_browser_with_an_older_release_loads_the_page_again(look: Look, shown: Shown) -> None:
+def test_a_browser_with_an_older_release_loads_the_page_again(look: Look, shown: ShownPage) -> None:
     window = look(bulletin=shown.page.bulletin() | {"release": "newer"})
     with window.page.expect_event("load", timeout=WAIT_MS):
         pass

@@ -158,7 +158,7 @@ def push(where: ClientConfiguration, topic: str) -> None:
     producer.shutdown()
 
 
-class FailBad(MessageListener):  # type: ignore[misc]
+class FailingHandler(MessageListener):  # type: ignore[misc]
     """Fails every delivery of "bad", and knows when the last message has arrived."""
 
     def __init__(self) -> None:
@@ -173,14 +173,14 @@ class FailBad(MessageListener):  # type: ignore[misc]
 
 def orderly(where: ClientConfiguration, topic: str, group: str, condition: str) -> None:
     """Run a push consumer with an SQL filter that fails a message until it is given up."""
-    handler = FailBad()
+    handler = FailingHandler()
     consumer = PushConsumer(where, group, handler, {topic: FilterExpression(condition, FilterType.SQL)})
     consumer.startup()
     assert handler.has_last.wait(_DONE_S_MAX)
     consumer.shutdown()
 
 
-class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
+class DelayedAnswer(TransactionChecker):  # type: ignore[misc]
     """Does not know the outcome of a transaction until a line is read."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class AnswerWhenTold(TransactionChecker):  # type: ignore[misc]
 
 def hold(where: ClientConfiguration, topic: str) -> None:
     """Begin a transaction whose producer stays; it answers a check-back with commit after a line is read."""
-    answer = AnswerWhenTold()
+    answer = DelayedAnswer()
     producer = Producer(where, (topic,), answer)
     producer.startup()
     tell(id=producer.send(message_to(topic, "in doubt"), producer.begin_transaction()).message_id)

@@ -258,7 +258,7 @@ def _otherwise(address: str) -> str:
     return address.replace("127.0.0.1:", "localhost:")
 
 
-class Late(AttachedStreams):
+class UnattachedPresence(AttachedStreams):
     """A presence that has not reached any broker yet."""
 
     async def run(self) -> None:
@@ -273,7 +273,7 @@ async def test_starting_gateway_knows_all_brokers_before_its_first_call(
     until(lambda: len(channel.call(Notify.route, RouteRequest(), timeout_s=CALL_S_MAX).brokers) == 2)
     channel.close()
     _send(first)
-    monkeypatch.setattr(server, "AttachedStreams", Late)
+    monkeypatch.setattr(server, "AttachedStreams", UnattachedPresence)
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     config = GatewayConfig(broker=first.address, listen="127.0.0.1:0")
     serving = asyncio.create_task(server.serve(GivenSettings(config), ready.set_result, stop))
@@ -292,7 +292,7 @@ async def test_starting_gateway_knows_all_brokers_before_its_first_call(
     await serving
 
 
-class Named(AnsweredBrokers):
+class RenamedBrokers(AnsweredBrokers):
     """Two brokers with names other than the given ones, which know a third one; others do not answer."""
 
     names_given: Final = {"localhost:1": "10.0.0.1:7700", "localhost:2": "10.0.0.2:7700"}
@@ -304,7 +304,7 @@ class Named(AnsweredBrokers):
 
 
 async def test_gateway_asks_each_configured_broker_for_its_name() -> None:
-    brokers = Named(["localhost:0", "localhost:1", "localhost:2"])
+    brokers = RenamedBrokers(["localhost:0", "localhost:1", "localhost:2"])
     await server.learn(brokers)
     assert brokers.names == ["10.0.0.1:7700", "10.0.0.2:7700", "10.0.0.3:7700"]
     assert brokers.addresses == ["localhost:0", "localhost:1", "localhost:2", "10.0.0.3:7700"]
@@ -436,7 +436,7 @@ async def test_unsettled_messages_are_renewed_until_the_client_settles_them_or_l
         assert not receivers.is_renewed(forgotten)
 
 
-class Revoked(CallAdmission):
+class RevokedDoor(CallAdmission):
     """A door whose users are revoked while their streams are open."""
 
     @asynccontextmanager
@@ -446,12 +446,12 @@ class Revoked(CallAdmission):
 
 
 async def test_messages_of_a_refused_user_are_not_renewed() -> None:
-    receivers = Receivers(Together(), Tasks())
+    receivers = Receivers(SimultaneousRenewals(), Tasks())
     how: dict[str, Any] = {"count": 1, "wait_s": 1, "invisible_s": 30, "renews": True}
     received = await receivers.receive(ClientSubscription("mail", "client-1", "orders"), "a:7700", ALL, **how)
     clients = GatewayClients(Brokers(["none:1"]), Tasks())
     none: Any = None
-    api = Api(none, receivers, clients, none, none, door=Revoked())
+    api = Api(none, receivers, clients, none, none, door=RevokedDoor())
     context = Context()
     [(_, handle)] = received.messages
     assert receivers.is_renewed(handle)
@@ -529,7 +529,7 @@ async def test_messages_delivered_to_an_ended_call_are_redelivered_at_once(broke
     _send(broker)
     async with gateway_at(broker) as gateway:
 
-        class Cut(Brokers):
+        class BrokersWithLostReplies(Brokers):
             """Calls that are cancelled once their replies have arrived: the messages are lost."""
 
             def channel(self, address: str) -> AnsweredChannel:
@@ -543,7 +543,7 @@ async def test_messages_delivered_to_an_ended_call_are_redelivered_at_once(broke
 
                 return AnsweredChannel(address, cut)
 
-        cut = Cut([broker.address])
+        cut = BrokersWithLostReplies([broker.address])
         receivers = Receivers(cut, gateway.tasks)
         how: dict[str, Any] = {"count": 1, "wait_s": WAIT_S, "invisible_s": 600, "renews": False}
 
@@ -664,7 +664,7 @@ async def test_gateway_settles_deliveries_of_a_gateway_that_uses_another_broker_
         assert gateway.brokers.addresses == [beside]
 
 
-class Together(AnsweredBrokers):
+class SimultaneousRenewals(AnsweredBrokers):
     """Two brokers, each with a message, that answer a renewal only when both have got theirs."""
 
     def __init__(self) -> None:
@@ -691,7 +691,7 @@ class Together(AnsweredBrokers):
 
 
 async def test_unresponsive_broker_does_not_delay_renewals_at_others() -> None:
-    brokers = Together()
+    brokers = SimultaneousRenewals()
     receivers = Receivers(brokers, Tasks())
     member = ClientSubscription("mail", "client-1", "orders")
     handles = []
@@ -703,7 +703,7 @@ async def test_unresponsive_broker_does_not_delay_renewals_at_others() -> None:
     assert not any(map(receivers.is_renewed, handles))
 
 
-class Ruled(CallAdmission):
+class RevocableDoor(CallAdmission):
     """A door whose clients may receive until the permission is revoked."""
 
     may = True
@@ -712,7 +712,7 @@ class Ruled(CallAdmission):
         return self.may
 
 
-class Renews(Together):
+class RenewingBrokers(SimultaneousRenewals):
     """Brokers that accept every renewal."""
 
     async def answer(self, address: str, method: Method[Any, Any], request: ReceiveRequest) -> ReceiveReply:
@@ -721,7 +721,7 @@ class Renews(Together):
 
 async def test_messages_are_not_renewed_after_the_client_loses_its_permission() -> None:
     """The client could not acknowledge it, and no other would get it while its heartbeats arrive."""
-    receivers, door = Receivers(Renews(), Tasks()), Ruled()
+    receivers, door = Receivers(RenewingBrokers(), Tasks()), RevocableDoor()
     none: Any = None
     api = Api(none, receivers, none, none, none, door=door)
     queue = pb.MessageQueue(topic=TOPIC, broker=pb.Broker(name="a:7700"))

@@ -69,7 +69,7 @@ async def test_messages_rejected_by_a_filter_are_settled_for_their_group(broker:
     await brokers.close()
 
 
-class Three(AnsweredBrokers):
+class BrokerOfThree(AnsweredBrokers):
     """A broker with three messages that records which stream has ended."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ async def test_filtering_yields_between_messages_and_a_cancelled_receive_returns
         receiving.cancel()
         return True
 
-    broker, tasks = Three(), Tasks()
+    broker, tasks = BrokerOfThree(), Tasks()
     receivers = Receivers(broker, tasks)
     wanted = Wanted(sql=Filter(ends))
     receiving = asyncio.create_task(

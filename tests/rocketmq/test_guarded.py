@@ -308,7 +308,7 @@ class _Stream(AnsweredCall):
             self._is_told.set()
 
 
-class _AsAsked(Agreements):
+class _AcceptingAgreements(Agreements):
     """Gives every client the settings that it asks for."""
 
     def __init__(self) -> None:
@@ -320,7 +320,7 @@ class _AsAsked(Agreements):
         return settings
 
 
-class _Looking(GatewayClients):
+class _ReevaluationCounter(GatewayClients):
     """Counts the requests to reevaluate clients for check-backs."""
 
     def __init__(self) -> None:
@@ -336,7 +336,7 @@ def _clients() -> GatewayClients:
 
 
 async def test_stream_settings_count_as_requests_of_the_user(place: Place) -> None:
-    agreements = _AsAsked()
+    agreements = _AcceptingAgreements()
     none: Any = None
     api = Api(none, none, _clients(), none, agreements, door=place.door)
     place.use(limits={"requests_per_s": 1e-6})
@@ -380,7 +380,7 @@ async def test_renewal_requires_the_current_receive_permission(place: Place) -> 
 
 async def test_change_of_rules_reevaluates_clients_for_check_backs(place: Place) -> None:
     none: Any = None
-    clients = _Looking()
+    clients = _ReevaluationCounter()
     Api(none, none, clients, none, none, door=place.door)
     place.use("check group:orders")
     place.use()
