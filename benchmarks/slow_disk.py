@@ -32,7 +32,7 @@ CALLERS = "1,64,256,1024"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDisk:
-    """What so many callers reached."""
+    """The rates of so many callers."""
 
     delay_ms: float
     figure: Figure
@@ -44,7 +44,7 @@ class OnDisk:
 
 @contextmanager
 def slow_database() -> Iterator[tuple[str, Disk]]:
-    """A fresh Notify database, and its disk."""
+    """Yield a fresh Notify database, and its disk."""
     with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as name:
         directory = Path(name)
         directory.chmod(0o755)  # PostgreSQL may run as another user
@@ -55,7 +55,7 @@ def slow_database() -> Iterator[tuple[str, Disk]]:
 
 
 def measure(address: str, disk: Disk, delay_ms: float, callers: int, seconds: float) -> OnDisk:
-    """`callers` coroutines for so long."""
+    """Send by `callers` coroutines for so long."""
     syncs = disk.syncs()
     psutil.cpu_times_percent()  # it tells what was since the call before
     found = run(run_async(address, callers, seconds))
@@ -65,7 +65,7 @@ def measure(address: str, disk: Disk, delay_ms: float, callers: int, seconds: fl
 
 
 def main() -> int:
-    """Measures, prints, and compares with what is in the tables."""
+    """Measure, print, and compare with the rows in the tables."""
     parser = parser_of(__doc__, "two seconds per figure")
     parser.add_argument("--seconds", type=float, help="per figure (default: 8; quick: 2)")
     parser.add_argument("--delays-ms", default=DELAYS_MS, help=f"what each sync takes more (default: {DELAYS_MS})")

@@ -31,11 +31,11 @@ class DisturbedPostgres(EmbeddedPostgres):
 
     @property
     def disk(self) -> Disk:
-        """Its own, with a delay that all servers in this directory share. Make it forgetful before the start."""
+        """Its disk, with a delay that all servers in this directory share. Make it forgetful before the start."""
         return _disk_of(self.data_dir)
 
     def forget_unsynced(self) -> int:
-        """Takes away what was not synced. No process of the server runs. Returns the number of writes that are lost."""
+        """Drop unsynced writes, with no server process running. Returns the number of lost writes."""
         return self.disk.forget(self.data_dir / "cluster" / "pg_wal")
 
 
@@ -59,7 +59,7 @@ def _disk_of(root: Path) -> Disk:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """What PostgreSQL is started with besides."""
+    """Return the additional environment of PostgreSQL."""
     found: list[dict[str, str]] = []
     library, disk = root.parent / _LIBRARY, _disk_of(root)
     if library.exists():

@@ -1,4 +1,4 @@
-"""The disk that chaos makes slow, and that forgets: what it keeps, and when a sync ends."""
+"""The slow, forgetful disk of chaos: kept writes, and the duration of syncs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The directory that the disk forgets."""
+    """The directory whose unsynced writes can be lost."""
     data = tmp_path / "forgotten"
     data.mkdir()
     return data
@@ -36,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def programs(disk: Disk, data: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Killed at the end."""
+    """Programs that are killed at the end."""
     programs: list[subprocess.Popen[bytes]] = []
     yield programs
     for program in programs:
@@ -51,13 +51,13 @@ def start(disk: Disk, data: Path, code: str) -> subprocess.Popen[bytes]:
 
 
 def run(disk: Disk, data: Path, code: str) -> str:
-    """What the program prints."""
+    """Return the output of the program."""
     told, _ = (program := start(disk, data, code)).communicate(timeout=60)
     assert program.returncode == 0
     return told.decode()
 
 
-def test_what_was_synced_is_kept_and_the_rest_forgotten(disk: Disk, data: Path) -> None:
+def test_synced_writes_are_kept_and_others_lost(disk: Disk, data: Path) -> None:
     run(
         disk,
         data,
@@ -78,7 +78,7 @@ def test_what_was_synced_is_kept_and_the_rest_forgotten(disk: Disk, data: Path) 
     assert disk.unsynced_bytes() == 0
 
 
-def test_what_is_renamed_or_belongs_to_others_is_not_confused(disk: Disk, data: Path, tmp_path: Path) -> None:
+def test_renamed_removed_and_foreign_files_are_not_confused(disk: Disk, data: Path, tmp_path: Path) -> None:
     run(
         disk,
         data,
@@ -97,7 +97,7 @@ def test_what_is_renamed_or_belongs_to_others_is_not_confused(disk: Disk, data: 
     assert (tmp_path / "beside").read_bytes() == b"of another directory"
 
 
-def test_a_sync_makes_last_what_was_written_before_it_began_by_any_process(
+def test_sync_makes_earlier_writes_of_every_process_durable(
     disk: Disk, data: Path, programs: list[subprocess.Popen[bytes]]
 ) -> None:
     (data / "log").write_bytes(bytes(6))
@@ -118,7 +118,7 @@ def test_a_sync_makes_last_what_was_written_before_it_began_by_any_process(
     assert (data / "log").read_bytes() == b"ab" + bytes(4)
 
 
-def test_a_process_that_is_killed_in_a_sync_has_synced_nothing(
+def test_process_killed_during_a_sync_has_synced_nothing(
     disk: Disk, data: Path, programs: list[subprocess.Popen[bytes]]
 ) -> None:
     disk.set_delay(float("inf"))
@@ -131,7 +131,7 @@ def test_a_process_that_is_killed_in_a_sync_has_synced_nothing(
     assert (data / "log").read_bytes() == b""
 
 
-def test_syncs_take_the_time_that_is_set(disk: Disk, data: Path) -> None:
+def test_syncs_take_the_configured_time(disk: Disk, data: Path) -> None:
     disk.set_delay(0.05)
     took = run(
         disk,

@@ -51,9 +51,7 @@ async def test_event_stream_sends_keepalives_while_data_is_awaited(
         assert [event async for event in events] == []
 
 
-async def test_event_stream_ends_when_its_visitor_logs_out(
-    look: PageContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_event_stream_ends_when_its_visitor_logs_out(look: PageContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "_TICK_S_MAX", 0.01)
 
     async def read(_: PageContext) -> Mapping[str, Any]:

@@ -181,7 +181,9 @@ def test_read_interrupted_by_growth_or_truncation_of_the_queue_is_repeated(
                 fill(log, "t", 0, [1] * (end - 4))
 
 
-def test_keys_can_be_looked_up_while_files_are_deleted_and_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_can_be_looked_up_while_files_are_deleted_and_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keyed = encode(FrameColumns([bytes(100)], [1], key=["k"]))
     with Log(tmp_path, LogConfig(file_size_bytes_max=600, flush_s=3600)) as log:
         for _ in range(9):
