@@ -56,7 +56,7 @@ public class Load {
         System.exit(0); // a client that could not start leaves threads behind
     }
 
-    /** What can be made as soon as a topic that was just created is known everywhere. */
+    /** Retry until a newly created topic is known everywhere. */
     private static <T> T insist(Callable<T> make) throws Exception {
         for (int attempt = 1; ; attempt++) {
             try {
@@ -85,7 +85,7 @@ public class Load {
         }
     }
 
-    /** What threads have done. */
+    /** The results of the threads. */
     private static class Done {
         final List<Long> tookNs = new ArrayList<>();
         long failed;
@@ -137,7 +137,7 @@ public class Load {
         }
     }
 
-    /** Half of the clients send, the others take: all start at once, and then those that could send at once. */
+    /** Half of the clients send, the others receive: all start at once, and then those that started send at once. */
     private void clients(int count, String topic) throws Exception {
         List<Producer> producers = new ArrayList<>();
         List<PushConsumer> consumers = new ArrayList<>();
@@ -192,7 +192,7 @@ public class Load {
         });
     }
 
-    /** How many of what was sent have not come after a minute. */
+    /** Return the number of sent messages that have not arrived after a minute. */
     private int missing() throws InterruptedException {
         long until = System.nanoTime() + ARRIVE_S_MAX * 1_000_000_000;
         while (!arrived.containsAll(sent) && System.nanoTime() < until) {

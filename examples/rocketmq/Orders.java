@@ -49,7 +49,7 @@ public class Orders {
         }
     }
 
-    /** Whether it has been placed: some are refused, after their half message has been sent. */
+    /** Return true if the order was placed: some are refused after their half message was sent. */
     boolean place(Producer producer, String topic, int cents) throws Exception {
         String id = UUID.randomUUID().toString();
         String body = String.format("{\"order_id\": \"%s\", \"cents\": %d}", id, cents);

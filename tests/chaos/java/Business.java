@@ -40,7 +40,7 @@ final class Business {
         with(connection -> update(connection, "insert into attempt (serial) values (?)", serial));
     }
 
-    /** The local transaction. False: a checker has given it up. */
+    /** Run the local transaction. False: a checker has given it up. */
     boolean finish(String serial, boolean isCommit) throws SQLException {
         return with(connection -> update(connection, "update attempt set state = '" + (isCommit ? "done" : "given up")
             + "' where serial = ? and state = 'running'", serial)) == 1;
@@ -61,7 +61,7 @@ final class Business {
         return state.equals("running") ? "unknown" : state.equals("done") ? "commit" : "rollback";
     }
 
-    /** Whether a handler that runs for the first time fails it: some at first, and a few always. */
+    /** Return true if a handler fails the message on its first run: some at first, and a few always. */
     static boolean isDisliked(byte[] body, int attempt) {
         CRC32 sum = new CRC32();
         sum.update(body);

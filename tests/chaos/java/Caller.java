@@ -120,7 +120,7 @@ final class Caller {
         }
     }
 
-    /** What txmsg calls it: 16 bytes, of which the message id is made. */
+    /** Return txmsg's transaction id: 16 bytes of the message id. */
     private static String transactionId(String messageId) {
         String hex = messageId.substring("01".length());
         return new UUID(Long.parseUnsignedLong(hex.substring(0, 16), 16), Long.parseUnsignedLong(hex.substring(16), 16))

@@ -14,7 +14,7 @@ public class GuestConsumer {
     private static final int PULLERS = 6;
     private static final int PULLED_MAX = 16;
     private static final Duration AWAIT = Duration.ofSeconds(1);
-    /** What has waited for a thread for so long is refused: who held it may have lost it meanwhile. */
+    /** Messages that waited this long for a thread are refused: their lease may have expired. */
     private static final long LATE_MS = 2000;
     private static final long PAUSE_MS = 200;
 
@@ -80,7 +80,7 @@ public class GuestConsumer {
         }
     }
 
-    /** The number of the call. */
+    /** Record a delivery and return the number of the call. */
     private long got(String group, MessageView message) {
         long call = calls.incrementAndGet();
         journal.write("got", call, group, new String(bytesOf(message), StandardCharsets.UTF_8), message.getTopic(),

@@ -8,7 +8,7 @@ import java.util.Arrays;
 import java.util.List;
 import org.apache.rocketmq.shaded.com.google.gson.Gson;
 
-/** As journal.py: one write an entry, so that what was written before a SIGKILL is there. */
+/** As journal.py: one write per entry, so that entries before a SIGKILL are kept. */
 final class Journal {
     private final Gson gson = new Gson();
     private final OutputStream file;

@@ -11,11 +11,11 @@ import org.apache.rocketmq.shaded.io.grpc.InternalGlobalInterceptors;
 import org.apache.rocketmq.shaded.io.grpc.Metadata;
 import org.apache.rocketmq.shaded.io.grpc.MethodDescriptor;
 
-/** Gives each received message a property that tells its queue: it is on the wire, and the client leaves it out. */
+/** Adds the queue of each received message as a property: it is on the wire, but not in the client. */
 final class Places implements ClientInterceptor {
     static final String QUEUE = "queue";
 
-    /** To be called before the first client is made. */
+    /** Must be called before the first client is created. */
     static void install() {
         InternalGlobalInterceptors.setInterceptorsTracers(List.of(new Places()), List.of(), List.of());
     }

@@ -13,7 +13,7 @@ import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.shaded.com.google.gson.FieldNamingPolicy;
 import org.apache.rocketmq.shaded.com.google.gson.GsonBuilder;
 
-/** What a program is told as its only argument: the fields of client.py's Orders that it needs, and those of java.py. */
+/** The only argument of a program: the fields of client.py's Orders that it needs, and those of guest_java.py. */
 final class Told {
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final Duration TIMEOUT = Duration.ofSeconds(3);
@@ -34,7 +34,7 @@ final class Told {
     double heldS;
     double giveUpS;
 
-    /** From now on this process ends with its parent. Counted down: when that says that nothing new is to be begun. */
+    /** End with the parent. The latch is counted down when the parent asks to start nothing new. */
     final transient CountDownLatch quiet = new CountDownLatch(1);
 
     static Told of(String[] words) {
@@ -56,7 +56,7 @@ final class Told {
         Runtime.getRuntime().halt(3);
     }
 
-    /** Of a client of the gateway. */
+    /** Return the configuration of a client of the gateway. */
     ClientConfiguration configuration() {
         return ClientConfiguration.newBuilder().setEndpoints(gateway).enableSsl(false).setRequestTimeout(TIMEOUT).build();
     }
@@ -76,12 +76,12 @@ final class Told {
         }
     }
 
-    /** What can be done in a thread. */
+    /** Work for a thread. */
     interface Act {
         void run(int number) throws Exception;
     }
 
-    /** Acts in so many threads, given the number of each. What one throws ends the process: its parent notices. */
+    /** Run work in so many threads, with the number of each. An error ends the process: its parent notices. */
     static List<Thread> inThreads(int count, Act act) {
         List<Thread> threads = new ArrayList<>();
         for (int each = 0; each < count; each++) {
