@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -23,13 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 from rich.console import Console
 
 from benchmarks.capacity_costs import BODY_SIZE_BYTES, Measured, Mismatch, Sizes, measure
 from benchmarks.capacity_model import Load, Machine, Plan, TooManyClients, costs_of, plan
 from benchmarks.capacity_report import markdown, plan_figures, show_costs, show_plan
-from benchmarks.surroundings import parser_of, progress_of
+from benchmarks.surroundings import parser_of, progress_of, this_machine
 
 DAY_S: Final = 86_400
 CLIENTS: Final = 200
@@ -131,13 +128,7 @@ def measured_table(measured: Measured) -> dict[str, Any]:
     """Return the table to save: the costs, and where and when they were measured."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": {
-            "cores": os.cpu_count(),
-            "memory_gib": round(psutil.virtual_memory().total / 1024**3),
-            "system": platform.system(),
-            "python": platform.python_version(),
-            "load": round(os.getloadavg()[0], 1),
-        },
+        "machine": this_machine(),
         "body_bytes": BODY_SIZE_BYTES,
         "rates_per_s": measured.rates_per_s,
         "costs": measured.table(),

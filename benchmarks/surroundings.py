@@ -1,8 +1,10 @@
-"""Common parts of all benchmarks: options, fresh Notify databases, and brokers as processes."""
+"""Common parts of all benchmarks: the machine, options, fresh Notify databases, and brokers as processes."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import signal
 import sys
 import tempfile
@@ -29,6 +31,17 @@ def parser_of(doc: str | None, quick: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help=f"{quick}: about a minute in all")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
+
+
+def this_machine() -> dict[str, int | float | str | None]:
+    """What figures depend on, and are kept with. load: processes that ran or waited, of the last minute."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 1024**3),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def pgbench_path() -> str:
