@@ -3,10 +3,10 @@
 Claim (docs/performance.md): the main job, `@transactional_message` around a function that inserts one order, against
 the transaction alone; with a row in an outbox table in the same transaction; with that row and a process that relays
 the rows to the broker (until the last one is there, which the rate includes); and the late flow. By a thread that
-pauses between its calls, of which the rate says nothing, by threads with psycopg, and by tasks with psycopg and
-asyncpg, each making one call after the other. All kinds take turns, so what else the machine does hits all of them;
-the ratios are what to read. CPU is that of this process, the application. Orders, outbox rows and messages are counted
-afterwards: if they are fewer than the calls, the exit status is 1.
+pauses between its calls, of which the rate says nothing, by threads with psycopg, by tasks with psycopg and asyncpg,
+and by processes of tasks with psycopg, each making one call after the other. All kinds take turns, so what else the
+machine does hits all of them; the ratios are what to read. CPU is that of the application, without the relay's. Orders,
+outbox rows and messages are counted afterwards: if they are fewer than the calls, the exit status is 1.
 
     python -m benchmarks.decorated [--quick] [--json]
 """
@@ -19,11 +19,14 @@ import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from statistics import median
+from typing import Any
 
 import psycopg
 from sqlalchemy import create_engine, text
@@ -38,6 +41,8 @@ THREADS = (1, 4, 16)
 PAUSE_S = 0.005
 """Between the calls of a service with little to do: what goes on after a call does not delay the next one."""
 TASKS = {"psycopg": (1, 16, 64), "asyncpg": (16,)}
+PROCESSES = 4
+TASKS_OF_PROCESSES = (1, 16)
 TURNS = 4
 REFERENCE = "outbox row"
 RELAYED = "outbox row, relayed"
@@ -58,6 +63,8 @@ BODY = b'{"item": "' + ITEM.encode() + b'"}'
 
 Work = Callable[[], object]
 AsyncWork = Callable[[], Awaitable[object]]
+Turn = Callable[[str, float, "Taken"], None]
+"""Has all callers make calls of this kind, one after the other, for so many seconds."""
 
 
 @dataclass(slots=True)
@@ -141,7 +148,7 @@ def relaying(place: Place) -> Iterator[None]:
 # ---- what is measured
 
 
-def works_of(place: Place, producer: Producer, maker: sessionmaker[Session]) -> Mapping[str, Work]:
+def works_of(producer: Producer, maker: sessionmaker[Session]) -> Mapping[str, Work]:
     """Each kind of call, for threads."""
 
     def bare() -> None:
@@ -215,35 +222,112 @@ def async_works_of(producer: AsyncProducer, maker: async_sessionmaker[AsyncSessi
     }
 
 
-def turn_of_threads(work: Work, callers: int, seconds: float, into: Taken, *, pause_s: float = 0.0) -> None:
-    """So many threads, each making one call after the other, after a pause."""
+@contextmanager
+def threads(place: Place, callers: int, pause_s: float = 0.0) -> Iterator[Turn]:
+    """Callers that are threads. pause_s: before each call."""
+    engine = create_engine(place.url("psycopg"), pool_size=callers)
+    with Producer(place.broker, group="bench", check_listener=FenceCheckListener(engine)) as producer:
+        works = works_of(producer, sessionmaker(engine))
 
-    def call(until: float) -> None:
-        while time.perf_counter() < until:
-            if pause_s:  # even a sleep of 0 s would give way to other threads
-                time.sleep(pause_s)
-            start = time.perf_counter()
-            work()
-            into.latencies_s.append(time.perf_counter() - start)
+        def turn(kind: str, seconds: float, into: Taken) -> None:
+            def call(until: float) -> None:
+                while time.perf_counter() < until:
+                    if pause_s:  # even a sleep of 0 s would give way to other threads
+                        time.sleep(pause_s)
+                    start = time.perf_counter()
+                    works[kind]()
+                    into.latencies_s.append(time.perf_counter() - start)
 
-    until = time.perf_counter() + seconds
-    threads = [threading.Thread(target=call, args=(until,)) for _ in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+            until = time.perf_counter() + seconds
+            each = [threading.Thread(target=call, args=(until,)) for _ in range(callers)]
+            for thread in each:
+                thread.start()
+            for thread in each:
+                thread.join()
+
+        yield turn
+    engine.dispose()
+
+
+@contextmanager
+def tasks(place: Place, callers: int, driver: str) -> Iterator[Turn]:
+    """Callers that are tasks."""
+    engine = create_async_engine(place.url(driver), pool_size=callers)
+    producer = AsyncProducer(place.broker, group="bench", check_listener=FenceCheckListener(engine))
+    loop = asyncio.new_event_loop()  # it runs between turns, too, as that of a service does
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    run(producer.start())
+    works = async_works_of(producer, async_sessionmaker(engine))
+
+    async def turn(kind: str, seconds: float, into: Taken) -> None:
+        async def call(until: float) -> None:
+            while (start := time.perf_counter()) < until:
+                await works[kind]()
+                into.latencies_s.append(time.perf_counter() - start)
+
+        until = time.perf_counter() + seconds
+        await asyncio.gather(*(call(until) for _ in range(callers)))
+
+    try:
+        yield lambda kind, seconds, into: run(turn(kind, seconds, into))
+    finally:
+        run(producer.close())
+        run(engine.dispose())
+        loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
-async def turn_of_tasks(work: AsyncWork, callers: int, seconds: float, into: Taken) -> None:
-    """The same of tasks."""
+@contextmanager
+def processes(place: Place, callers: int) -> Iterator[Turn]:
+    """PROCESSES that have a producer, a pool and so many tasks each, as the processes of a service do."""
+    context = multiprocessing.get_context("spawn")
+    with ExitStack() as stack:
+        pipes = []
+        for _ in range(PROCESSES):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve_turns, args=(place, callers, theirs), daemon=True)
+            process.start()
+            theirs.close()  # or the end of the process would not be the end of what is read here
+            stack.callback(process.join, _DRAIN_S_MAX)
+            stack.callback(ours.send, None)
+            pipes.append(ours)
 
-    async def call(until: float) -> None:
-        while (start := time.perf_counter()) < until:
-            await work()
-            into.latencies_s.append(time.perf_counter() - start)
+        def turn(kind: str, seconds: float, into: Taken) -> None:
+            for pipe in pipes:
+                pipe.send((kind, seconds))
+            for taken in [pipe.recv() for pipe in pipes]:
+                into.latencies_s += taken.latencies_s
+                into.cpu_s += taken.cpu_s
 
-    until = time.perf_counter() + seconds
-    await asyncio.gather(*(call(until) for _ in range(callers)))
+        yield turn
+
+
+def serve_turns(place: Place, callers: int, pipe: Connection) -> None:
+    """One of the processes: makes the turns that it is told, and says what they took."""
+    with tasks(place, callers, "psycopg") as turn:
+        for kind, seconds in iter(pipe.recv, None):
+            taken, cpu = Taken(), time.process_time()
+            turn(kind, seconds, taken)
+            taken.cpu_s = time.process_time() - cpu
+            pipe.send(taken)
+
+
+CALLERS: Mapping[str, Callable[[Place], AbstractContextManager[Turn]]] = {
+    "1 thread, pausing": partial(threads, callers=1, pause_s=PAUSE_S),
+    **{f"{n} threads": partial(threads, callers=n) for n in THREADS},
+    **{
+        f"{n} tasks ({driver})": partial(tasks, callers=n, driver=driver)
+        for driver, counts in TASKS.items()
+        for n in counts
+    },
+    **{f"{PROCESSES} processes of {n} tasks (psycopg)": partial(processes, callers=n) for n in TASKS_OF_PROCESSES},
+}
 
 
 def wait_until_relayed(place: Place) -> None:
@@ -271,44 +355,18 @@ def timed(kind: str, place: Place, taken: dict[str, Taken]) -> Iterator[Taken]:
         into.seconds += time.perf_counter() - began
 
 
-def compare_threads(
-    place: Place, callers: int, seconds: float, step: Callable[[], None], *, pause_s: float = 0.0
-) -> list[Figure]:
-    """All kinds by so many threads."""
+def compare(place: Place, callers: str, seconds: float, step: Callable[[], None]) -> list[Figure]:
+    """All kinds by these callers."""
     taken: dict[str, Taken] = {}
-    engine = create_engine(place.url("psycopg"), pool_size=callers)
-    listener = FenceCheckListener(engine)
-    with Producer(place.broker, group="bench", check_listener=listener) as producer:
-        works = works_of(place, producer, sessionmaker(engine))
-        for work in works.values():  # fills pools and caches
-            turn_of_threads(work, callers, 0.2, Taken())
+    with CALLERS[callers](place) as turn:
+        for kind in KINDS:  # fills pools and caches
+            turn(kind, 0.2, Taken())
         for _ in range(TURNS):
-            for kind, work in works.items():
+            for kind in KINDS:
                 with timed(kind, place, taken) as into:
-                    turn_of_threads(work, callers, seconds / TURNS, into, pause_s=pause_s)
+                    turn(kind, seconds / TURNS, into)
                 step()
-    engine.dispose()
-    return figures(_name("pausing" if pause_s else "threads", "", callers), taken)
-
-
-async def compare_tasks(
-    place: Place, driver: str, callers: int, seconds: float, step: Callable[[], None]
-) -> list[Figure]:
-    """All kinds by so many tasks."""
-    taken: dict[str, Taken] = {}
-    engine = create_async_engine(place.url(driver), pool_size=callers)
-    listener = FenceCheckListener(engine)
-    async with AsyncProducer(place.broker, group="bench", check_listener=listener) as producer:
-        works = async_works_of(producer, async_sessionmaker(engine))
-        for work in works.values():
-            await turn_of_tasks(work, callers, 0.2, Taken())
-        for _ in range(TURNS):
-            for kind, work in works.items():
-                with timed(kind, place, taken) as into:
-                    await turn_of_tasks(work, callers, seconds / TURNS, into)
-                step()
-    await engine.dispose()
-    return figures(f"{callers} tasks ({driver})", taken)
+    return figures(callers, taken)
 
 
 def figures(callers: str, taken: Mapping[str, Taken]) -> list[Figure]:
@@ -338,13 +396,10 @@ def main() -> int:
     """Measures, prints, and counts what is in the tables."""
     parser = parser_of(__doc__, "one second per figure")
     parser.add_argument("--seconds", type=float, help="per figure (default: 6; quick: 1)")
-    parser.add_argument("--callers", help='only these, such as "1 threads" or "16 tasks (psycopg)"')
+    parser.add_argument("--callers", help='only these, such as "1 threads" or "processes"')
     options = parser.parse_args()
     seconds = options.seconds or (1.0 if options.quick else 6.0)
-    cases = [("pausing", "psycopg", 1), *(("threads", "psycopg", n) for n in THREADS)]
-    cases += [("tasks", driver, n) for driver, counts in TASKS.items() for n in counts]
-    if options.callers:
-        cases = [(kind, driver, n) for kind, driver, n in cases if options.callers in _name(kind, driver, n)]
+    cases = [callers for callers in CALLERS if (options.callers or "") in callers]
     found: list[Figure] = []
     with (
         private_server() as server,
@@ -357,35 +412,26 @@ def main() -> int:
         engine = create_engine(place.url("psycopg"))
         create_tables(engine)
         engine.dispose()
-        for kind, driver, callers in cases:
+        for callers in cases:
             with psycopg.connect(place.database, autocommit=True) as connection:
                 connection.execute("truncate orders, outbox, txmsg_fence")
             messages = _messages(notify)
-            if kind != "tasks":
-                pause_s = PAUSE_S if kind == "pausing" else 0.0
-                figs = compare_threads(place, callers, seconds, step, pause_s=pause_s)
-            else:
-                figs = asyncio.run(compare_tasks(place, driver, callers, seconds, step))
+            figs = compare(place, callers, seconds, step)
             found += figs
             orders = sum(each.calls for each in figs)
             sent = sum(each.calls for each in figs if each.kind in (*_MESSAGES, RELAYED))
             if place.count("orders") < orders or _messages(notify) - messages < sent:
-                print(f"{figs[0].callers}: fewer orders or messages are stored than calls were made", file=sys.stderr)
+                print(f"{callers}: fewer orders or messages are stored than calls were made", file=sys.stderr)
                 return 1
     for figure in found:
         print(
-            f"{figure.callers:20} {figure.kind:20} {figure.rate_per_s:8,.0f}/s  p50 {figure.p50_ms:7.2f} ms  p99"
+            f"{figure.callers:35} {figure.kind:20} {figure.rate_per_s:8,.0f}/s  p50 {figure.p50_ms:7.2f} ms  p99"
             f" {figure.p99_ms:7.2f} ms  CPU {figure.cpu_us:6,.0f} us  of an outbox row: rate {figure.rate_ratio:5.2f},"
             f" p50 {figure.p50_ratio:5.2f}"
         )
     if options.json:
         print(json.dumps([asdict(figure) for figure in found]))
     return 0
-
-
-def _name(kind: str, driver: str, callers: int) -> str:
-    names = {"pausing": f"{callers} thread, pausing", "threads": f"{callers} threads"}
-    return names.get(kind, f"{callers} tasks ({driver})")
 
 
 def _messages(url: str) -> int:
