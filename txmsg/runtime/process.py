@@ -148,12 +148,12 @@ def shared_loop() -> LoopThread:
 
 def _at_exit(thread: LoopThread) -> None:
     atexit.register(_close_at_exit, thread)
-    if multiprocessing.parent_process() is not None:  # a child of multiprocessing ends without atexit
+    if multiprocessing.parent_process() is not None:  # of its children, forked ones end without atexit
         multiprocessing.util.Finalize(None, _close_at_exit, (thread,), exitpriority=0)
 
 
 def _close_at_exit(thread: LoopThread) -> None:
-    if thread.pid == os.getpid():
+    if thread.pid == os.getpid() and not thread.loop.is_closed():  # spawned children come here by both ways
         thread.close()
 
 
