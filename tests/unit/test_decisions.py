@@ -21,7 +21,7 @@ def faults_of_form(file: str, text: str) -> list[str]:
     except ValueError as error:
         return [str(error)]
     sections = re.findall(r"^## (.*)", text, re.MULTILINE)
-    words = len(text.split())
+    words = len(re.sub(r"^\|.*", "", text, flags=re.MULTILINE).split())  # besides tables
     checks = {
         f"the number is not that of the file name: {decision.number}": file.startswith(f"{decision.number}-"),
         "the title ends in a period": not decision.title.endswith("."),
