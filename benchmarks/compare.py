@@ -151,7 +151,7 @@ def measure(
 
 def show(found: Mapping[str, Sequence[Comparison]], console: Console) -> None:
     """The table."""
-    table = Table(title_justify="left")
+    table = Table()
     for column in ("figure", "old", "new", "ratio", "spread", "verdict"):
         table.add_column(column, justify="left" if column in ("figure", "verdict") else "right")
     for script, comparisons in found.items():
