@@ -4,7 +4,10 @@ Claim (docs/performance.md): the row costs one more statement and no more commit
 the time each, on the same connections, so what else the machine does hits both; the ratio is what to read. The rows
 found in the tables afterwards must equal the number claimed, or the exit status is 1.
 
-    python -m benchmarks.fence [--quick] [--json] [--database URL]
+Then, for each driver: what the fence row and the inbox row add to a transaction, in CPU and in round trips, beside a
+second row of the same kind (row_costs.py).
+
+    python -m benchmarks.fence [--quick] [--json] [--costs] [--database URL]
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from statistics import median
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, func, insert, select
 from sqlalchemy.orm import Session
 
+from benchmarks.row_costs import Cost, costs_of
 from benchmarks.surroundings import parser_of, progress_of
 from txmsg.broker.embedded import EmbeddedPostgres
 from txmsg.checker.fence import Fence
@@ -31,6 +35,7 @@ from txmsg.message import new_transaction_id
 
 CALLERS = (1, 8)
 TURNS = 10  # of each kind
+COST_CALLS, COST_CALLS_QUICK = 25, 5  # of each kind in each of many turns
 ITEM = "x" * 200
 
 orders = Table(
@@ -159,13 +164,17 @@ def count(engine: Engine, table: Table) -> int:
 def main() -> int:
     """Measure, print, and compare with the rows in the tables."""
     parser = parser_of(__doc__, "four seconds per figure")
+    parser.add_argument("--costs", action="store_true", help="only what the rows cost by driver")
     parser.add_argument("--database", help="a business database of your own, as SQLAlchemy names it (MariaDB, say)")
     options = parser.parse_args()
     seconds = 4.0 if options.quick else 16.0
     figures: list[Figure] = []
+    costs: list[Cost] = []
     wrong = []
     with databases(options.database) as engines, progress_of("fence", len(engines) * len(CALLERS)) as step:
         for engine in engines:
+            if options.costs:
+                break
             fence_rows_before = count(engine, fence_table)
             own = [compare(engine, max(CALLERS), 0.5)]  # connects, and warms caches; counted by its rows only
             for callers in CALLERS:
@@ -176,14 +185,20 @@ def main() -> int:
             if rows != claimed:
                 wrong.append(f"{engine.dialect.name}: orders and fence rows {rows}, claimed {claimed}")
             figures += own[1:]
+        for engine in engines:
+            with tempfile.TemporaryDirectory(prefix="txmsg-bench-") as directory:
+                costs += costs_of(engine.url, COST_CALLS_QUICK if options.quick else COST_CALLS, Path(directory))
     for each in figures:
         print(
             f"{each.database:10} {each.callers:2d} callers: "
             f"plain {each.plain_per_s:8,.0f}/s p50 {each.plain_p50_ms:6.2f} ms   "
             f"fenced {each.fenced_per_s:8,.0f}/s p50 {each.fenced_p50_ms:6.2f} ms   ratio {each.ratio:.3f}"
         )
+    for cost in costs:
+        trips = "" if cost.round_trips is None else f"{cost.round_trips} round trips (+{cost.added_round_trips})"
+        print(f"{cost.driver:22} {cost.kind:14} {cost.cpu_us:7.1f} us (+{cost.added_us:5.1f})   {trips}")
     if options.json:
-        print(json.dumps({"figures": [asdict(each) for each in figures]}))
+        print(json.dumps({"figures": [asdict(each) for each in figures], "costs": [asdict(each) for each in costs]}))
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0
