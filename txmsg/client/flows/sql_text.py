@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 
@@ -55,8 +55,16 @@ def first_word(sql: str) -> str:
     return found[1].upper() if found else ""
 
 
+_KEPT_CHARACTERS_MAX: Final = 4096
+
+
 def steps(sql: str, dialect_name: str) -> Sequence[TransactionStatement]:
     """What the statements of `sql` do to the transaction, in their order. Quick for a statement that does nothing."""
+    # A session sends the same texts again and again. Longer ones have values in them.
+    return _kept_steps(sql, dialect_name) if len(sql) <= _KEPT_CHARACTERS_MAX else _read_steps(sql, dialect_name)
+
+
+def _read_steps(sql: str, dialect_name: str) -> Sequence[TransactionStatement]:
     word = first_word(sql)
     if word and word not in _READ and ";" not in sql:
         return ()
@@ -64,7 +72,10 @@ def steps(sql: str, dialect_name: str) -> Sequence[TransactionStatement]:
     if "\\" in sql:  # whether it escapes depends on settings: what either reading finds counts
         other = _steps(sql, dialect_name, backslash=dialect_name not in _MYSQL)
         found += [step for step in other if step not in found]
-    return found
+    return tuple(found)
+
+
+_kept_steps: Final = lru_cache(maxsize=512)(_read_steps)
 
 
 def _steps(sql: str, dialect_name: str, *, backslash: bool) -> list[TransactionStatement]:
