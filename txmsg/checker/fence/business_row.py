@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, String, Table, bindparam, exc, insert, literal, select
+from sqlalchemy import Connection, Engine, String, Table, bindparam, exc, insert, literal_column, select
 from sqlalchemy.orm import Session
 
 from txmsg.checker.fence.driver import has_met_another, in_autocommit, is_absent_table
 from txmsg.checker.fence.identity import SELECT_IDENTITY
 from txmsg.checker.fence.own_rows import own_bind, own_connection
+from txmsg.checker.fence.own_statement import OwnStatement
 from txmsg.checker.tables import ID, fence_identity_table, fence_table
 from txmsg.errors import MisuseError, StorageError, TransactionRefused
 from txmsg.message import TransactionId
@@ -21,15 +22,13 @@ RowOptions: TypeAlias = Mapping[str, Any]
 
 # Without ON CONFLICT DO NOTHING: a late transaction would see 0 rows and go on. Through the identity table, so that a
 # session of another database inserts nothing: a fence row that no check finds would lose the message.
-_INSERT_COMMIT = (
-    insert(fence_table)
-    .from_select(
+_INSERT_COMMIT: Final = OwnStatement(
+    insert(fence_table).from_select(
         ["transaction_id", "outcome"],
-        select(bindparam("id", type_=ID), literal("commit", String(8))).where(
+        select(bindparam("id", type_=ID), literal_column("'commit'", String(8))).where(
             fence_identity_table.c.fence_id == bindparam("fence", type_=ID)
         ),
     )
-    .execution_options(preserve_rowcount=True)
 )
 
 
@@ -48,7 +47,7 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID, optio
     connection = _own_connection(session)
     try:
         row = {"id": transaction_id, "fence": fence_id}
-        result = connection.execute(_INSERT_COMMIT, row, execution_options=options)
+        written = _INSERT_COMMIT.execute(connection, row, options["schema_translate_map"])
     except exc.DBAPIError as error:
         if has_met_another(error):
             raise TransactionRefused(
@@ -57,7 +56,7 @@ def write(session: Session, transaction_id: TransactionId, fence_id: UUID, optio
             ) from error
         refuse_absent_tables(connection.engine, error, fence_table, fence_identity_table)
         raise
-    if result.rowcount != 1:
+    if written != 1:
         raise MisuseError(
             f"the session's database {connection.engine.url} is not that of fence {fence_id}: checks would "
             "look for the transaction elsewhere and drop its message; give both the same database"

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, NoReturn, Protocol, Self
+from typing import Any, Final, NoReturn, Protocol, Self, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Engine, event, text
@@ -23,9 +23,11 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from txmsg.checker.fence.driver import DriverState, codes_of, driver_state, in_autocommit, rolls_back_all
 from txmsg.checker.fence.engines import sync_session_of
+from txmsg.checker.fence.own_statement import unheard
 from txmsg.client.flows.sql_text import StatementKind, first_word, steps
 from txmsg.errors import MisuseError, OutcomeUnknown, shown
 
+P = TypeVar("P")
 _BEGUN_BY_DRIVER: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "PRAGMA", "EXPLAIN", "VALUES"})
 """Statements before which SQLite's driver begins a transaction, or that need none."""
 _LOCK_WAIT_TIMEOUT: Final = 1205
@@ -401,7 +403,7 @@ def _listen_to_engine(engine: Engine) -> None:
             event.listen(engine, "handle_error", _handle_error, insert=True)  # before one that raises
             _dialects.add(engine.dialect)
         if engine not in _engines:
-            event.listen(engine, "before_cursor_execute", _before_cursor_execute)
+            event.listen(engine, "before_cursor_execute", _before_cursor_execute, retval=True)
             event.listen(engine, "after_cursor_execute", _after_cursor_execute)
             event.listen(engine, "commit", _commit)
             _engines.add(engine)
@@ -425,9 +427,15 @@ def _after_soft_rollback(session: Session, transaction: SessionTransaction) -> N
         guard.rolled_back(transaction)
 
 
-def _before_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+def _before_cursor_execute(
+    connection: Connection, _cursor: object, statement: str, parameters: P, *_: object
+) -> tuple[str, P]:
     for guard in _of_connections.get(connection, ()):
         guard.executing(connection, statement)
+    return statement, parameters
+
+
+unheard.add(_before_cursor_execute)
 
 
 def _after_cursor_execute(connection: Connection, _cursor: object, statement: str, *_: object) -> None:

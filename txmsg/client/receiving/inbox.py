@@ -39,6 +39,7 @@ from txmsg.checker.connections.engines import AsyncConnect, AsyncConnectedBy, Co
 from txmsg.checker.fence.driver import is_absent_table
 from txmsg.checker.fence.engines import read_committed
 from txmsg.checker.fence.own_rows import own_connection
+from txmsg.checker.fence.own_statement import OwnStatement
 from txmsg.checker.tables import inbox_table
 from txmsg.client.flows.guard import SessionGuard
 from txmsg.consumer.failures import RetryAfter
@@ -63,24 +64,23 @@ _OWN_ROW = select(inbox_table.c.generation).where(*(column == bindparam(column.n
 """Read after an error alone, see `SessionGuard`."""
 
 
-_INSERT = insert(inbox_table).values({column: bindparam(column.name) for column in _ROW}).inline()
-"""Made once: SQLAlchemy takes longer to make a statement than to look up what it compiles to."""
+_VALUES: Final[Mapping[str, Any]] = {column.name: bindparam(column.name) for column in _ROW}
+_INSERT: Final = OwnStatement(insert(inbox_table).values(_VALUES).inline())
 
 
 def _upsert(make: Callable[[Table], Any]) -> Any:
-    statement = make(inbox_table)
+    statement = make(inbox_table).values(_VALUES).inline()
     later = statement.excluded.generation
     return statement.on_conflict_do_update(
         index_elements=list(_KEY),
         set_={"generation": later, "handled_at": func.now()},
         where=inbox_table.c.generation < later,
-    ).execution_options(preserve_rowcount=True)
+    )
 
 
-_RAISE_BY_UPSERT: Final = {"postgresql": _upsert(postgresql.insert), "sqlite": _upsert(sqlite.insert)}
-_RECORD_LIST: Final = {
-    name: statement.returning(inbox_table.c.message_id) for name, statement in _RAISE_BY_UPSERT.items()
-}
+_UPSERTS: Final = {"postgresql": _upsert(postgresql.insert), "sqlite": _upsert(sqlite.insert)}
+_RAISE_BY_UPSERT: Final = {name: OwnStatement(statement) for name, statement in _UPSERTS.items()}
+_RECORD_LIST: Final = {name: statement.returning(inbox_table.c.message_id) for name, statement in _UPSERTS.items()}
 """Returns the rows that are new, or of a later request than those there."""
 _RAISE = (
     update(inbox_table)
@@ -127,9 +127,9 @@ def _write(connection: Connection, row: dict[str, object]) -> bool:
     is_asked_for = row["generation"] != 0
     upsert = _RAISE_BY_UPSERT.get(connection.dialect.name) if is_asked_for else None
     if upsert is not None:
-        return bool(connection.execute(upsert, row).rowcount)
+        return bool(upsert.execute(connection, row, None))
     try:
-        connection.execute(_INSERT, row)
+        _INSERT.execute(connection, row, None)
         return True
     except IntegrityError:  # the key is the table's only constraint that this row can break
         if not is_asked_for:

@@ -1,0 +1,190 @@
+"""How txmsg's own rows are sent: with BEGIN where the driver is psycopg, and heard of where the application listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tests.integration.fence.business import LEVELS, recorded, register, users_count
+from tests.postgres_proxy import CUT_BEFORE, FORWARD, HOLD, PostgresProxy
+from txmsg.checker.fence import AsyncFence, Fence
+from txmsg.client import idempotent
+from txmsg.errors import TransactionRefused
+from txmsg.message import ReceivedMessage, new_transaction_id
+
+
+@pytest.fixture
+def proxy(postgres_engine: Engine) -> Iterator[PostgresProxy]:
+    with PostgresProxy(postgres_engine.url.render_as_string(hide_password=False)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def engine_by_proxy(proxy: PostgresProxy) -> Iterator[Engine]:
+    """Connected already: the dialect has asked for what it asks once, and the fence for its id."""
+    engine = create_engine(proxy.url)
+    Fence(engine).fence_id()
+    yield engine
+    engine.dispose()
+
+
+def sent(proxy: PostgresProxy, after: int) -> list[str]:
+    """The beginnings of the requests after that number. The fence has had its connection begin in READ COMMITTED."""
+    said = [request.sql.replace(" ISOLATION LEVEL READ COMMITTED", "") for request in proxy.requests[after:]]
+    return [" ".join(sql.split()[:4]) for sql in said]
+
+
+def fence_of(engine: Engine) -> Fence:
+    fence = Fence(engine)
+    fence.fence_id()
+    return fence
+
+
+def test_begin_and_fence_row_are_one_request(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
+    fence = fence_of(engine_by_proxy)
+    before = len(proxy.requests)
+    with Session(engine_by_proxy) as session:
+        fence.write(session, new_transaction_id())
+        register(session)
+        session.commit()
+    assert sent(proxy, before) == ["BEGIN; INSERT INTO txmsg_fence", "INSERT INTO users (email)", "COMMIT"]
+    assert users_count(engine_by_proxy) == 1
+
+
+async def test_begin_and_fence_row_are_one_request_of_asyncio(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
+    engine = create_async_engine(proxy.url)
+    fence, transaction_id = AsyncFence(engine), new_transaction_id()
+    await fence.fence_id()
+    before = len(proxy.requests)
+    async with AsyncSession(engine) as session:
+        await fence.write(session, transaction_id)
+        await session.commit()
+    await engine.dispose()
+    assert sent(proxy, before) == ["BEGIN; INSERT INTO txmsg_fence", "COMMIT"]
+    assert recorded(engine_by_proxy) == {transaction_id: "commit"}
+
+
+@pytest.mark.parametrize("generation", [0, 3])
+def test_begin_and_inbox_row_are_one_request(proxy: PostgresProxy, engine_by_proxy: Engine, generation: int) -> None:
+    @idempotent(lambda: Session(engine_by_proxy), group="mailer-1.%a")
+    def handle(session: Session, _: ReceivedMessage) -> None:
+        register(session)
+
+    before = len(proxy.requests)
+    for _ in range(2):
+        handle(ReceivedMessage("user", b"{}", generation=generation))
+    begun = "BEGIN; INSERT INTO txmsg_inbox"
+    assert sent(proxy, before) == [begun, "INSERT INTO users (email)", "COMMIT", begun, "ROLLBACK"]
+    assert users_count(engine_by_proxy) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_transaction_begins_as_the_engine_says(proxy: PostgresProxy, engine_by_proxy: Engine, level: str) -> None:
+    fence = fence_of(engine_by_proxy)
+    engine = engine_by_proxy.execution_options(isolation_level=level, postgresql_deferrable=True)
+    before = len(proxy.requests)
+    with Session(engine) as session:
+        fence.write(session, new_transaction_id())
+        assert session.scalar(text("show transaction_isolation")) == level.lower()
+        assert session.scalar(text("show transaction_deferrable")) == "on"
+        session.commit()
+    assert f"BEGIN ISOLATION LEVEL {level} DEFERRABLE; INSERT" in proxy.requests[before].sql
+    with Session(engine_by_proxy) as session:  # the connection goes back as it came
+        fence.write(session, new_transaction_id())
+        assert session.scalar(text("show transaction_isolation")) == "read committed"
+
+
+def test_row_follows_what_the_session_sends_when_it_begins(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
+    fence = fence_of(engine_by_proxy)
+    before = len(proxy.requests)
+    with Session(engine_by_proxy) as session:
+
+        @event.listens_for(session, "after_begin")
+        def limit(_session: Session, _transaction: object, connection: Connection) -> None:
+            connection.execute(text("set local statement_timeout = 5000"))
+
+        fence.write(session, new_transaction_id())
+        assert session.scalar(text("show statement_timeout")) == "5s"
+        session.commit()
+    assert sent(proxy, before)[:2] == ["BEGIN", "set local statement_timeout ="]
+    assert sent(proxy, before)[2].startswith("INSERT INTO txmsg_fence")
+
+
+def test_application_that_listens_to_statements_hears_of_the_row(engine: Engine, fence: Fence) -> None:
+    fence.fence_id()  # else the session would read it, and the row would not be the first statement
+    said = []
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def mark(_connection: object, _cursor: object, sql: str, parameters: Any, *_: object) -> tuple[str, Any]:
+        said.append(sql)
+        return f"{sql} /* traced */", parameters
+
+    with Session(engine) as session:
+        fence.write(session, new_transaction_id())
+        session.commit()
+    assert any("INTO txmsg_fence" in sql for sql in said)
+    assert list(recorded(engine).values()) == ["commit"]
+
+
+def test_refused_row_is_rolled_back_and_its_connection_is_used_again(proxy: PostgresProxy) -> None:
+    engine = create_engine(proxy.url, pool_size=1, max_overflow=0)
+    fence, transaction_id = fence_of(engine), new_transaction_id()
+    with Session(engine) as session:
+        fence.write(session, transaction_id)
+        session.commit()
+    connections = {request.connection for request in proxy.requests}
+    with Session(engine) as session:
+        with pytest.raises(TransactionRefused):
+            fence.write(session, transaction_id)
+    with Session(engine) as session:
+        fence.write(session, new_transaction_id())
+        session.commit()
+    assert {request.connection for request in proxy.requests} == connections
+    assert len(recorded(engine)) == 2
+    engine.dispose()
+
+
+def test_connection_that_broke_in_its_pool_is_replaced(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
+    fence = fence_of(engine_by_proxy)
+    proxy.on_request = lambda request: CUT_BEFORE if "txmsg_fence" in request.sql else FORWARD
+    with Session(engine_by_proxy) as session:
+        with pytest.raises(OperationalError) as raised:
+            fence.write(session, new_transaction_id())
+        assert raised.value.connection_invalidated
+    proxy.on_request = lambda request: FORWARD
+    with Session(engine_by_proxy) as session:
+        fence.write(session, new_transaction_id())
+        session.commit()
+    assert list(recorded(engine_by_proxy).values()) == ["commit"]
+
+
+async def test_cancelled_row_is_not_there_and_its_connection_is_replaced(
+    proxy: PostgresProxy, engine_by_proxy: Engine
+) -> None:
+    engine = create_async_engine(proxy.url, pool_size=1, max_overflow=0)
+    fence = AsyncFence(engine)
+    await fence.fence_id()
+    proxy.on_request = lambda request: HOLD if "txmsg_fence" in request.sql else FORWARD
+
+    async def write() -> None:
+        async with AsyncSession(engine) as session:
+            await fence.write(session, new_transaction_id())
+            await session.commit()
+
+    task = asyncio.create_task(write())
+    await proxy.wait_for_async("INSERT INTO txmsg_fence")
+    task.cancel()
+    proxy.on_request = lambda request: FORWARD
+    proxy.release(CUT_BEFORE)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await write()
+    await engine.dispose()
+    assert len(recorded(engine_by_proxy)) == 1

@@ -1,0 +1,97 @@
+"""BEGIN and the first statement of a transaction in one round trip, on psycopg's connection below SQLAlchemy's.
+
+psycopg sends BEGIN by itself before the first statement, and waits for its answer. In one text both are one request,
+which also spares making a cursor; psycopg sees by the answer that a transaction is open, as if it had begun it itself.
+A text has no parameters, and nothing is prepared, so a pooler in transaction mode takes it as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import string
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.util import await_only
+
+_PLAIN: Final = frozenset(string.ascii_letters + string.digits + ".%_-")
+"""What ids and checked names consist of."""
+_IDLE: Final = 0
+_COMMAND_OK: Final = 1
+_PIPELINE_OFF: Final = 0
+
+
+def not_begun(connection: Connection) -> Any:
+    """psycopg's connection, if it has yet to send BEGIN; else None, also for other drivers."""
+    if connection.dialect.driver != "psycopg":
+        return None
+    driver: Any = connection.connection.driver_connection
+    pgconn = getattr(driver, "pgconn", None)
+    if pgconn is None or driver.autocommit:
+        return None
+    is_idle = pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _PIPELINE_OFF
+    return driver if is_idle else None
+
+
+def begin_with(connection: Connection, driver: Any, sql: str, values: Mapping[str, object]) -> int:
+    """Sends BEGIN with a statement, whose parameters are written as `%(name)s`. Returns how many rows it has written.
+
+    Errors are those of any statement of SQLAlchemy's connection.
+    """
+    begin_and_sql = f"{_begin(driver)}; {sql % {name: _literal(value) for name, value in values.items()}}"
+    try:
+        if connection.dialect.is_async:
+            results = await_only(_send_async(driver, begin_and_sql.encode()))
+        else:
+            results = _send(driver, begin_and_sql.encode())
+        for result in results:
+            if result.status != _COMMAND_OK:
+                raise _psycopg("errors").error_from_result(result, encoding=driver.info.encoding)
+    except BaseException as exc:  # noqa: BLE001 - it raises
+        # Its own way, as nothing else tells listeners to errors, wraps what is raised, and empties a pool that broke.
+        connection._handle_dbapi_exception(exc, begin_and_sql, None, None, None)
+    return int(results[-1].command_tuples or 0)
+
+
+def _send(driver: Any, sql: bytes) -> Any:
+    with driver.lock:
+        driver.pgconn.send_query(sql)
+        return driver.wait(_psycopg("generators").execute(driver.pgconn))
+
+
+async def _send_async(driver: Any, sql: bytes) -> Any:
+    async with driver.lock:
+        driver.pgconn.send_query(sql)
+        return await driver.wait(_psycopg("generators").execute(driver.pgconn))
+
+
+def _begin(driver: Any) -> str:
+    """As the driver would send it."""
+    sql = "BEGIN"
+    if driver.isolation_level is not None:
+        level = importlib.import_module("psycopg").IsolationLevel(driver.isolation_level)
+        sql += f" ISOLATION LEVEL {level.name.replace('_', ' ')}"
+    if driver.read_only is not None:
+        sql += " READ ONLY" if driver.read_only else " READ WRITE"
+    if driver.deferrable is not None:
+        sql += " DEFERRABLE" if driver.deferrable else " NOT DEFERRABLE"
+    return sql
+
+
+def _literal(value: object) -> str:
+    """Of what txmsg's own rows have: ids, names and numbers."""
+    if isinstance(value, int):
+        return str(value)
+    assert isinstance(value, UUID | str), f"{value!r} is of type {type(value).__name__}"
+    text = str(value)
+    assert _PLAIN.issuperset(text), f"{text!r} needs quoting"
+    return f"'{text}'"
+
+
+@cache
+def _psycopg(module: str) -> Any:
+    """Imported by name: applications that have another driver have no psycopg."""
+    return importlib.import_module(f"psycopg.{module}")
