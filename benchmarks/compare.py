@@ -1,4 +1,4 @@
-"""Compares the figures of two commits on this machine, and says which of them differ beyond noise.
+"""Compares the figures of two commits on this machine, and reports those that differ beyond noise.
 
 Checks both commits out into a temporary directory, with the packages of this environment, and runs the benchmarks of
 each by turns (old, new, new, old, old, ...), so that what else the machine does hits both. benchmarks/figures.py says
@@ -46,11 +46,11 @@ _WIDTH_MIN: Final = 140
 
 
 class RunFailed(Exception):
-    """A script printed no figures. The text says which, and why."""
+    """Raised if a script printed no figures. The text names it, with the reason."""
 
 
 class Tree:
-    """One commit, in a directory of its own, and where what it runs keeps its temporary files."""
+    """One commit in its own directory, with a directory for temporary files of its processes."""
 
     def __init__(self, repository: Path, commit: str, directory: Path, end_s: float) -> None:
         self.commit = commit
@@ -69,7 +69,7 @@ class Tree:
         self._compile()
 
     def _compile(self) -> None:
-        """Compiles it, so that no run has to. Raises RuntimeError if programs would import another txmsg."""
+        """Compile it, so that no run has to. Raises RuntimeError if programs would import another txmsg."""
         for command in (["-m", "compileall", "-q", "txmsg"], ["-P", "-c", "import txmsg; print(txmsg.__file__)"]):
             done = subprocess.run(
                 [sys.executable, *command],
@@ -83,7 +83,7 @@ class Tree:
             raise RuntimeError(f"{self.commit} would be measured with {done.stdout.strip()}: is PYTHONPATH ignored?")
 
     def run(self, script: str, options: Sequence[str], limit_s: float) -> dict[str, float]:
-        """The figures of one run. Raises RunFailed. Whatever happens, nothing that it started runs afterwards."""
+        """Return the figures of one run. Raises RunFailed. No process that it started runs afterwards."""
         if not (self.directory / "benchmarks" / f"{script}.py").is_file():
             raise RunFailed(f"{self.commit} has no benchmarks/{script}.py")
         log = self.directory / f"{script}.log"
@@ -126,7 +126,7 @@ class Tree:
             time.sleep(_LOOK_S)
 
     def _started(self) -> list[psutil.Process]:
-        """What runs with the directory for temporary files of this tree, whoever started it."""
+        """Return all processes that use the temporary directory of this tree, also of other parents."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):  # it has ended, or is another user's
@@ -138,7 +138,7 @@ class Tree:
 def measure(
     old: Tree, new: Tree, script: str, options: Sequence[str], *, rounds: int, limit_s: float, step: Callable[[], None]
 ) -> list[Comparison]:
-    """Runs a script by turns, and compares the figures that each run of both commits has. Raises RunFailed."""
+    """Run a script by turns, and compare the figures that each run of both commits has. Raises RunFailed."""
     runs: tuple[list[dict[str, float]], list[dict[str, float]]] = [], []
     for number in range(rounds):
         for place in (0, 1) if number % 2 == 0 else (1, 0):
@@ -150,7 +150,7 @@ def measure(
 
 
 def show(found: Mapping[str, Sequence[Comparison]], console: Console) -> None:
-    """The table."""
+    """Print the table."""
     table = Table()
     for column in ("figure", "old", "new", "ratio", "spread", "verdict"):
         table.add_column(column, justify="left" if column in ("figure", "verdict") else "right")
@@ -170,7 +170,7 @@ def show(found: Mapping[str, Sequence[Comparison]], console: Console) -> None:
 
 
 def main() -> int:
-    """Measures and prints. Exit status 1 if a script failed, or if it was interrupted."""
+    """Measure and print. Exit status 1 if a script failed, or if it was interrupted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", metavar="OLD", help="a commit, as git names it")
     parser.add_argument("new", metavar="NEW", help="another one")
@@ -233,7 +233,7 @@ def main() -> int:
 
 
 def _commit(repository: Path, name: str) -> str:
-    """Its hash; empty if there is none."""
+    """Return its hash; empty if there is none."""
     command = ["git", "-C", str(repository), "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
 

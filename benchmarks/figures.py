@@ -1,4 +1,4 @@
-"""Names the figures of benchmarks, knows which direction of each is better, and says when two series of one differ.
+"""Names of benchmark figures, the better direction of each, and the test for differences of two series.
 
 A benchmark prints one JSON document as its last line. A number in it is a figure if its key, or the nearest key above
 it that has one, ends with a unit of UNITS; the path to it is its name. An entry of an array is named by its texts and
@@ -35,7 +35,7 @@ WITHIN_NOISE: Final = "within noise"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How names of one kind of figures end, and what to say of one that has become more, or less."""
+    """The suffix of a kind of figures, and the words for a greater and a lesser one."""
 
     suffix: str
     more: str
@@ -74,7 +74,7 @@ class Comparison:
 
 
 def figures_of(document: object) -> dict[str, float]:
-    """The figures of what a benchmark printed, by their names, in their order."""
+    """Return the figures of a benchmark's output, by name, in order."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for path, value in _numbers(document, ()):
         if any(unit_of(part) for part in path):
@@ -83,12 +83,12 @@ def figures_of(document: object) -> dict[str, float]:
 
 
 def unit_of(name: str) -> Unit | None:
-    """The unit with which the name of a figure, or a part of it, ends."""
+    """Return the unit with which the name of a figure, or a part of it, ends."""
     return next((unit for unit in UNITS if name.endswith(unit.suffix)), None)
 
 
 def compare(name: str, old: Sequence[float], new: Sequence[float]) -> Comparison:
-    """Applies the rule to the runs of one figure."""
+    """Apply the rule to the runs of one figure."""
     medians = median(old), median(new)
     ratio = _ratio(medians[1], medians[0])
     differs = abs(math.log(ratio)) > math.log(1 + DIFFERENCE_MIN) if 0 < ratio < math.inf else ratio != 1
@@ -127,7 +127,7 @@ def p_of_ranks(old: Sequence[float], new: Sequence[float]) -> float:
 
 
 def spread(runs: Sequence[float]) -> float:
-    """The distance of the quartiles, as a share of the median. For the reader: the rule does not look at it."""
+    """Return the distance of the quartiles, as a share of the median. For readers: the rule does not use it."""
     low, _, high = quantiles(runs, n=4, method="inclusive")
     return _ratio(high - low, median(runs)) if high > low else 0.0
 

@@ -1,4 +1,4 @@
-"""What the fence row and the inbox row cost an application, by driver: CPU and round trips, beside a row of its own.
+"""Cost of the fence row and the inbox row for an application, by driver: CPU and round trips, beside its own row.
 
 Four transactions take turns on one connection of a pool: with one insert; with a second one of the same kind, as of an
 outbox table of one's own; with one insert in the local transaction of `@transactional_message`, behind the fence row;
@@ -78,7 +78,7 @@ AsyncWork = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one transaction. added_us, added_round_trips: beyond the bare one."""
+    """The cost of one transaction. added_us, added_round_trips: beyond the bare one."""
 
     driver: str
     kind: str
@@ -90,7 +90,7 @@ class Cost:
 
 
 class Relay:
-    """Between a driver and the unix socket of a server: counts how often a client turns from hearing to speaking."""
+    """A relay between a driver and the unix socket of a server: counts round trips of a client."""
 
     def __init__(self, directory: Path, upstream: str) -> None:
         self.turns = 0
@@ -139,7 +139,7 @@ class Relay:
 
 
 def next_message() -> ReceivedMessage:
-    """Another one, as a handler gets it."""
+    """Return another message, as a handler gets it."""
     return ReceivedMessage("bench", b"{}", id_bytes=new_transaction_id_bytes())
 
 
@@ -147,7 +147,7 @@ def next_message() -> ReceivedMessage:
 
 
 def works_of(maker: sessionmaker[Session], fence: Fence) -> Mapping[str, Work]:
-    """Each kind of transaction, in a session."""
+    """Return each kind of transaction, in a session."""
 
     def insert_order(session: Session) -> None:
         session.execute(_ORDER, {"item": ITEM})
@@ -176,7 +176,7 @@ def works_of(maker: sessionmaker[Session], fence: Fence) -> Mapping[str, Work]:
 
 
 def async_works_of(maker: async_sessionmaker[AsyncSession], fence: AsyncFence) -> Mapping[str, AsyncWork]:
-    """The same in an AsyncSession."""
+    """Return the same in an AsyncSession."""
 
     async def insert_order(session: AsyncSession) -> None:
         await session.execute(_ORDER, {"item": ITEM})
@@ -208,7 +208,7 @@ def async_works_of(maker: async_sessionmaker[AsyncSession], fence: AsyncFence) -
 
 
 def driver_works_of(connection: Any, fence: Fence, mark: str) -> Mapping[str, Work]:
-    """Each kind on a connection of psycopg, sqlite3 or PyMySQL. mark: of a parameter."""
+    """Return each kind on a connection of psycopg, sqlite3 or PyMySQL. mark: of a parameter."""
     driver = driver_of(connection)
     assert driver is not None
     order, outbox = (f"insert into {table} (item) values ({mark})" for table in ("bench_orders", "bench_outbox"))
@@ -242,7 +242,7 @@ def driver_works_of(connection: Any, fence: Fence, mark: str) -> Mapping[str, Wo
 
 
 def async_driver_works_of(connection: Any, fence: AsyncFence, mark: str) -> Mapping[str, AsyncWork]:
-    """The same of psycopg, asyncpg, aiosqlite or aiomysql."""
+    """Return the same for psycopg, asyncpg, aiosqlite or aiomysql."""
     driver = driver_of_async(connection)
     assert driver is not None
     order, outbox = (f"insert into {table} (item) values ({mark})" for table in ("bench_orders", "bench_outbox"))
@@ -288,7 +288,7 @@ Found = dict[str, tuple[float, int | None]]
 
 
 async def measure(works: Mapping[str, Work | AsyncWork], turns: Callable[[], int] | None, calls: int) -> Found:
-    """What each kind costs. turns: what a relay in this process has counted, which also takes CPU: that is left out."""
+    """Return the cost of each kind. turns: round trips counted by a relay in this process, whose CPU is left out."""
 
     async def repeat(work: Work | AsyncWork, times: int) -> None:
         for _ in range(times):
@@ -315,7 +315,7 @@ async def measure(works: Mapping[str, Work | AsyncWork], turns: Callable[[], int
 
 
 def costs_of(url: URL, calls: int, directory: Path) -> list[Cost]:
-    """Those of all drivers of a database, which gets tables. Without a unix socket, round trips are not counted."""
+    """Return the costs of all drivers of a database, which gets tables. Counts round trips on unix sockets only."""
     dialect = url.get_backend_name().replace("mariadb", "mysql")
     url = url.set(drivername=dialect)
     engine = create_engine(_by(DRIVERS[dialect][0], url))

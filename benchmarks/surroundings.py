@@ -34,7 +34,7 @@ def parser_of(doc: str | None, quick: str) -> argparse.ArgumentParser:
 
 
 def this_machine() -> dict[str, int | float | str | None]:
-    """What figures depend on, and are kept with. load: processes that ran or waited, of the last minute."""
+    """Return the properties of this machine that figures depend on. load: average of the last minute."""
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 1024**3),

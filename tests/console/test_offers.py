@@ -132,7 +132,7 @@ async def test_page_uses_the_permissions_of_the_last_poll(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("path", ["/messages/{id}", "/dead-letters/{group}/{id}", "/halves/{transaction}"])
-async def test_what_is_withheld_is_said_to_be(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_withheld_values_are_marked_as_withheld(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def withheld(reply: Any) -> Any:
         filled = hostile(reply)
         if (field := _WITH_BODIES.get(reply)) is None:
