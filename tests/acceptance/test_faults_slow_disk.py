@@ -108,8 +108,8 @@ def test_a_message_is_acknowledged_only_after_it_is_on_disk(
         producer.send(Message("orders", b"before"))
         server.disk.set_delay(FOR_EVER)
         sending = pool.submit(producer.send, Message("orders", b"meanwhile"))
-        until(lambda: is_syncing(server, "txmsg writer"))
-        assert not sending.done()
+        until(lambda: sending.done() or is_syncing(server, "txmsg writer"))
+        assert not sending.done(), "it is acknowledged before it is on disk"
         if power:
             assert cut_power(server) > 0
             server.disk.set_delay(0)
@@ -131,8 +131,8 @@ def test_an_append_to_the_log_is_acknowledged_only_after_it_is_on_disk(directory
         log.append([one("t", 0, "t/0/0")])
         disk.set_delay(FOR_EVER)
         appending = pool.submit(log.append, [one("t", 0, "t/0/1")])
-        until(lambda: disk.unsynced_bytes() > 0)
-        assert not appending.done()
+        until(lambda: appending.done() or disk.unsynced_bytes() > 0)
+        assert not appending.done(), "it is acknowledged before it is on disk"
         if power:
             process.kill()
             assert disk.forget(data_dir) > 0

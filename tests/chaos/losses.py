@@ -16,8 +16,9 @@ from collections.abc import Iterator
 
 from tests.chaos.history import DURABILITY, VISIBILITY_TIMEOUT_S, Handling, Loss, Record, Sending, serial_of
 
-ASYNC_TAIL_S = 2.0
-"""PostgreSQL writes asynchronous commits within 0.6 s; later on a busy machine."""
+ASYNC_TAIL_S = 3.0
+"""PostgreSQL writes asynchronous commits within three rounds of 0.2 s: within 1.5 s on the slowest disk of plan.py;
+later on a busy machine."""
 
 
 class Losses:

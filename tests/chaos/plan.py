@@ -24,7 +24,7 @@ PAUSE_S = (6.0, 8.0)
 GUEST_PAUSE_S = (1.0, 12.0)
 """Sometimes longer than a client's visibility timeout and a producer's timeout."""
 SYNC_DELAYS_S = (0.003, 0.02, 0.1, 0.3)
-"""A disk in a cloud has 3 ms. What `async` promises to write in time must be written in time on all of them."""
+"""A disk in a cloud has 3 ms."""
 LOSS_DELAYS_S = (0.1, 0.3)
 """Before a loss of power: long enough for the kill to come while something is not synced."""
 CLOCK_STEP_S = (2.0, 15.0)
