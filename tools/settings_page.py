@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from txmsg.contrib.django.checks import FINDINGS
 from txmsg.contrib.django.configuration import OPTIONS
-from txmsg.metaq.agent.config import AgentConfig, SourceConfig
+from txmsg.metaq.agent.agent_config import AgentConfig, SourceConfig
 from txmsg.ops.cli.config import CONFIGS, config_of
 from txmsg.settings.catalogue import Setting, settings_of
 

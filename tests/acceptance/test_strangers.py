@@ -16,7 +16,7 @@ from tests.metaq.servers import served as served_log
 from tests.ports import own_port
 from tests.waiting import until
 from txmsg.broker.config import BrokerConfig
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.wire.address import host_and_port
 from txmsg.wire.blocking import BlockingChannel
 from txmsg.wire.connection import greeting

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.agent.config import read_agent_file
+from txmsg.metaq.agent.agent_config import read_agent_file
 
 _GOOD = """
 log = "metaq:7720"

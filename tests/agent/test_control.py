@@ -12,7 +12,7 @@ from tests.waiting import until
 from txmsg.errors import BrokerUnavailable, MisuseError, StorageError
 from txmsg.message import Message
 from txmsg.metaq import LogProducer, LogQueue, open_log
-from txmsg.metaq.agent.config import SourceConfig
+from txmsg.metaq.agent.agent_config import SourceConfig
 from txmsg.metaq.agent.control import SourceChange, SourceControl, applied, change_settings, without_overruled
 from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import Fetched

@@ -13,7 +13,7 @@ from tests import becoming
 from tests.becoming import NOBODY, become
 from txmsg.errors import MisuseError, StorageError
 from txmsg.metaq.agent.agent import read_status
-from txmsg.metaq.agent.config import read_agent_file
+from txmsg.metaq.agent.agent_config import read_agent_file
 from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.store.lock import lock_private
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txmsg.errors import MisuseError
-from txmsg.metaq.agent.config import SourceConfig
+from txmsg.metaq.agent.agent_config import SourceConfig
 from txmsg.metaq.agent.records import RecordSplitter, ids_of, stream_and_end_of
 
 _STREAM = bytes(range(200, 210))

@@ -14,7 +14,7 @@ import pytest
 from txmsg.errors import BrokerUnavailable, Overloaded
 from txmsg.message import ReceivedMessage
 from txmsg.metaq import LogQueue, TopicSettings, open_log
-from txmsg.metaq.agent.config import SourceConfig
+from txmsg.metaq.agent.agent_config import SourceConfig
 from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.agent.records import stream_and_end_of
 from txmsg.metaq.agent.source import Source

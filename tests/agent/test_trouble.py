@@ -16,7 +16,7 @@ from tests.agent.test_source import Followed
 from txmsg.errors import CorruptLog, StorageError
 from txmsg.metaq import open_log
 from txmsg.metaq.agent.agent import Agent
-from txmsg.metaq.agent.config import AgentConfig, AgentFile, SourceConfig
+from txmsg.metaq.agent.agent_config import AgentConfig, AgentFile, SourceConfig
 from txmsg.metaq.agent.figures import dead, figures_of
 
 

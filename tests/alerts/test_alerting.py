@@ -16,7 +16,7 @@ from tests.alerts.receiving import Webhook, receiving
 from txmsg.administration.alerts import ActiveAlert, AlertState, NewSilence
 from txmsg.broker.alerts import alerting
 from txmsg.broker.alerts.alerting import Alerting
-from txmsg.broker.alerts.config import AlertsConfig
+from txmsg.broker.alerts.alerts_config import AlertsConfig
 from txmsg.broker.cluster import Registry
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store import alerts as store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txmsg.broker.alerts.config import AlertsConfig, built_in_rules
+from txmsg.broker.alerts.alerts_config import AlertsConfig, built_in_rules
 from txmsg.checks.catalogue import BUILT_IN, BY_ALERT
 from txmsg.checks.conditions import (
     NO_HISTORY,

@@ -26,7 +26,7 @@ from txmsg.binlog.rows import RowBatch
 from txmsg.binlog.tailer import TailerState
 from txmsg.errors import NotLeader, OutcomeUnknown, StorageError, TxmsgError, Unauthenticated
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.reader import LogReader
 

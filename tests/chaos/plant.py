@@ -38,7 +38,7 @@ from txmsg.client.flows.late import LateTransaction
 from txmsg.client.flows.late_async import AsyncLateTransaction
 from txmsg.client.flows.sent import SentMessages
 from txmsg.client.outbox import rows
-from txmsg.client.outbox.gate import CircuitBreaker
+from txmsg.client.outbox.circuit_breaker import CircuitBreaker
 from txmsg.client.receiving import inbox, sending_handler, sending_handler_async
 from txmsg.client.sending.batch import RequestEntry
 from txmsg.client.sending.sender import RequestLane

@@ -23,9 +23,9 @@ from txmsg.administration.dead_letters import DeadLettersService
 from txmsg.administration.groups import GroupsService
 from txmsg.message import datetime_of_us
 from txmsg.ops.console.database import DatabaseBrokers
-from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.pages import ACTIONS, VIEWS
+from txmsg.ops.console.user_databases import UserDatabases
 from txmsg.wire.headers import pack_headers
 from txmsg.wire.method import Method
 

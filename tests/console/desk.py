@@ -10,12 +10,12 @@ from uuid import UUID
 from tests.methods import made
 from txmsg.administration.cluster import ClusterState, Series
 from txmsg.ops.console.database import DatabaseBrokers
-from txmsg.ops.console.desks import UserDatabase
+from txmsg.ops.console.database_poller import DatabasePoller, DatabaseSnapshot
 from txmsg.ops.console.identity import UserIdentity
-from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import ConsoleOperations
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.render import Renderer
-from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
+from txmsg.ops.console.user_databases import UserDatabase
 from txmsg.wire.method import Method
 
 _NO_BROKERS = ClusterState(

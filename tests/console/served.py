@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 
 from txmsg.ops.console.app import Console, all_renderers, new_app
-from txmsg.ops.console.desks import UserDatabase, UserDatabases
 from txmsg.ops.console.logs import NamedLog
 from txmsg.ops.console.operations import ConsoleOperations
+from txmsg.ops.console.user_databases import UserDatabase, UserDatabases
 from txmsg.ops.console.views import LiveParts
 from txmsg.ops.page.sessions import LoginSessions
 

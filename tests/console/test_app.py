@@ -28,11 +28,11 @@ from txmsg.ops.console import app as console_app
 from txmsg.ops.console.actions import Confirmation, Field
 from txmsg.ops.console.app import all_renderers
 from txmsg.ops.console.database import DatabaseBrokers
-from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.ops.console.sections import SECTIONS
 from txmsg.ops.console.server import ConsoleConfig
 from txmsg.ops.console.texts import action_of, summary_of, texts
+from txmsg.ops.console.user_databases import UserDatabases
 from txmsg.ops.page.language import language_of
 
 _PACKAGE = Path(txmsg.ops.console.__file__).parent

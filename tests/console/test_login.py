@@ -19,10 +19,10 @@ from txmsg.administration.cluster import ClusterService, ShowCluster
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, Unauthenticated
 from txmsg.ops.console.database import DatabaseBrokers
-from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.identity import UserIdentity
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.pages import ACTIONS
+from txmsg.ops.console.user_databases import UserDatabases
 from txmsg.ops.page.sessions import AGE_S_MAX, IDLE_S, SESSIONS_MAX, SESSIONS_OF_USER_MAX, LoginSessions
 from txmsg.wire.access import failures
 from txmsg.wire.table import network_of

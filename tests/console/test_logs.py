@@ -14,9 +14,9 @@ from txmsg.metaq import location
 from txmsg.metaq.interface import LogAccess
 from txmsg.metaq.local import LocalLog
 from txmsg.ops.cli.console import _logs
-from txmsg.ops.console.desks import UserDatabase, UserDatabases
 from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.logs import NamedLog
+from txmsg.ops.console.user_databases import UserDatabase, UserDatabases
 
 _ADMIN, _BOB = UserIdentity(name="ann", roles=frozenset({"admin"})), UserIdentity(name="bob")
 

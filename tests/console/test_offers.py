@@ -17,9 +17,9 @@ from txmsg.administration.messages import MessagePage
 from txmsg.errors import PermissionDenied
 from txmsg.ops.console.actions import ConsoleAction
 from txmsg.ops.console.database import DatabaseBrokers
+from txmsg.ops.console.database_poller import DatabasePoller, DatabaseSnapshot
 from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.pages import ACTIONS
-from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
 from txmsg.wire.access.permissions import PERMISSIONS, allows
 from txmsg.wire.access.rules import ADMIN_RULES, Action, ResourceKind, Right, Rights, Rule
 from txmsg.wire.access.tokens import new_token

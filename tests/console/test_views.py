@@ -11,7 +11,7 @@ import pytest
 
 from tests.console.desk import desk_of, look_at
 from txmsg.ops.console import views
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import STREAMS_MAX, STREAMS_OF_USER_MAX, LiveParts, View, ViewResult
 
 _SAME = b"event: same\ndata:\n\n"

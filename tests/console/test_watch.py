@@ -15,11 +15,11 @@ from tests.methods import made
 from txmsg.administration.cluster import BrokerSummary, ClusterState, ExportedFigures, Figure, Series
 from txmsg.checks.brokers import FIGURES_MISSING
 from txmsg.metrics.catalogue import OTHER
-from txmsg.ops.console import watch as console_watch
+from txmsg.ops.console import database_poller as console_watch
 from txmsg.ops.console.database import ATTEMPT_S_MAX, DatabaseBrokers
+from txmsg.ops.console.database_poller import DatabasePoller
 from txmsg.ops.console.pages import overview
 from txmsg.ops.console.pages.overview import findings, lines
-from txmsg.ops.console.watch import DatabasePoller
 from txmsg.wire.method import Method
 
 

@@ -18,7 +18,7 @@ from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import AsyncPullConsumer, LogAccess, LogProducer, open_log
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.interface import LogGroupSettings
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 
 QUEUES = 4
 LISTS = pytest.mark.parametrize("batch", [None, 3])

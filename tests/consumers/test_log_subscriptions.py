@@ -20,7 +20,7 @@ from txmsg.message import Message, ReceivedMessage
 from txmsg.metaq import LogProducer, open_log
 from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.testing import handle as handle_message
 from txmsg.wire.start import Start
 

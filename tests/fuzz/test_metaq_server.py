@@ -33,7 +33,7 @@ from txmsg.metaq.format.frame import Compression, FrameColumns, encode
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.protocol import batch_of_append
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append
 from txmsg.wire.method import methods_of
 from txmsg.wire.v1 import metaq_pb2 as pb

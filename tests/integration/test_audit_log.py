@@ -40,7 +40,7 @@ from txmsg.broker.config import BrokerConfig
 from txmsg.broker.store.audit import AuditLog, record
 from txmsg.broker.store.connect import Pool, open_pool, session
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.wire.access.permissions import PERMISSIONS
 from txmsg.wire.access.rules import Action, parse_rule
 from txmsg.wire.blocking import BlockingChannel

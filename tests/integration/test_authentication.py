@@ -40,7 +40,7 @@ from txmsg.message import ReceivedMessage
 from txmsg.metaq.location import open_log
 from txmsg.ops.cli.main import main
 from txmsg.ops.cli.user import make_first_user
-from txmsg.ops.console.desks import UserDatabases
+from txmsg.ops.console.user_databases import UserDatabases
 from txmsg.wire.access.keys import AccessKey, KeyFile
 from txmsg.wire.access.tokens import new_token
 from txmsg.wire.blocking import BlockingChannel

@@ -18,7 +18,7 @@ from tests.metaq.servers import served
 from tests.methods import every_method, parts_of, unchecked
 from tests.raw_client import RawClient
 from txmsg.errors import TxmsgError
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 
 METHODS = every_method()
 OF_LOGS = {name for name in METHODS if name.startswith("MetaQ")}

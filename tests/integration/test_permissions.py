@@ -44,7 +44,7 @@ from txmsg.administration.topics import CreateTopic, TopicName, TopicQuery
 from txmsg.client import AsyncProducer, Consumer
 from txmsg.errors import MisuseError, PermissionDenied, TxmsgError
 from txmsg.message import Message, new_transaction_id, now_us
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.ops.cli.main import main
 from txmsg.wire.access.permissions import PERMISSIONS
 from txmsg.wire.access.rules import RIGHTS, ResourceKind, Rule, parse_rule

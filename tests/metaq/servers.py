@@ -10,8 +10,8 @@ from tests.broker_process import BrokerProcess
 from tests.chaos.network import Link, Network
 from tests.in_thread import served_in_thread
 from txmsg.metaq.remote.remote_log import RemoteLog
-from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.settings.live import GivenSettings
 
 WAIT_S = 60.0

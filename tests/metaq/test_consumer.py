@@ -30,7 +30,7 @@ from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
 from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import GroupMember, LogQueue, Member
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metrics.catalogue import ExportingProcess
 from txmsg.metrics.figures import Figures

@@ -19,7 +19,7 @@ from txmsg.metaq.group.assignment import averaged, wanted_by
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.remote_log import RemoteLog
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 
 SESSION_S = 4.0
 """Session of the disconnected member. The other's is longer: it must survive on a slow machine."""

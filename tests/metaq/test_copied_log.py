@@ -10,7 +10,7 @@ import pytest
 from tests.metaq.copies import begun_copy, take_rest
 from tests.metaq.logs import batch, bodies, read_all
 from txmsg.errors import CorruptLog, NotLeader, OffsetOutOfRange, OffsetsMissing, StorageError
-from txmsg.metaq.copy.beside import CopyState, state_of
+from txmsg.metaq.copy.copy_state import CopyState, state_of
 from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.group.files import offset_in, queue_file
 from txmsg.metaq.interface import LogQueue

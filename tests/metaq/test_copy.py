@@ -31,8 +31,8 @@ from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.remote.remote_log import RemoteLog
-from txmsg.metaq.server.config import CopiesConfig, MetaQConfig
 from txmsg.metaq.server.server import serve
+from txmsg.metaq.server.server_config import CopiesConfig, MetaQConfig
 from txmsg.metaq.store.ahead import AHEAD_MAX, queues_in_doubt
 from txmsg.metaq.store.log import Log, LogConfig
 from txmsg.metaq.store.reader import LogReader

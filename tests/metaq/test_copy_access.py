@@ -17,7 +17,7 @@ from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import RemoteServer
 from txmsg.metaq.remote.remote_log import RemoteLog
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.access.file import entry_of
 from txmsg.wire.access.tokens import new_token

@@ -26,7 +26,7 @@ from txmsg.metaq.consumer.retries import Tried, appends_of
 from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES, LogQueue
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.ops.cli.main import main
 from txmsg.runtime.backoff import Backoff

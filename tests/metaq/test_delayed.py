@@ -24,7 +24,7 @@ from txmsg.metaq.fsck.repair import repair
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer, Place
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.ahead import AHEAD_MAX, leave_in_doubt
 from txmsg.metaq.store.delayed import DELAYED, NOTES, DelayedBatch, DelayedEntry, MoveNote, delayed_from
 from txmsg.metaq.store.log import Append, Log, LogConfig

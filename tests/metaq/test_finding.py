@@ -19,7 +19,7 @@ from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.remote.remote_log import RemoteLog
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append
 from txmsg.ops.cli.main import main
 from txmsg.wire.v1 import metaq_pb2 as pb

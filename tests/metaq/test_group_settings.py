@@ -14,7 +14,7 @@ from txmsg.errors import CorruptLog, MisuseError, UnknownGroup
 from txmsg.metaq.fsck.groups import check_with_groups
 from txmsg.metaq.interface import LogGroupSettings
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Log
 from txmsg.metaq.store.state import read_checked, write_checked
 

@@ -19,7 +19,7 @@ from txmsg.metaq.group.files import OwnedQueue, offset_in, queue_file
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.interface import LogAccess, LogQueue, QueueRange
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.wire.start import Start
 

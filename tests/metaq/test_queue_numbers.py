@@ -20,7 +20,7 @@ from txmsg.message import Message
 from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.topics import Permission, TopicSettings
 from txmsg.ops.cli.main import main
 

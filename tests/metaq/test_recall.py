@@ -23,9 +23,9 @@ from txmsg.metaq.interface import LogAccess, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.location import open_log
 from txmsg.metaq.producer import LogProducer
-from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.server import _READERS
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.delayed import DelayedReader, delayed_from
 from txmsg.metaq.store.reader import LogReader
 from txmsg.ops.cli.main import main

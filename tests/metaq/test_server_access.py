@@ -27,7 +27,7 @@ from txmsg.errors import (
     Unauthenticated,
 )
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.server.users import UsersOfFile
 from txmsg.ops.cli.main import main
 from txmsg.settings.common import UserConfig

@@ -27,8 +27,8 @@ from txmsg.metaq.group import logs
 from txmsg.metaq.group.logs import turn
 from txmsg.metaq.interface import LogQueue, QueueRange
 from txmsg.metaq.remote.remote_log import RemoteLog
-from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.store.log import Append, LogConfig
 from txmsg.metaq.store.reader import LogReader

@@ -15,7 +15,7 @@ from tests.integration.test_permissions import ALL_RIGHTS, OTHER, asking
 from tests.metaq.servers import WAIT_S, served
 from tests.unit.test_permissions import METHODS
 from txmsg.errors import TxmsgError
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.wire.access.file import entry_of
 from txmsg.wire.access.permissions import PERMISSIONS
 from txmsg.wire.access.rules import ResourceKind

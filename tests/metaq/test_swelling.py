@@ -20,8 +20,8 @@ from tests.waiting import until_async
 from txmsg.errors import MessageTooLarge, Overloaded, ProtocolError
 from txmsg.metaq.format.frame import FRAME_SIZE_BYTES_MAX, Compression, FrameColumns, Payload, encode
 from txmsg.metaq.protocol import batch_of_append
-from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.readers import FREE_RATIO, SWELL_BYTES_PER_S, ReaderThreads, swell_bytes
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append
 from txmsg.wire.access.limits import NO_LIMITS, Usage
 from txmsg.wire.access.principal import ANYONE, Principal

@@ -30,7 +30,7 @@ from txmsg.metaq.export import Format, PartitionScheme, export
 from txmsg.metaq.format.frame import Compression, FrameColumns, encode, hole
 from txmsg.metaq.format.readable import header_maps, id_texts
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append
 from txmsg.metaq.tables import spans_of
 

@@ -20,7 +20,7 @@ from txmsg.errors import StorageError
 from txmsg.metaq import Log, LogAccess, open_log
 from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.interface import DEAD_LETTERS, RETRIES
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append
 from txmsg.ops.cli.main import main
 

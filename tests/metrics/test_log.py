@@ -29,7 +29,7 @@ from txmsg.errors import CorruptLog, InvalidName, MisuseError
 from txmsg.message import check_name
 from txmsg.metaq.group.files import queue_file
 from txmsg.metaq.interface import LogQueue
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, ExportingProcess
 
 

@@ -17,9 +17,9 @@ from txmsg.errors import BrokerUnavailable, MisuseError, Unauthenticated
 from txmsg.ops.page import app as page_app
 from txmsg.ops.page.app import new_app
 from txmsg.ops.page.feed import BulletinFeed
+from txmsg.ops.page.logged_in import LoggedInUser, LoggedInUsers
 from txmsg.ops.page.server import PageConfig
 from txmsg.ops.page.sessions import LoginSessions
-from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 WAIT_S = 60.0

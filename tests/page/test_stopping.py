@@ -15,8 +15,8 @@ from examples.trade_dashboard.page import PAGE
 from tests.console.conftest import csrf_in
 from txmsg.administration import access
 from txmsg.ops.console import server as console_server
-from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.identity import UserIdentity
+from txmsg.ops.console.user_databases import UserDatabases
 from txmsg.ops.page import server as page_server
 from txmsg.ops.page.board import BoardSnapshot
 

@@ -31,11 +31,11 @@ from txmsg.errors import BrokerUnavailable, Unauthenticated, UnknownTopic
 from txmsg.message import now_us, us_of_datetime
 from txmsg.rocketmq import agreements, routes, server
 from txmsg.rocketmq import receivers as receivers_module
+from txmsg.rocketmq.admission import CallAdmission, GatewayCaller
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import TOPICS_MAX, GatewayClients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.filters import ALL
 from txmsg.rocketmq.ids import Handle, usual_id
 from txmsg.rocketmq.receivers import SILENT_S, ClientSubscription, Received, Receivers

@@ -21,8 +21,8 @@ from tests.rocketmq.gateway import GatewayProcess, running_gateway
 from tests.waiting import until
 from txmsg.client.channel import Brokers
 from txmsg.metrics.catalogue import ExportingProcess
+from txmsg.rocketmq.admission import CallAdmission
 from txmsg.rocketmq.api import SERVICE
-from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.figures import unready
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged

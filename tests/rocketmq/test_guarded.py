@@ -16,13 +16,13 @@ from tests.rocketmq.contexts import AnsweredCall, call_with
 from txmsg.client.channel import Brokers
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
 from txmsg.message import ReceivedMessage, TransactionState
-from txmsg.rocketmq import guarded
+from txmsg.rocketmq import guarded_admission
+from txmsg.rocketmq.admission import client_id_of
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import GatewayClient, GatewayClients, Sends
-from txmsg.rocketmq.door import client_id_of
 from txmsg.rocketmq.grpc.call import GrpcCall
-from txmsg.rocketmq.guarded import NEEDS, GuardedCallAdmission
+from txmsg.rocketmq.guarded_admission import NEEDS, GuardedCallAdmission
 from txmsg.rocketmq.status import CallRefused, status_of
 from txmsg.rocketmq.tasks import Tasks
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
@@ -164,7 +164,7 @@ def test_invalid_client_id_is_refused(client_id: str) -> None:
 async def test_wrong_credentials_are_slowed_down_and_right_ones_are_not(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarded, "_REFUSING_MAX", 0)
+    monkeypatch.setattr(guarded_admission, "_REFUSING_MAX", 0)
     for _ in range(5):
         with pytest.raises(Unauthenticated):
             await place.door.enter(place.call(secret="wrong"))

@@ -16,9 +16,9 @@ from tests.rocketmq.test_guarded import Place
 from txmsg.client.channel import Brokers
 from txmsg.message import Message
 from txmsg.rocketmq import requests, server
+from txmsg.rocketmq.admission import CallAdmission, GatewayCaller
 from txmsg.rocketmq.api import SERVICE, Api
 from txmsg.rocketmq.clients import GatewayClients
-from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import PARTS_MAX, REQUEST_SIZE_BYTES_MAX, SMALL_SIZE_BYTES_MAX, read_request

@@ -6,10 +6,10 @@ import gzip
 
 import pytest
 
-from txmsg.rocketmq.door import GatewayCaller
+from txmsg.rocketmq.admission import GatewayCaller
 from txmsg.rocketmq.limits import BODY_SIZE_BYTES_MAX
 from txmsg.rocketmq.status import CallRefused
-from txmsg.rocketmq.unzipped import UnzippedSizes
+from txmsg.rocketmq.unzipped_size import UnzippedSizes
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.wire.access.principal import ANYONE, Principal
 

@@ -23,7 +23,7 @@ from txmsg.errors import CorruptLog, MisuseError, OffsetOutOfRange, UnknownTopic
 from txmsg.message import new_transaction_id_bytes
 from txmsg.metaq.format.frame import FrameColumns, encode, hole
 from txmsg.metaq.local import LocalLog
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.ahead import leave_in_doubt
 from txmsg.metaq.store.log import Append, Log, LogConfig
 from txmsg.metaq.store.role import CopyOf, write_copy

@@ -22,7 +22,7 @@ from txmsg.metaq import LogProducer
 from txmsg.metaq.copy.promotion import promote
 from txmsg.metaq.format.frame import FrameColumns, encode
 from txmsg.metaq.location import open_log
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.store.log import Append, Log, LogConfig
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]  # a JVM starts

@@ -29,7 +29,7 @@ from txmsg.client.app.processes import HandlerProcessDied, HandlerProcesses
 from txmsg.client.app.sending import Outgoing
 from txmsg.client.consumer import Consumer
 from txmsg.consumer.failures import Reject, Retry, RetryAfter
-from txmsg.consumer.pace import HandlerRate
+from txmsg.consumer.handler_rate import HandlerRate
 from txmsg.errors import InvalidMessage, MisuseError
 from txmsg.message import Message, ReceivedMessage
 from txmsg.message.typed.topic import Topic

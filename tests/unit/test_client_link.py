@@ -13,14 +13,14 @@ import pytest
 from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
 from txmsg.client.receiving.arrivals import Arrival
-from txmsg.client.receiving.held import DeliveredBatch
-from txmsg.client.receiving.keeper import RENEWALS
+from txmsg.client.receiving.broker_failures import PAUSE_S_MAX
+from txmsg.client.receiving.fetch_budget import FetchAllowance, FetchBounds
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.member import ConsumerMember
-from txmsg.client.receiving.room import FetchAllowance, FetchBounds
 from txmsg.client.receiving.settling import FAILURES_MAX
 from txmsg.client.receiving.shard import Shard
-from txmsg.client.receiving.trouble import PAUSE_S_MAX
+from txmsg.client.receiving.unsettled import DeliveredBatch
+from txmsg.client.receiving.visibility import RENEWALS
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import HandlerFailure
 from txmsg.errors import OutcomeUnknown, ProtocolError, Unauthenticated

@@ -10,10 +10,10 @@ import pytest
 from tests.answered_brokers import AnsweredBrokers
 from tests.waiting import until_async
 from txmsg.client.receiving import links as links_module
+from txmsg.client.receiving.fetch_budget import FetchBounds
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
 from txmsg.client.receiving.member import ConsumerMember
-from txmsg.client.receiving.room import FetchBounds
 from txmsg.client.receiving.shard import Shard
 from txmsg.wire.method import Method
 from txmsg.wire.v1.txmsg_pb2 import RouteChanged

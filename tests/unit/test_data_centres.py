@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.no_process import NoAudience, ProcesslessChild
-from txmsg.ops.demo.data_centres.line import CuttableLink
+from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres
 from txmsg.ops.demo.data_centres.supervisor import DataCentresPlan, _CopyRun
 from txmsg.runtime.child import ChildFailed

@@ -22,7 +22,7 @@ import yaml
 
 from txmsg.broker.config import BrokerConfig
 from txmsg.broker.server import stop_s_max
-from txmsg.metaq.agent.config import read_agent_file
+from txmsg.metaq.agent.agent_config import read_agent_file
 from txmsg.ops.cli.config import CONFIGS, config_of
 from txmsg.ops.cli.main import main
 from txmsg.settings.catalogue import settings_of

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tests.closed_pool import closed_pool
-from txmsg.broker.delivery.config import GroupDeliverySettings
 from txmsg.broker.delivery.delivery import _journal_delivered as journal_delivered
+from txmsg.broker.delivery.delivery_config import GroupDeliverySettings
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.retries import Retries, RetryOutcome
 from txmsg.broker.delivery.values import MessageBatch, Receipt

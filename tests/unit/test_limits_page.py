@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from txmsg.broker.config import BrokerConfig
-from txmsg.metaq.server.config import MetaQConfig
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metrics import http
 from txmsg.ops.console import views
 from txmsg.ops.page import app, connection, sessions

@@ -22,7 +22,7 @@ from txmsg.checker.tables import create_tables, fence_table, outbox_table
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.client.outbox import relay as relaying
 from txmsg.client.outbox import rows
-from txmsg.client.outbox.gate import PROBE_INTERVAL_S, CircuitBreaker
+from txmsg.client.outbox.circuit_breaker import PROBE_INTERVAL_S, CircuitBreaker
 from txmsg.client.outbox.options import Outbox
 from txmsg.client.outbox.packed import packed, unpacked
 from txmsg.client.outbox.relay import OutboxRelay

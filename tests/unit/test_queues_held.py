@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.queues_held import QueuesHeld
+from txmsg.client.receiving.unsettled import DeliveredBatch, UnsettledMessages
 
 
 def test_a_queue_is_free_when_no_link_holds_its_messages() -> None:

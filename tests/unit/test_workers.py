@@ -15,7 +15,7 @@ import pytest
 
 from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.delivery import MessageDelivery
-from txmsg.client.receiving.held import DeliveredBatch
+from txmsg.client.receiving.unsettled import DeliveredBatch
 from txmsg.consumer.failures import HandlerFailure, Reject, RetryAfter, Skip
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import MessageRun, Workers

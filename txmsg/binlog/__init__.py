@@ -3,7 +3,7 @@
 
 tailer       waits for its turn, runs, and retries
 run          one run: compares log and table, streams, appends, acknowledges
-under_way    the queues of a run: what is taken, refilled from the table, appended
+pending_queues   the queues of a run: what is taken, refilled from the table, appended
 comparing    compares queues of the log with their table, before anything is written
 resume       decides what to do with each compared queue             (pure)
 stops        queues that have stopped alone

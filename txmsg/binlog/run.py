@@ -16,6 +16,7 @@ from txmsg.binlog.comparing import Compared, RefusedQueue, compare, divergence, 
 from txmsg.binlog.config import TailerConfig
 from txmsg.binlog.database import Session
 from txmsg.binlog.mirrors import TailerMirror
+from txmsg.binlog.pending_queues import PendingQueue, PendingQueues
 from txmsg.binlog.pgoutput import Begin, Commit, LogicalMessage, Origin, Relation, Type, decode
 from txmsg.binlog.progress import TailerProgress
 from txmsg.binlog.reading import ReplicationReader
@@ -26,7 +27,6 @@ from txmsg.binlog.sink import REFUSALS, MirrorSink
 from txmsg.binlog.slot import MirrorSlot, end_holder, wal_end, wal_flushed
 from txmsg.binlog.stops import StoppedQueues
 from txmsg.binlog.table import MirroredQueue
-from txmsg.binlog.under_way import PendingQueue, PendingQueues
 from txmsg.errors import MirrorDiverged
 from txmsg.message import EPOCH_2000_US
 from txmsg.runtime.logs import EventLog

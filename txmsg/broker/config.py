@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-from txmsg.broker.alerts.config import AlertsConfig
+from txmsg.broker.alerts.alerts_config import AlertsConfig
 from txmsg.broker.delivery import DeliveryConfig
 from txmsg.broker.migrate import libpq_url
 from txmsg.broker.scheduler import SchedulerConfig

@@ -18,10 +18,10 @@ from txmsg.client.channel import Brokers, knock
 from txmsg.client.hooks import ConsumerHooks
 from txmsg.client.receiving.arrivals import Arrival
 from txmsg.client.receiving.delivery import MessageDelivery
+from txmsg.client.receiving.fetch_budget import OUT_SIZE_BYTES_MAX, FetchBounds
 from txmsg.client.receiving.link import Link
 from txmsg.client.receiving.links import Links
 from txmsg.client.receiving.member import ConsumerMember
-from txmsg.client.receiving.room import OUT_SIZE_BYTES_MAX, FetchBounds
 from txmsg.client.receiving.shard import Shard
 from txmsg.client.receiving.suspects import SuspectHandler
 from txmsg.client.steering import follow

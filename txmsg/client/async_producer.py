@@ -31,7 +31,7 @@ from txmsg.client.sending.schemas import register_schemas
 from txmsg.client.sending.sender import Sender
 from txmsg.client.sending.shards import Shards, find_shards
 from txmsg.client.sending.traced import sending, telling
-from txmsg.client.sending.untold import UNTOLD_MAX, UnreportedOutcomes
+from txmsg.client.sending.unreported import UNTOLD_MAX, UnreportedOutcomes
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,

@@ -24,7 +24,7 @@ from txmsg.client.sending.half import Half, check_half, id_bytes_of
 from txmsg.client.sending.sender import half_unavailable
 from txmsg.client.sending.thread_lane import ThreadWaiter
 from txmsg.client.sending.traced import sending, telling
-from txmsg.client.sending.untold import UnreportedOutcomes
+from txmsg.client.sending.unreported import UnreportedOutcomes
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeUnknown
 from txmsg.message import (
     Message,

@@ -6,7 +6,7 @@ subscriptions   topics, tags and their handlers
 handler_counts   how often and how long handlers were called, and what they raised
 counts          what a consumer has done, as figures
 failures        what becomes of a message whose handler raised      (pure)
-pace            how many messages a subscription, or a member, may handle per second
+handler_rate    how many messages a subscription, or a member, may handle per second
 isolation       one handler alone in its process
 workers         what runs the handlers: so many at once, in order where that is asked, until it is stopped
 """

@@ -11,10 +11,10 @@ receivers  receives, acknowledgements, refusals, and renewal of messages that pu
 agreements  settings that clients are given
 clients    connected clients, and which of them to ask for the outcome of a transaction
 signature  signatures of calls
-door       admits every call
-guarded    admits calls signed with an access key, as far as rules allow
+admission   admits every call
+guarded_admission   admits calls signed with an access key, as far as rules allow
 requests   bounds of requests
-unzipped   bounds of bodies that are unzipped
+unzipped_size   bounds of bodies that are unzipped
 routes     routes of topics
 tasks      background tasks
 answers    counts how calls are answered

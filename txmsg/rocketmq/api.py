@@ -17,11 +17,11 @@ from google.protobuf.message import Message as Request
 
 from txmsg.errors import TxmsgError, Unauthenticated, UnknownTopic
 from txmsg.message import TransactionState, now_us
+from txmsg.rocketmq.admission import CallAdmission, GatewayCaller
 from txmsg.rocketmq.agreements import RECEIVED_MAX, Agreements, check_kind
 from txmsg.rocketmq.answers import Answers
 from txmsg.rocketmq.clients import TOPICS_MAX, GatewayClient, GatewayClients
 from txmsg.rocketmq.codec import delivered_message, group_of, message_of, topic_of
-from txmsg.rocketmq.door import CallAdmission, GatewayCaller
 from txmsg.rocketmq.filters import wanted_of
 from txmsg.rocketmq.grpc.call import GrpcCall, Method
 from txmsg.rocketmq.grpc.framing import GrpcFailed
@@ -31,7 +31,7 @@ from txmsg.rocketmq.requests import read_request
 from txmsg.rocketmq.routes import TopicRoutes
 from txmsg.rocketmq.senders import Senders
 from txmsg.rocketmq.status import OK, CallRefused, status_of
-from txmsg.rocketmq.unzipped import UnzippedSizes
+from txmsg.rocketmq.unzipped_size import UnzippedSizes
 from txmsg.rocketmq.v2 import messaging_pb2 as pb
 from txmsg.runtime.logs import EventLog
 from txmsg.wire.access.principal import ANYONE

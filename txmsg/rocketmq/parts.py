@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from txmsg.client.attach import AttachedStreams
 from txmsg.client.channel import Brokers
+from txmsg.rocketmq.admission import CallAdmission
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import GatewayClients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.grpc.port import Port
 from txmsg.rocketmq.receivers import Receivers
 

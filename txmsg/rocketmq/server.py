@@ -14,14 +14,14 @@ from txmsg.client.channel import Brokers, knock
 from txmsg.errors import MisuseError, TxmsgError
 from txmsg.metrics.figures import Figures
 from txmsg.metrics.http import Probes, serving
+from txmsg.rocketmq.admission import CallAdmission
 from txmsg.rocketmq.agreements import Agreements
 from txmsg.rocketmq.api import Api
 from txmsg.rocketmq.clients import GatewayClients
 from txmsg.rocketmq.config import GatewayConfig
-from txmsg.rocketmq.door import CallAdmission
 from txmsg.rocketmq.figures import figures_of, unready
 from txmsg.rocketmq.grpc.port import HTTP2, Port
-from txmsg.rocketmq.guarded import GuardedCallAdmission
+from txmsg.rocketmq.guarded_admission import GuardedCallAdmission
 from txmsg.rocketmq.parts import GatewayParts
 from txmsg.rocketmq.receivers import Receivers
 from txmsg.rocketmq.requests import REQUEST_SIZE_BYTES_MAX

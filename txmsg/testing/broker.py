@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from txmsg.client.sending.untold import wait_for_all, wait_no_more
+from txmsg.client.sending.unreported import wait_for_all, wait_no_more
 from txmsg.errors import MisuseError
 from txmsg.message import ReceivedMessage, check_name, us_of_datetime
 from txmsg.testing.clock import Clock

@@ -27,7 +27,7 @@ from tests.waiting import until, until_async
 from txmsg.checker.fence import FenceCheckListener
 from txmsg.client import AsyncProducer, Producer, transactional_message
 from txmsg.client.sending.half import Half
-from txmsg.client.sending.untold import UNTOLD_MAX, UnreportedOutcomes
+from txmsg.client.sending.unreported import UNTOLD_MAX, UnreportedOutcomes
 from txmsg.errors import BrokerUnavailable, MisuseError, OutcomeConflict
 from txmsg.message import Message, MessageId, TransactionState, message_id
 from txmsg.testing import dies_before_commit

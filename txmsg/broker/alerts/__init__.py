@@ -2,7 +2,7 @@
 
 conditions   whether a rule holds, over the figures of a moment          (pure)
 states       pending, firing, resolved; who is told, and when            (pure)
-config       thresholds and times, as settings
+alerts_config   thresholds and times, as settings
 file         receivers and rules of an operator's own, from a file
 observing    figures that the database has, and SQL of an operator's own
 receivers    webhook, e-mail, command

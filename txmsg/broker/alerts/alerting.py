@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from txmsg.administration.alerts import ActiveAlert, AlertState
 from txmsg.broker.alerts import observing
-from txmsg.broker.alerts.config import built_in_rules
+from txmsg.broker.alerts.alerts_config import built_in_rules
 from txmsg.broker.alerts.file import NO_FILE, Receiver, SqlRule, read_alert_file
 from txmsg.broker.alerts.receivers import (
     ATTEMPT_S_MAX,

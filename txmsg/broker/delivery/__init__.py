@@ -1,6 +1,6 @@
 """Delivery: which member of a group gets which message, until it is acknowledged, retried or dead.
 
-config       every setting of delivery, and of a group
+delivery_config   every setting of delivery, and of a group
 values       what delivery takes from the service, and returns
 offsets      sets of offsets: ranges, and those in flight       (pure)
 keys         which message of an ordering key is next           (pure)
@@ -20,7 +20,7 @@ maintenance  the periodic steps
 delivery     the Delivery class: what the service and the cluster call
 """
 
-from txmsg.broker.delivery.config import DeliveryConfig
 from txmsg.broker.delivery.delivery import Delivery
+from txmsg.broker.delivery.delivery_config import DeliveryConfig
 
 __all__ = ["Delivery", "DeliveryConfig"]

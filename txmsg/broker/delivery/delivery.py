@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import NamedTuple, assert_never
 
 from txmsg.broker.cluster import Membership
-from txmsg.broker.delivery.config import DeliveryConfig
+from txmsg.broker.delivery.delivery_config import DeliveryConfig
 from txmsg.broker.delivery.group import Fetch, Group
 from txmsg.broker.delivery.handover import note_holder, notes_to_lengthen, notes_to_write
 from txmsg.broker.delivery.loader import Loader

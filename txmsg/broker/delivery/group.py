@@ -10,7 +10,7 @@ from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
-from txmsg.broker.delivery.config import GroupDeliverySettings
+from txmsg.broker.delivery.delivery_config import GroupDeliverySettings
 from txmsg.broker.delivery.members import Members
 from txmsg.broker.delivery.offsets import Expiry, Visibility
 from txmsg.broker.delivery.retries import Retries, RetryFetch, RetryOutcome, SuspectSelection

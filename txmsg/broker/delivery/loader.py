@@ -11,7 +11,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from txmsg.broker.cluster import Leases, Membership
-from txmsg.broker.delivery.config import DeliveryConfig, GroupDeliverySettings
+from txmsg.broker.delivery.delivery_config import DeliveryConfig, GroupDeliverySettings
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import OrderedInFlight
 from txmsg.broker.delivery.members import Members, Pause

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from uuid import UUID
 
 from txmsg.broker.cluster import Leases
-from txmsg.broker.delivery.config import DeliveryConfig
+from txmsg.broker.delivery.delivery_config import DeliveryConfig
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import OrderedInFlight, ordered_in_flight
 from txmsg.broker.delivery.values import DeliveryCounts

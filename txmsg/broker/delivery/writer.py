@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from psycopg.errors import ForeignKeyViolation
 
 from txmsg.broker.cluster import Leases, Membership
-from txmsg.broker.delivery.config import GroupDeliverySettings
+from txmsg.broker.delivery.delivery_config import GroupDeliverySettings
 from txmsg.broker.delivery.group import Group, GroupQueueReader
 from txmsg.broker.delivery.handover import MARGIN_S, has_unsettled
 from txmsg.broker.delivery.retries import RetryOutcome

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from txmsg.consumer.pace import HandlerRate
+from txmsg.consumer.handler_rate import HandlerRate
 from txmsg.errors import MisuseError, shown
 from txmsg.message import ReceivedMessage
 from txmsg.runtime.user_function import NotBegun

@@ -16,7 +16,7 @@ from txmsg.client.app.processes import HandlerProcesses
 from txmsg.client.app.router import Middleware, Subscription, injected_of, payloads_of
 from txmsg.client.app.transactions import NO_DATABASE, Transactions
 from txmsg.client.receiving.idempotent import Idempotent
-from txmsg.consumer.pace import HandlerRate
+from txmsg.consumer.handler_rate import HandlerRate
 from txmsg.consumer.subscriptions import GroupHandler, Subscriptions
 from txmsg.message import ReceivedMessage
 from txmsg.message.typed.topic import Topic

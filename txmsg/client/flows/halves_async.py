@@ -9,7 +9,7 @@ from txmsg.checker.fence import AsyncFence
 from txmsg.checker.listener import CheckMessageListener
 from txmsg.client.sending.begun import AsyncBegunHalf
 from txmsg.client.sending.half import Half
-from txmsg.client.sending.untold import UnreportedOutcomes
+from txmsg.client.sending.unreported import UnreportedOutcomes
 from txmsg.message import Message, TransactionId, TransactionState
 
 if TYPE_CHECKING:

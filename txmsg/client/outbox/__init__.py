@@ -19,7 +19,7 @@ halves were stored before; the brokers keep the order of halves. A row that is c
 that had not returned.
 
     options     `Outbox`: how long a call waits, and how much is kept
-    gate        whether a call tries the brokers
+    circuit_breaker   whether a call tries the brokers
     state       what a producer knows of its outbox
     rows        each statement
     packed      messages as the text of a row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from txmsg.client.outbox.gate import CircuitBreaker
+from txmsg.client.outbox.circuit_breaker import CircuitBreaker
 from txmsg.client.outbox.options import Outbox
 from txmsg.errors import BrokerUnavailable, TxmsgError
 from txmsg.metrics.figures import Figures

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from txmsg.client.receiving.deliveries import Deliveries
 from txmsg.client.receiving.epochs import Epochs
-from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages, hand_of
-from txmsg.client.receiving.line import PollSequence
+from txmsg.client.receiving.poll_sequence import PollSequence
 from txmsg.client.receiving.received import delivered
+from txmsg.client.receiving.unsettled import DeliveredBatch, UnsettledMessages, hand_of
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import HandlerFailure
 from txmsg.message import ReceivedMessage

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from txmsg.client.channel import BrokerCalls
 from txmsg.client.receiving.awaited import AwaitedQueues
-from txmsg.client.receiving.line import PollSequence
+from txmsg.client.receiving.broker_failures import BrokerFailures
+from txmsg.client.receiving.fetch_budget import FetchBudget
 from txmsg.client.receiving.member import ConsumerMember
-from txmsg.client.receiving.room import FetchBudget
-from txmsg.client.receiving.trouble import BrokerFailures
+from txmsg.client.receiving.poll_sequence import PollSequence
 from txmsg.errors import ProtocolError, TxmsgError
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply, ReceiveRequest
 from txmsg.wire.v1.txmsg_rpc import Notify

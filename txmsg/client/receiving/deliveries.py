@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
+from txmsg.client.receiving.fetch_budget import FetchBudget
 from txmsg.client.receiving.reports import Reports
-from txmsg.client.receiving.room import FetchBudget
 from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.settling import Settling
+from txmsg.client.receiving.unsettled import DeliveredBatch, UnsettledMessages
 from txmsg.consumer.failures import HandlerFailure
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txmsg.client.receiving.deliveries import Deliveries
-from txmsg.client.receiving.held import DeliveredBatch
+from txmsg.client.receiving.unsettled import DeliveredBatch
 from txmsg.consumer.failures import HandlerFailure
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import MessageRun

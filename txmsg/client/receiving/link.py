@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 from txmsg.client.receiving.arrivals import Arrival, Arrivals
 from txmsg.client.receiving.awaited import AwaitedQueues
+from txmsg.client.receiving.broker_failures import BrokerFailures
 from txmsg.client.receiving.calls import LinkCalls
 from txmsg.client.receiving.deliveries import Deliveries
-from txmsg.client.receiving.held import UnsettledMessages
-from txmsg.client.receiving.keeper import VisibilityExtender
-from txmsg.client.receiving.line import PollSequence
+from txmsg.client.receiving.fetch_budget import FetchBounds, FetchBudget
 from txmsg.client.receiving.member import ConsumerMember
+from txmsg.client.receiving.poll_sequence import PollSequence
 from txmsg.client.receiving.poller import Poller
 from txmsg.client.receiving.polls import LinkPolls
 from txmsg.client.receiving.reports import Reports
-from txmsg.client.receiving.room import FetchBounds, FetchBudget
 from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.settling import Settling
 from txmsg.client.receiving.shard import Shard
-from txmsg.client.receiving.trouble import BrokerFailures
+from txmsg.client.receiving.unsettled import UnsettledMessages
+from txmsg.client.receiving.visibility import VisibilityExtender
 
 
 class Link:

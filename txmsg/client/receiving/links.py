@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txmsg.client.channel import Brokers
+from txmsg.client.receiving.fetch_budget import FetchBounds
 from txmsg.client.receiving.link import Link
-from txmsg.client.receiving.room import FetchBounds
 from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)

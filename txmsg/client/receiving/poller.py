@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from txmsg.client.receiving.arrivals import Arrivals
+from txmsg.client.receiving.broker_failures import BrokerFailures
 from txmsg.client.receiving.calls import CALL_GRACE_S, LinkCalls
+from txmsg.client.receiving.fetch_budget import FetchAllowance, FetchBudget
 from txmsg.client.receiving.polls import LinkPolls
-from txmsg.client.receiving.room import FetchAllowance, FetchBudget
 from txmsg.client.receiving.settlements import PendingSettlements
 from txmsg.client.receiving.settling import Settling
-from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.consumer.isolation import isolation
 from txmsg.wire.v1.txmsg_pb2 import ReceiveReply
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from txmsg.client.receiving.awaited import AwaitedQueues
+from txmsg.client.receiving.broker_failures import BrokerFailures
 from txmsg.client.receiving.calls import LinkCalls
-from txmsg.client.receiving.held import DeliveredBatch, UnsettledMessages
 from txmsg.client.receiving.polls import LinkPolls
 from txmsg.client.receiving.settlements import PendingSettlements
-from txmsg.client.receiving.trouble import BrokerFailures
+from txmsg.client.receiving.unsettled import DeliveredBatch, UnsettledMessages
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 TELL_TIMEOUT_S = 5.0

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from txmsg.client.receiving.held import DeliveredBatch
+from txmsg.client.receiving.unsettled import DeliveredBatch
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import HandlerFailure
 from txmsg.wire.v1.txmsg_pb2 import ReceiveRequest, Refusal

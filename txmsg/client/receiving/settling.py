@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 
 from txmsg.client.receiving.awaited import AwaitedQueues
+from txmsg.client.receiving.broker_failures import BrokerFailures
 from txmsg.client.receiving.reports import Reports
-from txmsg.client.receiving.trouble import BrokerFailures
 from txmsg.wire.v1.txmsg_pb2 import Receipt
 
 FLUSH_DELAY_S = 0.005

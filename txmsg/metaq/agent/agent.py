@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from txmsg.errors import StorageError
-from txmsg.metaq.agent.config import AgentFile, SourceConfig
+from txmsg.metaq.agent.agent_config import AgentFile, SourceConfig
 from txmsg.metaq.agent.control import SourceControl, applied
 from txmsg.metaq.agent.source import Source
 from txmsg.metaq.interface import LogAccess

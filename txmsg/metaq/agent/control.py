@@ -25,7 +25,7 @@ from txmsg.errors import (
     shown,
 )
 from txmsg.message import Message
-from txmsg.metaq.agent.config import LIVE, SourceConfig
+from txmsg.metaq.agent.agent_config import LIVE, SourceConfig
 from txmsg.metaq.interface import LogAccess, LogQueue, offset_after
 from txmsg.metaq.producer import LogProducer
 from txmsg.metaq.store.state import read_checked, write_checked

@@ -22,10 +22,10 @@ from google_crc32c import value as crc32c
 
 from txmsg.errors import CorruptLog, Overloaded, TxmsgError
 from txmsg.message import KEY_SIZE_BYTES_MAX, now_us
-from txmsg.metaq.agent.config import LIVE, SourceConfig
-from txmsg.metaq.agent.lane import GONE, FileId, FileReadOptions, PathFollower, RecordBlock, RetriedFailure
+from txmsg.metaq.agent.agent_config import LIVE, SourceConfig
+from txmsg.metaq.agent.log_output import LogOutput
 from txmsg.metaq.agent.names import bases_of, is_compressed
-from txmsg.metaq.agent.outlet import LogOutput
+from txmsg.metaq.agent.path_follower import GONE, FileId, FileReadOptions, PathFollower, RecordBlock, RetriedFailure
 from txmsg.metaq.agent.positions import read_positions, write_positions
 from txmsg.metaq.agent.records import ids_of
 from txmsg.metaq.agent.stream import FollowedFile

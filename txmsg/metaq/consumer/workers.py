@@ -11,7 +11,7 @@ from typing import Final
 
 from txmsg.consumer.counts import ConsumerCounts
 from txmsg.consumer.failures import HandlerFailure
-from txmsg.consumer.pace import HandlerRate
+from txmsg.consumer.handler_rate import HandlerRate
 from txmsg.consumer.subscriptions import Handler
 from txmsg.consumer.workers import MessageRun, Workers
 from txmsg.errors import TxmsgError

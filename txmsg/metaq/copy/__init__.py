@@ -2,7 +2,7 @@
 
 source      what a leader sends: the bytes from a position on               (reads files)
 copies      the copies of a log, their progress, and appends that wait for them (pure)
-beside      the state beside the frames: options of topics, groups
+copy_state   the state beside the frames: options of topics, groups
 beginning   starts a copy from an empty log
 copier      copies one log, a request at a time
 follower    keeps a copy in sync with its leader

@@ -24,8 +24,8 @@ from txmsg.errors import (
     Unauthenticated,
 )
 from txmsg.metaq.copy.beginning import begin_copy
-from txmsg.metaq.copy.beside import CopyState
 from txmsg.metaq.copy.copier import BeginAgain, Copier
+from txmsg.metaq.copy.copy_state import CopyState
 from txmsg.metaq.group.logs import CONFIG, GroupLogs
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.protocol import ID_SIZE_BYTES

@@ -17,8 +17,8 @@ from txmsg.errors import (
     OutcomeUnknown,
     StorageError,
 )
-from txmsg.metaq.copy.beside import CopyState
 from txmsg.metaq.copy.copier import BeginAgain, Copier
+from txmsg.metaq.copy.copy_state import CopyState
 from txmsg.metaq.copy.follower import take_beside
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import RemoteServer

@@ -2,7 +2,7 @@
 
 server      joins all parts
 parts       which of them figures and settings use
-config      its settings
+server_config   its settings
 log_api     reading and appending
 fetched     the replies to a fetch                         (pure)
 polls       waiting fetches, by queue

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from txmsg.errors import BrokerUnavailable, CopyDiverged, CorruptLog, MisuseError, OutcomeUnknown, ProtocolError
 from txmsg.message import check_name
-from txmsg.metaq.copy.beside import state_of
 from txmsg.metaq.copy.copies import Copies
+from txmsg.metaq.copy.copy_state import state_of
 from txmsg.metaq.copy.source import CopyTail, FilePiece, read_piece
 from txmsg.metaq.group.logs import GroupLogs
 from txmsg.metaq.local import LocalLog

@@ -43,12 +43,12 @@ from txmsg.metaq.protocol import (
     wire_settings,
 )
 from txmsg.metaq.server.appender import AppendExecutor
-from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.fetched import FetchedReply, replies_of, wanted_after
 from txmsg.metaq.server.placement import AppendCall
 from txmsg.metaq.server.polls import WaitingPolls
 from txmsg.metaq.server.producers import CallId
 from txmsg.metaq.server.readers import ReaderThreads, swell_bytes
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.metaq.server.transfers import Transfer, Transfers
 from txmsg.metaq.server.validation import check
 from txmsg.metaq.store.topics import Flush

@@ -9,9 +9,9 @@ from txmsg.metaq.copy.copies import Copies
 from txmsg.metaq.copy.follower import Follower
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.server.appender import AppendExecutor
-from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.log_api import LogApi
 from txmsg.metaq.server.polls import WaitingPolls
+from txmsg.metaq.server.server_config import GO_ON, MetaQConfig
 from txmsg.metaq.server.sessions import MemberSessions
 from txmsg.metaq.server.users import UserSource
 from txmsg.runtime.logs import set_log_level

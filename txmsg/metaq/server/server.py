@@ -19,7 +19,6 @@ from txmsg.metaq.interface import NOTES, LogQueue
 from txmsg.metaq.local import LocalLog
 from txmsg.metaq.remote.calls import RemoteServer as LeaderServer
 from txmsg.metaq.server.appender import AppendExecutor
-from txmsg.metaq.server.config import GO_ON, MetaQConfig
 from txmsg.metaq.server.copy_api import CopyApi
 from txmsg.metaq.server.disk import DiskWatch
 from txmsg.metaq.server.figures import LogFigures, figures_of, unready
@@ -30,6 +29,7 @@ from txmsg.metaq.server.placement import Placer
 from txmsg.metaq.server.polls import WaitingPolls
 from txmsg.metaq.server.producers import REMEMBERED_S
 from txmsg.metaq.server.readers import ReaderThreads
+from txmsg.metaq.server.server_config import GO_ON, MetaQConfig
 from txmsg.metaq.server.sessions import MemberSessions
 from txmsg.metaq.server.users import UsersOfFile, UserSource
 from txmsg.metaq.store.topics import Flush, TopicSettings

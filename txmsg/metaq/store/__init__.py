@@ -7,7 +7,7 @@ keys        indexes of key hashes, to find messages
 state       small files: the log's identity, its checkpoint
 topics      settings of each topic
 log         the only writer
-config      settings of a log
+log_config   settings of a log
 end         the end of the log: places, syncs and publishes frames
 upkeep      the writer's background work: syncs, checkpoints, retention
 lock        which process is the writer

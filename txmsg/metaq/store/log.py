@@ -12,11 +12,11 @@ from txmsg.errors import MisuseError
 from txmsg.metaq.format.frame import Header, Payload
 from txmsg.metaq.store.ahead import AHEAD_MAX
 from txmsg.metaq.store.commit_log import files_of
-from txmsg.metaq.store.config import LogConfig
 from txmsg.metaq.store.delayed import DELAYED, ENTRIES, DelayedBatch, entry_of
 from txmsg.metaq.store.end import Append, LogEnd
 from txmsg.metaq.store.keys import KeyIndexer
 from txmsg.metaq.store.lock import WriteLock
+from txmsg.metaq.store.log_config import LogConfig
 from txmsg.metaq.store.mover import Mover
 from txmsg.metaq.store.moving import Moving
 from txmsg.metaq.store.queues import Queues

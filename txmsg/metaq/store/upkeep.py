@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from txmsg.errors import StorageError, TxmsgError
 from txmsg.metaq.store.commit_log import CommitLogReader, sync_directory
-from txmsg.metaq.store.config import LogConfig
 from txmsg.metaq.store.end import LogEnd
+from txmsg.metaq.store.log_config import LogConfig
 from txmsg.metaq.store.queues import Unsynced, sync_files
 from txmsg.metaq.store.retention import delete_old_files
 from txmsg.metaq.store.state import Checkpoint, write_checkpoint

@@ -14,7 +14,7 @@ import click
 
 from txmsg.errors import TxmsgError
 from txmsg.metaq.agent.agent import Agent, read_status
-from txmsg.metaq.agent.config import LIVE, AgentFile, read_agent_file
+from txmsg.metaq.agent.agent_config import LIVE, AgentFile, read_agent_file
 from txmsg.metaq.agent.control import SourceChange, change_settings
 from txmsg.metaq.agent.figures import dead, figures_of
 from txmsg.metaq.location import open_log

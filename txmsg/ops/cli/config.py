@@ -25,7 +25,7 @@ from txmsg.settings.sources import DEFAULT, ELSEWHERE, SCOPES, from_environment,
 
 CONFIGS: Final = {
     "broker": "txmsg.broker.config:BrokerConfig",
-    "metaq": "txmsg.metaq.server.config:MetaQConfig",
+    "metaq": "txmsg.metaq.server.server_config:MetaQConfig",
     "tailer": "txmsg.binlog.config:TailerConfig",
     "rocketmq": "txmsg.rocketmq.config:GatewayConfig",
     "client": "txmsg.settings.clients:ClientConfig",

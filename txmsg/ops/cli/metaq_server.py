@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from txmsg.metaq.copy.promotion import promote as promote_copy
-from txmsg.metaq.server.config import MetaQConfig
 from txmsg.metaq.server.server import serve as run
+from txmsg.metaq.server.server_config import MetaQConfig
 from txmsg.ops.cli.main import EXAMPLE_FORMAT
 from txmsg.ops.cli.options import json_option
 from txmsg.ops.cli.output import print_address, print_facts

@@ -5,16 +5,16 @@ server    serves it
 database  calls to the brokers of a Notify database
 logs      MetaQ logs
 calls     runs blocking calls on threads
-watch     polls brokers, and keeps the last quarter of an hour
-desks     what each visitor works with: brokers, asked with the visitor's token
+database_poller   polls brokers, and keeps the last quarter of an hour
+user_databases   what each visitor works with: brokers, asked with the visitor's token
 identity  the visitor's user, roles and rights
-look      a request, as pages see it
+page_context   a request, as pages see it
 views     a page: a function that reads, a template, and live updates
 pages     a module for each page, with its views and actions
 sections  the entries of the navigation
 actions   changes: confirmed first, then done
 group_actions  seek and delete, for groups of Notify and of a log
-offers    buttons for actions, or why this visitor may not use them
+action_links   buttons for actions, or why this visitor may not use them
 operations  long-running actions
 forms     parses what operators type
 body      bodies as text

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from txmsg.errors import PermissionDenied
 from txmsg.ops.console.identity import UserIdentity
-from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import ConsoleOperation
+from txmsg.ops.console.page_context import PageContext
 from txmsg.wire.access.permissions import denied, missing_before
 
 

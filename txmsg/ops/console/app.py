@@ -19,16 +19,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from txmsg.errors import MisuseError, TxmsgError
+from txmsg.ops.console.action_links import offer_of
 from txmsg.ops.console.actions import ConsoleAction
-from txmsg.ops.console.desks import UserDatabase, UserDatabases
 from txmsg.ops.console.logs import NamedLog
-from txmsg.ops.console.look import PageContext
-from txmsg.ops.console.offers import offer_of
 from txmsg.ops.console.operations import ConsoleOperation, ConsoleOperations
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.pages import ACTIONS, VIEWS
 from txmsg.ops.console.pages.databases import DATABASES
 from txmsg.ops.console.render import Renderer
 from txmsg.ops.console.sections import SECTIONS
+from txmsg.ops.console.user_databases import UserDatabase, UserDatabases
 from txmsg.ops.console.views import LiveParts, View, ViewResult, read
 from txmsg.ops.page.guard import RequestGuard
 from txmsg.ops.page.language import LANGUAGES, language_of

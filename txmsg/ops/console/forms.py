@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from txmsg.errors import MisuseError, shown
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.runtime.durations import seconds_in, time_in
 
 

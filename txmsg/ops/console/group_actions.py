@@ -10,7 +10,7 @@ from txmsg.administration.interface import Administration
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Confirmation, Field, deletion
 from txmsg.ops.console.forms import as_of_now, int_of
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.wire.start import Start
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from txmsg.errors import PermissionDenied, Unauthenticated
 from txmsg.ops.console.calls import LimitedCalls
-from txmsg.ops.console.desks import NO_LOGIN, UserDatabase
+from txmsg.ops.console.user_databases import NO_LOGIN, UserDatabase
 
 if TYPE_CHECKING:
     from txmsg.metaq.interface import LogAccess

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from txmsg.ops.console.app import Console, all_renderers, new_app
-from txmsg.ops.console.desks import UserDatabases
 from txmsg.ops.console.logs import NamedLog
 from txmsg.ops.console.operations import ConsoleOperations
+from txmsg.ops.console.user_databases import UserDatabases
 from txmsg.ops.console.views import LiveParts
 from txmsg.ops.page.listening import PageServer, listening
 from txmsg.ops.page.login import sweep

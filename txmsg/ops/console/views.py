@@ -23,7 +23,7 @@ from txmsg.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 
 STREAMS_MAX: Final = 200
 STREAMS_OF_USER_MAX: Final = 50

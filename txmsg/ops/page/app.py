@@ -24,10 +24,10 @@ from starlette.types import ASGIApp
 from txmsg.ops.page.feed import BulletinFeed
 from txmsg.ops.page.guard import RequestGuard
 from txmsg.ops.page.language import language_of
+from txmsg.ops.page.logged_in import LoggedInUser, LoggedInUsers
 from txmsg.ops.page.login import VISIT, LoginForm, LoginMiddleware
 from txmsg.ops.page.page import ASSETS, Page
 from txmsg.ops.page.sessions import LoginSession, LoginSessions
-from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers
 
 BROWSERS_MAX: Final = 1000
 """Maximum browsers at a time; more are told to retry."""

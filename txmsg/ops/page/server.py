@@ -19,10 +19,10 @@ from txmsg.ops.page.feed import BulletinFeed
 from txmsg.ops.page.figures import figures_of
 from txmsg.ops.page.health import HealthFile
 from txmsg.ops.page.listening import PageServer, listening
+from txmsg.ops.page.logged_in import LoggedInUser, LoggedInUsers, asking
 from txmsg.ops.page.login import sweep
 from txmsg.ops.page.page import Page
 from txmsg.ops.page.sessions import LoginSessions
-from txmsg.ops.page.visitors import LoggedInUser, LoggedInUsers, asking
 from txmsg.ops.page.watch import Read, TableWatch
 from txmsg.settings.common import TlsConfig
 from txmsg.wire.address import check_reach

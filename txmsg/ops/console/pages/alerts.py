@@ -20,7 +20,7 @@ from txmsg.administration.ask import Nothing, changer
 from txmsg.broker.alerts.states import RULE, check_matchers, fits
 from txmsg.errors import MisuseError, shown
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import seconds_in
 

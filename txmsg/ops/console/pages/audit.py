@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from txmsg.administration.audit import AuditEntry, AuditQuery, AuditService
 from txmsg.administration.settings import SettingHistoryQuery, SettingsService
 from txmsg.ops.console.forms import int_of, time_of
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 
 PAGE_MAX: Final = 50

@@ -8,7 +8,7 @@ from typing import Any, Final
 from txmsg.administration.cluster import BrokerId, BrokerSummary, ClusterService, ShowCluster
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Confirmation, ConsoleAction
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.pages.overview import broker_row
 from txmsg.ops.console.views import View
 

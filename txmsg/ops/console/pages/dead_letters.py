@@ -10,8 +10,8 @@ from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.forms import float_of, names, time_of
-from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import ConsoleOperation
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 
 PAGE_MAX: Final = 50

@@ -20,8 +20,8 @@ from txmsg.message import parse_id
 from txmsg.ops.console import group_actions
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field, final_act
 from txmsg.ops.console.forms import float_of, int_of
-from txmsg.ops.console.look import PageContext
 from txmsg.ops.console.operations import ConsoleOperation
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import seconds_in, shown_duration
 

@@ -20,7 +20,7 @@ from txmsg.administration.halves import (
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field
 from txmsg.ops.console.body import shown_body
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 from txmsg.wire.v1.txmsg_pb2 import EndTransactionsRequest, RouteRequest
 from txmsg.wire.v1.txmsg_rpc import Notify

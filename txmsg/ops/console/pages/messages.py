@@ -13,7 +13,7 @@ from txmsg.message import parse_id
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, final_act
 from txmsg.ops.console.body import shown_body
 from txmsg.ops.console.forms import int_of
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 from txmsg.wire.start import Start
 

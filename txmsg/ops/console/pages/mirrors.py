@@ -13,9 +13,9 @@ from txmsg.administration.groups import GroupQuery
 from txmsg.errors import TxmsgError
 from txmsg.ops.console import group_actions
 from txmsg.ops.console.actions import Confirmation, ConsoleAction
-from txmsg.ops.console.desks import UserDatabase
 from txmsg.ops.console.logs import NamedLog
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
+from txmsg.ops.console.user_databases import UserDatabase
 from txmsg.ops.console.views import View
 
 if TYPE_CHECKING:

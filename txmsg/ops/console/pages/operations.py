@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 
 

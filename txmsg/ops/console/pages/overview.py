@@ -27,9 +27,9 @@ from txmsg.checks.messages import (
     TRANSACTIONS_PARKED,
 )
 from txmsg.metrics.catalogue import NAMED_MAX, OTHER, Scope
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.database_poller import DatabasePoller, DatabaseSnapshot
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
-from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
 
 _ROWS: Final = 8
 _STEP_S: Final = 5

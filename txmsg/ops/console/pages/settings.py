@@ -16,7 +16,7 @@ from txmsg.administration.settings import (
 from txmsg.broker.config import BrokerConfig
 from txmsg.errors import MisuseError
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.views import View
 from txmsg.settings.catalogue import Setting, settings_of
 

@@ -20,7 +20,7 @@ from txmsg.administration.topics import (
 )
 from txmsg.ops.console.actions import Confirmation, ConsoleAction, Field, deletion
 from txmsg.ops.console.forms import duration_of, float_of, int_of
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.shown import duration, number
 from txmsg.ops.console.views import View
 from txmsg.runtime.durations import shown_duration

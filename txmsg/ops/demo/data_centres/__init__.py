@@ -2,5 +2,5 @@
 
 supervisor   the demo: when the line is cut and healed, and what must be equal at the end
 stage        the processes
-line         the network between the data centres
+cuttable_link   the network between the data centres
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from txmsg.ops.demo.data_centres.line import CuttableLink
+from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
 from txmsg.ops.demo.stage import DemoProcesses
 from txmsg.runtime.child import Child
 from txmsg.wire.listening import loopback

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from txmsg.ops.demo.data_centres.line import CuttableLink
+from txmsg.ops.demo.data_centres.cuttable_link import CuttableLink
 from txmsg.ops.demo.data_centres.stage import SITES, DataCentres, other
 from txmsg.ops.demo.examples.data_centres.orders import cents_of
 from txmsg.ops.demo.stage import Audience

@@ -15,8 +15,8 @@ from typing import Final
 
 from txmsg.errors import MisuseError
 from txmsg.ops.console.database import DatabaseBrokers
+from txmsg.ops.console.database_poller import DatabasePoller
 from txmsg.ops.console.identity import UserIdentity, who_am_i
-from txmsg.ops.console.watch import DatabasePoller
 from txmsg.ops.page.sessions import LoginSessions
 
 _FIRST_POLL_S: Final = 3.0

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txmsg.errors import BrokerUnavailable, Overloaded, PermissionDenied, Unauthenticated
+from txmsg.rocketmq.admission import CallAdmission, GatewayCaller, client_id_of
 from txmsg.rocketmq.config import WINDOW_S
-from txmsg.rocketmq.door import CallAdmission, GatewayCaller, client_id_of
 from txmsg.rocketmq.grpc.call import GrpcCall
 from txmsg.rocketmq.signature import Signature, read_signature
 from txmsg.rocketmq.v2 import messaging_pb2 as pb

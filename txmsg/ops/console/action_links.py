@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from txmsg.ops.console.look import PageContext
+from txmsg.ops.console.page_context import PageContext
 from txmsg.ops.console.pages import ACTIONS
 
 _ACTIONS: Final = {action.path: action for action in ACTIONS}

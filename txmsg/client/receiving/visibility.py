@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from txmsg.client.receiving.held import UnsettledMessages
+from txmsg.client.receiving.fetch_budget import FetchBudget
 from txmsg.client.receiving.polls import LinkPolls
-from txmsg.client.receiving.room import FetchBudget
 from txmsg.client.receiving.settling import Settling
+from txmsg.client.receiving.unsettled import UnsettledMessages
 
 RENEWALS = 4
 """How often within a visibility timeout the broker is told what is still held: all but one of the calls may be lost."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from txmsg.client.receiving.held import UnsettledMessages
+from txmsg.client.receiving.unsettled import UnsettledMessages
 
 OUT_SIZE_BYTES_MAX = 64 * 1024 * 1024
 """By default."""

@@ -10,12 +10,12 @@ from urllib.parse import quote, urlencode
 from txmsg.administration.ask import AskBroker
 from txmsg.administration.notify import NotifyAdministration
 from txmsg.errors import BrokerUnavailable, MisuseError, PermissionDenied
-from txmsg.ops.console.desks import UserDatabase
+from txmsg.ops.console.database_poller import DatabasePoller, DatabaseSnapshot
 from txmsg.ops.console.identity import UserIdentity
 from txmsg.ops.console.logs import NamedLog
 from txmsg.ops.console.operations import ConsoleOperation, ConsoleOperations
 from txmsg.ops.console.render import Renderer
-from txmsg.ops.console.watch import DatabasePoller, DatabaseSnapshot
+from txmsg.ops.console.user_databases import UserDatabase
 from txmsg.wire.method import Method, ReplyT, RequestT
 
 if TYPE_CHECKING:
