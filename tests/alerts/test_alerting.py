@@ -293,7 +293,7 @@ async def test_forgotten_broker_is_not_reported_missing(world: World) -> None:
     world.execute("update txmsg.broker set started_at = now() - interval '1 day' where id = 'b'")
     async with session(world.pool) as conn:
         assert await figures.dead_brokers(conn, come_back_s=0) == 1
-    await Registry(world.pool).forget("a")
+    await Registry(world.pool).forget_broker("a")
     async with session(world.pool) as conn:
         assert await figures.dead_brokers(conn, come_back_s=0) == 0
 

@@ -104,7 +104,7 @@ def test_positions_in_topics_that_were_deleted_from_the_log_are_forgotten(table:
         mirrors.settle(None, None)
         ids = [table.id_of("bad"), table.id_of("bad", 1), table.id_of("t")]
         mirrors.write(dict.fromkeys(ids, 3), log="kafka://h:1", log_id=1, generation=1)
-        mirrors.forget(["bad"])
+        mirrors.forget_topics(["bad"])
         assert list(mirrors.positions()) == [table.id_of("t")]
 
 

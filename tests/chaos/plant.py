@@ -127,7 +127,7 @@ def _threads_take_silence_for_stored() -> Iterator[None]:
         self: RequestLane[RequestEntry], entries: list[RequestEntry], until: float
     ) -> FailedRequest[RequestEntry] | None:
         failed = original(self, entries, until)
-        if failed is None or self._errand.name == "half":
+        if failed is None or self._kind.name == "half":
             return failed
         for entry in failed.entries:
             entry.succeed(b"")

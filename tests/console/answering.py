@@ -87,7 +87,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any] = ho
     async def ask_at(database: DatabaseBrokers, _: str, method: Method[Any, Any], request: Any) -> Any:
         return await ask(database, method, request)
 
-    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask_any", ask)
     monkeypatch.setattr(DatabaseBrokers, "ask_at", ask_at)
     return asked
 

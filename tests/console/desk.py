@@ -26,7 +26,7 @@ _NO_BROKERS = ClusterState(
 class EmptyDatabase(DatabaseBrokers):
     """A database whose brokers give empty replies."""
 
-    async def ask(self, method: Method[Any, Any], request: Any) -> Any:
+    async def ask_any(self, method: Method[Any, Any], request: Any) -> Any:
         return made(method.reply)
 
 

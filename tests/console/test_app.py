@@ -295,7 +295,7 @@ async def test_action_of_unknown_outcome_is_not_reported_as_failed(
     async def ask(*_: object) -> None:
         raise OutcomeUnknown("no answer came")
 
-    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask_any", ask)
     answer = await client.post("/notify/groups/g/stop", headers={"Sec-Fetch-Site": "same-origin"})
     assert "no answer came" in answer.text
     assert "It is not known whether this was done" in answer.text

@@ -51,7 +51,7 @@ async def test_entries_are_filtered_and_paged(monkeypatch: pytest.MonkeyPatch) -
             checked(request)
             return answer(method.reply)
 
-        monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+        monkeypatch.setattr(DatabaseBrokers, "ask_any", ask)
         query = {"who": " ada ", "action": "topic", "target": "orders", "since": "2026-05-01T10:00:00Z", "before": "9"}
         text = (await found.client.get("/notify/audit", params=query)).text
         wrong = await found.client.get("/notify/audit", params={"before": "-1"})

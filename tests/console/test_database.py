@@ -59,7 +59,7 @@ async def test_unanswered_call_of_a_thread_has_unknown_outcome(
     async def ask(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(database, "ask", ask)
+    monkeypatch.setattr(database, "ask_any", ask)
     monkeypatch.setattr(console_database, "CALL_S_MAX", -0.95)  # a thread waits 1 s longer
     with pytest.raises(OutcomeUnknown, match="it may have been carried out"):
         await asyncio.to_thread(database.ask_from_thread, ClusterService.show, ShowCluster())
@@ -108,8 +108,8 @@ async def test_visitor_without_login_does_not_act_as_the_certificate_of_the_cons
             assert (await of_ops.call(Echo.back, ask(b"x"), timeout_s=60)).held == b"x"
         nobody = DatabaseBrokers("notify", [asks])
         with pytest.raises(Unauthenticated):
-            await nobody.ask(Echo.back, ask(b"x"))
+            await nobody.ask_any(Echo.back, ask(b"x"))
         await nobody.close()
         anybody = DatabaseBrokers("notify", [open_to_all])
-        assert (await anybody.ask(Echo.back, ask(b"x"))).held == b"x"  # where authentication is off
+        assert (await anybody.ask_any(Echo.back, ask(b"x"))).held == b"x"  # where authentication is off
         await anybody.close()

@@ -87,7 +87,7 @@ async def test_error_renders_hostile_values_as_text(asked: Asked, path: str, mon
     async def ask(*_: object) -> None:
         raise MisuseError(HOSTILE)
 
-    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask_any", ask)
     answer = await asked.client.get(address(path), params=FORM)
     assert answer.status_code in {200, 400}
     check(answer.text)
@@ -103,6 +103,6 @@ async def test_body_is_erased_or_the_page_shows_the_reason_it_was_not(
         async def ask(*_: object, result: ErasedMessages = result) -> Erased:
             return Erased(results=[result])
 
-        monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+        monkeypatch.setattr(DatabaseBrokers, "ask_any", ask)
         answer = await asked.client.post(path, data=form)
         assert says in answer.headers.get("hx-trigger", "") + answer.text

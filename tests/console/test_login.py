@@ -114,7 +114,7 @@ async def test_token_from_the_environment_is_not_used(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TXMSG_TOKEN", "txmsg_of_the_console_itself")
     database = DatabaseBrokers("notify", ["127.0.0.1:1"])
     with pytest.raises(BrokerUnavailable):
-        await database.ask(ClusterService.show, ShowCluster())
+        await database.ask_any(ClusterService.show, ShowCluster())
     (channel,) = database._channels.values()
     assert not channel._token
     await database.close()
@@ -245,18 +245,18 @@ async def test_frequent_logins_of_a_user_end_only_its_own_sessions(asked: Asked,
         asked.client.cookies.clear()
         await log_in(asked, ANN)
     assert len(asked.sessions) == SESSIONS_OF_USER_MAX + 1
-    assert asked.sessions.find(first) is None
-    assert asked.sessions.find(other) is not None
+    assert asked.sessions.find_session(first) is None
+    assert asked.sessions.find_session(other) is not None
     await until_async(lambda: len(asked.desks._signed_in) == SESSIONS_OF_USER_MAX + 1)
 
 
 def test_sessions_are_bounded_and_administrators_lose_theirs_last() -> None:
     now = 0.0
     sessions = LoginSessions[str](lambda: now, user_of=str, is_admin=lambda user: user == "ops")
-    first = [sessions.begin("", user, None) for user in ("ops", "ann", "ann")]
+    first = [sessions.begin_session("", user, None) for user in ("ops", "ann", "ann")]
     for number in range(SESSIONS_MAX):
         now += 1
-        sessions.begin("", f"user {number}", None)
+        sessions.begin_session("", f"user {number}", None)
     assert len(sessions) == SESSIONS_MAX
     assert [each.is_open for each in first] == [True, False, False]
 

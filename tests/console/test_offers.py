@@ -119,7 +119,7 @@ async def test_page_uses_the_permissions_of_the_last_poll(monkeypatch: pytest.Mo
     async def poll(_: DatabasePoller) -> DatabaseSnapshot:
         raise PermissionDenied("user ann may not describe cluster")
 
-    monkeypatch.setattr(DatabaseBrokers, "ask", ask)
+    monkeypatch.setattr(DatabaseBrokers, "ask_any", ask)
     monkeypatch.setattr(DatabasePoller, "_poll", poll)
     database = DatabaseBrokers("notify", ["127.0.0.1:1"], token=new_token().text)
     watch = DatabasePoller(database, ann())

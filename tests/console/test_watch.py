@@ -30,7 +30,7 @@ class _Brokers(DatabaseBrokers):
         super().__init__("notify", ["127.0.0.1:1"])
         self.total, self.age_s, self.has_read, self.count = 0.0, 0.0, True, 1
 
-    async def ask(self, method: Method[Any, Any], request: Any) -> Any:
+    async def ask_any(self, method: Method[Any, Any], request: Any) -> Any:
         at = datetime.now(UTC)
         brokers = [made(BrokerSummary, id=f"b{number}", started_at=at, heartbeat_at=at) for number in range(self.count)]
         return made(ClusterState, brokers=brokers)

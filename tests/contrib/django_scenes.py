@@ -60,7 +60,7 @@ def while_no_broker_answers() -> None:
     refund(number=31)
     with transaction.atomic():
         keep(number=35)
-        producer()._outbox.gate.note_answer()  # as if a broker had just answered
+        producer()._outbox.circuit_breaker.note_answer()  # as if a broker had just answered
         with patch.object(Producer, "_half", side_effect=AssertionError("it would come before 35")):
             keep(number=36)
 

@@ -49,11 +49,11 @@ class Notify:
     async def make_missing(self, topics: Collection[str]) -> Mapping[str, TxmsgError]:
         return await self.topics.make_missing(topics)
 
-    async def find(self, topic: str) -> Sequence[tuple[int, int]]:
-        return [] if await self.topics.find(topic) is None else await self.ensure(topic)
+    async def find_queues(self, topic: str) -> Sequence[tuple[int, int]]:
+        return [] if await self.topics.find_topic(topic) is None else await self.ensure(topic)
 
     async def is_erasable(self, topic: str) -> bool:
-        found = await self.topics.find(topic)
+        found = await self.topics.find_topic(topic)
         return found is not None and found.erasable_s is not None
 
     async def queue_ids(self, topic: str = "t") -> list[QueueId]:

@@ -265,9 +265,9 @@ async def test_retention_removes_old_entries_and_never_those_of_the_last_day(not
         async def left() -> list[str]:
             return [row.target for row in (await log.list(AuditQuery(who="ada", limit=9))).entries]
 
-        assert await log.forget(90 * 86_400) == 1
+        assert await log.forget_entries(90 * 86_400) == 1
         assert await left() == ["25 hours", "1 hour"]
-        assert await log.forget(0) == 1
+        assert await log.forget_entries(0) == 1
         assert await left() == ["1 hour"]
 
 

@@ -201,7 +201,7 @@ async def test_queues_of_a_broker_that_died_before_a_backward_step_are_reassigne
             if broker_id == "b2":
                 assert "broker b1 sends no heartbeats: its queues are assigned to others" in caplog.text
                 async with open_pool(url) as pool:
-                    await Registry(pool).forget("b1")
+                    await Registry(pool).forget_broker("b1")
     assert "the clock of the database was set back" in caplog.text
 
 

@@ -258,12 +258,12 @@ async def test_a_dead_broker_can_be_removed_and_a_live_one_cannot(notify_url: st
                      "select id, '', '', '', now() + left_for::interval "
                      "from (values ('dead', '-1 s'), ('alive', '1 h')) broker (id, left_for)")  # fmt: skip
         registry = Registry(pool)
-        await registry.forget("dead")
+        await registry.forget_broker("dead")
         assert notify.query("select id from txmsg.broker") == [("alive",)]
         with pytest.raises(MisuseError, match="broker 'alive' is alive: stop it first"):
-            await registry.forget("alive")
+            await registry.forget_broker("alive")
         with pytest.raises(MisuseError, match="there is no broker 'dead'"):
-            await registry.forget("dead")
+            await registry.forget_broker("dead")
 
 
 @pytest.mark.parametrize(
@@ -337,13 +337,15 @@ async def test_a_group_deleted_during_a_queue_scan_is_not_recreated(notify_url: 
         await receive(delivery, 1, wait_s=0)
         looked, going_on = asyncio.Event(), asyncio.Event()
 
-        async def find(topic: str) -> Sequence[tuple[int, int]]:
+        async def find_queues(topic: str) -> Sequence[tuple[int, int]]:
             looked.set()
             await going_on.wait()
-            return await notify.find(topic)
+            return await notify.find_queues(topic)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(delivery.maintenance, "_topics", SimpleNamespace(ensure=notify.ensure, find=find))
+            patch.setattr(
+                delivery.maintenance, "_topics", SimpleNamespace(ensure=notify.ensure, find_queues=find_queues)
+            )
             looking = asyncio.create_task(delivery.maintenance.queues_once())
             await looked.wait()
             notify.query("delete from txmsg.consumer_group")

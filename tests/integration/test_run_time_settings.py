@@ -316,7 +316,7 @@ async def test_a_refresh_during_a_database_restore_unsets_nothing(notify_url: st
         store.may_return.clear()
         looking = asyncio.create_task(settings.refresh_once())
         await store.has_read.wait()
-        settings.forget("a restored backup")
+        settings.forget_settings("a restored backup")
         store.may_return.set()
         await looking
         assert [each.topic_queues for each in seen] == [9]
@@ -363,7 +363,7 @@ async def test_a_broker_finds_changes_without_notices_and_after_a_restore(
 
         async with pool.connection() as conn:
             await conn.execute("delete from txmsg.setting_change")
-        settings.forget("a restored backup")
+        settings.forget_settings("a restored backup")
         await settings.refresh_once()
         assert [each.topic_queues for each in seen] == [9, given.topic_queues]
 
@@ -417,7 +417,7 @@ async def test_a_watcher_gets_no_empty_settings_during_a_database_restore(notify
         await settings.refresh_once()
         watching = asyncio.create_task(settings.changed_from(settings.version, 0.01))
         await asyncio.sleep(0)
-        settings.forget("a restored backup")
+        settings.forget_settings("a restored backup")
         with pytest.raises(BrokerUnavailable, match="could not read the settings yet"):
             await watching
 

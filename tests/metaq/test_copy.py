@@ -173,7 +173,7 @@ def test_copy_that_was_down_for_too_long_restarts_at_the_first_offset_of_its_lea
         for offset in range(0, 100, 10):
             log.append([batch("t", 0, offset, 10)])
         log.delete_old(size_bytes_max=2000)
-        assert log.reader.commit_log.begin() > end_of(tmp_path / "copy")
+        assert log.reader.commit_log.begin_position() > end_of(tmp_path / "copy")
     with pair(tmp_path) as (leader, copy):
         until_copied(tmp_path / "leader", tmp_path / "copy")
         leader.append([batch("t", 0, 100, 1), batch("old", 3, 7, 1)])
@@ -261,7 +261,7 @@ def test_last_error_of_the_server_is_raised_although_the_last_attempt_timed_out(
         raise OutcomeUnknown("not on copies") if len(tries) == 1 else unanswered("MetaQ server", "no answer in time")
 
     with closing(RemoteServer("unix:/nowhere")) as server, pytest.raises(OutcomeUnknown, match="not on copies"):
-        server.ask(attempt, timeout_s=0.2, changes=True)
+        server.ask_until_answered(attempt, timeout_s=0.2, changes=True)
     assert len(tries) > 1
 
 

@@ -114,7 +114,7 @@ def test_server_refuses_to_continue_a_search_in_another_topic(log: LogAccess) ->
         topic="t", id=message_id(EARLY, 0), following=[pb.QueueOffsets(topic="u", queue=[0], offset=[0])]
     )
     with pytest.raises(ProtocolError, match="another topic"):
-        log._ask(MetaQ.find, request)
+        log._ask_server(MetaQ.find, request)
 
 
 def test_command_finds_messages_by_id_and_by_key(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ async def test_wrong_credentials_are_slowed_down_and_right_ones_are_not(
 
 async def test_all_clients_are_refused_before_users_are_known(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.guard.forget()
+    place.guard.forget_snapshot()
     with pytest.raises(BrokerUnavailable, match="takes no new connections"):
         await place.door.enter(place.call())
 
@@ -392,7 +392,7 @@ async def test_concurrent_checks_of_a_transaction_all_get_the_answer() -> None:
     client = GatewayClient("shop", topics={"orders": Sends.HALVES})
     clients.attach(client)
     half = ReceivedMessage("orders", b"half")
-    first, second, third = [asyncio.create_task(clients.ask("orders", half)) for _ in range(3)]
+    first, second, third = [asyncio.create_task(clients.ask_client("orders", half)) for _ in range(3)]
     for _ in range(3):
         await client.commands.get()
     first.cancel()
@@ -409,5 +409,5 @@ async def test_client_without_permission_is_not_checked_back() -> None:
     clients.names("stranger", ["orders"])
     clients.has_sent("stranger", "orders", half=True)
     assert not clients.attached
-    assert await clients.ask("orders", ReceivedMessage("orders", b"half")) is TransactionState.UNKNOWN
+    assert await clients.ask_client("orders", ReceivedMessage("orders", b"half")) is TransactionState.UNKNOWN
     assert stranger.commands.empty()

@@ -168,7 +168,7 @@ class ScriptedClients:
     def askable(self) -> Sequence[tuple[str, UUID | None]]:
         return self.pairs
 
-    async def ask(self, half: DueHalf) -> TransactionState | None:
+    async def ask_client(self, half: DueHalf) -> TransactionState | None:
         self.asked.append(half)
         return await self.answer(half)
 

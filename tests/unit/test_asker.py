@@ -65,7 +65,7 @@ async def test_an_invalid_check_result_counts_as_unknown_and_is_logged(
     question = a_check()
 
     asker = Asker(kind(answer), threads=1)
-    assert await asker.ask(question) is UNKNOWN
+    assert await asker.ask_listener(question) is UNKNOWN
     asker.close()
     [record] = caplog.records
     assert record.levelno == logging.ERROR
@@ -86,8 +86,8 @@ async def test_a_listener_that_raises_cancelled_or_exit_does_not_stop_the_asker(
     kind: type[Listener], error: BaseException
 ) -> None:
     asker = Asker(kind(raising(error)), threads=1)
-    assert await asker.ask(a_check()) is UNKNOWN
-    assert await asker.ask(a_check()) is UNKNOWN
+    assert await asker.ask_listener(a_check()) is UNKNOWN
+    assert await asker.ask_listener(a_check()) is UNKNOWN
     asker.close()
 
 
@@ -109,14 +109,14 @@ async def test_a_hanging_check_is_unknown_and_blocks_only_its_own_thread(
         listener = Hanging()
         asker = Asker(listener, threads=2, timeout_s=0.05)
         while not listener.asked:  # on a busy machine the timeout may pass before the thread has begun
-            assert await asker.ask(hung) is UNKNOWN
-        assert [await asker.ask(hung) for _ in range(5)] == [UNKNOWN] * 5
+            assert await asker.ask_listener(hung) is UNKNOWN
+        assert [await asker.ask_listener(hung) for _ in range(5)] == [UNKNOWN] * 5
         assert listener.asked == 1
         patient = Asker(listener, threads=1, timeout_s=WAIT_S)
-        assert await patient.ask(a_check()) is COMMIT
+        assert await patient.ask_listener(a_check()) is COMMIT
         patient.close()
         go_on.set()
-        while await asker.ask(hung) is not COMMIT:  # noqa: ASYNC110 - a thread ends by itself
+        while await asker.ask_listener(hung) is not COMMIT:  # noqa: ASYNC110 - a thread ends by itself
             await asyncio.sleep(0.01)
         asker.close()
     finally:
@@ -137,7 +137,7 @@ async def test_a_hanging_check_coroutine_is_cancelled(caplog: pytest.LogCaptureF
             ended.append(True)
 
     asker = Asker(AsyncListener(forever), threads=1, timeout_s=0.05)
-    assert await asker.ask(a_check()) is UNKNOWN
+    assert await asker.ask_listener(a_check()) is UNKNOWN
     asker.close()
     assert ended == [True]
     assert "no answer within 0.05 s: UNKNOWN; calls that hang hold 0 of 1 threads" in caplog.text
@@ -151,7 +151,7 @@ async def test_a_check_cancelled_from_outside_stays_cancelled() -> None:
         await asyncio.Event().wait()
 
     asker = Asker(AsyncListener(forever), threads=1)
-    asking = asyncio.create_task(asker.ask(a_check()))
+    asking = asyncio.create_task(asker.ask_listener(a_check()))
     await began.wait()
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):

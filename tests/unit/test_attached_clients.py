@@ -48,7 +48,7 @@ async def test_an_outcome_from_another_client_ends_a_pending_check() -> None:
         PartlyFailingWriter(refused.transaction_id.bytes),
     )
     service = NotifyService(topics, writer, writer, on_decided=clients.decided)
-    checks = [asyncio.create_task(clients.ask(half)) for half in halves]
+    checks = [asyncio.create_task(clients.ask_client(half)) for half in halves]
     await until_async(lambda: len(sent) == len(halves))
     await service.end_transactions(
         commit=[committed.transaction_id.bytes, refused.transaction_id.bytes],

@@ -128,7 +128,7 @@ async def test_a_check_listener_gets_the_decrypted_body_and_a_missing_key_is_unk
     answers = []
     for encryption in (AesGcm({"july": JULY}, current="july"), AesGcm({"august": AUGUST}, current="august")):
         asker = Asker(Listener(), threads=1, encryption=encryption)
-        answers.append(await asker.ask(received(sent, id_bytes=new_transaction_id().bytes)))
+        answers.append(await asker.ask_listener(received(sent, id_bytes=new_transaction_id().bytes)))
         asker.close()
     assert answers == [TransactionState.COMMIT, TransactionState.UNKNOWN]
 
@@ -142,5 +142,5 @@ async def test_a_listener_that_does_not_read_bodies_answers_without_the_key() ->
 
     sent = AesGcm({"july": JULY}, current="july").encrypt(Message("patient", BODY))
     asker = Asker(Listener(), threads=1, encryption=AesGcm({"august": AUGUST}, current="august"))
-    assert await asker.ask(received(sent, id_bytes=new_transaction_id().bytes)) is TransactionState.COMMIT
+    assert await asker.ask_listener(received(sent, id_bytes=new_transaction_id().bytes)) is TransactionState.COMMIT
     asker.close()

@@ -90,7 +90,7 @@ def test_returned_entries_are_written_first() -> None:
 def test_after_a_database_restore_entries_are_lost_until_topics_are_read() -> None:
     noted = journal()
     noted.note(JournalEvent.DELIVERED, 1, [1], "mail")
-    noted.forget()
+    noted.forget_entries()
     noted.note(JournalEvent.DELIVERED, 1, [2], "mail")
     assert [(entry.event, entry.entries) for entry in noted.take_entries(10)] == [("lost", 1)]
 
@@ -218,7 +218,7 @@ async def test_entries_being_written_during_a_database_restore_are_lost(monkeypa
 
     noted = journal()
     writing, incarnation = writer(noted, monkeypatch, write)
-    incarnation.begin(first, UUID(int=7))
+    incarnation.begin_incarnation(first, UUID(int=7))
     noted.note(JournalEvent.DELIVERED, 1, [1, 3], "mail")
     with pytest.raises(BrokerUnavailable):
         await writing.write_once()

@@ -123,8 +123,8 @@ class Filled:
 
 def test_a_search_among_gaps_stays_within_the_partition() -> None:
     places = positions(Filled(), 1, 100, 200, 5000, 9000)
-    assert places.find({QUEUE: 8000}) == {QUEUE: 3}
-    assert places.find({QUEUE: 100}) == {QUEUE: 0}
+    assert places.find_positions({QUEUE: 8000}) == {QUEUE: 3}
+    assert places.find_positions({QUEUE: 100}) == {QUEUE: 0}
 
 
 def test_a_forgotten_partition_leaves_no_offsets_for_its_successor() -> None:
@@ -135,6 +135,6 @@ def test_a_forgotten_partition_leaves_no_offsets_for_its_successor() -> None:
     places._begins[QUEUE] = places._ends[QUEUE] = (7, 3)
     assert places.ranges([QUEUE]) == {QUEUE: QueueRange(3, 3)}
     assert places.unknown({QUEUE: 7, LogQueue("t", 1): 7}) == {LogQueue("t", 1)}
-    places.forget(QUEUE)
+    places.forget_queue(QUEUE)
     assert places.ranges([QUEUE]) == {QUEUE: QueueRange(7, 7)}
     assert places.unknown({QUEUE: 7}) == {QUEUE}

@@ -25,7 +25,7 @@ class FakePositions:
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         return dict.fromkeys(queues, QueueRange(10, 20))
 
-    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+    def find_positions(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
         return {
             queue: 2 * offset if 10 <= offset <= 20 else OffsetOutOfRange("not kept", 10, 20)
             for queue, offset in wanted.items()
@@ -48,7 +48,7 @@ class EmptiedPositions:
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
         return dict.fromkeys(queues, self.filled)
 
-    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+    def find_positions(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
         return dict.fromkeys(wanted, 2000)
 
     def queue_offsets(self, committed: Mapping[LogQueue, TopicPartition]) -> dict[LogQueue, int]:

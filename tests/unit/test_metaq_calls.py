@@ -27,8 +27,8 @@ def test_a_refusal_after_an_unanswered_attempt_is_still_an_unknown_outcome(betwe
     server = RemoteServer("127.0.0.1:1")
     attempts = UNKNOWN, *between, REFUSED
     with pytest.raises(OutcomeUnknown, match="you may not; an earlier attempt may have been carried out") as caught:
-        server.ask(failing(*attempts), timeout_s=60, changes=True)
+        server.ask_until_answered(failing(*attempts), timeout_s=60, changes=True)
     assert caught.value.__cause__ is REFUSED
     with pytest.raises(PermissionDenied):  # a call without effects is simply refused
-        server.ask(failing(*attempts), timeout_s=60)
+        server.ask_until_answered(failing(*attempts), timeout_s=60)
     server.close()

@@ -116,7 +116,7 @@ def test_a_lost_queue_drops_messages_waiting_behind_its_retries() -> None:
     box.put_retries(chain(3, 5, 8))
     taken(box)
     settle(box, 3, None)
-    box.forget([QueueId(7)])
+    box.forget_queues([QueueId(7)])
     assert (box.is_empty, box.ready_count, box.outcomes()) == (True, 0, {})
     assert box.room_behind() == Retries().room_behind()
 

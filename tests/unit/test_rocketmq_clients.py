@@ -43,7 +43,7 @@ def _attached(clients: GatewayClients, name: str, *topics: str) -> GatewayClient
 
 async def _asked(clients: GatewayClients, *able: GatewayClient) -> GatewayClient:
     """Return the one of these clients that is checked. It answers COMMIT."""
-    asking = asyncio.create_task(clients.ask("orders", _HALF))
+    asking = asyncio.create_task(clients.ask_client("orders", _HALF))
     getting = [asyncio.create_task(client.commands.get()) for client in able]
     done, others = await asyncio.wait(getting, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
@@ -59,7 +59,7 @@ async def test_a_client_that_sends_only_plain_messages_is_not_checked(clients: G
     assert clients.attached == {"orders"}, "it may have taken the place of a producer that died"
     clients.has_sent("plain", "orders", half=False)
     assert clients.attached == set()
-    assert await clients.ask("orders", _HALF) is TransactionState.UNKNOWN
+    assert await clients.ask_client("orders", _HALF) is TransactionState.UNKNOWN
     clients.names("plain", ["orders"])  # clients repeat it regularly
     assert (clients.attached, plain.unanswered) == (set(), 0)
     clients.has_sent("plain", "orders", half=True)
@@ -116,7 +116,7 @@ async def test_a_second_stream_of_a_client_is_checked_for_the_same_topics(client
 
 async def test_an_outcome_of_one_topic_does_not_answer_a_check_of_another(clients: GatewayClients) -> None:
     asked = _attached(clients, "asked", "orders")
-    asking = asyncio.create_task(clients.ask("orders", _HALF))
+    asking = asyncio.create_task(clients.ask_client("orders", _HALF))
     await asked.commands.get()
     clients.ended("stranger", "trades", _HALF.id_bytes, TransactionState.ROLLBACK)
     clients.ended("asked", "orders", _HALF.id_bytes, TransactionState.COMMIT)

@@ -50,6 +50,6 @@ def test_a_failed_scan_is_repeated_from_the_noted_message(window: DueWindow) -> 
 
 def test_after_a_database_restore_a_scan_starts_at_the_first_message(window: DueWindow) -> None:
     with window.begin_scan() as look:
-        window.forget("it was restored")
+        window.forget_window("it was restored")
         look.through = NOON
     assert begins(window) is None

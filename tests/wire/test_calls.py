@@ -411,7 +411,7 @@ async def test_interrupted_reading_thread_hands_over_to_another() -> None:
             await asyncio.to_thread(channel.call, Echo.back, ask(), timeout_s=WAIT_S)
             line = channel._line
             assert line is not None
-            call = line.begin(gives_many=False)
+            call = line.begin_call(gives_many=False)
             readable, line._readable = line._readable, Interrupted()  # type: ignore[assignment]
             with pytest.raises(KeyboardInterrupt):
                 line.receive(call, time.monotonic() + WAIT_S)

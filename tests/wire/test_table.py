@@ -193,7 +193,7 @@ def test_connection_with_a_finished_answer_is_displaced_before_one_being_answere
     bench.table.know(first)
     bench.table.know(second)
     assert bench.enter("third") is None
-    bench.table.forget(second)
+    bench.table.forget_place(second)
     assert bench.enter("third")
     assert bench.closed == {"second": "others needed its place"}
 
@@ -211,7 +211,7 @@ def test_first_byte_and_greeting_have_timeouts() -> None:
     bench.table.close_slow_strangers()
     assert bench.closed == {"silent": "it said nothing", "slow": "it did not greet"}
     assert (len(bench.table), bench.table.known) == (1, 1)
-    bench.table.forget(known)
+    bench.table.forget_place(known)
     bench.now = 8.0
     bench.table.close_slow_strangers()
     assert bench.closed["known"] == "it said nothing"

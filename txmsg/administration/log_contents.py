@@ -84,7 +84,7 @@ def log_state(access: LogAccess) -> LogState:
         identity, size_bytes, copy = access.identity(), None, None
         if isinstance(access, LocalLog):
             files, copy = CommitLogReader(access.root / "commitlog"), copy_of(access.root)
-            size_bytes = files.end_position() - files.begin()
+            size_bytes = files.end_position() - files.begin_position()
         return LogState(
             topics=topic_count,
             queues=queue_count,

@@ -117,7 +117,7 @@ class TailerMirror:
         ).fetchall()
         return {queue_id: MirrorPosition(next_offset, stopped) for queue_id, next_offset, stopped in rows}
 
-    def forget(self, topics: Sequence[str]) -> None:
+    def forget_topics(self, topics: Sequence[str]) -> None:
         """Forgets the positions in topics that were deleted from the log."""
         self._session.execute(
             "delete from txmsg.mirror_queue p using txmsg.queue q join txmsg.topic t on t.id = q.topic_id "

@@ -62,7 +62,7 @@ class PendingQueues:
         self._on_progress = on_progress
         self._refilled_bytes = 0
 
-    def begin(self, queue: MirroredQueue, next_offset: int) -> None:
+    def begin_queue(self, queue: MirroredQueue, next_offset: int) -> None:
         """Goes on with a queue from this offset on."""
         self.queues[queue.id] = PendingQueue(queue.id, queue.topic, queue.number, *(next_offset,) * 3)
 

@@ -155,7 +155,7 @@ class MirrorRun:
             except REFUSALS as exc:
                 self._under_way.stop(queue, exc)
             else:
-                self._under_way.begin(queue, next_offset)
+                self._under_way.begin_queue(queue, next_offset)
 
     def _fitting(self, found: Sequence[MirroredQueue]) -> list[Compared]:
         """Compares these queues with the log. Stops at those that do not fit."""

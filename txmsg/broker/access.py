@@ -43,7 +43,7 @@ class LiveAccess:
         """Something was changed: reads it at once."""
         self._soon.set()
 
-    def forget(self, _: str) -> None:
+    def forget_users(self, _: str) -> None:
         """The database has gone back, perhaps to other users."""
         self._epoch += 1
         self._known = None
@@ -74,7 +74,7 @@ class LiveAccess:
         self._database_ahead_s = now - time.monotonic()
         is_newest = self._known is not None and version == self._known.version
         snapshot = None if is_newest else await self._users.snapshot()
-        if epoch != self._epoch:  # what was read may be older: `forget` has asked for another look
+        if epoch != self._epoch:  # what was read may be older: `forget_users` has asked for another look
             return
         if snapshot is None:
             self.guard.confirm()

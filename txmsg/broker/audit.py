@@ -83,7 +83,7 @@ class AuditUpkeep:
         """Writes refusals; once an hour, removes old entries."""
         await self.write_once()
         if self._monotonic() >= self._forget_at:
-            while await self._log.forget(self._config.audit_retention_s):
+            while await self._log.forget_entries(self._config.audit_retention_s):
                 pass
             self._forget_at = self._monotonic() + _FORGET_S
 

@@ -116,7 +116,7 @@ class GroupChecks:
         return self._settings_of(await self._row(group))
 
     async def _row(self, group: str) -> CheckPolicyRow:
-        row = await self._admin_store.find(group)
+        row = await self._admin_store.find_policy(group)
         if row is None:
             raise UnknownGroup(
                 f"producer group {group!r} is unknown: it exists from its first half message on; `txmsg group list` "

@@ -107,22 +107,22 @@ class AttachedClients:
             if future is not None and not future.done():
                 future.set_result(None)
 
-    async def ask(self, half: DueHalf) -> TransactionState | None:
+    async def ask_client(self, half: DueHalf) -> TransactionState | None:
         """Asks a client that can answer, chosen at random. None: the transaction was decided meanwhile.
 
         Raises BrokerUnavailable if there is none.
         """
         if self._tracing is None:
-            return await self._ask(half)
+            return await self._ask_client(half)
         with self._tracing.checking(half.group, half.message, half.checks) as span:
             if span is None:
-                return await self._ask(half)
-            state = await self._ask(replace(half, trace=span.traceparent))
+                return await self._ask_client(half)
+            state = await self._ask_client(replace(half, trace=span.traceparent))
             if state is not None:
                 span.answered(state)
             return state
 
-    async def _ask(self, half: DueHalf) -> TransactionState | None:
+    async def _ask_client(self, half: DueHalf) -> TransactionState | None:
         able = self._able(half.group, half.fence_id)
         if not able:
             raise BrokerUnavailable(f"no client of group {half.group!r} is attached that can answer")

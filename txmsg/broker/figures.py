@@ -48,10 +48,10 @@ class DatabaseFigures(Lookup[_DatabaseReading]):
     """The figures of the database, as last asked for. `pool`: whose statements have a timeout."""
 
     def __init__(self, pool: Pool) -> None:
-        super().__init__("figures of the database", self._ask)
+        super().__init__("figures of the database", self._read_database)
         self._pool = pool
 
-    async def _ask(self) -> _DatabaseReading:
+    async def _read_database(self) -> _DatabaseReading:
         async with session(self._pool, timeout_s=_ANSWER_S_MAX) as conn:
             segment = await open_segment(conn)
             return _DatabaseReading(

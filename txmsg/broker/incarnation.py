@@ -35,7 +35,7 @@ class Incarnation:
         """Calls this with the reason when an incarnation ends: it must drop at once what was read."""
         self._forget.append(forget)
 
-    def begin(self, found: UUID, shard: UUID) -> UUID:
+    def begin_incarnation(self, found: UUID, shard: UUID) -> UUID:
         """Takes the incarnation just read, unless another caller was faster. Returns the current one."""
         if self._id is None:
             self._id, self.shard = found, shard

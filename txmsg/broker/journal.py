@@ -138,7 +138,7 @@ class JournalBuffer:
         """These, which were taken, are not kept."""
         self.lose(sum(entry.event is not JournalEvent.LOST for entry in entries))
 
-    def forget(self) -> None:
+    def forget_entries(self) -> None:
         """Ids of queues may be those of others by now: what waits is lost."""
         self.lose(len(self._waiting))
         self._waiting.clear()
@@ -155,7 +155,7 @@ class JournalWriter:
         self._journal = journal
         self._soon = asyncio.Event()
         self._writing = asyncio.Lock()
-        pool.incarnation.on_end(self._forget)
+        pool.incarnation.on_end(self._forget_entries)
 
     async def write_once(self) -> None:
         """Writes what waits. Raises BrokerUnavailable; what was not written then still waits."""
@@ -211,9 +211,9 @@ class JournalWriter:
                 error=exc or "no answer in time",
             )
 
-    def _forget(self, _: str) -> None:
+    def _forget_entries(self, _: str) -> None:
         """The database has gone back."""
-        self._journal.forget()
+        self._journal.forget_entries()
         self.look_soon()
 
 

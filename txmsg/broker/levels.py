@@ -28,9 +28,9 @@ class DurabilityLevels:
         self._pool = pool
         self._segments = segments
         self._queues: frozenset[QueueId] | None = None
-        pool.incarnation.on_end(self._forget)
+        pool.incarnation.on_end(self._forget_queues)
 
-    def _forget(self, _: str) -> None:
+    def _forget_queues(self, _: str) -> None:
         self._queues = None
 
     async def refresh(self) -> frozenset[QueueId]:

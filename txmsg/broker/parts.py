@@ -64,7 +64,7 @@ class StorageParts:
         self.pool = pool
         self.admin_pool = admin_pool
         self.settings = RunTimeSettings(given, SettingStore(pool), SettingStore(admin_pool))
-        pool.incarnation.on_end(self.settings.forget)
+        pool.incarnation.on_end(self.settings.forget_settings)
         self.segments = segments
         self.settings.on_change(segments.apply_settings)
         self.retention = Retention(config)
@@ -113,7 +113,7 @@ class WritingParts:
         config, pool, segments = storage.config, storage.pool, storage.segments
         self.bodies = ErasableBodies(BodyKeyStore(pool))
         self.window = DueWindow()
-        pool.incarnation.on_end(self.window.forget)
+        pool.incarnation.on_end(self.window.forget_window)
         self.writers = Writers(pool, config, segments, on_ends=delivering.on_ends, on_due=self.window.note)
         storage.settings.on_change(self.writers.apply_settings)
         self.scheduled = Scheduled(pool, segments)
@@ -142,7 +142,7 @@ class CheckingParts:
             policies=CheckPolicies(default=config.check_policy()),
             config=config.check_loop,
         )
-        pool.incarnation.on_end(checks.forget)
+        pool.incarnation.on_end(checks.forget_window)
         self.policies = GroupChecks(
             config, CheckPolicyStore(pool), CheckPolicyStore(storage.admin_pool), checks.apply_policies
         )
@@ -163,7 +163,7 @@ class AccessParts:
             self.access = access = LiveAccess(Users(pool), config.user.limits())
             access.guard.on_refused = self.audit.refused
             access.guard.on_denied = self.audit.denied
-            pool.incarnation.on_end(access.forget)
+            pool.incarnation.on_end(access.forget_users)
             storage.settings.on_change(lambda new: access.guard.use_limits(new.user.limits()))
 
 
@@ -218,8 +218,8 @@ def _service(
 def _waits(storage: StorageParts, delivering: DeliveryParts, sending: WritingParts, checking: CheckingParts) -> Waits:
     def look_at_all() -> None:
         """Due times have changed: all that looks for what is due begins from the start."""
-        sending.window.forget("")
-        checking.checks.forget("")
+        sending.window.forget_window("")
+        checking.checks.forget_window("")
         delivering.delivery.look_for_retries()
 
     waits = Waits(storage.pool, storage.config, on_renewed=look_at_all)

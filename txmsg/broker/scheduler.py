@@ -95,7 +95,7 @@ class DueWindow:
     def _note(self, deliver_at: datetime) -> None:
         self._noted = deliver_at if self._noted is None else min(self._noted, deliver_at)
 
-    def forget(self, _: str) -> None:
+    def forget_window(self, _: str) -> None:
         """The database has gone back: moved messages may be due again. The next look is at all of them."""
         self._since = self._noted = None
 

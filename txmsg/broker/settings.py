@@ -91,7 +91,7 @@ class RunTimeSettings:
         self._closed = True
         self._changed.set()
 
-    def forget(self, _: str) -> None:
+    def forget_settings(self, _: str) -> None:
         """The database has gone back, perhaps to other settings."""
         self._epoch += 1
         self._stored = {}
@@ -111,7 +111,7 @@ class RunTimeSettings:
     async def _read_stored(self) -> None:
         epoch = self._epoch
         rows = await self._store.changed_since(self.version)
-        if epoch != self._epoch:  # these rows are not all: `forget` has asked for another look
+        if epoch != self._epoch:  # these rows are not all: `forget_settings` has asked for another look
             return
         if not rows and self._known.is_set():
             return

@@ -174,7 +174,7 @@ class CheckLoop:
         self._resume_at = config.in_flight_max * 3 // 4
         self.wake()
 
-    def forget(self, _: str) -> None:
+    def forget_window(self, _: str) -> None:
         """The database has gone back, so halves behind the window may be due again: the next look is at all of them."""
         self._through = None
         self.wake(sweep=True)
@@ -358,7 +358,7 @@ class CheckLoop:
         """The client's answer; UNKNOWN if it raises, is late or invalid; None: the outcome is known meanwhile."""
         self.counts.asked += 1
         timeout_s = self._policies.of(half.group).answer_timeout_s
-        ask = asyncio.ensure_future(self._clients.ask(half))
+        ask = asyncio.ensure_future(self._clients.ask_client(half))
         timeout = asyncio.ensure_future(self._clock.sleep(timeout_s))
         try:
             await asyncio.wait([ask, timeout], return_when=asyncio.FIRST_COMPLETED)

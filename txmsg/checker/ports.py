@@ -94,7 +94,7 @@ class CheckClients(Protocol):
         """Producer group and fence id of everything that can be asked now. A fence id of None: has a listener."""
         ...
 
-    async def ask(self, half: DueHalf) -> TransactionState | None:
+    async def ask_client(self, half: DueHalf) -> TransactionState | None:
         """Asks one client with the group and the fence id of `half`. May be cancelled. Any error counts as UNKNOWN.
 
         None: the transaction was decided meanwhile.

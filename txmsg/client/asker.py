@@ -52,7 +52,7 @@ class Asker:
         self._function = UserFunction("check_listener's", function, "message", convert=decrypt)
         self._running: set[TransactionId] = set()
 
-    async def ask(self, message: ReceivedMessage) -> TransactionState:
+    async def ask_listener(self, message: ReceivedMessage) -> TransactionState:
         """The listener's answer, or UNKNOWN."""
         transaction_id = message.transaction_id
         if is_running(message.id_bytes):

@@ -278,7 +278,7 @@ class AsyncProducer:
         """
         transaction_id, n = parse_message_id(message_id)
         sender = self._sender_here() or await self._started()
-        if (untold := self._untold.find(transaction_id.bytes)) is not None:
+        if (untold := self._untold.find_outcome(transaction_id.bytes)) is not None:
             await self.end(*untold)  # once more, as its reply is needed now
         return recalled(message_id, await sender.recall(transaction_id.bytes, n))
 
@@ -490,7 +490,7 @@ class AsyncProducer:
             try:
                 self._outcomes_started.add(half.shard, self._untold.add(half, state))
             except BaseException:  # a signal, say: it would count for ever
-                self._untold.forget(half)
+                self._untold.forget_outcome(half)
                 raise
 
     @property

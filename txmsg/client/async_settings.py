@@ -148,7 +148,7 @@ class AsyncSettings:
         pause_s = _PAUSE_S_MIN
         while True:
             try:
-                await self._hear(await self._ask(brokers))
+                await self._hear(await self._watch_settings(brokers))
                 pause_s = _PAUSE_S_MIN
                 continue
             except TxmsgError as exc:
@@ -179,7 +179,7 @@ class AsyncSettings:
             await asyncio.to_thread(_write, self._copy, values)
             self._copied = values
 
-    async def _ask(self, brokers: Brokers) -> WatchedSettings:
+    async def _watch_settings(self, brokers: Brokers) -> WatchedSettings:
         """What is set when it differs from what was told last; the first time, and after a failure, at once."""
         is_held = self._heard.is_set() and self._refused is None
         request = WatchSettings(

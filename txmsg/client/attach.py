@@ -186,7 +186,7 @@ class AttachedStreams:
             message = checked(check)
             tracing = self._tracing
             with nullcontext() if tracing is None else tracing.answering(self._group, message, check.trace) as span:
-                state = await asker.ask(message)
+                state = await asker.ask_listener(message)
                 if span is not None:
                     span.answered(state)
         _log.info(

@@ -225,7 +225,7 @@ class Brokers:
         broker.failed_at = -math.inf
         return reply
 
-    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
+    async def ask_any(self, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float) -> ReplyT:
         """As `call`, but asks one broker after the other until one answers: for what changes nothing.
 
         Raises the error of the last one asked.

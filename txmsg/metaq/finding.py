@@ -43,7 +43,7 @@ def search_id(
     """
     transaction_id, n = parse_message_id(message_id)
     left_bytes = size_bytes
-    at = dict(start) or _begin(log, topic, transaction_id)
+    at = dict(start) or _search_begins(log, topic, transaction_id)
     while at and left_bytes > 0:
         for queue, offset in list(at.items()):
             found = log.fetch({queue: offset}, size_bytes_max=min(size_bytes, _AT_ONCE_SIZE_BYTES))
@@ -59,7 +59,7 @@ def search_id(
     return KeySearch(None, at)
 
 
-def _begin(log: LogAccess, topic: str, transaction_id: UUID) -> dict[LogQueue, int]:
+def _search_begins(log: LogAccess, topic: str, transaction_id: UUID) -> dict[LogQueue, int]:
     """Where a message of this transaction can stand at the earliest. Other ids than UUIDv7 say no time."""
     queues = [LogQueue(topic, number) for number in log.queues_of(topic)]
     made_us = int.from_bytes(transaction_id.bytes[:6], "big") * 1000 if transaction_id.version == 7 else 0

@@ -81,7 +81,7 @@ class Spool:
             self._end = self._relayed
             last = max(self._sizes, default=self._relayed.file)
             self._fd = self._open(last)
-            self._begin(last)
+            self._begin_file(last)
         except OSError as exc:
             self.close()
             raise self._unwritable(exc) from exc
@@ -183,7 +183,7 @@ class Spool:
         self._fd, old = fd, self._fd
         os.close(old)
         is_empty = self.is_empty
-        self._begin(self._end.file + 1)
+        self._begin_file(self._end.file + 1)
         if is_empty:
             self._note(self._end)
 
@@ -199,7 +199,7 @@ class Spool:
             raise self._unwritable(exc) from exc
         return fd
 
-    def _begin(self, file: int) -> None:
+    def _begin_file(self, file: int) -> None:
         """Goes on at the end of the file that is open."""
         self._end = SpoolPosition(file, os.fstat(self._fd).st_size)
         self._sizes[file] = self._end.at

@@ -234,7 +234,7 @@ class Endpoint:
                 page = await self._metrics()
             finally:  # not when the answer is taken: who never takes it would keep others from the figures
                 self.scrapes -= 1
-                self._table.forget(place)
+                self._table.forget_place(place)
         async with asyncio.timeout(self._limits.answer_s):
             await client.answer(_bytes_of(page, with_body=request.method != "HEAD"))
 

@@ -76,7 +76,7 @@ class Agreements:
             return GroupSettings()
         name = group_of(subscription.group)
         try:
-            return await self._brokers.ask(GroupsService.show_settings, GroupName(group=name), timeout_s=_TIMEOUT_S)
+            return await self._brokers.ask_any(GroupsService.show_settings, GroupName(group=name), timeout_s=_TIMEOUT_S)
         except UnknownGroup:
             return GroupSettings()
         except TxmsgError as exc:  # a client that is told nothing does not start; keys keep their order in any case

@@ -147,7 +147,7 @@ class GatewayClients:
             if not asked.done():
                 asked.set_result(state)
 
-    async def ask(self, topic: str, message: ReceivedMessage) -> TransactionState:
+    async def ask_client(self, topic: str, message: ReceivedMessage) -> TransactionState:
         """Asks a client, preferably one that has sent halves to the topic; UNKNOWN if it does not answer in time.
 
         Clients with more than one unanswered check come last, those with the fewest first.
@@ -192,4 +192,4 @@ class _Listener:
         self._topic = topic
 
     async def check(self, message: ReceivedMessage) -> TransactionState:
-        return await self._clients.ask(self._topic, message)
+        return await self._clients.ask_client(self._topic, message)

@@ -220,7 +220,7 @@ class Receivers:
         self._give_back(received.member, received.broker, received.line, received.handles)
 
     def _give_back(self, member: ClientSubscription, broker: str, line: int, handles: Sequence[Handle]) -> None:
-        self._forget(handles)
+        self._forget_handles(handles)
         request = self._request(member)
         if (lost := self._lost_too_often(member, handles)) is not None:
             error = f"{_LOST_MAX} replies with it did not reach their client: is it larger than the client accepts?"
@@ -262,7 +262,7 @@ class Receivers:
         request = self._request(member)
         request.acks.extend(handle.receipt for handle in handles)
         late = await self._late_at(broker, handles, request)
-        self._forget(handles)
+        self._forget_handles(handles)
         return late
 
     async def refuse(self, member: ClientSubscription, handle: Handle, error: str, *, delay_s: float) -> None:
@@ -282,7 +282,7 @@ class Receivers:
         refusal.receipt.CopyFrom(handle.receipt)
         request.refusals.append(refusal)
         late = await self._late_at(handle.broker, [handle], request)
-        self._forget([handle])
+        self._forget_handles([handle])
         _check_in_time(late)
 
     async def set_invisible(self, member: ClientSubscription, handle: Handle, invisible_s: float) -> None:
@@ -307,7 +307,7 @@ class Receivers:
 
     def left(self, client_id: str) -> None:
         """The client is gone: messages that it holds are no longer renewed."""
-        self._forget([handle for handle, held in self._held.items() if held.member.client_id == client_id])
+        self._forget_handles([handle for handle, held in self._held.items() if held.member.client_id == client_id])
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id != client_id}
 
     async def renew(self) -> None:
@@ -323,7 +323,7 @@ class Receivers:
         """Renews what is held now, at all brokers concurrently, so that a slow one delays no other."""
         self._heard = {client_id: at for client_id, at in self._heard.items() if at > now - SILENT_S}
         self._replies = {key: reply for key, reply in self._replies.items() if key[0].client_id in self._heard}
-        self._forget(
+        self._forget_handles(
             [
                 handle
                 for handle, held in self._held.items()
@@ -339,7 +339,7 @@ class Receivers:
         request = self._request(member, RENEWED_S)
         request.held.extend(handle.receipt for handle in handles)
         try:
-            self._forget(await self._late_at(broker, handles, request))
+            self._forget_handles(await self._late_at(broker, handles, request))
         except (TxmsgError, CallRefused) as exc:  # the next renewal may reach it
             _log.warning(
                 "rocketmq.renewal_failed",
@@ -349,7 +349,7 @@ class Receivers:
                 error=exc,
             )
 
-    def _forget(self, handles: Iterable[Handle]) -> None:
+    def _forget_handles(self, handles: Iterable[Handle]) -> None:
         for handle in handles:
             self._held.pop(handle, None)
 

@@ -63,7 +63,7 @@ class TopicRoutes:
         if known is not None and known.until > now:
             return known.message_type
         try:
-            settings = await self._brokers.ask(TopicsService.settings, TopicName(topic=topic), timeout_s=_TIMEOUT_S)
+            settings = await self._brokers.ask_any(TopicsService.settings, TopicName(topic=topic), timeout_s=_TIMEOUT_S)
         except UnknownTopic:
             self._known.pop(topic, None)
             raise

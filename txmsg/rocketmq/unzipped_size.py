@@ -49,7 +49,7 @@ class UnzippedSizes:
                 or self._of_payers[payer] + held.size_bytes > self._of_payer_bytes_max
             )
             if is_over:
-                self._forget(payer, 0)
+                self._forget_size(payer, 0)
                 raise CallRefused(
                     pb.TOO_MANY_REQUESTS,
                     "zipped bodies that are being stored fill the memory: send fewer at once, or try again",
@@ -58,7 +58,7 @@ class UnzippedSizes:
         try:
             yield held
         finally:
-            self._forget(payer, held.size_bytes)
+            self._forget_size(payer, held.size_bytes)
 
     def unzipped(self, payer: str, held: UnzippedSize, size_bytes: int) -> None:
         """The body is unzipped, and so large."""
@@ -70,7 +70,7 @@ class UnzippedSizes:
         self.size_bytes += size_bytes
         self._of_payers[payer] += size_bytes
 
-    def _forget(self, payer: str, size_bytes: int) -> None:
+    def _forget_size(self, payer: str, size_bytes: int) -> None:
         self._count(payer, -size_bytes)
         if not self._of_payers[payer]:
             del self._of_payers[payer]

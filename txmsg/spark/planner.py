@@ -55,7 +55,7 @@ class Planner:
         for queue, kept in self._log.ranges(queues).items():
             end = kept.end if target is None else min(kept.end, target[queue])
             known = start.offsets.get(queue)
-            begins[queue] = self._begin(queue, known, kept)
+            begins[queue] = self._begin_offset(queue, known, kept)
             if known is not None or end > begins[queue]:
                 ends[queue] = max(end, begins[queue])
         if count_max is not None:
@@ -92,7 +92,7 @@ class Planner:
         require_continued(self._log, self._options, noted, found, start.offsets)
         return found
 
-    def _begin(self, queue: LogQueue, known: int | None, kept: QueueRange) -> int:
+    def _begin_offset(self, queue: LogQueue, known: int | None, kept: QueueRange) -> int:
         """Where the next batch begins in a queue, after what is gone."""
         if known is None:
             if kept.begin:

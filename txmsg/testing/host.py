@@ -46,7 +46,7 @@ class BrokerHost:
         with self._lock:
             if self._child is None:
                 self._child = self._start()
-            self._ask(self._child, {"storage": storage, "listen": listen})
+            self._ask_process(self._child, {"storage": storage, "listen": listen})
 
     def _start(self) -> Child:
         self._answers = answers = SimpleQueue[str | None]()
@@ -62,12 +62,12 @@ class BrokerHost:
         """Stops the broker in order, if there is one."""
         with self._lock:
             if self._child is not None:
-                self._ask(self._child, _NO_BROKER)
+                self._ask_process(self._child, _NO_BROKER)
 
     def is_checking(self) -> bool:
         """Whether the broker, if there is one, asks about a transaction now, or looks for one to ask about."""
         with self._lock:
-            return self._child is not None and bool(self._ask(self._child, _IS_CHECKING)["checking"])
+            return self._child is not None and bool(self._ask_process(self._child, _IS_CHECKING)["checking"])
 
     def kill(self) -> None:
         """SIGKILL: the broker ends at once, as in a crash."""
@@ -86,7 +86,7 @@ class BrokerHost:
                     self._child.wait(_END_S_MAX)
             self.kill()
 
-    def _ask(self, child: Child, command: Mapping[str, str]) -> dict[str, Any]:
+    def _ask_process(self, child: Child, command: Mapping[str, str]) -> dict[str, Any]:
         with suppress(BrokenPipeError):  # it has ended: so it answers nothing
             child.write_line(json.dumps(command))
         try:

@@ -21,7 +21,7 @@ from txmsg.tracing.spans import (
     TRANSACTION_ID,
     SpanBlock,
     attributes_of,
-    begin,
+    begin_span,
     end_span,
     name_of,
     one_of,
@@ -110,7 +110,7 @@ class SendSpan:
     def local_transaction(self) -> AbstractContextManager[Any]:
         """The time of the local transaction. What instrumentations do in it stands beneath it."""
         return SpanBlock(
-            begin(
+            begin_span(
                 self._tracer,
                 LOCAL_TRANSACTION,
                 set_span_in_context(self._span),
@@ -123,7 +123,7 @@ class SendSpan:
         """The time in which the broker is told the outcome."""
         attributes = attributes_of(state.value, self._topic, kind="settle", count=self._count)
         return SpanBlock(
-            begin(
+            begin_span(
                 self._tracer,
                 name_of(state.value, self._topic),
                 set_span_in_context(self._span),
@@ -157,7 +157,7 @@ class SendSpans:
         self._unsampled = Unsampled(nothing)
         self._unsampled_above = Unsampled(None)
 
-    def begin(
+    def begin_span(
         self, operation: Literal["send", "half"], messages: Sequence[Message], group: str
     ) -> SendSpan | Unsampled:
         """A context that the application has put into a message is linked."""
@@ -170,7 +170,7 @@ class SendSpans:
             return self._unsampled_above
         own = _own_contexts(messages)
         topic = _topic_of(messages)
-        span = begin(
+        span = begin_span(
             self._tracer,
             name_of(operation, topic),
             current,

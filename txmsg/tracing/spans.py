@@ -77,7 +77,7 @@ class SpanBlock:
         return headers_of(self.span)["traceparent"] if self.span.get_span_context().trace_flags.sampled else ""
 
 
-def begin(
+def begin_span(
     tracer: Tracer,
     name: str,
     context: Context | None = None,

@@ -28,7 +28,7 @@ from txmsg.tracing.spans import (
     attributes_of,
     attributes_of_check,
     attributes_of_received,
-    begin,
+    begin_span,
     end_span,
     name_of,
     note_failure,
@@ -83,13 +83,13 @@ class Tracing:
         self, operation: Literal["send", "half"], messages: Sequence[Message], group: str
     ) -> SendSpan | Unsampled:
         """The time of a call that stores messages."""
-        return self._sendings.begin(operation, messages, group)
+        return self._sendings.begin_span(operation, messages, group)
 
     def transaction(self) -> SpanBlock:
         """The time of a transaction whose messages are sent in it."""
         if not get_current_span().get_span_context().is_valid and not self._roots.may_begin():
             return self.untraced()
-        span = begin(self._tracer, LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
+        span = begin_span(self._tracer, LOCAL_TRANSACTION, attributes={"messaging.system": "txmsg"})
         return SpanBlock(span, is_current=True)
 
     def answering(self, group: str, message: ReceivedMessage, traceparent: str) -> SpanBlock:
@@ -98,7 +98,7 @@ class Tracing:
         context = context_of(headers)
         if context is None:
             return self.untraced()
-        span = begin(
+        span = begin_span(
             self._tracer,
             name_of("answer", message.topic),
             beneath(context),
@@ -117,7 +117,7 @@ class Tracing:
         context = context_of(message.headers) if message.headers else None
         if context is None and not self._starts_traces:
             return None
-        span = begin(
+        span = begin_span(
             self._tracer,
             name_of("process", message.topic),
             beneath(context) if context is not None and self._joins_senders else Context(),
@@ -132,7 +132,7 @@ class Tracing:
     ) -> None:
         """A poll by the application has given messages of these topics, with these headers; it began at that time."""
         topic = one_of(topics)
-        span = begin(
+        span = begin_span(
             self._tracer,
             name_of("poll", topic),
             kind=SpanKind.CLIENT,
@@ -160,7 +160,7 @@ class Tracing:
         context = context_of(message.headers)
         if context is None:
             return nullcontext()
-        span = begin(
+        span = begin_span(
             self._tracer,
             name_of("check", message.topic),
             beneath(context),
@@ -180,7 +180,7 @@ class Tracing:
         if not links:
             return nullcontext()
         topic = one_of(topics)
-        span = begin(
+        span = begin_span(
             self._tracer,
             name_of("mirror", topic),
             beneath(links[0].context),

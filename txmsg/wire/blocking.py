@@ -116,7 +116,7 @@ class BlockingChannel:
     ) -> Iterator[bytes]:
         deadline = time.monotonic() + timeout_s
         line = self._connected(deadline)
-        call = line.begin(gives_many=method.gives_many)
+        call = line.begin_call(gives_many=method.gives_many)
         try:
             left_ms = max(1, int((deadline - time.monotonic()) * 1000))
             kind, head = WireFrameKind.CALL, call_head(method.wire_name, left_ms)
@@ -354,7 +354,7 @@ class _BlockingConnection:
             self._hand_over()
             return self._lost is None and self._is_going is None
 
-    def begin(self, *, gives_many: bool) -> _BlockingCall:
+    def begin_call(self, *, gives_many: bool) -> _BlockingCall:
         """A new call. Raises BrokerUnavailable when none can begin, Unauthenticated if we are not let in."""
         with self._lock:
             if self._told is not None:

@@ -65,7 +65,7 @@ class Channel:
         connection = self._connection
         if connection is None or not connection.takes_calls:
             connection = await self._connected(deadline)
-        return read_reply(method, await connection.ask(method, message, deadline), self.who)
+        return read_reply(method, await connection.ask_once(method, message, deadline), self.who)
 
     async def stream(
         self, method: Method[RequestT, ReplyT], first: RequestT, *, timeout_s: float
@@ -177,7 +177,7 @@ class _ClientConnection(WireConnection):
 
     # ---- calls
 
-    async def ask(self, method: Method[Any, Any], request: bytes, deadline: float) -> Buffer:
+    async def ask_once(self, method: Method[Any, Any], request: bytes, deadline: float) -> Buffer:
         """The bytes of the reply."""
         self.require_open()
         loop = self.loop
@@ -199,7 +199,7 @@ class _ClientConnection(WireConnection):
                 self._cancel(call)
             del answer  # its error knows this frame, and would keep the request until it is collected
 
-    def begin(self, stream: ClientStream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
+    def begin_call(self, stream: ClientStream[Any, Any], method: Method[Any, Any], first: bytes) -> int:
         """Begins a call in which messages are many."""
         self.require_open()
         call = self.next_call()
@@ -319,7 +319,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
         self._came = asyncio.Event()
         self._is_ended = False
         self._error: TxmsgError | None = None
-        self._call = connection.begin(self, method, packed(checked(first)))
+        self._call = connection.begin_call(self, method, packed(checked(first)))
 
     async def send_request(self, request: RequestT) -> None:
         """Sends a message, and returns when the server is taking it."""

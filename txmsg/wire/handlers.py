@@ -36,12 +36,12 @@ class Handlers:
         self._request_size_bytes_max = request_size_bytes_max
         self._larger_requests = larger_requests
 
-    def find(self, name: str) -> tuple[Method[Any, Any], Handler] | None:
+    def find_method(self, name: str) -> tuple[Method[Any, Any], Handler] | None:
         """The method of this name, and what answers it; None if it is not known here."""
         return self._by_name.get(name)
 
     def request_size_bytes_max(self, name: str) -> int:
         """How large a request of this method may be."""
-        if (found := self.find(name)) is not None and found[0].is_json:
+        if (found := self.find_method(name)) is not None and found[0].is_json:
             return SIZE_BYTES_MAX
         return self._larger_requests.get(name, self._request_size_bytes_max)

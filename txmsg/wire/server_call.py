@@ -85,7 +85,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
         self.unsent: Callable[[], object] = ignore
         """Called when the reply has not left: the connection was lost, or the client has cancelled the call."""
 
-    def begin(self, request: RequestT, *, is_last: bool) -> None:
+    def put_first_request(self, request: RequestT, *, is_last: bool) -> None:
         """The first request, which came with the call."""
         self._requests.append(request)
         self._is_ended = is_last
@@ -99,7 +99,7 @@ class ServerCall(Generic[RequestT, ReplyT]):
             self.connection.count_held_bytes(len(message))
         self._came.set()
 
-    def forget(self) -> None:
+    def forget_requests(self) -> None:
         """The call is over: what was not taken is dropped."""
         self.unsent()
         self.connection.count_held_bytes(

@@ -155,7 +155,7 @@ class ServerConnection(WireConnection):
         self.principal = NOBODY
         self._leave()
         if self._place is not None:
-            self._shared.table.forget(self._place)
+            self._shared.table.forget_place(self._place)
         self._refused_at = self.loop.time()
         self.go_away(error)
         self.cancel_calls()
@@ -238,7 +238,7 @@ class ServerConnection(WireConnection):
     def take_message(self, kind: int, flags: int, call: int, message: Buffer) -> None:
         if kind == WireFrameKind.CALL:
             if self.principal is not NOBODY:  # which is told soon, or was, and knows then that no call was begun
-                self._begin(flags, call, message)
+                self._begin_call(flags, call, message)
         elif kind == WireFrameKind.PUSH:
             running = self._calls.get(call)
             if running is not None and running.call is not None:
@@ -291,7 +291,7 @@ class ServerConnection(WireConnection):
         if (before > allowed) != (self._held_bytes > allowed):
             self.hold_back(self._held_bytes > allowed)
 
-    def _begin(self, flags: int, call: int, message: Buffer) -> None:
+    def _begin_call(self, flags: int, call: int, message: Buffer) -> None:
         if self._is_going:
             if call <= self._last_call:  # of the others, the client knows from GOAWAY that they are not begun
                 self._fail(call, BrokerUnavailable(STOPPING))
@@ -300,7 +300,7 @@ class ServerConnection(WireConnection):
         if call in self._calls:
             raise ProtocolError(f"call {call} is begun twice")
         self._last_call = max(self._last_call, call)  # a small call passes a large one
-        found = self._handlers.find(head.method)
+        found = self._handlers.find_method(head.method)
         if found is None:
             error: TxmsgError = ProtocolError(
                 f"the method {head.method[:100]} is not known here: this server is of an older release than the "
@@ -334,11 +334,11 @@ class ServerConnection(WireConnection):
         if method.takes_many or method.gives_many or hasattr(handler, "with_call"):
             running.call = ServerCall(self, call, method)
             if method.takes_many:
-                running.call.begin(arguments[0], is_last=bool(flags & LAST))
+                running.call.put_first_request(arguments[0], is_last=bool(flags & LAST))
                 arguments = ()
             arguments += (running.call,)
         running.task = self.loop.create_task(self._answer(call, method, handler, arguments, running))
-        running.task.add_done_callback(lambda _: self._forget(call, running))
+        running.task.add_done_callback(lambda _: self._forget_call(call, running))
 
     def _why_not(self, method: Method[Any, Any], request: Any, size_bytes: int) -> TxmsgError | None:
         """Why this user may not make this call now."""
@@ -380,8 +380,8 @@ class ServerConnection(WireConnection):
         self.drop(call)  # what had not left of it
         self.send_frames(WireFrameKind.ERROR, 0, call, bytes_of_error(error))
 
-    def _forget(self, call: int, running: RunningCall) -> None:
+    def _forget_call(self, call: int, running: RunningCall) -> None:
         del self._calls[call]
         self.count_held_bytes(-running.size_bytes)
         if running.call is not None:
-            running.call.forget()
+            running.call.forget_requests()

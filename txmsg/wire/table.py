@@ -158,7 +158,7 @@ class ConnectionTable:
             place.since = self._clock()
             self._add(place)
 
-    def forget(self, place: ConnectionPlace, *, ends_itself: bool = False) -> None:
+    def forget_place(self, place: ConnectionPlace, *, ends_itself: bool = False) -> None:
         """It is a stranger again: its request is answered, or its credential is not valid any more.
 
         ends_itself: it may lose its place, but has no time here.

@@ -138,7 +138,7 @@ class UsersOfBrokers:
     def _forget_old(self) -> None:
         if not self.guard.is_fresh and self.guard.snapshot.users:
             _log.error("access.forgotten", "all clients are refused: no broker has sent users and rules for too long")
-            self.guard.forget()
+            self.guard.forget_snapshot()
 
     async def _watch_users(self, channel: Channel) -> None:
         request = WatchAccess(

@@ -350,7 +350,7 @@ def test_a_check_while_a_call_waits_for_its_connection_is_answered_unknown(
 
     def ask() -> None:
         asker = Asker(FenceCheckListener(engine), threads=1)
-        answers.append(asyncio.run(asker.ask(ReceivedMessage("user", b"", id_bytes=halves[-1]))))
+        answers.append(asyncio.run(asker.ask_listener(ReceivedMessage("user", b"", id_bytes=halves[-1]))))
         asker.close()
 
     def slowly() -> Session:

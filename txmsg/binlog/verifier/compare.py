@@ -149,7 +149,7 @@ def _look_for_strangers(
     ]
     for queue, end in log.ends(strange).items():
         if end:
-            report.note(Difference("extra", *queue, log.begin(queue), end, "the database has no such queue"))
+            report.note(Difference("extra", *queue, log.begin_offset(queue), end, "the database has no such queue"))
 
 
 def _ends(

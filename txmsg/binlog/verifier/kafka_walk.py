@@ -76,7 +76,7 @@ class KafkaTopics:
             back *= _BACK
         return found
 
-    def begin(self, queue: VerifiedQueue) -> int:
+    def begin_offset(self, queue: VerifiedQueue) -> int:
         bounds = self._bounds(queue)
         for _, message in self._messages({queue: bounds[0]}, {queue: bounds}):
             if (offset := offset_of(message)) is not None:

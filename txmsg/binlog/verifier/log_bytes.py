@@ -75,7 +75,7 @@ class LogBytes:
             found.setdefault(place.parent.name, []).append(int(place.name))
         return found
 
-    def begin(self) -> int:
+    def begin_position(self) -> int:
         """The position of the first byte that is kept."""
         return next(iter(self._files()), 0)
 
@@ -86,7 +86,7 @@ class LogBytes:
 
     def cells(self, topic: str, queue: int) -> Iterator[VerifiedCell]:
         """The cells of a queue whose frames are kept, in their order."""
-        begin = self.begin()
+        begin = self.begin_position()
         for path in self._cell_files(topic, queue):
             with path.open("rb") as file:
                 while data := file.read(_CELLS_READ * _CELL.size):

@@ -28,7 +28,7 @@ class LogFiles:
     def ends(self, queues: Sequence[VerifiedQueue]) -> dict[VerifiedQueue, int]:
         return {queue: self._log.end_offset(*queue) for queue in queues}
 
-    def begin(self, queue: VerifiedQueue) -> int:
+    def begin_offset(self, queue: VerifiedQueue) -> int:
         return next(self._log.cells(*queue)).base
 
     def walk(self, queue: VerifiedQueue, begin: int, end: int, note: NoteDifference) -> QueueWalk:
@@ -47,7 +47,7 @@ class _QueueWalk:
         self._begin = begin
         self._end = end
         self._note = note
-        self._is_cut = log.begin() > 0  # by the log's retention
+        self._is_cut = log.begin_position() > 0  # by the log's retention
         self._first: int | None = None  # offset that the log has
         self.holes: list[tuple[int, int]] = []
         self.damaged: list[tuple[int, int]] = []
@@ -65,7 +65,7 @@ class _QueueWalk:
             try:
                 frame = self._log.frame(cell, *self._queue)
             except (Damaged, FileNotFoundError) as exc:
-                if cell.position >= self._log.begin():  # else it was deleted since: retention goes on
+                if cell.position >= self._log.begin_position():  # else it was deleted since: retention goes on
                     self.damaged.append((cell.base, cell.end))
                     self._note("damaged", cell.base, cell.end, str(exc))
                     at = max(at or 0, cell.end)

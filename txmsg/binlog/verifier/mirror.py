@@ -67,7 +67,7 @@ class VerifiedMirror(Protocol):
         """The offset after the last message of each; 0 if it has none."""
         ...
 
-    def begin(self, queue: VerifiedQueue) -> int:
+    def begin_offset(self, queue: VerifiedQueue) -> int:
         """The first offset that is kept of a queue that has messages."""
         ...
 

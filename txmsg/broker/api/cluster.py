@@ -78,7 +78,7 @@ class ClusterApi:
         return Nothing()
 
     async def forget(self, request: BrokerId) -> Nothing:
-        await self._registry.forget(request.broker)
+        await self._registry.forget_broker(request.broker)
         return Nothing()
 
     async def figures(self, request: ReadFigures) -> ExportedFigures:

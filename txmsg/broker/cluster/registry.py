@@ -47,10 +47,10 @@ class Registry:
             _check_alive(broker_id, await brokers_store.resume(conn, broker_id))
             await notify(conn, "brokers")
 
-    async def forget(self, broker_id: str) -> None:
+    async def forget_broker(self, broker_id: str) -> None:
         """Forgets a dead broker, which nobody waits for any more. Raises MisuseError."""
         async with session(self._pool) as conn:
-            if await brokers_store.forget(conn, broker_id):
+            if await brokers_store.forget_broker(conn, broker_id):
                 return
             if await brokers_store.registered(conn, broker_id) is None:
                 raise MisuseError(

@@ -91,7 +91,7 @@ class Delivery:
         journal: JournalBuffer | None = None,
     ) -> None:
         membership.holder = self
-        pool.incarnation.on_end(self._forget)
+        pool.incarnation.on_end(self._forget_deliveries)
         self._membership = membership
         self._state = DeliveryState(pool, membership.leases, config, journal)
         self._state.end_polls = self._end_polls
@@ -467,7 +467,7 @@ class Delivery:
 
     # ---- inside
 
-    def _forget(self, why: str) -> None:
+    def _forget_deliveries(self, why: str) -> None:
         """The database has gone back: what was in flight before may no longer exist."""
         self.drop(why)
         self._state.ordered_in_flight.clear()

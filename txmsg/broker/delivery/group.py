@@ -152,7 +152,7 @@ class Group:
             feed.leaving = True
             feed.window.close()
             self.busy.discard(feed)
-        self.retries.forget({feed.queue_id for feed in removed})
+        self.retries.forget_queues({feed.queue_id for feed in removed})
         return removed
 
     def awaited(self, client_id: str) -> list[GroupQueueReader]:

@@ -48,6 +48,6 @@ class LateResults:
         for key in keys:
             self._tokens.pop(key, None)
 
-    def forget(self, queue_ids: Collection[QueueId]) -> None:
+    def forget_queues(self, queue_ids: Collection[QueueId]) -> None:
         """Another broker delivers these queues now."""
         self.settled([key for key in self._tokens if key.queue_id in queue_ids])

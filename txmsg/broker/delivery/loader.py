@@ -137,7 +137,7 @@ class Loader:
             raise error
         for topic in topics:
             # What a pattern has found may have been deleted since, which must not create it.
-            queues_of[topic] = await (self._topics.ensure if topic in named else self._topics.find)(topic)
+            queues_of[topic] = await (self._topics.ensure if topic in named else self._topics.find_queues)(topic)
             found = await self._leased(topic, queues_of[topic])
             loaded = () if known is None else known.feeds
             leased |= {queue_id: queue for queue_id, queue in found.items() if queue_id not in loaded}

@@ -149,7 +149,7 @@ class Maintenance:
     async def queues_once(self) -> None:
         """Begins to deliver queues that this broker has leased, and topics have got, since groups subscribed."""
         for topic in [topic for topic, groups in self._state.groups_of.items() if groups]:
-            queues = await self._topics.find(topic)  # empty if the topic was deleted: this must not create it
+            queues = await self._topics.find_queues(topic)  # empty if the topic was deleted: this must not create it
             readable = frozenset(queue_id for queue_id, _ in queues)
             if self._state.readable.get(topic) != readable:
                 self._state.readable[topic] = readable

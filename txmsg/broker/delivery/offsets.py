@@ -215,7 +215,7 @@ class InFlight(Generic[K]):
             heapq.heapify(self._heap)
             self._finished = 0
 
-    def forget(self, keys: Iterable[K]) -> None:
+    def forget_keys(self, keys: Iterable[K]) -> None:
         """Removes these keys, whatever their token; those that are not in flight are ignored."""
         for key in keys:
             batch = self._batch_of.pop(key, None)

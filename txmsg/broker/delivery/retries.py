@@ -166,7 +166,7 @@ class Retries:
         if row.losses:
             self._losses[key] = row.losses
 
-    def forget(self, queue_ids: Collection[QueueId]) -> None:
+    def forget_queues(self, queue_ids: Collection[QueueId]) -> None:
         """Drops the retries of these queues: another broker delivers them now."""
         gone = [key for key in self._attempts if key.queue_id in queue_ids]
         for pair in [pair for pair in self._current if pair[0] in queue_ids]:
@@ -175,8 +175,8 @@ class Retries:
             self._outcomes.pop(key, None)
             if key in self._attempts:
                 self._drop(key)
-        self._in_flight.forget(gone)
-        self.late.forget(queue_ids)
+        self._in_flight.forget_keys(gone)
+        self.late.forget_queues(queue_ids)
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
     def keep_queues(self, queue_ids: Collection[QueueId]) -> None:

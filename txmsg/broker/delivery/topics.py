@@ -20,12 +20,12 @@ class DeliveryTopics:
     async def make_missing(self, topics: Collection[str]) -> Mapping[str, TxmsgError]:
         return await self._topics.make_missing(topics)
 
-    async def find(self, topic: str) -> Sequence[tuple[int, int]]:
-        found = await self._topics.find(topic)
+    async def find_queues(self, topic: str) -> Sequence[tuple[int, int]]:
+        found = await self._topics.find_topic(topic)
         return [] if found is None else _numbered(found)
 
     async def is_erasable(self, topic: str) -> bool:
-        found = await self._topics.find(topic)
+        found = await self._topics.find_topic(topic)
         return found is not None and found.erasable_s is not None
 
 

@@ -157,7 +157,7 @@ class TopicQueues(Protocol):
         """Creates unknown topics, if allowed. If they are too many, creates none and returns an error for each."""
         ...
 
-    async def find(self, topic: str) -> Sequence[tuple[int, int]]:
+    async def find_queues(self, topic: str) -> Sequence[tuple[int, int]]:
         """The same for an existing topic; empty if it does not exist."""
         ...
 

@@ -71,7 +71,7 @@ class AuditLog:
         more = len(entries) > query.limit
         return AuditPage(entries=entries[: query.limit], next=entries[query.limit - 1].id if more else None)
 
-    async def forget(self, keep_s: float) -> int:
+    async def forget_entries(self, keep_s: float) -> int:
         """Removes what is older, as far as one statement goes; how many."""
         async with session(self._pool) as conn:
             cursor = await conn.execute("select txmsg.forget_audit(%s, %s)", (keep_s, _FORGOTTEN_AT_ONCE))

@@ -244,7 +244,7 @@ async def resume(conn: Connection, broker_id: str) -> bool:
     return is_alive
 
 
-async def forget(conn: Connection, broker_id: str) -> bool:
+async def forget_broker(conn: Connection, broker_id: str) -> bool:
     """Deletes a dead broker; whether there was one. Its queues are assigned as those of any that is not there."""
     noted = change_of("broker.forget", broker_id, before={"state": "dead"})
     cursor = await plain_cursor(conn).execute(

@@ -44,7 +44,7 @@ class CheckPolicyStore:
             await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit, **names._asdict()})
             return await cursor.fetchall()
 
-    async def find(self, group: str) -> CheckPolicyRow | None:
+    async def find_policy(self, group: str) -> CheckPolicyRow | None:
         """Of a producer group; None: there is none of this name, for it has never sent a half message."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
             await cursor.execute(f"{_SELECT} where group_name = %s", (group,))

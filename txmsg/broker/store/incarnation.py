@@ -30,7 +30,7 @@ async def current_incarnation(pool: Pool, *, timeout_s: float = _READ_S_MAX) -> 
             raise unavailable(exc) from exc
         row = await cursor.fetchone()
     assert row is not None
-    return pool.incarnation.begin(*row)
+    return pool.incarnation.begin_incarnation(*row)
 
 
 @asynccontextmanager

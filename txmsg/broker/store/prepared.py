@@ -64,9 +64,11 @@ class PreparedConnection(AsyncConnection[Any]):
         async with self.lock:
             row_loader = self._row_loaders.get(statement.name)
             if row_loader is None:
-                await self._ask(self.pgconn.send_prepare, statement.name, statement.sql, statement.parameter_oids)
+                await self._ask_server(
+                    self.pgconn.send_prepare, statement.name, statement.sql, statement.parameter_oids
+                )
                 row_loader = self._row_loaders[statement.name] = Transformer(self)
-            result = await self._ask(
+            result = await self._ask_server(
                 self.pgconn.send_query_prepared, statement.name, values, statement.formats, Format.BINARY
             )
         # The types of its columns are those of its first result.
@@ -77,7 +79,9 @@ class PreparedConnection(AsyncConnection[Any]):
         """The rows of a statement that is planned for these values, all in binary. Raises and is cancelled as `run`."""
         async with self.lock:
             formats = (Format.BINARY,) * len(values)
-            return await self._ask(self.pgconn.send_query_params, sql, values, parameter_oids, formats, Format.BINARY)
+            return await self._ask_server(
+                self.pgconn.send_query_params, sql, values, parameter_oids, formats, Format.BINARY
+            )
 
     async def wait(self, *args: Any, **kwargs: Any) -> Any:
         """As the driver has it, which reads the socket itself."""
@@ -89,7 +93,7 @@ class PreparedConnection(AsyncConnection[Any]):
         self._leave_loop()
         await super().close()
 
-    async def _ask(self, send: Callable[..., None], *arguments: object) -> PGresult:
+    async def _ask_server(self, send: Callable[..., None], *arguments: object) -> PGresult:
         """Sends by this function of libpq's, and returns what the server answers."""
         loop = asyncio.get_running_loop()
         self._result = None

@@ -115,7 +115,7 @@ class TopicRegistry:
     def _is_stale(self) -> bool:
         return self._monotonic() - self._looked_at > _STALE_S
 
-    async def find(self, name: str) -> StoredTopic | None:
+    async def find_topic(self, name: str) -> StoredTopic | None:
         """The topic, or None if there is none. Raises InvalidName, BrokerUnavailable."""
         if self._is_stale():
             await self.refresh_once()
@@ -123,7 +123,7 @@ class TopicRegistry:
 
     async def ensure(self, name: str) -> StoredTopic:
         """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
-        topic = await self.find(name)
+        topic = await self.find_topic(name)
         if topic is None:
             if not self._auto_create:
                 raise UnknownTopic(

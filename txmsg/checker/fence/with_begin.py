@@ -41,12 +41,12 @@ def begin_with(connection: Connection, driver: Any, sql: str, values: Mapping[st
 
     Errors are those of any statement of SQLAlchemy's connection.
     """
-    begin_and_sql = f"{_begin(driver)}; {sql % {name: _literal(value) for name, value in values.items()}}"
+    begin_and_sql = f"{_begin_sql(driver)}; {sql % {name: _literal(value) for name, value in values.items()}}"
     try:
         if connection.dialect.is_async:
-            results = await_only(_send_async(driver, begin_and_sql.encode()))
+            results = await_only(_send_sql_async(driver, begin_and_sql.encode()))
         else:
-            results = _send(driver, begin_and_sql.encode())
+            results = _send_sql(driver, begin_and_sql.encode())
         for result in results:
             if result.status != _COMMAND_OK:
                 raise _psycopg("errors").error_from_result(result, encoding=driver.info.encoding)
@@ -56,19 +56,19 @@ def begin_with(connection: Connection, driver: Any, sql: str, values: Mapping[st
     return int(results[-1].command_tuples or 0)
 
 
-def _send(driver: Any, sql: bytes) -> Any:
+def _send_sql(driver: Any, sql: bytes) -> Any:
     with driver.lock:
         driver.pgconn.send_query(sql)
         return driver.wait(_psycopg("generators").execute(driver.pgconn))
 
 
-async def _send_async(driver: Any, sql: bytes) -> Any:
+async def _send_sql_async(driver: Any, sql: bytes) -> Any:
     async with driver.lock:
         driver.pgconn.send_query(sql)
         return await driver.wait(_psycopg("generators").execute(driver.pgconn))
 
 
-def _begin(driver: Any) -> str:
+def _begin_sql(driver: Any) -> str:
     """As the driver would send it."""
     sql = "BEGIN"
     if driver.isolation_level is not None:

@@ -68,7 +68,7 @@ class Batches:
         settled: asyncio.Future[_Failed | None] = loop.create_future()
         self._waiting.append(_Waiting(message, settled, contextvars.copy_context()))
         if len(self._waiting) >= self._count:
-            self._begin()
+            self._begin_lists()
         elif self._timer is None:
             self._timer = loop.call_later(_LINGER_S, self._linger)
         else:
@@ -92,9 +92,9 @@ class Batches:
             self._has_grown = False
             self._timer = asyncio.get_running_loop().call_later(_LINGER_S, self._linger)
         else:
-            self._begin()
+            self._begin_lists()
 
-    def _begin(self) -> None:
+    def _begin_lists(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,7 +104,7 @@ class Batches:
                 self._leave(left)
                 return
             if self._pace is not None and (wait_s := self._pace.wait_s()):
-                self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin_lists)
                 return
             taken = [self._waiting.popleft() for _ in range(min(self._count, len(self._waiting)))]
             taken = [each for each in taken if not each.settled.done()]  # else cancelled
@@ -123,7 +123,7 @@ class Batches:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._begin()
+        self._begin_lists()
 
     async def _work(self, taken: list[_Waiting]) -> None:
         messages = [each.message for each in taken]

@@ -7,7 +7,7 @@ PROBE_INTERVAL_S = 1.0
 
 
 class CircuitBreaker:
-    """Open as long as brokers answer. Shared by threads: that two of them try at once does no harm."""
+    """Closed as long as brokers answer. Shared by threads: that two of them try at once does no harm."""
 
     __slots__ = ("_next_at", "is_away")
 

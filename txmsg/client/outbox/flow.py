@@ -80,7 +80,7 @@ def half_unless_away(
     is_behind_kept: whether earlier messages of their ordering key are in the outbox, if they have one.
     """
     state = producer._outbox
-    is_to_try = state.gate.may_try(time.monotonic())
+    is_to_try = state.circuit_breaker.may_try(time.monotonic())
     if is_to_try and is_behind_kept is not None:
         is_to_try = not is_behind_kept()
     if not is_to_try:
@@ -89,7 +89,7 @@ def half_unless_away(
     try:
         half = producer._half(messages, None, carry_context=True, wait_s=outbox.wait_s)
     except BrokerUnavailable as exc:
-        if state.gate.note_away(time.monotonic()):
+        if state.circuit_breaker.note_away(time.monotonic()):
             _log.warning(
                 "outbox.begun",
                 "messages of group %(group)s are kept in its outbox: %(error)s",
@@ -98,5 +98,5 @@ def half_unless_away(
             )
         state.check_room(outbox, producer.group, exc)
         return None
-    state.gate.note_answer()
+    state.circuit_breaker.note_answer()
     return half

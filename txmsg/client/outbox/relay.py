@@ -133,7 +133,7 @@ class OutboxRelay:
                 await self._wanted.wait()
         except TimeoutError:
             return
-        if self._state.gate.is_away:  # as the call that has written has just seen
+        if self._state.circuit_breaker.is_away:  # as the call that has written has just seen
             await asyncio.sleep(PACE_S)
 
     def _log_trouble(self, trouble: Exception) -> None:
@@ -315,7 +315,7 @@ class OutboxRelay:
             if not stored:
                 page.stored.append(stored)
             stored.append((row, half))
-            self._state.gate.note_answer()
+            self._state.circuit_breaker.note_answer()
 
     async def _finish(self, page: _RelayedRows) -> int:
         """Commits the deletion of rows, and tells the brokers. How many are gone by it."""

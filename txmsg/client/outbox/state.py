@@ -11,10 +11,13 @@ from txmsg.metrics.figures import Figures
 
 
 class OutboxState:
-    """The gate, and figures. rows, refused and oldest_s are of the whole producer group, as the relay saw them last."""
+    """The circuit breaker, and figures.
+
+    rows, refused and oldest_s are of the whole producer group, as the relay saw them last.
+    """
 
     def __init__(self) -> None:
-        self.gate = CircuitBreaker()
+        self.circuit_breaker = CircuitBreaker()
         self.rows = 0
         self.refused = 0
         self.oldest_s = 0.0

@@ -26,7 +26,7 @@ class AwaitedQueues:
             if self._shard.epochs.is_current(receipt.queue_id, receipt.epoch, now)
         }
 
-    def forget(self) -> None:
+    def forget_queues(self) -> None:
         """The broker did not answer: if it still waits, it asks again."""
         self._epochs = {}
 

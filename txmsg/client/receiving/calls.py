@@ -51,7 +51,7 @@ class LinkCalls:
         except TxmsgError as exc:
             self.member.counts.failed_calls += 1
             self.trouble.note_failure(exc, asyncio.get_running_loop().time())
-            self.awaited.forget()
+            self.awaited.forget_queues()
             if isinstance(exc, ProtocolError):  # an unreadable reply would be sent again for ever, uncounted
                 self.line.begin_again()
             return None

@@ -94,7 +94,7 @@ class Coalescer(Generic[E]):
 
     def resume(self, entries: list[E], send: Send[E]) -> None:
         """Takes the entries of a request that was begun elsewhere; `send` goes on with it."""
-        self._begin(entries, send)
+        self._begin_request(entries, send)
 
     async def drain(self) -> None:
         """Takes nothing more; returns when all that was taken is settled. Bounded by the entries' deadlines."""
@@ -119,11 +119,11 @@ class Coalescer(Generic[E]):
             batch: list[E] = []
             self._pending.move_to(batch, self._crowd())
             if batch := worth_sending(batch, self._loop.time(), self._timeout_s):
-                self._begin(batch, self._send)
+                self._begin_request(batch, self._send)
         while self._outside and not self._pending.is_full:
             self._admit(self._outside.popleft())
 
-    def _begin(self, batch: list[E], send: Send[E]) -> None:
+    def _begin_request(self, batch: list[E], send: Send[E]) -> None:
         items = sum([entry.items for entry in batch])
         self._in_flight_items += items
         task = in_background(self._request(batch, items, send))

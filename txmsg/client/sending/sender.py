@@ -80,7 +80,7 @@ class RequestLane(Generic[E]):
 
     def __init__(
         self,
-        errand: _RequestKind[E],
+        kind: _RequestKind[E],
         brokers: Brokers,
         *,
         timeout_s: float,
@@ -89,7 +89,7 @@ class RequestLane(Generic[E]):
         hooks: ProducerHooks,
     ) -> None:
         self.elsewhere: Callable[[list[E], bool], list[E]] | None = None
-        self._errand = errand
+        self._kind = kind
         self._brokers = brokers
         self._loop = loop
         self._hooks = hooks
@@ -120,7 +120,7 @@ class RequestLane(Generic[E]):
         broker = self._brokers.current
         wait_s = max(min(self._brokers.share_s(entries[0].deadline - now), until - now), 0.001)
         try:
-            reply = broker.call_blocking(self._errand.method, self._errand.request_of(entries), timeout_s=wait_s)
+            reply = broker.call_blocking(self._kind.method, self._kind.request_of(entries), timeout_s=wait_s)
         except TxmsgError as exc:
             # The broker is not to blame if it was only this thread that had no time.
             is_to_blame = isinstance(exc, RETRYABLE) and time.monotonic() < until
@@ -133,20 +133,20 @@ class RequestLane(Generic[E]):
         return None if refusal is None else FailedRequest(left, refusal)
 
     def _settle(self, entries: list[E], reply: Any, *, is_ambiguous: bool) -> tuple[list[E], TxmsgError | None]:
-        errand = self._errand
-        self._hooks.after_reply(errand.name)
-        if errand.name == "half":
+        kind = self._kind
+        self._hooks.after_reply(kind.name)
+        if kind.name == "half":
             self._brokers.note_shard(reply.shard)
         if reply.errors:
             with self._counting:
-                errand.counts.errors.update(error.code for error in reply.errors)
-        shard = reply.shard if errand.shard is None else errand.shard
-        return settle(entries, shard, reply.errors, lambda error: errand.final(error, is_ambiguous))
+                kind.counts.errors.update(error.code for error in reply.errors)
+        shard = reply.shard if kind.shard is None else kind.shard
+        return settle(entries, shard, reply.errors, lambda error: kind.final(error, is_ambiguous))
 
     def _count(self, calls: int, seconds: float) -> None:
         with self._counting:
-            self._errand.counts.calls += calls
-            self._errand.counts.seconds.observe(seconds)
+            self._kind.counts.calls += calls
+            self._kind.counts.seconds.observe(seconds)
 
     async def _send_entries(self, entries: list[E]) -> None:
         await self._settle_all(entries, None)
@@ -162,53 +162,53 @@ class RequestLane(Generic[E]):
         failed: why the first attempt, by a thread, did not settle them.
         """
         begun_at = self._loop.time()
-        course = _RequestProgress(entries, entries[0].deadline)
+        progress = _RequestProgress(entries, entries[0].deadline)
         try:
-            await self._run(course, failed)
+            await self._run(progress, failed)
         except TxmsgError as exc:
-            self._fail(course, exc)
+            self._fail(progress, exc)
         self._count(len(entries), self._loop.time() - begun_at)
 
-    async def _run(self, course: _RequestProgress[E], failed: TxmsgError | None) -> None:
+    async def _run(self, progress: _RequestProgress[E], failed: TxmsgError | None) -> None:
         try:
-            await self._attempt(course, failed)  # the usual case, without the cost of the machinery below
+            await self._attempt(progress, failed)  # the usual case, without the cost of the machinery below
             return
         except RETRYABLE:
             pause_s = random.uniform(0.0, FIRST_PAUSE_S_MAX)
-            if self._loop.time() + pause_s >= course.deadline:
+            if self._loop.time() + pause_s >= progress.deadline:
                 raise
         await asyncio.sleep(pause_s)
-        await retrying(course.deadline - self._loop.time())(self._attempt, course)
+        await retrying(progress.deadline - self._loop.time())(self._attempt, progress)
 
-    async def _attempt(self, course: _RequestProgress[E], failed: TxmsgError | None = None) -> None:
+    async def _attempt(self, progress: _RequestProgress[E], failed: TxmsgError | None = None) -> None:
         """One attempt; with `failed`, it was made already. Raises why entries are left."""
-        errand = self._errand
+        kind = self._kind
         refusal: TxmsgError | None = None
         try:
             if failed is not None:
                 raise failed
-            timeout_s = max(course.deadline - self._loop.time(), 0.001)
-            reply = await self._brokers.call(errand.method, errand.request_of(course.left), timeout_s=timeout_s)
-            course.left, refusal = self._settle(course.left, reply, is_ambiguous=course.is_ambiguous)
+            timeout_s = max(progress.deadline - self._loop.time(), 0.001)
+            reply = await self._brokers.call(kind.method, kind.request_of(progress.left), timeout_s=timeout_s)
+            progress.left, refusal = self._settle(progress.left, reply, is_ambiguous=progress.is_ambiguous)
             if refusal is not None:
                 raise refusal
         except RETRYABLE as exc:
-            course.is_ambiguous = course.is_ambiguous or isinstance(exc, OutcomeUnknown)
-            course.told = str(exc) if was_told(exc) else course.told
+            progress.is_ambiguous = progress.is_ambiguous or isinstance(exc, OutcomeUnknown)
+            progress.told = str(exc) if was_told(exc) else progress.told
             if self.elsewhere is not None:
-                course.left = self.elsewhere(course.left, course.is_ambiguous)
-            if course.left:
+                progress.left = self.elsewhere(progress.left, progress.is_ambiguous)
+            if progress.left:
                 raise
         finally:
             del failed, refusal  # who is raised knows this frame: both would stay until they are collected
 
-    def _fail(self, course: _RequestProgress[E], exc: TxmsgError) -> None:
+    def _fail(self, progress: _RequestProgress[E], exc: TxmsgError) -> None:
         with self._counting:
-            self._errand.counts.errors[exc.code] += 1
-        error = self._errand.final(exc, course.is_ambiguous)
-        if course.told and not was_told(exc):
-            error = _with_reason(error, course.told)
-        for entry in course.left:
+            self._kind.counts.errors[exc.code] += 1
+        error = self._kind.final(exc, progress.is_ambiguous)
+        if progress.told and not was_told(exc):
+            error = _with_reason(error, progress.told)
+        for entry in progress.left:
             own = type(error)(str(error))
             own.__cause__ = exc.with_traceback(None)  # whose frames know the entry: it would stay until it is collected
             entry.fail(own)
@@ -264,7 +264,7 @@ class Sender:
     def _ends_of(self, shard: bytes) -> RequestLane[EndEntry]:
         lane = self._ends.get(shard)
         if lane is None:
-            errand: _RequestKind[EndEntry] = _RequestKind(
+            kind: _RequestKind[EndEntry] = _RequestKind(
                 name="outcome",
                 method=Notify.end_transactions,
                 request_of=lambda entries: end_request(self._group, shard, entries),
@@ -272,12 +272,12 @@ class Sender:
                 counts=self._counts.outcome,
                 shard=shard,
             )
-            lane = self._ends.setdefault(shard, self._new_lane(errand))  # of two threads the first one's counts
+            lane = self._ends.setdefault(shard, self._new_lane(kind))  # of two threads the first one's counts
         return lane
 
-    def _new_lane(self, errand: _RequestKind[E]) -> RequestLane[E]:
+    def _new_lane(self, kind: _RequestKind[E]) -> RequestLane[E]:
         return RequestLane(
-            errand,
+            kind,
             self.brokers,
             timeout_s=self._timeout_s,
             loop=self._loop,

@@ -238,10 +238,10 @@ class _ShardedLane:
         """The same for all that are offered in one turn of the loop, so that requests stay large."""
         if self._chosen is None:
             self._chosen = self._best() or _least(self.ways)
-            self._loop.call_soon(self._forget)
+            self._loop.call_soon(self._forget_choice)
         return self._chosen
 
-    def _forget(self) -> None:
+    def _forget_choice(self) -> None:
         self._chosen = None
 
     def _best(self, *, but: _ShardLane | None = None) -> _ShardLane | None:

@@ -53,7 +53,7 @@ class UnreportedOutcomes:
         """Whether the next caller is to wait for the reply."""
         return len(self._entries) >= self.count_max or bool(_tests)
 
-    def find(self, id_bytes: bytes) -> tuple[Half, TransactionState] | None:
+    def find_outcome(self, id_bytes: bytes) -> tuple[Half, TransactionState] | None:
         """The outcome of this transaction, if it is under way."""
         return self._entries.get(id_bytes)
 
@@ -63,12 +63,12 @@ class UnreportedOutcomes:
         self._entries[half.id_bytes] = (half, state)
         return entry
 
-    def forget(self, half: Half) -> None:
+    def forget_outcome(self, half: Half) -> None:
         """Its entry will not be sent."""
         self._entries.pop(half.id_bytes, None)
 
     def _settled(self, half: Half, state: TransactionState, error: BaseException | None) -> None:
-        self.forget(half)
+        self.forget_outcome(half)
         if error is None:
             self._in_trouble.discard(half.shard)
         elif is_contradiction(state, error):

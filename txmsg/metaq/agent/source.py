@@ -177,7 +177,7 @@ class Source:
             lane.restore(now)
         if now >= self._find_at:
             self._find_at = now + self.config.find_s
-            self._find(now)
+            self._find_files(now)
         for lane in list(self.lanes.values()):
             lane.look_at_path(now)  # also while nothing is read: files that are open cannot be deleted
         if self._is_first or not all(stream.is_saved for stream in self._streams()):
@@ -220,7 +220,7 @@ class Source:
     def _hand_on(self, blocks: list[RecordBlock]) -> None:
         if new := [block for block in blocks if not (block.stream.is_saved and block.stream.head.size)]:
             for block in new:
-                block.stream.begin(block.data)
+                block.stream.begin_content(block.data)
             self._save()  # or, after a crash, the same lines would get other ids, or other lines the same ones
         self.outlet.hand_on([self._append_of(block) for block in blocks])
         for block in blocks:
@@ -253,7 +253,7 @@ class Source:
 
     # ---- files
 
-    def _find(self, now: float) -> None:
+    def _find_files(self, now: float) -> None:
         paths = self._paths(now)
         for path in paths:
             # What rotation has renamed is followed with the file that has its name now.

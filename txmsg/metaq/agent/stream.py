@@ -122,14 +122,14 @@ class FollowedFile:
         """Whether a file holds what was read of this one, as far as fingerprints tell."""
         return self.head.is_at(fd, 0) and self.tail.is_at(fd, self.position - self.tail.size)
 
-    def begin(self, data: bytes) -> None:
+    def begin_content(self, data: bytes) -> None:
         """Its first bytes are about to be sent: from now on its id is for this content alone."""
         if not self.position:
             self.head = Fingerprint.of(data[:HEAD_SIZE_BYTES])
 
     def advance(self, data: bytes) -> None:
         """These bytes, which `read` returned, are in the log, or in the spool."""
-        self.begin(data)
+        self.begin_content(data)
         self.position += len(data)
         self.tail = Fingerprint.of(data[-TAIL_SIZE_BYTES:])
         self._extend_head()

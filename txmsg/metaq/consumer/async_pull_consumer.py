@@ -100,7 +100,7 @@ class AsyncPullConsumer(AsyncMember):
         offsets = await asyncio.get_running_loop().run_in_executor(
             self._threads, offsets_of, access, [lane.queue], check_start(to)
         )
-        self._polls.forget(lane.queue)
+        self._polls.forget_queue(lane.queue)
         await self._balance.seek(lane, offsets[lane.queue])
 
     async def close(self) -> None:

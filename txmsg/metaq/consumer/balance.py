@@ -69,7 +69,9 @@ class Balance:
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*args, **kwargs))
 
-    async def _ask(self, method: Callable[Concatenate[GroupMember, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _ask_member(
+        self, method: Callable[Concatenate[GroupMember, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         assert self._member is not None
         return await self._call(method, self._member, *args, **kwargs)
 
@@ -81,7 +83,7 @@ class Balance:
             await self._call(self._join)
         try:
             await self.store()
-            view = await self._ask(lambda member: member.view())
+            view = await self._ask_member(lambda member: member.view())
             self._on_settings(view.settings)  # before it has queues: nothing of a stopped group begins
             self._move(view)
             await self._balance(view)
@@ -114,7 +116,7 @@ class Balance:
         }
         if moved:
             offsets = {queue: offset for queue, (_, offset) in moved.items()}
-            await self._ask(lambda member: member.store(offsets))
+            await self._ask_member(lambda member: member.store(offsets))
             for lane, offset in moved.values():
                 lane.stored = offset
 
@@ -125,7 +127,7 @@ class Balance:
         for queue in self.lanes.keys() - wanted - self._moving.keys():
             self._moving[queue] = asyncio.create_task(self._logged(self._release, self.lanes[queue]))
         if free := sorted(wanted - self.lanes.keys()):
-            taken = await self._ask(lambda member: member.take_queues(free))
+            taken = await self._ask_member(lambda member: member.take_queues(free))
             for queue, offset in taken.items():
                 lane = self.lanes[queue] = self._lane(queue, offset)
                 _log.info(
@@ -189,7 +191,7 @@ class Balance:
 
     async def _release(self, lane: Lane) -> None:
         async with _stopped(self, lane):
-            await self._ask(lambda member: member.release({lane.queue: lane.offset}))
+            await self._ask_member(lambda member: member.release({lane.queue: lane.offset}))
             del self.lanes[lane.queue]
             _log.info(
                 "member.released",
@@ -201,7 +203,7 @@ class Balance:
 
     async def _seek(self, lane: Lane, offset: int) -> None:
         async with _stopped(self, lane):
-            await self._ask(lambda member: member.seek_done({lane.queue: offset}))
+            await self._ask_member(lambda member: member.seek_done({lane.queue: offset}))
             _log.info(
                 "member.sought",
                 "group %(group)s: topic %(topic)s queue %(queue)d continues at offset %(offset)d",
@@ -258,7 +260,7 @@ class Balance:
         if self._member is not None:
             offsets = {lane.queue: lane.position for lane in self.lanes.values()}
             try:
-                await self._ask(lambda member: member.leave(offsets))
+                await self._ask_member(lambda member: member.leave(offsets))
             except TxmsgError as exc:
                 _log.warning(
                     "member.left_unstored",

@@ -118,7 +118,7 @@ class LanePolls:
             lane.idle.set()
         await self._balance.store()
 
-    def forget(self, queue: LogQueue) -> None:
+    def forget_queue(self, queue: LogQueue) -> None:
         """What was polled of this queue is not committed any more: it goes on elsewhere."""
         if (polled := self._polled.pop(queue, None)) is not None:
             polled[0].idle.set()

@@ -58,7 +58,7 @@ class Copies:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def forget(self, copy_id: bytes) -> None:
+    def forget_copy(self, copy_id: bytes) -> None:
         """A copy has begun again: nothing of it counts until it says more."""
         self._copies.pop(copy_id, None)
 

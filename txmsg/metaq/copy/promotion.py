@@ -75,7 +75,7 @@ def _take_rest(log: LocalLog, leader: str, copy_id: bytes) -> None:
         copier.run_once()  # what keeps the copy from following is said before the leader is stopped
         state = _MAY_BE_STOPPED
         fence = pb.FenceLogRequest(log_id=identity.log_id, generation=identity.generation + 1, copy_id=copy_id)
-        end = server.ask(
+        end = server.ask_until_answered(
             lambda timeout_s, _: server.channel.call(MetaQCopies.fence, fence, timeout_s=timeout_s), timeout_s=_ANSWER_S
         ).end
         while copier.tail.position < end:

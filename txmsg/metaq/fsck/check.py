@@ -114,7 +114,7 @@ def guessed_identity(root: Path) -> LogIdentity | None:
     for first in log.files():
         end = first + log_file(log.directory, first).stat().st_size
         start, seen = first, 0
-        while (start := log.find(MAGIC, start, end)) < end and seen < 1000:
+        while (start := log.find_bytes(MAGIC, start, end)) < end and seen < 1000:
             try:
                 header = read_header(log.read(start, min(end - start, HEADER_SIZE_BYTES_MAX)))
             except BadFrame:

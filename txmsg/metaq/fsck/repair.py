@@ -240,7 +240,7 @@ class _Repair:
     def _recreate(self, findings: Findings, identity: LogIdentity) -> None:
         """Cells and checkpoint, from the frames."""
         root = self._root
-        begin = CommitLogReader(self._log).begin()
+        begin = CommitLogReader(self._log).begin_position()
         ends = {key: queue.end for key, queue in findings.queues.items() if queue.end}
         for key, queue in findings.queues.items():
             if not len(queue.live) and key in (known := findings.known.ends if findings.known else {}):
@@ -311,7 +311,7 @@ def _displaced(root: Path, findings: Findings, identity: LogIdentity) -> dict[in
     log = CommitLogReader(root / "commitlog")
     for first in log.files() if wanted else ():
         start, end = first, _file_end(log.directory, first)
-        while (start := log.find(MAGIC, start, end)) < end:
+        while (start := log.find_bytes(MAGIC, start, end)) < end:
             try:
                 header = read_header(log.ahead(start, min(HEADER_SIZE_BYTES_MAX, end - start), end))
                 is_wanted = wanted.get(header.position) == header.header_crc and header.log_id == identity.log_id

@@ -132,13 +132,13 @@ class LocalGroups:
             sync_directory(self.directory.parent)
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
         with locked(directory):
-            self._begin(directory, topics, start)
+            self._store_begins(directory, topics, start)
             file = MemberFile(directory, Member(member_id, tuple(sorted(topics)), strategy, zone))
         member = LocalMember(self, group, member_id, file)
         self._members = [member for member in self._members if not member.has_left] + [member]
         return member
 
-    def _begin(self, directory: Path, topics: Collection[str], start: Start) -> None:
+    def _store_begins(self, directory: Path, topics: Collection[str], start: Start) -> None:
         """Fixes where the group begins in topics that are new to it, for all queues that they have now."""
         begins = begins_in(directory)
         new = [topic for topic in topics if topic not in begins]
@@ -264,10 +264,10 @@ class LocalMember:
                     new.append(queue)
         begins = begins_in(self._directory) if new else {}
         for queue in new:
-            self._begin(queue, begins.get(queue.topic, {}).get(queue.queue))
+            self._store_begin(queue, begins.get(queue.topic, {}).get(queue.queue))
         return {queue: self._owned[queue].stored for queue in queues if queue in self._owned}
 
-    def _begin(self, queue: LogQueue, offset: int | None) -> None:
+    def _store_begin(self, queue: LogQueue, offset: int | None) -> None:
         """Stores where the group begins in a queue. One whose begin cannot be read is given back: others go on."""
         try:
             self._owned[queue].store(self._of.ranges([queue])[queue].begin if offset is None else offset)

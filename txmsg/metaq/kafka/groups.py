@@ -71,7 +71,7 @@ class KafkaGroups:
                 f"zone {shown(zone)} cannot share out queues of {self._clients.address}: leave it out, and have a "
                 "member read from the nearest copy by client.rack in the file of --kafka-config"
             )
-        self._begin(group, topics, check_group_start(start, default=Start.earliest()))
+        self._store_begins(group, topics, check_group_start(start, default=Start.earliest()))
         member_id = f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
 
         def joined(topics: Collection[str], client_id: str) -> KafkaMembership:
@@ -83,7 +83,7 @@ class KafkaGroups:
             self._members = [each for each in self._members if not each.is_over] + [member]
         return member
 
-    def _begin(self, group: str, topics: Collection[str], start: Start) -> None:
+    def _store_begins(self, group: str, topics: Collection[str], start: Start) -> None:
         """Fixes the group's start offsets in topics that are new to it, for all their current queues."""
         if start.kind == "earliest":  # as in queues of which nothing is stored
             return
@@ -158,7 +158,7 @@ class KafkaGroups:
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         self._refuse_mirror(group)
         self.group(group)
-        self._offsets.ask(group, offsets)
+        self._offsets.request_offsets(group, offsets)
 
     def delete_group(self, group: str) -> None:
         self._refuse_mirror(group)

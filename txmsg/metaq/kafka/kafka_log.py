@@ -132,7 +132,7 @@ class KafkaLog:
 
         Queues without a partition are omitted.
         """
-        return self._kafka.positions.find(wanted)
+        return self._kafka.positions.find_positions(wanted)
 
     def partition_begins(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
         """The first offsets kept in their partitions. Queues without a partition are omitted."""

@@ -72,7 +72,7 @@ class KafkaMember:
         held = {by_partition[partition]: partition for partition in membership.hold_partitions(by_partition)}
         new = {queue: partition for queue, partition in held.items() if queue not in self._owned}
         try:
-            self._begin(membership, new)
+            self._store_begins(membership, new)
         except BaseException:
             membership.let_go(new.values())
             raise
@@ -88,7 +88,7 @@ class KafkaMember:
             )
         return membership
 
-    def _begin(self, membership: KafkaMembership, new: Mapping[LogQueue, KafkaPartition]) -> None:
+    def _store_begins(self, membership: KafkaMembership, new: Mapping[LogQueue, KafkaPartition]) -> None:
         """Continues where the last owner was, where a seek requested, or where the group begins."""
         if not new:
             return

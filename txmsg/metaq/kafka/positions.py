@@ -134,7 +134,7 @@ class Positions:
                 return offset + run.difference
         return None
 
-    def forget(self, queue: LogQueue) -> None:
+    def forget_queue(self, queue: LogQueue) -> None:
         """Forgets the positions of a queue, because its records were deleted."""
         with self._lock:
             for noted in (self._runs, self._begins, self._ends):
@@ -260,7 +260,7 @@ class Positions:
         )
         return {queue: found[partition] for queue in starts if (partition := self.partition_of(queue)) in found}
 
-    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+    def find_positions(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
         """The partition offsets at which reading from these queue offsets begins, or errors that say why it cannot.
 
         Queues without a partition are omitted. From an empty partition, the next record is read.

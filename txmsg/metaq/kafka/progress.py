@@ -55,7 +55,7 @@ class Places(Protocol):
         """The queue offsets that are kept."""
         ...
 
-    def find(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
+    def find_positions(self, wanted: Mapping[LogQueue, int]) -> dict[LogQueue, int | OffsetOutOfRange]:
         """The partition offsets at which reading from these queue offsets begins; without missing queues."""
         ...
 
@@ -112,14 +112,14 @@ class GroupOffsets:
 
     def _places_of(self, offsets: Mapping[LogQueue, int]) -> dict[LogQueue, int]:
         """The partition offsets of these queue offsets, or the nearest ones of offsets that are not kept."""
-        found = self._places.find(offsets)
+        found = self._places.find_positions(offsets)
         nearest = {
             queue: place.begin if offsets[queue] < place.begin else place.end
             for queue, place in found.items()
             if isinstance(place, OffsetOutOfRange)
         }
         if nearest:
-            found |= self._places.find(nearest)
+            found |= self._places.find_positions(nearest)
         return {queue: place if isinstance(place := found.get(queue), int) else 0 for queue in offsets}
 
     def stored_of(self, commits: Mapping[KafkaPartition, PartitionProgress]) -> dict[LogQueue, Stored]:
@@ -150,7 +150,7 @@ class GroupOffsets:
         """The last request for each queue, whether completed or not, and where the group was to begin."""
         return self._of_kafka_group(self.kafka_group(group) + ASKED, queues)
 
-    def ask(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
+    def request_offsets(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
         """Requests that the group continues there. A group without members is moved at once."""
         asked = secrets.token_hex(8)
         wishes = {queue: Stored(offset, asked) for queue, offset in offsets.items()}

@@ -71,9 +71,9 @@ class KafkaReader:
         self._clients = clients
         self._positions = positions
         self._closed = closed
-        self._begin()
+        self._open_consumer()
 
-    def _begin(self) -> None:
+    def _open_consumer(self) -> None:
         self._consumer: Consumer = self._clients.consumer(
             "txmsg-reader",
             enable_partition_eof=True,
@@ -130,7 +130,7 @@ class KafkaReader:
                 seconds=_STALL_S,
             )
             self._consumer.close()
-            self._begin()
+            self._open_consumer()
 
     def _go_to(self, wanted: Mapping[LogQueue, int]) -> tuple[bool, dict[LogQueue, TxmsgError]]:
         """Reads these queues from these offsets on. Returns whether some were repositioned."""
@@ -148,7 +148,7 @@ class KafkaReader:
         if not new:
             return False, errors
         self._drop([queue for queue in new if queue in self._lanes])
-        places = self._positions.find(new)
+        places = self._positions.find_positions(new)
         lanes: list[tuple[KafkaPartition, _PartitionBuffer]] = []
         for queue, place in places.items():
             if isinstance(place, OffsetOutOfRange):
@@ -226,7 +226,7 @@ class KafkaReader:
         elif error.code() == KafkaError._PARTITION_EOF:
             lane.at = max(lane.at, told.offset() or 0)
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-            self._positions.forget(lane.queue)
+            self._positions.forget_queue(lane.queue)
             kept = self._positions.ranges([lane.queue])[lane.queue]
             lane.error = out_of_range(lane.queue, lane.offset, kept)
         else:

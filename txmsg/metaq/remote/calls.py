@@ -41,7 +41,7 @@ class RemoteServer:
         self.closed.set()
         self.channel.close()
 
-    def ask(
+    def ask_until_answered(
         self,
         attempt: Callable[[float, bool], T],
         *,

@@ -108,9 +108,9 @@ class RemoteLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    def _ask_server(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         channel = self._server.channel
-        return self._server.ask(
+        return self._server.ask_until_answered(
             lambda timeout_s, _: channel.call(method, request, timeout_s=timeout_s), timeout_s=self._timeout_s
         )
 
@@ -118,27 +118,27 @@ class RemoteLog:
 
     def describe(self) -> pb.DescribeLogReply:
         """Which log it is, and how its server does."""
-        return self._ask(MetaQ.describe, pb.DescribeLogRequest())
+        return self._ask_server(MetaQ.describe, pb.DescribeLogRequest())
 
     def identity(self) -> LogIdentity:
         reply = self.describe()
         return LogIdentity(reply.log_id, reply.generation)
 
     def topics(self) -> dict[str, list[int]]:
-        reply = self._ask(MetaQ.list_topics, pb.ListLogTopicsRequest())
+        reply = self._ask_server(MetaQ.list_topics, pb.ListLogTopicsRequest())
         return {queue_set.topic: list(queue_set.queue) for queue_set in reply.topics}
 
     def queues_of(self, topic: str) -> list[int]:
-        reply = self._ask(MetaQ.list_topics, pb.ListLogTopicsRequest(topic=topic))
+        reply = self._ask_server(MetaQ.list_topics, pb.ListLogTopicsRequest(topic=topic))
         return [queue for queue_set in reply.topics for queue in queue_set.queue]
 
     def ranges(self, queues: Collection[LogQueue]) -> dict[LogQueue, QueueRange]:
-        reply = self._ask(MetaQ.ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
+        reply = self._ask_server(MetaQ.ranges, pb.RangesRequest(queues=sets_of_queues(queues)))
         return dict(zip(queues, map(QueueRange, reply.begin, reply.end), strict=True))
 
     def offsets_at(self, queues: Collection[LogQueue], at_us: int) -> dict[LogQueue, int]:
         request = pb.OffsetsAtRequest(queues=sets_of_queues(queues), at_us=at_us)
-        reply = self._ask(MetaQ.offsets_at, request)
+        reply = self._ask_server(MetaQ.offsets_at, request)
         return dict(zip(queues, reply.offset, strict=True))
 
     def fetch(
@@ -155,7 +155,7 @@ class RemoteLog:
             this_s = min(left_s, _WAIT_S_MAX)
             request.wait_ms = round(this_s * 1000)
             try:
-                found = self._server.ask(
+                found = self._server.ask_until_answered(
                     lambda timeout_s, _: self._fetched(request, list(wanted.items()), timeout_s),
                     timeout_s=this_s + self._timeout_s + size_bytes_max / _BYTES_PER_S_MIN,
                 )
@@ -188,13 +188,13 @@ class RemoteLog:
 
     def find(self, topic: str, key: str, *, count_max: int = 100) -> list[ReceivedMessage]:
         request = pb.FindInLogRequest(topic=topic, key=key, count_max=count_max)
-        reply = self._ask(MetaQ.find, request)
+        reply = self._ask_server(MetaQ.find, request)
         return [message_of_found(topic, found) for found in reply.found]
 
     def find_id(self, topic: str, message_id: str) -> ReceivedMessage | None:
         request = pb.FindInLogRequest(topic=topic, id=message_id)
         while True:
-            reply = self._ask(MetaQ.find, request)
+            reply = self._ask_server(MetaQ.find, request)
             if reply.found:
                 return message_of_found(topic, reply.found[0])
             if not reply.following:
@@ -204,7 +204,7 @@ class RemoteLog:
     def delayed(self, limit: int = 100) -> Delayed:
         request, found = pb.DelayedInLogRequest(limit=limit), Delayed({}, ())
         while True:
-            reply = self._ask(MetaQ.delayed, request)
+            reply = self._ask_server(MetaQ.delayed, request)
             found = found.plus(delayed_of(reply), limit)
             if not reply.following:
                 return found
@@ -231,22 +231,22 @@ class RemoteLog:
                 return channel.call(MetaQ.append, pb.AppendRequest(head=head), data=data, timeout_s=timeout_s)
 
             timeout_s = self._timeout_s + sum(map(len, data)) / _BYTES_PER_S_MIN
-            reply = self._server.ask(attempt, timeout_s=timeout_s, changes=True)
+            reply = self._server.ask_until_answered(attempt, timeout_s=timeout_s, changes=True)
             self._generation = max(self._generation, reply.generation)
             return list(reply.base_offset) or [_UNKNOWN] * len(appends)  # Acks.NONE waits for no offsets
 
     def recall(self, topic: str, number: int) -> None:
-        self._ask(MetaQ.recall, pb.RecallInLogRequest(topic=topic, number=number))
+        self._ask_server(MetaQ.recall, pb.RecallInLogRequest(topic=topic, number=number))
 
     def settings_of(self, topic: str) -> TopicSettings:
-        return settings_of(self._ask(MetaQ.show_topic, pb.LogTopicRequest(topic=topic)))
+        return settings_of(self._ask_server(MetaQ.show_topic, pb.LogTopicRequest(topic=topic)))
 
     def set_topic(self, topic: str, settings: TopicSettings) -> None:
         request = pb.SetLogTopicRequest(topic=topic, settings=wire_settings(settings))
-        self._ask(MetaQ.set_topic, request)
+        self._ask_server(MetaQ.set_topic, request)
 
     def flush(self) -> None:
-        self._ask(MetaQ.flush, pb.FlushLogRequest())
+        self._ask_server(MetaQ.flush, pb.FlushLogRequest())
 
     # ---- groups
 
@@ -274,10 +274,10 @@ class RemoteLog:
         return member
 
     def groups(self) -> list[str]:
-        return list(self._ask(MetaQGroups.list_groups, pb.ListLogGroupsRequest()).groups)
+        return list(self._ask_server(MetaQGroups.list_groups, pb.ListLogGroupsRequest()).groups)
 
     def group(self, group: str) -> GroupState:
-        reply = self._ask(MetaQGroups.show_group, pb.ShowLogGroupRequest(group=group))
+        reply = self._ask_server(MetaQGroups.show_group, pb.ShowLogGroupRequest(group=group))
         queues = (
             QueueState(
                 LogQueue(queue.topic, queue.queue),
@@ -290,7 +290,7 @@ class RemoteLog:
         return GroupState(group, tuple(map(member_of, reply.members)), tuple(queues), group_settings_of(reply.settings))
 
     def seek(self, group: str, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(MetaQGroups.seek_group, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
+        self._ask_server(MetaQGroups.seek_group, pb.SeekLogGroupRequest(group=group, offsets=wire_offsets(offsets)))
 
     def alter_group(
         self,
@@ -305,10 +305,10 @@ class RemoteLog:
         request = pb.AlterLogGroupRequest(group=group, concurrency=concurrency, rate_per_s=rate_per_s)
         if stopped is not None:
             request.stopped = stopped
-        return group_settings_of(self._ask(MetaQGroups.alter_group, request))
+        return group_settings_of(self._ask_server(MetaQGroups.alter_group, request))
 
     def delete_group(self, group: str) -> None:
-        self._ask(MetaQGroups.delete_group, pb.DeleteLogGroupRequest(group=group))
+        self._ask_server(MetaQGroups.delete_group, pb.DeleteLogGroupRequest(group=group))
 
 
 class _Numbers:

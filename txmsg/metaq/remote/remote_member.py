@@ -67,7 +67,7 @@ class RemoteMember:
             session_ms=round(session_s * 1000),
         )
         self._renewed_at = time.monotonic()
-        reply = server.ask(
+        reply = server.ask_until_answered(
             lambda attempt_s, _: server.channel.call(MetaQGroups.join, request, timeout_s=attempt_s),
             timeout_s=min(timeout_s, session_s),
         )
@@ -87,7 +87,7 @@ class RemoteMember:
         return self._group
 
     def view(self) -> GroupView:
-        reply = self._ask(MetaQGroups.view)
+        reply = self._ask_server(MetaQGroups.view)
         return GroupView(
             tuple(map(member_of, reply.members)),
             tuple(queues_of_sets(reply.queues)),
@@ -97,21 +97,21 @@ class RemoteMember:
         )
 
     def take_queues(self, queues: Collection[LogQueue]) -> dict[LogQueue, int]:
-        taken = self._ask(MetaQGroups.take, queues=sets_of_queues(queues)).taken
+        taken = self._ask_server(MetaQGroups.take, queues=sets_of_queues(queues)).taken
         return {queue: offset or 0 for queue, offset in offsets_of(taken).items()}
 
     def store(self, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(MetaQGroups.store, offsets=wire_offsets(offsets))
+        self._ask_server(MetaQGroups.store, offsets=wire_offsets(offsets))
 
     def seek_done(self, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(MetaQGroups.seek_done, offsets=wire_offsets(offsets))
+        self._ask_server(MetaQGroups.seek_done, offsets=wire_offsets(offsets))
 
     def release(self, offsets: Mapping[LogQueue, int]) -> None:
-        self._ask(MetaQGroups.release, offsets=wire_offsets(offsets))
+        self._ask_server(MetaQGroups.release, offsets=wire_offsets(offsets))
 
     def leave(self, offsets: Mapping[LogQueue, int]) -> None:
         if not self._has_left and not self._is_copy:
-            self._ask(MetaQGroups.leave, offsets=wire_offsets(offsets))
+            self._ask_server(MetaQGroups.leave, offsets=wire_offsets(offsets))
             self._gone()
 
     def abandon(self) -> None:
@@ -125,7 +125,7 @@ class RemoteMember:
         self._has_left = True
         self._on_left(self)
 
-    def _ask(self, method: Method[pb.MemberRequest, ReplyT], **content: Any) -> ReplyT:
+    def _ask_server(self, method: Method[pb.MemberRequest, ReplyT], **content: Any) -> ReplyT:
         """One call; what it sends counts as said when it was begun, for the server may have got it at once."""
         if self._is_copy:
             raise MisuseError(
@@ -143,7 +143,7 @@ class RemoteMember:
         self._call += 1
         request = pb.MemberRequest(session=self._session, call=self._call, **content)
         try:
-            reply = self._server.ask(
+            reply = self._server.ask_until_answered(
                 lambda attempt_s, _: self._server.channel.call(method, request, timeout_s=attempt_s),
                 timeout_s=min(self._timeout_s, left_s),
                 attempt_s=max(_ATTEMPT_S_MIN, self._session_s / 3),

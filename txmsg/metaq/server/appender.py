@@ -103,9 +103,9 @@ class AppendExecutor:
 
     async def append(self, call: AppendCall) -> tuple[int, ...]:
         """Where the batches stand. A caller that goes away does not end it."""
-        return await asyncio.shield(self.begin(call))
+        return await asyncio.shield(self.begin_append(call))
 
-    def begin(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
+    def begin_append(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
         """Where the batches will stand. A call that is under way or was carried out is not begun again.
 
         Raises Overloaded for a call that is not begun. Nobody need wait for the answer.
@@ -122,7 +122,7 @@ class AppendExecutor:
             if done:
                 call = replace(call, done=done)
         self.reserve(call.size_bytes)
-        return self._begin(call)
+        return self._queue_append(call)
 
     def reserve(self, size_bytes: int) -> None:
         """Counts these bytes as under way, until `release`. Raises Overloaded for too many; never if alone."""
@@ -134,7 +134,7 @@ class AppendExecutor:
         """Counts them no more."""
         self.size_bytes -= size_bytes
 
-    def _begin(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
+    def _queue_append(self, call: AppendCall) -> asyncio.Future[tuple[int, ...]]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[tuple[int, ...]] = loop.create_future()
         answer.add_done_callback(lambda done: done.exception())  # told, even if its caller is gone

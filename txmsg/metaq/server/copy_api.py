@@ -120,7 +120,7 @@ class CopyApi:
         if piece.position == request.position:
             self._copies.heard(request.copy_id, request.name, request.position)
         else:
-            self._copies.forget(request.copy_id)
+            self._copies.forget_copy(request.copy_id)
 
     async def _grown(self, end: int, wait_s: float) -> int:
         """Where the log ends on disk, as soon as it has grown, or after the wait."""

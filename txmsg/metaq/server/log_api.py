@@ -322,7 +322,7 @@ class LogApi:
         waits_for_copies = self._waits_for_copies(call)
         if (usage := current_usage()) is not None:
             await usage.messages(sum(batch.count for batch in head.batches))
-        answer = self._appender.begin(call)
+        answer = self._appender.begin_append(call)
         if call.acks is Acks.NONE:
             return pb.AppendReply(generation=generation)
         base_offset = await asyncio.shield(answer)

@@ -98,7 +98,7 @@ class RememberedAppends:
 
         Raises ProtocolError for a call that its producer said it would not repeat, Overloaded for too many under way.
         """
-        self._forget(now)
+        self._forget_producers(now)
         known = self._used(call.producer_id, settled, now)
         if call.sequence < known.settled:
             raise ProtocolError(
@@ -128,6 +128,6 @@ class RememberedAppends:
             known.answers = {sequence: bases for sequence, bases in known.answers.items() if sequence >= settled}
         return known
 
-    def _forget(self, now: float) -> None:
+    def _forget_producers(self, now: float) -> None:
         while self._producers and next(iter(self._producers.values())).used_at < now - REMEMBERED_S:
             self._producers.popitem(last=False)

@@ -83,7 +83,7 @@ class AheadFile:
                 error=exc,
             )
 
-    def forget(self) -> None:
+    def forget_queues(self) -> None:
         """Everything is on disk, and the writer stops."""
         self.close()
         forget_doubt(self._path.parent)

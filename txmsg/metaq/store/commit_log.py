@@ -214,7 +214,7 @@ class CommitLogReader:
             del self._files[first]  # or a file that is deleted would fill the disk still
         return self._firsts
 
-    def begin(self) -> int:
+    def begin_position(self) -> int:
         """The first position that is kept."""
         return next(iter(self.files()), 0)
 
@@ -256,7 +256,7 @@ class CommitLogReader:
         end = firsts[following] if following < len(firsts) else self.end_after(firsts)
         return self.read(position, min(size_bytes_max, end - position))
 
-    def find(self, sought: bytes, start: int, end: int) -> int:
+    def find_bytes(self, sought: bytes, start: int, end: int) -> int:
         """The first position of these bytes between `start` and `end` in one file; `end` if they are not found."""
         while start < end:
             size = min(_SEARCHED_AT_ONCE_BYTES, end - start)

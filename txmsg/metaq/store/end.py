@@ -300,6 +300,6 @@ class LogEnd:
                 self.writer.close()
                 self.write_cells(self.writer.synced)
                 if self.writer.failed is None and is_whole:
-                    self._ahead.forget()
+                    self._ahead.forget_queues()
             finally:
                 self._ahead.close()

@@ -66,7 +66,7 @@ def torn_end(log: CommitLogReader, log_id: int, position: int, end: int) -> bool
 
 def next_frame(log: CommitLogReader, log_id: int, start: int, end: int) -> Header | None:
     """The first whole frame in this part of a file, at whatever position it begins; None if there is none."""
-    while (start := log.find(MAGIC, start, end)) < end:
+    while (start := log.find_bytes(MAGIC, start, end)) < end:
         try:
             return whole_frame(log, log_id, start, end)
         except BadFrame:

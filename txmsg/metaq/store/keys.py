@@ -169,7 +169,7 @@ def _keyed_frames(log: CommitLogReader, start: int, end: int) -> Iterator[tuple[
             has_keys = header.columns & FrameColumn.KEY.value
             stored = verify(header, log.ahead(position, header.size_bytes, end)) if has_keys else None
         except BadFrame:
-            position = log.find(MAGIC, position + 1, end)
+            position = log.find_bytes(MAGIC, position + 1, end)
             continue
         yield header, stored
         position = header.end

@@ -303,7 +303,7 @@ class Queues:
                     self.known_ends[topic, number] = _UNKNOWN
         return on_disk
 
-    def forget(self, topic: str, number: int) -> None:
+    def forget_queue(self, topic: str, number: int) -> None:
         """Deletes all cells of a queue."""
         remove_cells(queue_directory(self._root, topic, number))
         self._ends.pop((topic, number), None)

@@ -67,9 +67,9 @@ class LogReader:
             self._checkpoint = mark, checkpoint_of(self.root, self.log_id)
         return self._checkpoint[1]
 
-    def begin(self) -> int:
+    def begin_position(self) -> int:
         """The first position kept. Raises CorruptLog if a file is missing that retention did not delete."""
-        begin, known = self.commit_log.begin(), self.checkpoint()  # in this order: it is noted before files go
+        begin, known = self.commit_log.begin_position(), self.checkpoint()  # in this order: it is noted before files go
         if known is not None and begin > known.begin:
             raise CorruptLog(
                 f"the log {self.root} is damaged: it begins at position {begin}, and is kept from {known.begin} on; "
@@ -104,7 +104,7 @@ class LogReader:
             try:
                 found += self._with_key(position, topic, key)
             except CorruptLog:
-                if position >= self.commit_log.begin():  # else retention has deleted it meanwhile
+                if position >= self.commit_log.begin_position():  # else retention has deleted it meanwhile
                     raise
             if len(found) >= count_max:
                 break
@@ -135,7 +135,7 @@ class QueueReader:
     def batch_at(self, header: Header) -> FrameBatch | None:
         """The frame that begins so, if this queue has it: it is kept, may be seen, and was not cut off."""
         try:
-            found = while_cut(lambda: self._find(header.base_offset))
+            found = while_cut(lambda: self._find_frame(header.base_offset))
         except OffsetOutOfRange:
             return None
         if found is None or not found[2] or found[2][0].position != header.position:
@@ -167,7 +167,7 @@ class QueueReader:
         return self._first_behind(position, end), end
 
     def _first_behind(self, position: int, end: int) -> int:
-        first = self._cells.first(_position, max(position, self._log.begin()))
+        first = self._cells.first(_position, max(position, self._log.begin_position()))
         return end if first is None else self._whole(first).base_offset
 
     def end_offset(self) -> int:
@@ -220,7 +220,7 @@ class QueueReader:
         self._whole(cell)
         if cell.count:
             return cell.base_offset + cell.count
-        if cell.position < self._log.commit_log.begin():  # retention has noted where a hole ended
+        if cell.position < self._log.commit_log.begin_position():  # retention has noted where a hole ended
             known = self._log.checkpoint()
             return max(cell.base_offset, known.ends.get((self.topic, self.number), 0) if known else 0)
         frame = self._frame(cell)
@@ -231,13 +231,13 @@ class QueueReader:
         last = self._cells.last()
         if last is None:
             return self._cells.mark() or 0
-        if last.position >= self._log.commit_log.begin():
+        if last.position >= self._log.commit_log.begin_position():
             self._header(last, self._log.commit_log.read(last.position, min(last.size_bytes, HEADER_SIZE_BYTES_MAX)))
         return self._end_of(last)
 
     def holes(self) -> list[tuple[int, int]]:
         """The missing offsets: for each hole the first one, and the one after the last."""
-        kept_from = self._log.commit_log.begin()
+        kept_from = self._log.commit_log.begin_position()
         found: list[tuple[int, int]] = []
         for base in self._cells.files():
             cells = self._cells.load(base)
@@ -343,7 +343,7 @@ class QueueReader:
 
     def _cells_from(self, offset: int) -> Iterator[tuple[Cell, int, int]]:
         """The cells from the one that holds `offset` on; with each the place after it: a file and a number."""
-        found = self._next_place(offset) or self._find(offset)
+        found = self._next_place(offset) or self._find_frame(offset)
         if found is None:
             return
         base, place, cells = found
@@ -376,7 +376,7 @@ class QueueReader:
         self._next = None
         return None
 
-    def _find(self, offset: int) -> tuple[int, int, list[Cell]] | None:
+    def _find_frame(self, offset: int) -> tuple[int, int, list[Cell]] | None:
         """The file, and the place in it, of the frame that holds `offset`, or will; None in a queue that is new."""
         bases = self._cells.files()
         cells: list[Cell] = []
@@ -400,7 +400,7 @@ class QueueReader:
             if is_last and offset >= (end := self._end_of(cells[0])):
                 if offset == end:
                     return base, place + 1, []
-            elif cells[0].position >= self._log.commit_log.begin():
+            elif cells[0].position >= self._log.commit_log.begin_position():
                 return base, place, cells
         raise self._out_of_range(offset, *self.range())
 
@@ -415,7 +415,7 @@ class QueueReader:
 
         Raises MisuseError when there is none, OffsetOutOfRange, CorruptLog.
         """
-        found = self._find(offset)
+        found = self._find_frame(offset)
         frame = self._frame(found[2][0]) if found and found[2] else None
         if found is None or frame is None or not frame.header.is_hole:
             raise MisuseError(f"offset {offset} of topic {self.topic} queue {self.number} is not in a hole")
@@ -429,7 +429,7 @@ class QueueReader:
         """
         if 0 <= offset < self.range()[0]:
             return offset, [cut(None)]
-        found = self._find(offset)
+        found = self._find_frame(offset)
         if found is None or not found[2]:
             return offset, []
         cell = found[2][0]

@@ -72,7 +72,7 @@ class _Recovery:
     def run(self) -> int:
         directory = self._root / "commitlog"
         log, known = CommitLogReader(directory), self._known
-        begin = log.begin()
+        begin = log.begin_position()
         start = max(begin, known.position if known else 0)
         end = self._end_of_files(log, start)
         _sync_from(directory, start)
@@ -116,7 +116,7 @@ class _Recovery:
         known = self._known.ends if self._known else self._queues.known_ends
         for topic, queue in self._queues.known_ends.keys() - known.keys():
             if Cells(queue_directory(self._root, topic, queue)).last() is None:
-                self._queues.forget(topic, queue)
+                self._queues.forget_queue(topic, queue)
 
     # ---- frames
 
@@ -140,7 +140,7 @@ class _Recovery:
         """Does to the cells of its queue what appending this frame did."""
         key = (header.topic, header.queue)
         if self._from_begin and key not in self._seen:
-            self._queues.forget(*key)  # what was written of frames that are not kept
+            self._queues.forget_queue(*key)  # what was written of frames that are not kept
         self._seen.add(key)
         try:
             replay(header, self._queues, lambda: log.read(header.position, header.size_bytes))

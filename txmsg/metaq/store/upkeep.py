@@ -84,7 +84,7 @@ class Upkeep:
         """Flushes, syncs cells and records it, so that a recovery has little to read. Raises StorageError."""
         with self._checkpoint_lock:
             # Not the reader of the log, which another thread may read by.
-            self._checkpoint(CommitLogReader(self._end.root / "commitlog").begin())
+            self._checkpoint(CommitLogReader(self._end.root / "commitlog").begin_position())
 
     def _checkpoint(self, begin: int) -> bool:
         """Whether it was noted. Not while cells wait for room on the disk: the checkpoint before is still true."""

@@ -92,7 +92,7 @@ def _add_holes(access: LocalLog, rows: Sequence[dict[str, Any]]) -> int:
             row["holes"] = reader.queue(row["topic"], row["queue"]).holes()
         except CorruptLog as exc:
             row["error"] = str(exc)
-    return reader.commit_log.end_position() - reader.commit_log.begin()
+    return reader.commit_log.end_position() - reader.commit_log.begin_position()
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

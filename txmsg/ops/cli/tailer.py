@@ -362,7 +362,9 @@ def fork(*, storage: str, metaq: str, kafka_config: Path | None, name: str, yes:
             if not yes:
                 click.confirm(f"{lost} {metaq}?", abort=True)
             if deleted:
-                TailerMirror(session, name).forget(deleted)  # first: from then on retention keeps what they will need
+                TailerMirror(session, name).forget_topics(
+                    deleted
+                )  # first: from then on retention keeps what they will need
                 delete_topics(where, kafka_config, deleted)
             else:
                 generation, groups = fork_log(Path(where), cuts)

@@ -204,7 +204,7 @@ class _ConsoleApi:
 
     async def operation(self, request: Request) -> Response:
         owners = self._page_context(request, next(iter(self._console.desks.open)), {}).owners
-        operation = self._console.operations.find(request.path_params["number"], owners)
+        operation = self._console.operations.find_operation(request.path_params["number"], owners)
         if operation is None:
             return self._missing(request)
         if request.method == "POST":

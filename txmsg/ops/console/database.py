@@ -44,7 +44,7 @@ class DatabaseBrokers:
         """Brokers that are alive: they are asked when no given one answers."""
         self._others = [each for each in addresses if each not in self._given][: _CHANNELS_MAX // 2]
 
-    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    async def ask_any(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """The reply of the first broker that answers. Raises the errors of errors.py."""
         deadline = self._loop.time() + CALL_S_MAX
         failed: BrokerUnavailable | None = None
@@ -74,7 +74,7 @@ class DatabaseBrokers:
 
     def ask_from_thread(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """The same for a thread, as the administration takes it. The loop must not stop meanwhile."""
-        call = asyncio.run_coroutine_threadsafe(self.ask(method, request), self._loop)
+        call = asyncio.run_coroutine_threadsafe(self.ask_any(method, request), self._loop)
         try:
             return call.result(CALL_S_MAX + 1)
         except TimeoutError as exc:

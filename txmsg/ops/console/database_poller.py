@@ -214,7 +214,7 @@ class DatabasePoller:
 
     async def _poll(self) -> DatabaseSnapshot:
         before = self.snapshot
-        cluster = await self.database.ask(ClusterService.show, ShowCluster())
+        cluster = await self.database.ask_any(ClusterService.show, ShowCluster())
         alive = [each for each in cluster.brokers if each.state != "dead"]
         self.database.learn([each.address for each in alive])
         wants_database = before is None or time.monotonic() - before.database_taken_at >= DATABASE_POLL_S

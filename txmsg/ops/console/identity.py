@@ -30,7 +30,7 @@ async def who_am_i(database: DatabaseBrokers) -> UserIdentity | None:
     """To whom the token of its connections belongs; None if its brokers ask for none."""
     if not is_token(database.token):
         raise Unauthenticated("this is not a token of txmsg")
-    reply = await database.ask(AccessService.who_am_i, Nothing())
+    reply = await database.ask_any(AccessService.who_am_i, Nothing())
     if not reply.authentication:
         return None
     return UserIdentity(name=reply.name, roles=frozenset(reply.roles), rights=Rights(reply.rules))

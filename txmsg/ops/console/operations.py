@@ -64,7 +64,7 @@ class ConsoleOperations:
         """Those of these owners, the newest first."""
         return [each for each in reversed(self._by_id.values()) if each.owner in owners]
 
-    def find(self, number: int, owners: Collection[str]) -> ConsoleOperation | None:
+    def find_operation(self, number: int, owners: Collection[str]) -> ConsoleOperation | None:
         """One by its id; None if it is not kept, or another's."""
         found = self._by_id.get(number)
         return found if found is not None and found.owner in owners else None

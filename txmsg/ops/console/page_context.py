@@ -86,9 +86,9 @@ class PageContext:
             raise BrokerUnavailable(self.watch.trouble or self.t("state.waiting"))
         return self.watch.snapshot
 
-    async def ask(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    async def ask_broker(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """The reply of a broker of the database."""
-        return await self.watch.database.ask(method, request)
+        return await self.watch.database.ask_any(method, request)
 
     # ---- calls: each `work` is called on a thread
 

@@ -114,7 +114,7 @@ class BrowserConnection(H11Protocol):
         if not self._is_leaving:
             self._await_request()
         elif self._place is not None:
-            self._watched.table.forget(self._place, ends_itself=True)
+            self._watched.table.forget_place(self._place, ends_itself=True)
         super().on_response_complete()
         self._note_request()  # one that had come before this answer was complete
 
@@ -150,7 +150,7 @@ class BrowserConnection(H11Protocol):
     def _stay_stranger(self) -> None:
         self._stays_stranger = True
         if self._place is not None and self._is_answering and not self.cycle.more_body:
-            self._watched.table.forget(self._place, ends_itself=True)
+            self._watched.table.forget_place(self._place, ends_itself=True)
 
     @property
     def _is_answering(self) -> bool:
@@ -159,13 +159,13 @@ class BrowserConnection(H11Protocol):
     def _await_request(self) -> None:
         self._has_head = False
         if self._place is not None and not self._is_answering:
-            self._watched.table.forget(self._place)
+            self._watched.table.forget_place(self._place)
 
     def _note_request(self) -> None:
         if self._place is None or not self._place.is_stranger or not self._is_answering or self._is_leaving:
             return
         if self._stays_stranger and not self.cycle.more_body:
-            self._watched.table.forget(self._place, ends_itself=True)
+            self._watched.table.forget_place(self._place, ends_itself=True)
         elif not self.cycle.more_body:
             self._watched.table.know(self._place)
         elif not self._has_head:

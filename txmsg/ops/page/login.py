@@ -108,7 +108,7 @@ class LoginMiddleware(Generic[T]):
         request = Request(scope, receive)
         path = scope["path"]
         is_stream = "text/event-stream" in request.headers.get("accept", "")
-        session = self._sessions.find(request.cookies.get(cookie_name(scope), ""), is_use=not is_stream)
+        session = self._sessions.find_session(request.cookies.get(cookie_name(scope), ""), is_use=not is_stream)
         scope[VISIT] = BrowserVisit(session, self._csrf if session is None else session.csrf)
         answer: ASGIApp | Response = self._app
         is_open = path.startswith(("/login", *self._entrance.open_paths))
@@ -116,7 +116,7 @@ class LoginMiddleware(Generic[T]):
             _stay_stranger(scope)
         if path == "/login":
             answer = await (
-                self._log_in(request, session) if scope["method"] == "POST" else self._ask(request, session)
+                self._log_in(request, session) if scope["method"] == "POST" else self._login_page(request, session)
             )
         elif path == "/login.css":
             answer = FileResponse(ASSETS / "login.css")
@@ -158,7 +158,7 @@ class LoginMiddleware(Generic[T]):
 
     # ---- logging in and out
 
-    async def _ask(self, request: Request, session: LoginSession[T] | None) -> Response:
+    async def _login_page(self, request: Request, session: LoginSession[T] | None) -> Response:
         values = request.query_params
         place, there = self._chosen(values.get("place", "")), local_path(values.get("next", ""))
         if session is not None and place in session.at and not self._entrance.is_over(session.at[place]):
@@ -185,7 +185,7 @@ class LoginMiddleware(Generic[T]):
             return self._page(request, place, there, _WORDS["refused"], HTTPStatus.UNAUTHORIZED)
         except TxmsgError as exc:
             return self._page(request, place, there, BilingualText(str(exc), str(exc)), HTTPStatus.SERVICE_UNAVAILABLE)
-        begun = self._sessions.begin(place, login, session)
+        begun = self._sessions.begin_session(place, login, session)
         answer = RedirectResponse(there, HTTPStatus.SEE_OTHER)
         _set_cookie(answer, request, begun.id)
         return answer

@@ -60,7 +60,7 @@ class LoginSessions(Generic[T]):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, id_: str, *, is_use: bool = True) -> LoginSession[T] | None:
+    def find_session(self, id_: str, *, is_use: bool = True) -> LoginSession[T] | None:
         """The session, if it has not ended. is_use: whether this keeps it from being idle."""
         session = self._by_id.get(id_)
         if session is None or self._has_expired(session):
@@ -69,7 +69,7 @@ class LoginSessions(Generic[T]):
             session.used_at = self.clock()
         return session
 
-    def begin(self, place: str, value: T, before: LoginSession[T] | None) -> LoginSession[T]:
+    def begin_session(self, place: str, value: T, before: LoginSession[T] | None) -> LoginSession[T]:
         """A session with this login. It has a new id, and the other logins of the session before, which ends."""
         now = self.clock()
         session = LoginSession[T](made_at=now, used_at=now)

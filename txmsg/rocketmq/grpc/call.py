@@ -72,7 +72,7 @@ class GrpcCall:
 
     async def read(self) -> bytes | None:
         """The next message; None after the last one. Releases the previous one. Raises GrpcFailed."""
-        self._forget(self._kept_bytes - self._arriving.size_bytes)
+        self._forget_bytes(self._kept_bytes - self._arriving.size_bytes)
         while True:
             self._allow()
             if not self._has_room:
@@ -151,9 +151,9 @@ class GrpcCall:
     def release(self) -> None:
         """No task will read any more."""
         self._allow()
-        self._forget(self._kept_bytes)
+        self._forget_bytes(self._kept_bytes)
 
-    def _forget(self, size_bytes: int) -> None:
+    def _forget_bytes(self, size_bytes: int) -> None:
         self._kept_bytes -= size_bytes
         self._stream.count_bytes(-size_bytes)
 

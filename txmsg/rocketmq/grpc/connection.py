@@ -76,7 +76,7 @@ class ConnectionOwner(Protocol):
     def admitted(self, connection: GrpcConnection, user: str, *, is_admin: bool) -> None:
         """A call of this user is admitted. Raises Overloaded if there is no place for its connection."""
 
-    def begin(self) -> bool:
+    def begin_call(self) -> bool:
         """Whether there is room for a call, which then begins."""
 
     def done(self) -> None:
@@ -264,7 +264,7 @@ class GrpcConnection(asyncio.Protocol):
             stream.refuse(_NO_CALL)
         elif method is None:
             stream.end_call(Code.UNIMPLEMENTED, f"{path[:200]} is not served")
-        elif not self.owner.begin():
+        elif not self.owner.begin_call():
             stream.end_call(Code.RESOURCE_EXHAUSTED, "too many calls are under way: try again later")
         else:
             call = GrpcCall(stream, headers, size_bytes_max=self._request_size_bytes_max)

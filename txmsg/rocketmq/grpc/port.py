@@ -139,7 +139,7 @@ class Port:
         if connection.place is not None:
             self.table.know(connection.place, user, is_admin=is_admin)
 
-    def begin(self) -> bool:
+    def begin_call(self) -> bool:
         """As Owner has it."""
         if self.calls >= self.calls_max:
             return False

@@ -86,7 +86,7 @@ class Guard:
         self.on_change()
         self.confirm()  # last: where connections could not be looked at, the age limit holds
 
-    def forget(self) -> None:
+    def forget_snapshot(self) -> None:
         """Forgets the snapshot: nobody is let in before the next `use_snapshot`, and those who are in are cut off."""
         self.snapshot, self._rights = AccessSnapshot(), {}
         self._confirmed_at = -math.inf

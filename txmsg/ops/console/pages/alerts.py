@@ -30,8 +30,8 @@ _SILENCE_FOR: Final = "2h"
 
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
-    found = await look.ask(AlertsService.list, Nothing())
-    over = await look.ask(AlertsService.history, AlertHistoryQuery(limit=_HISTORY))
+    found = await look.ask_broker(AlertsService.list, Nothing())
+    over = await look.ask_broker(AlertsService.history, AlertHistoryQuery(limit=_HISTORY))
     return {
         "alerts": [(each, "\n".join(_matchers_of(each))) for each in found.alerts[:_ROWS]],
         "counts": _counts(found.alerts),
@@ -71,7 +71,7 @@ async def _confirm_silence(look: PageContext) -> Confirmation:
         except MisuseError as exc:
             says.append(str(exc))  # not raised: what was typed stays
         else:
-            found = await look.ask(AlertsService.list, Nothing())
+            found = await look.ask_broker(AlertsService.list, Nothing())
             says.append(look.t("alerts.silence_fits", count=_count_fitting(found, matchers)))
     return Confirmation(
         title=look.t("alerts.silence_title"),
@@ -115,13 +115,13 @@ async def _silence(look: PageContext) -> str:
     if seconds is None:
         raise MisuseError(look.t("groups.no_duration", text=shown(text)))
     new = NewSilence(matchers=matchers, for_s=seconds, reason=reason, created_by=changer())
-    made = await look.ask(AlertsService.silence, new)
+    made = await look.ask_broker(AlertsService.silence, new)
     return look.t("alerts.was_silenced", id=made.id, for_=text.strip())
 
 
 async def _held(look: PageContext) -> tuple[Silence, AlertList]:
     number = int(look.path["silence"])
-    found = await look.ask(AlertsService.list, Nothing())
+    found = await look.ask_broker(AlertsService.list, Nothing())
     silence = next((each for each in found.silences if each.id == number), None)
     if silence is None:
         raise MisuseError(look.t("alerts.no_silence", id=number))
@@ -143,7 +143,7 @@ async def _confirm_unsilence(look: PageContext) -> Confirmation:
 
 async def _unsilence(look: PageContext) -> str:
     number = int(look.path["silence"])
-    if not (await look.ask(AlertsService.unsilence, EndOfSilence(id=number))).held:
+    if not (await look.ask_broker(AlertsService.unsilence, EndOfSilence(id=number))).held:
         raise MisuseError(look.t("alerts.no_silence", id=number))
     return look.t("alerts.was_unsilenced", id=number)
 

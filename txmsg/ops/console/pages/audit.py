@@ -29,13 +29,13 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
     before_id = int_of(look, "before")
     words = {name: value for name, value in given.items() if name != "since"}
     query = AuditQuery(since=time_of(look, "since"), limit=PAGE_MAX, before_id=before_id, **words)
-    found = await look.ask(AuditService.list, query)
+    found = await look.ask_broker(AuditService.list, query)
     is_whole = not given and before_id is None
     return {
         "entries": [(entry, _changes(entry)) for entry in found.entries],
         "next": found.next,
         "given": given,
-        "changes": (await look.ask(SettingsService.history, SettingHistoryQuery())).changes if is_whole else [],
+        "changes": (await look.ask_broker(SettingsService.history, SettingHistoryQuery())).changes if is_whole else [],
     }
 
 

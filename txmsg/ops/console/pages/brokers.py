@@ -22,7 +22,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     broker = _broker(look)
-    state = await look.ask(ClusterService.show, ShowCluster(with_queues=True))
+    state = await look.ask_broker(ClusterService.show, ShowCluster(with_queues=True))
     leases = [each for each in state.leases or () if broker.id in {each.broker, each.wanted_by}]
     return {
         "row": broker_row(look.snapshot, broker.id),
@@ -58,7 +58,7 @@ async def _confirm_drain(look: PageContext) -> Confirmation:
 
 async def _drain(look: PageContext) -> str:
     broker = look.path["broker"]
-    left = (await look.ask(ClusterService.drain, BrokerId(broker=broker))).queues
+    left = (await look.ask_broker(ClusterService.drain, BrokerId(broker=broker))).queues
     return look.t("brokers.drained", broker=broker, queues=left)
 
 
@@ -73,7 +73,7 @@ async def _confirm_resume(look: PageContext) -> Confirmation:
 
 async def _resume(look: PageContext) -> str:
     broker = look.path["broker"]
-    await look.ask(ClusterService.resume, BrokerId(broker=broker))
+    await look.ask_broker(ClusterService.resume, BrokerId(broker=broker))
     return look.t("brokers.resumed", broker=broker)
 
 
@@ -86,9 +86,9 @@ async def _confirm_forget(look: PageContext) -> Confirmation:
     )
 
 
-async def _forget(look: PageContext) -> str:
+async def _forget_broker(look: PageContext) -> str:
     broker = look.path["broker"]
-    await look.ask(ClusterService.forget, BrokerId(broker=broker))
+    await look.ask_broker(ClusterService.forget, BrokerId(broker=broker))
     return look.t("brokers.forgotten", broker=broker)
 
 
@@ -99,5 +99,7 @@ VIEWS: Final = (
 ACTIONS: Final = (
     ConsoleAction(path="/brokers/{broker}/drain", method="Cluster/Drain", confirm=_confirm_drain, perform=_drain),
     ConsoleAction(path="/brokers/{broker}/resume", method="Cluster/Resume", confirm=_confirm_resume, perform=_resume),
-    ConsoleAction(path="/brokers/{broker}/forget", method="Cluster/Forget", confirm=_confirm_forget, perform=_forget),
+    ConsoleAction(
+        path="/brokers/{broker}/forget", method="Cluster/Forget", confirm=_confirm_forget, perform=_forget_broker
+    ),
 )

@@ -31,7 +31,7 @@ def _given(look: PageContext) -> dict[str, str]:
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     which, page = _which(look), look.values.get("page", "")
-    found = await look.ask(DeadLettersService.list, DeadLetterQuery(which=which, limit=PAGE_MAX, after=page))
+    found = await look.ask_broker(DeadLettersService.list, DeadLetterQuery(which=which, limit=PAGE_MAX, after=page))
     given = _given(look)
     of_all = {"group": ""} | given  # without a group, it is for all of them
     return {"letters": found.letters, "next": found.next, "given": given, "of_all": of_all}
@@ -40,7 +40,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     group, id_ = look.path["group"], look.path["id"]
     which = DeadLetterFilter(group=group, id=id_)
-    found = await look.ask(DeadLettersService.list, DeadLetterQuery(which=which, limit=1, whole=True))
+    found = await look.ask_broker(DeadLettersService.list, DeadLetterQuery(which=which, limit=1, whole=True))
     if not found.letters:
         raise MisuseError(look.t("dead_letters.gone", id=id_, group=group))
     letter = found.letters[0]
@@ -54,7 +54,7 @@ async def _select(look: PageContext) -> Selection:
     which = _which(look)
     if which == DeadLetterFilter():
         raise MisuseError(look.t("dead_letters.which_one"))
-    return await look.ask(DeadLettersService.count, which)
+    return await look.ask_broker(DeadLettersService.count, which)
 
 
 def _filter_fields(look: PageContext, selection: Selection) -> list[Field]:

@@ -33,14 +33,14 @@ _QUEUES_MAX: Final = 500
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
-    found = await look.ask(GroupsService.list, GroupQuery(limit=PAGE_MAX, after=after, contains=search))
+    found = await look.ask_broker(GroupsService.list, GroupQuery(limit=PAGE_MAX, after=after, contains=search))
     return {"groups": found.groups, "producers": found.producer_groups, "next": found.next, "search": search}
 
 
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     group, page = look.path["group"], look.values.get("retries", "")
     found = await _shown(look)
-    retries = await look.ask(GroupsService.list_retries, RetryQuery(group=group, limit=_RETRIES_MAX, after=page))
+    retries = await look.ask_broker(GroupsService.list_retries, RetryQuery(group=group, limit=_RETRIES_MAX, after=page))
     rates = look.snapshot.each_rate("txmsg_group_processed_messages_total") if look.watch.snapshot else {}
     own = [rate for (of, _), rate in rates.items() if of == group]  # none, if there are more groups than figures name
     return {
@@ -54,7 +54,7 @@ async def _read_one(look: PageContext) -> Mapping[str, Any]:
 
 
 async def _shown(look: PageContext) -> GroupDetails:
-    return await look.ask(GroupsService.show, GroupName(group=look.path["group"]))
+    return await look.ask_broker(GroupsService.show, GroupName(group=look.path["group"]))
 
 
 # ---- stop, start, settings
@@ -87,7 +87,7 @@ async def _start(look: PageContext) -> str:
 
 async def _set_stopped(look: PageContext, *, stopped: bool) -> str:
     group = look.path["group"]
-    await look.ask(GroupsService.alter, GroupChange(group=group, stopped=stopped))
+    await look.ask_broker(GroupsService.alter, GroupChange(group=group, stopped=stopped))
     return look.t("groups.is_stopped" if stopped else "groups.is_started", group=group)
 
 
@@ -149,7 +149,7 @@ async def _alter(look: PageContext) -> str:
         deliver_rate_max=float_of(look, "rate") or 0.0,
         orderly=look.values["orderly"] == "on" if "orderly" in look.values else None,
     )
-    await look.ask(GroupsService.alter, change)
+    await look.ask_broker(GroupsService.alter, change)
     return look.t("groups.altered", group=group)
 
 
@@ -214,7 +214,7 @@ async def _confirm_skip(look: PageContext) -> Confirmation:
 
 async def _skip(look: PageContext) -> str:
     group, id_ = look.path["group"], look.values.get("id", "")
-    found = await look.ask(GroupsService.skip_retry, RetrySkip(group=group, id=id_))
+    found = await look.ask_broker(GroupsService.skip_retry, RetrySkip(group=group, id=id_))
     return look.t("groups.skipped", count=found.skipped)
 
 

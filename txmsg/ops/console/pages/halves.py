@@ -32,7 +32,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
     group, parked = look.values.get("group", "").strip(), bool(look.values.get("parked"))
     page = look.values.get("page", "")
     query = HalfQuery(group=group, parked_only=parked, limit=PAGE_MAX, after=page or None)
-    found = await look.ask(AdminService.list_halves, query)
+    found = await look.ask_broker(AdminService.list_halves, query)
     return {"halves": found.halves, "next": found.next, "group": group, "parked": parked, "now": datetime.now(UTC)}
 
 
@@ -57,7 +57,7 @@ def _transaction(look: PageContext) -> UUID:
 async def _found(look: PageContext, *, with_bodies: bool = False) -> HalfPage:
     transaction_id = _transaction(look)
     query = of_transaction(transaction_id, with_bodies=with_bodies)
-    return found_of(transaction_id, await look.ask(AdminService.list_halves, query))
+    return found_of(transaction_id, await look.ask_broker(AdminService.list_halves, query))
 
 
 async def _halves(look: PageContext) -> Sequence[HalfMessage]:
@@ -78,10 +78,12 @@ async def _confirm_check(look: PageContext) -> Confirmation:
 
 async def _check(look: PageContext) -> str:
     transaction_id = _transaction(look)
-    found = await look.ask(AdminService.resume_halves, ResumeHalves(transaction_id=transaction_id))
+    found = await look.ask_broker(AdminService.resume_halves, ResumeHalves(transaction_id=transaction_id))
     if not found.resumed:  # it is not parked: then its client's "unknown" has it checked soon
-        route = await look.ask(Notify.route, RouteRequest())
-        await look.ask(Notify.end_transactions, EndTransactionsRequest(shard=route.shard, unknown=transaction_id.bytes))
+        route = await look.ask_broker(Notify.route, RouteRequest())
+        await look.ask_broker(
+            Notify.end_transactions, EndTransactionsRequest(shard=route.shard, unknown=transaction_id.bytes)
+        )
     return look.t("halves.checked")
 
 
@@ -115,7 +117,7 @@ def _deciding(outcome: str) -> ConsoleAction:
         if not reason:
             raise MisuseError(look.t("halves.no_reason"))
         decision = HalfDecision(transaction_id=transaction_id, commit=outcome == "commit", reason=reason)
-        await look.ask(AdminService.resolve_half, decision)
+        await look.ask_broker(AdminService.resolve_half, decision)
         return look.t(f"halves.{outcome}_done")
 
     path = f"/halves/{{transaction}}/{outcome}"

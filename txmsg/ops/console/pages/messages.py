@@ -54,7 +54,7 @@ async def _is_erasable(look: PageContext, topic: str | None) -> bool:
     if topic is None:
         return False
     try:
-        found = await look.ask(TopicsService.settings, TopicName(topic=topic))
+        found = await look.ask_broker(TopicsService.settings, TopicName(topic=topic))
     except UnknownTopic:  # deleted meanwhile
         return False
     return found.erasable_s is not None
@@ -68,7 +68,7 @@ async def _confirm_erase(look: PageContext) -> Confirmation:
 
 async def _erase(look: PageContext) -> str:
     id_, topic = look.path["id"], look.values.get("topic", "")
-    (result,) = (await look.ask(MessagesService.erase, Erasure(topic=topic, ids=[id_]))).results
+    (result,) = (await look.ask_broker(MessagesService.erase, Erasure(topic=topic, ids=[id_]))).results
     if not result.found:
         raise MisuseError(look.t("messages.not_erasable", id=id_, topic=topic))
     return look.t("messages.erased" if result.erased else "messages.erased_before", id=id_)

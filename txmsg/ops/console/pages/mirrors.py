@@ -42,7 +42,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
     error = ""
     rows = asyncio.gather(*(_row(look.desk, log) for log in look.logs.values()))
     try:
-        mirrors = (await look.ask(ClusterService.mirrors, Nothing())).mirrors
+        mirrors = (await look.ask_broker(ClusterService.mirrors, Nothing())).mirrors
     except TxmsgError as exc:  # the logs are shown all the same
         error = str(exc)
     return {"mirrors": mirrors, "mirrors_error": error, "logs": await rows, "without_own": _without_own}

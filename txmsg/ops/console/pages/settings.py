@@ -24,7 +24,7 @@ _CATALOGUE: Final[Mapping[str, Setting]] = {each.full_name: each for each in set
 
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
-    found = await look.ask(SettingsService.show, Nothing())
+    found = await look.ask_broker(SettingsService.show, Nothing())
     stored = {each.name: each for each in found.stored}
     used = {each.name: each for each in found.used}
     wanted = look.values.get("q", "").strip().lower()
@@ -46,7 +46,7 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     name = look.path["name"]
-    found, changes = await look.ask(SettingsService.show, Nothing()), await _history(look, name)
+    found, changes = await look.ask_broker(SettingsService.show, Nothing()), await _history(look, name)
     return {
         "name": name,
         "setting": _CATALOGUE.get(name.partition("@")[0]),
@@ -57,7 +57,7 @@ async def _read_one(look: PageContext) -> Mapping[str, Any]:
 
 
 async def _history(look: PageContext, name: str) -> Sequence[SettingChange]:
-    return (await look.ask(SettingsService.history, SettingHistoryQuery(name=name))).changes
+    return (await look.ask_broker(SettingsService.history, SettingHistoryQuery(name=name))).changes
 
 
 def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
@@ -67,7 +67,7 @@ def _stored(found: SettingsInUse, name: str) -> SettingChange | None:
 async def _version(look: PageContext) -> tuple[SettingsInUse, str]:
     """What holds, and the version that a change is made for: that of when its dialog was opened."""
     name = look.path["name"]
-    found, changes = await look.ask(SettingsService.show, Nothing()), await _history(look, name)
+    found, changes = await look.ask_broker(SettingsService.show, Nothing()), await _history(look, name)
     return found, look.values.get("version") or str(changes[0].version if changes else 0)
 
 
@@ -116,7 +116,7 @@ async def _confirm_set(look: PageContext) -> Confirmation:
 async def _set(look: PageContext) -> str:
     name, value, version = look.path["name"], look.values.get("value", ""), _given_version(look)
     change = ChangeSetting(name=name, value=value, version=version, changed_by=changer())
-    changed = await look.ask(SettingsService.change, change)
+    changed = await look.ask_broker(SettingsService.change, change)
     return look.t("settings.was_set", name=name, value=str(changed.value), version=changed.version)
 
 
@@ -135,7 +135,7 @@ async def _confirm_unset(look: PageContext) -> Confirmation:
 
 async def _unset(look: PageContext) -> str:
     name, version = look.path["name"], _given_version(look)
-    await look.ask(SettingsService.change, ChangeSetting(name=name, version=version, changed_by=changer()))
+    await look.ask_broker(SettingsService.change, ChangeSetting(name=name, version=version, changed_by=changer()))
     return look.t("settings.was_unset", name=name)
 
 
@@ -162,7 +162,7 @@ async def _confirm_rollback(look: PageContext) -> Confirmation:
 async def _rollback(look: PageContext) -> str:
     name, as_of, version = look.path["name"], int(look.path["as_of"]), _given_version(look)
     change = ChangeSetting(name=name, as_of=as_of, version=version, changed_by=changer())
-    changed = await look.ask(SettingsService.change, change)
+    changed = await look.ask_broker(SettingsService.change, change)
     if changed.value is None:
         return look.t("settings.was_unset", name=name)
     return look.t("settings.was_set", name=name, value=changed.value, version=changed.version)

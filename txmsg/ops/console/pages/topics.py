@@ -34,7 +34,7 @@ _GROUPS_MAX: Final = 100
 
 async def _read(look: PageContext) -> Mapping[str, Any]:
     search, after = look.values.get("q", ""), look.values.get("after", "")
-    found = await look.ask(TopicsService.list, TopicQuery(limit=PAGE_MAX, after=after, contains=search))
+    found = await look.ask_broker(TopicsService.list, TopicQuery(limit=PAGE_MAX, after=after, contains=search))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
     return {
         "topics": found.topics,
@@ -46,10 +46,10 @@ async def _read(look: PageContext) -> Mapping[str, Any]:
 
 async def _read_one(look: PageContext) -> Mapping[str, Any]:
     topic = look.path["topic"]
-    found = await look.ask(TopicsService.show, TopicName(topic=topic))
+    found = await look.ask_broker(TopicsService.show, TopicName(topic=topic))
     rates = look.snapshot.each_rate("txmsg_topic_messages_total") if look.watch.snapshot else {}
     groups = sorted(found.groups, key=lambda group: (-group.waiting, -group.dead, group.group))[:_GROUPS_MAX]
-    schemas = (await look.ask(SchemasService.list, SchemaQuery(topic=topic))).schemas
+    schemas = (await look.ask_broker(SchemasService.list, SchemaQuery(topic=topic))).schemas
     return {
         "topic": found,
         "facts": list(_facts(look, found.settings)),
@@ -108,14 +108,16 @@ async def _confirm_create(look: PageContext) -> Confirmation:
 
 async def _create(look: PageContext) -> str:
     given: Any = {name: _typed(look, _SETTINGS[name]) for name in ("queues", "message_type", "erasable_s")}
-    created = await look.ask(TopicsService.create, CreateTopic(topic=look.values.get("topic", "").strip(), **given))
+    created = await look.ask_broker(
+        TopicsService.create, CreateTopic(topic=look.values.get("topic", "").strip(), **given)
+    )
     text = "topics.created" if created.created else "topics.existed"
     return look.t(text, topic=created.topic, queues=created.queues)
 
 
 async def _confirm_alter(look: PageContext) -> Confirmation:
     topic = look.path["topic"]
-    settings = await look.ask(TopicsService.settings, TopicName(topic=topic))
+    settings = await look.ask_broker(TopicsService.settings, TopicName(topic=topic))
     change = _change(look, settings)
     says = [
         look.t(
@@ -155,11 +157,11 @@ def _choices(look: PageContext, setting: ChangeField) -> Sequence[tuple[str, str
 
 async def _alter(look: PageContext) -> str:
     topic = look.path["topic"]
-    settings = await look.ask(TopicsService.settings, TopicName(topic=topic))
+    settings = await look.ask_broker(TopicsService.settings, TopicName(topic=topic))
     change = _change(look, settings)
     if change == TopicChange():
         return look.t("topics.alter_nothing")
-    await look.ask(TopicsService.alter, AlterTopic(topic=topic, change=change))
+    await look.ask_broker(TopicsService.alter, AlterTopic(topic=topic, change=change))
     return look.t("topics.altered", topic=topic)
 
 
@@ -216,7 +218,7 @@ def _shown(look: PageContext, name: str, value: Any) -> str:
 
 async def _confirm_delete(look: PageContext) -> Confirmation:
     topic = look.path["topic"]
-    found = await look.ask(TopicsService.show, TopicName(topic=topic))
+    found = await look.ask_broker(TopicsService.show, TopicName(topic=topic))
     unread, dead = sum(each.waiting for each in found.groups), sum(each.dead for each in found.groups)
     says = [
         look.t("topics.delete_says", kept=f"{found.kept:,}", queues=found.settings.queues),
@@ -229,7 +231,7 @@ async def _confirm_delete(look: PageContext) -> Confirmation:
 
 async def _delete(look: PageContext) -> str:
     topic, force = look.path["topic"], bool(look.values.get("force"))
-    await look.ask(TopicsService.delete, DeleteTopic(topic=topic, force=force))
+    await look.ask_broker(TopicsService.delete, DeleteTopic(topic=topic, force=force))
     return look.t("topics.deleted", topic=topic)
 
 
