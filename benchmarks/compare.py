@@ -121,7 +121,7 @@ class Tree:
         while started := self._started():
             if time.monotonic() > deadline:
                 for process in started:
-                    with suppress(psutil.NoSuchProcess):
+                    with suppress(psutil.Error):
                         process.kill()
             time.sleep(_LOOK_S)
 
