@@ -1,4 +1,4 @@
-"""Two commits of a small repository are compared as those of this one are: by processes, each with its own txmsg."""
+"""Two commits of a small repository are compared like those of this one: by processes, each with its own txmsg."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_commit_does_not_differ_from_itself(repository: Path) -> None:
     assert [each["verdict"] for each in found] == [WITHIN_NOISE, WITHIN_NOISE]
 
 
-def test_script_that_fails_is_left_out_and_says_why(repository: Path) -> None:
+def test_failing_script_is_left_out_with_the_reason(repository: Path) -> None:
     done = compare(repository, "before", "after", "failing", "missing", "exact")
 
     assert done.returncode == 1
@@ -101,7 +101,7 @@ def test_script_that_fails_is_left_out_and_says_why(repository: Path) -> None:
         (("before", "after", "--rounds", "4"), "at least 5"),
     ],
 )
-def test_question_that_has_no_answer_is_refused(repository: Path, arguments: tuple[str, ...], why: str) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(repository: Path, arguments: tuple[str, ...], why: str) -> None:
     done = compare(repository, *arguments)
 
     assert done.returncode == 2
@@ -120,7 +120,7 @@ def test_run_beyond_its_limit_is_ended_and_left_out(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_neither_processes_nor_files(
+def test_interrupted_comparison_leaves_no_processes_and_files(
     repository: Path, tmp_path: Path, signum: signal.Signals
 ) -> None:
     told = tmp_path / "told"
@@ -139,7 +139,7 @@ def test_interrupted_it_leaves_neither_processes_nor_files(
 
 
 def is_gone(told: Path) -> None:
-    """What the stuck script told of: its process, one that it has started in another session, and their directory."""
+    """Check that processes and directory named by the stuck script are gone; one process has its own session."""
     *pids, directory = told.read_text().split()
     assert len(pids) == 2
     assert [pid for pid in pids if psutil.pid_exists(int(pid)) and not is_zombie(int(pid))] == []
@@ -147,5 +147,5 @@ def is_gone(told: Path) -> None:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended, and its parent (in a container the first process, which need not) has not asked for it."""
+    """Return True if the process has ended and its parent, in a container the init process, has not reaped it."""
     return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

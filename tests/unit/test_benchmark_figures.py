@@ -1,4 +1,4 @@
-"""Which numbers of a benchmark are figures, and which series of one are called different: planted ones are known."""
+"""Figures of benchmarks, and series of them that are reported as different: planted differences are found."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def verdicts(shift: float, noise: float, *, runs: int = RUNS_MIN, figures: int =
 
 @pytest.mark.parametrize("runs", [RUNS_MIN, 8])
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
-def test_noise_is_called_different_in_at_most_a_hundredth_of_all_figures(noise: float, runs: int) -> None:
+def test_noise_is_reported_as_a_difference_in_at_most_one_percent_of_figures(noise: float, runs: int) -> None:
     found = verdicts(1.0, noise, runs=runs)
 
     assert found.count(WITHIN_NOISE) >= 0.99 * len(found)
 
 
-def test_figure_that_takes_20_percent_longer_is_called_slower() -> None:
+def test_figure_that_takes_20_percent_longer_is_reported_as_slower() -> None:
     found = verdicts(1.2, 0.04)
 
     assert found.count("slower") > 0.97 * len(found)
     assert "faster" not in found
 
 
-def test_more_runs_tell_a_difference_that_few_cannot_tell_from_noise() -> None:
+def test_more_runs_find_a_difference_that_few_runs_do_not() -> None:
     few, many = verdicts(1.2, 0.12, figures=40), verdicts(1.2, 0.12, runs=15, figures=40)
 
     assert few.count("slower") < 0.5 * len(few)
     assert many.count("slower") > 0.8 * len(many)
 
 
-def test_machine_that_slows_down_by_turns_is_no_difference() -> None:
+def test_alternating_slowdown_of_the_machine_is_not_reported() -> None:
     times = [100 * 1.05**place for place in range(20)]  # old, new, new, old, ...
     old = [value for place, value in enumerate(times) if place % 4 in (0, 3)]
     new = [value for place, value in enumerate(times) if place % 4 in (1, 2)]
@@ -57,7 +57,7 @@ def test_difference_below_5_percent_is_not_reported_however_certain() -> None:
     )
 
 
-def test_one_disturbed_run_of_nine_hides_no_difference() -> None:
+def test_one_disturbed_run_of_nine_does_not_hide_a_difference() -> None:
     old, new = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 10.7], [14.0, 14.1, 14.2, 14.3, 14.4, 14.5, 14.6, 14.7, 14.8]
 
     assert compare("p50_ms", [*old, 400.0], new).verdict == "slower"
@@ -76,11 +76,11 @@ def test_one_disturbed_run_of_nine_hides_no_difference() -> None:
         ("broker_rss_mib_max", "larger"),
     ],
 )
-def test_verdict_on_what_has_doubled_depends_on_the_unit(name: str, verdict: str) -> None:
+def test_verdict_on_a_doubled_figure_depends_on_its_unit(name: str, verdict: str) -> None:
     assert compare(name, [1, 2, 3, 4, 5], [20, 21, 22, 23, 24]).verdict == verdict
 
 
-def test_what_never_happens_equals_itself_and_differs_from_what_does() -> None:
+def test_zero_equals_zero_and_differs_from_other_figures() -> None:
     none, some = [0.0] * 5, [1.0, 2, 3, 4, 5]
 
     assert compare("failing_per_s", none, none).verdict == WITHIN_NOISE
@@ -88,14 +88,14 @@ def test_what_never_happens_equals_itself_and_differs_from_what_does() -> None:
     assert compare("failing_per_s", some, none).verdict == "less"
 
 
-def test_p_is_the_share_of_all_deals_that_are_as_far_apart() -> None:
+def test_p_is_the_share_of_all_permutations_that_are_as_far_apart() -> None:
     assert p_of_ranks([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
     assert p_of_ranks([1, 2, 3, 4, 6], [5, 7, 8, 9, 10]) == pytest.approx(4 / 252)
     assert p_of_ranks([1, 1, 1], [1, 1, 1]) == 1
     assert p_of_ranks([1, 1], [1, 2]) == 1
 
 
-def test_comparison_tells_medians_their_ratio_and_the_wider_quartiles() -> None:
+def test_comparison_shows_medians_their_ratio_and_the_wider_quartiles() -> None:
     found = compare("p50_ms", [10, 10, 10, 10, 10], [10, 20, 30, 40, 50])
 
     assert isinstance(found, Comparison)

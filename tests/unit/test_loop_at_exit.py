@@ -1,4 +1,4 @@
-"""The background loop ends with its process, however that was started."""
+"""The background loop ends with its process, however the process was started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("how", multiprocessing.get_all_start_methods())
-def test_child_of_multiprocessing_that_used_the_loop_ends_without_a_complaint(how: str, tmp_path: Path) -> None:
+def test_multiprocessing_child_that_used_the_loop_ends_without_a_traceback(how: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 

@@ -1,4 +1,4 @@
-"""How txmsg's own rows are sent: with BEGIN where the driver is psycopg, and heard of where the application listens."""
+"""Statements for txmsg's own rows: sent together with BEGIN on psycopg, and visible to listeners of the application."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def proxy(postgres_engine: Engine) -> Iterator[PostgresProxy]:
 
 @pytest.fixture
 def engine_by_proxy(proxy: PostgresProxy) -> Iterator[Engine]:
-    """Connected already: the dialect has asked for what it asks once, and the fence for its id."""
+    """An engine that is already connected: the dialect has made its initial queries, and the fence knows its id."""
     engine = create_engine(proxy.url)
     Fence(engine).fence_id()
     yield engine
@@ -36,7 +36,7 @@ def engine_by_proxy(proxy: PostgresProxy) -> Iterator[Engine]:
 
 
 def sent(proxy: PostgresProxy, after: int) -> list[str]:
-    """The beginnings of the requests after that number. The fence has had its connection begin in READ COMMITTED."""
+    """Return the first words of the requests after that number, without the isolation level that the fence sets."""
     said = [request.sql.replace(" ISOLATION LEVEL READ COMMITTED", "") for request in proxy.requests[after:]]
     return [" ".join(sql.split()[:4]) for sql in said]
 
@@ -86,7 +86,9 @@ def test_begin_and_inbox_row_are_one_request(proxy: PostgresProxy, engine_by_pro
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_transaction_begins_as_the_engine_says(proxy: PostgresProxy, engine_by_proxy: Engine, level: str) -> None:
+def test_transaction_has_the_isolation_level_of_the_engine(
+    proxy: PostgresProxy, engine_by_proxy: Engine, level: str
+) -> None:
     fence = fence_of(engine_by_proxy)
     engine = engine_by_proxy.execution_options(isolation_level=level, postgresql_deferrable=True)
     before = len(proxy.requests)
@@ -101,7 +103,7 @@ def test_transaction_begins_as_the_engine_says(proxy: PostgresProxy, engine_by_p
         assert session.scalar(text("show transaction_isolation")) == "read committed"
 
 
-def test_row_follows_what_the_session_sends_when_it_begins(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
+def test_row_is_sent_after_the_first_statements_of_the_session(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
     fence = fence_of(engine_by_proxy)
     before = len(proxy.requests)
     with Session(engine_by_proxy) as session:
@@ -117,7 +119,7 @@ def test_row_follows_what_the_session_sends_when_it_begins(proxy: PostgresProxy,
     assert sent(proxy, before)[2].startswith("INSERT INTO txmsg_fence")
 
 
-def test_application_that_listens_to_statements_hears_of_the_row(engine: Engine, fence: Fence) -> None:
+def test_statement_listeners_of_the_application_see_the_row(engine: Engine, fence: Fence) -> None:
     fence.fence_id()  # else the session would read it, and the row would not be the first statement
     said = []
 
@@ -133,7 +135,7 @@ def test_application_that_listens_to_statements_hears_of_the_row(engine: Engine,
     assert list(recorded(engine).values()) == ["commit"]
 
 
-def test_refused_row_is_rolled_back_and_its_connection_is_used_again(proxy: PostgresProxy) -> None:
+def test_refused_row_is_rolled_back_and_its_connection_is_reused(proxy: PostgresProxy) -> None:
     engine = create_engine(proxy.url, pool_size=1, max_overflow=0)
     fence, transaction_id = fence_of(engine), new_transaction_id()
     with Session(engine) as session:
@@ -151,7 +153,7 @@ def test_refused_row_is_rolled_back_and_its_connection_is_used_again(proxy: Post
     engine.dispose()
 
 
-def test_connection_that_broke_in_its_pool_is_replaced(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
+def test_broken_pooled_connection_is_replaced(proxy: PostgresProxy, engine_by_proxy: Engine) -> None:
     fence = fence_of(engine_by_proxy)
     proxy.on_request = lambda request: CUT_BEFORE if "txmsg_fence" in request.sql else FORWARD
     with Session(engine_by_proxy) as session:
@@ -165,7 +167,7 @@ def test_connection_that_broke_in_its_pool_is_replaced(proxy: PostgresProxy, eng
     assert list(recorded(engine_by_proxy).values()) == ["commit"]
 
 
-async def test_cancelled_row_is_not_there_and_its_connection_is_replaced(
+async def test_cancelled_row_is_not_stored_and_its_connection_is_replaced(
     proxy: PostgresProxy, engine_by_proxy: Engine
 ) -> None:
     engine = create_async_engine(proxy.url, pool_size=1, max_overflow=0)
