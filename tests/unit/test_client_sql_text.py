@@ -108,7 +108,7 @@ def test_disguised_text_that_ends_a_transaction_is_found(sql: str, dialect_name:
 )
 @pytest.mark.parametrize("dialect_name", DIALECTS)
 def test_savepoints_are_recognized_with_their_names(dialect_name: str, sql: str, found: TransactionStatement) -> None:
-    assert steps(sql, dialect_name) == [found]
+    assert list(steps(sql, dialect_name)) == [found]
 
 
 @given(sql=st.text(alphabet="ab'\"`$;/*-#!\\[] \n"), dialect_name=st.sampled_from(DIALECTS))
