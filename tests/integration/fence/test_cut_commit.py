@@ -146,7 +146,8 @@ async def _cancelled_while_held(address: str, proxy: PostgresProxy, checks_url: 
 
         at_commit(proxy, HOLD)
         call = asyncio.create_task(sign_up("a"))
-        await proxy.wait_for_async("commit")
+        effects = await proxy.wait_for_async("insert into users")
+        await proxy.wait_for_async("commit", after=effects.number)  # the fence row has that word, too
         call.cancel()
         await asyncio.sleep(0)  # the cancellation arrives before the reply can
         proxy.on_request = lambda request: FORWARD
