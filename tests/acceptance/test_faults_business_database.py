@@ -53,8 +53,8 @@ class FailurePoint:
 
 
 MOMENTS = {
-    "before it begins": FailurePoint("BEGIN", CUT_BEFORE, False),
-    "at the fence": FailurePoint("insert into txmsg_fence", CUT_BEFORE, False),
+    "before it begins": FailurePoint("BEGIN; insert into txmsg_fence", CUT_BEFORE, False),
+    "begun with its fence row, its reply lost": FailurePoint("BEGIN; insert into txmsg_fence", CUT_AFTER, False),
     "in the middle": FailurePoint("insert into users", CUT_BEFORE, False),
     "in the middle, its reply lost": FailurePoint("insert into users", CUT_AFTER, False),
     "before the commit arrives": FailurePoint("COMMIT", CUT_BEFORE, False),
