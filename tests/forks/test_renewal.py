@@ -26,11 +26,11 @@ def test_grandchild_keeps_files_with_reused_descriptors_of_connections(factory: 
         import asyncio
         from txmsg.wire.channel import Channel
         from txmsg.wire.handlers import Handlers
-        from txmsg.wire.server import Server
+        from txmsg.wire.server import WireServer
         from txmsg.wire.shared import Shared
 
         async def main():
-            server = Server(Handlers({{}}), Shared(connections_max=10))
+            server = WireServer(Handlers({{}}), Shared(connections_max=10))
             channel = Channel(await server.bind("127.0.0.1:0"))
             await server.start()
             connection = await channel._connected(asyncio.get_running_loop().time() + 60)
@@ -60,7 +60,7 @@ def test_grandchild_keeps_files_with_reused_descriptors_of_a_member(tmp_path: Pa
         log = open_log(sys.argv[1], append=True)
         LogProducer(log, queues=1).send(Message("t", b"x"))
         member = log.join("g", ["t"])
-        assert member.take([LogQueue("t", 0)])
+        assert member.take_queues([LogQueue("t", 0)])
         numbers = {file._fd for file in member._files()}
 
         def child():
@@ -110,11 +110,11 @@ def test_consumer_metrics_of_a_child_exclude_those_of_the_parent(tmp_path: Path)
         from txmsg.consumer.lifecycle import Lifecycle
         from txmsg.metaq import LogProducer, open_log
         from txmsg.metaq.consumer.push_consumer import AsyncPushConsumer
-        from txmsg.metrics.catalogue import Process
+        from txmsg.metrics.catalogue import ExportingProcess
         from txmsg.metrics.figures import Figures
 
         def figures_of(consumer):
-            figures = Figures(Process.APPLICATION)
+            figures = Figures(ExportingProcess.APPLICATION)
             consumer._core._put_figures(figures)
             values = {metric.name: list(each.values()) for metric, each in figures.series()}
             [seconds] = values["txmsg_handler_seconds"]

@@ -73,7 +73,7 @@ def test_child_uses_a_remote_log_as_another_producer_and_is_not_a_member(tmp_pat
         producer = LogProducer(log, queues=1)
         member = log.join("g", ["t"])
         offsets = [producer.send(Message("t", b"x")).offset]
-        assert member.take([A]) == {A: 0}
+        assert member.take_queues([A]) == {A: 0}
 
         def child():
             print(producer.send(Message("t", b"x")).offset)

@@ -117,7 +117,7 @@ def test_queues_of_a_killed_member_are_released_at_their_stored_offsets(tmp_path
         from txmsg.metaq.interface import LogQueue
         from txmsg.metaq.location import open_log
         member = open_log(sys.argv[1]).join("g", ["t"])
-        member.take([LogQueue("t", 0)])
+        member.take_queues([LogQueue("t", 0)])
         member.store({LogQueue("t", 0): 4})
         print(flush=True)
         sys.stdin.read()
@@ -143,7 +143,7 @@ from txmsg.errors import MisuseError
 from txmsg.metaq.interface import LogQueue
 from txmsg.metaq.location import open_log
 member = open_log(sys.argv[1]).join("g", ["t"])
-member.take([LogQueue("t", 0)])
+member.take_queues([LogQueue("t", 0)])
 parent_ended, parent_lives = os.pipe()
 if os.fork() == 0:
     os.close(parent_lives)

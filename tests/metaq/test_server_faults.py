@@ -182,7 +182,7 @@ from txmsg.metaq.remote.remote_log import RemoteLog
 from txmsg.runtime.child import ChildFailed
 member = RemoteLog(sys.argv[1], session_s=float(sys.argv[2])).join("g", ["t"])
 member._session_s = 1e9  # as on a machine whose clock stopped with it
-print(member.take([LogQueue("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
+print(member.take_queues([LogQueue("t", int(each)) for each in sys.argv[3].split(",")]), flush=True)
 is_silent = False
 while True:
     if not is_silent and not select.select([sys.stdin], [], [], 0.3)[0]:
