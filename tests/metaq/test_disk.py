@@ -274,7 +274,7 @@ from pathlib import Path
 from tests.metaq.logs import batch
 from txmsg.metaq.store.log import Log, LogConfig
 with Log(Path(sys.argv[1]), LogConfig(file_size_bytes_max=20_000)) as log:
-    offset = log.reader.queue("t", 0).end()
+    offset = log.reader.queue("t", 0).end_offset()
     while True:
         log.append([batch("t", 0, offset, 7)])
         offset += 7
