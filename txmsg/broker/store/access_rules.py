@@ -1,4 +1,4 @@
-"""Statements on rules of access, and the condition by which lists hide names from users.
+"""Statements on access rules, and the SQL condition by which lists hide names from users.
 
 `store.users` reads the rules into the snapshot that guards decide by.
 """
@@ -15,13 +15,14 @@ from txmsg.errors import MisuseError
 from txmsg.wire.access.rules import ROLE, Action, ResourceKind, Rule
 
 _RULES_MAX: Final = 10_000
-"""Each broker has all of them in memory."""
+"""Maximum number of rules: each broker holds all of them in memory."""
 
 
 def is_visible(column: str) -> str:
-    """A condition: the user may see the name in this column. Its parameters `exact` and `prefixes` are fields of Names.
+    """Return an SQL condition: the user may see the name in this column.
 
-    It limits a page and the place where the next page begins.
+    Its parameters `exact` and `prefixes` are fields of Names. It limits a page and the place where the next page
+    begins.
     """
     return f"({column} = any(%(exact)s::text[]) or {column} ^@ any(%(prefixes)s::text[]))"
 
@@ -33,7 +34,7 @@ class AccessRules:
         self._pool = pool
 
     async def list(self) -> Sequence[Rule]:
-        """All of them."""
+        """Return all rules."""
         async with session(self._pool) as conn:
             cursor = await conn.execute("select subject, action, kind, pattern from txmsg.access_rule")
             return [
@@ -42,7 +43,7 @@ class AccessRules:
             ]
 
     async def roles_of(self, user: str) -> Sequence[str]:
-        """Raises MisuseError if there is no such user."""
+        """Return the roles of a user. Raises MisuseError if the user does not exist."""
         async with session(self._pool) as conn:
             cursor = await conn.execute("select roles from txmsg.access_user where name = %s", (user,))
             row = await cursor.fetchone()
@@ -52,8 +53,13 @@ class AccessRules:
         return roles
 
     async def add(self, rule: Rule) -> bool:
-        """Whether it was not there. Raises MisuseError for a rule too many, or of a user that is not there."""
+        """Add a rule and return True; return False if it existed.
+
+        Raises MisuseError for a rule above the maximum, or of a user that does not exist.
+        """
         async with session(self._pool) as conn, conn.transaction():
+            # Before the count: `begin_change` locks the one row of access_version, so changes run one after the other
+            # and the count cannot be exceeded by two that run at the same time.
             await begin_change(conn)
             if not rule.subject.startswith(ROLE):
                 cursor = await conn.execute("select from txmsg.access_user where name = %s", (rule.subject,))
@@ -77,7 +83,7 @@ class AccessRules:
             return made.rowcount == 1
 
     async def remove(self, rule: Rule) -> bool:
-        """Whether it was there."""
+        """Remove a rule. Returns True if it existed."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             gone = await conn.execute(

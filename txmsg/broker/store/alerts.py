@@ -1,4 +1,4 @@
-"""Every statement on alerts: their state, silences, notifications, and which broker looks at the database.
+"""Statements on alerts: their state, silences, notifications, and the claim by which one broker evaluates the database.
 
 All times are the database's. The caller owns the connection and the transaction.
 """
@@ -20,16 +20,16 @@ from txmsg.checks.check import Severity
 from txmsg.errors import MisuseError
 
 DATABASE: Final = "(database)"
-"""The source of alerts that any broker may look at. No id of a broker has parentheses."""
+"""The source of alerts that any broker may evaluate. A broker's id never has parentheses."""
 ROUND_S_MAX: Final = 60.0
-"""How long a broker may be at a look at the database. Then another one begins."""
+"""Seconds that a broker may take to evaluate the database; after that another broker begins a round."""
 SILENCES_MAX: Final = 1000
 WAITING_MAX: Final = 1000
-"""Notifications of a receiver that may wait; the oldest are dropped."""
+"""Maximum number of notifications waiting for one receiver; the oldest are dropped."""
 _HISTORY_S: Final = 30 * 86_400.0
 _HISTORY_MAX: Final = 10_000
 _GIVEN_UP_S: Final = 86_400.0
-"""How long a notification is tried."""
+"""Seconds for which a notification is retried."""
 
 _COLUMNS: Final = (
     "id, source, rule, labels, severity, summary, action, state, value, since, seen_at, fired_at, resolved_at, "
@@ -39,7 +39,7 @@ _FIELDS: Final = tuple(_COLUMNS.split(", "))
 
 
 class Notification(NamedTuple):
-    """What a receiver is to be told."""
+    """A message to a receiver, as stored."""
 
     id: int
     receiver: str
@@ -52,10 +52,12 @@ class Notification(NamedTuple):
 
 
 async def claim_round(conn: Connection, broker_id: str, interval_s: float) -> int | None:
-    """The number of a look at the database that is this broker's.
+    """Claim a round of evaluating the database and return its number.
 
-    None: a look was begun within the interval, or one is not finished, and its broker may still be at it.
+    None if a round began within the interval, or if an unfinished one may still be in progress at its broker.
     """
+    # Compare and set in one statement, without an advisory lock: a broker that is paused after it has claimed a round
+    # holds no lock, and its claim expires after ROUND_S_MAX.
     cursor = await scalar_cursor(conn).execute(
         """
         update txmsg.alert_round set round = round + 1, begun_at = now(), is_finished = false, broker_id = %(broker)s
@@ -71,7 +73,7 @@ async def claim_round(conn: Connection, broker_id: str, interval_s: float) -> in
 
 
 async def finish_round(conn: Connection, number: int) -> bool:
-    """Ends a look, in the transaction that writes what it has found; whether no other broker has begun one since."""
+    """End a round, in the transaction that writes its findings. Returns False if another broker has begun one since."""
     cursor = await plain_cursor(conn).execute(
         "update txmsg.alert_round set is_finished = true where round = %s", (number,)
     )
@@ -79,7 +81,10 @@ async def finish_round(conn: Connection, number: int) -> bool:
 
 
 async def clock(conn: Connection) -> datetime:
-    """The database's time now, not that of the transaction's beginning, which may have waited for locks."""
+    """Return the database's current time.
+
+    Not now(), the time at which the transaction began: it may have waited for locks since.
+    """
     cursor = await scalar_cursor(conn).execute("select clock_timestamp()")
     now = await cursor.fetchone()
     assert isinstance(now, datetime)
@@ -87,7 +92,11 @@ async def clock(conn: Connection) -> datetime:
 
 
 async def active(conn: Connection, sources: Sequence[str]) -> list[ActiveAlert]:
-    """Pending and firing alerts of these sources, locked: their broker alone changes them, but it may have two."""
+    """Return the pending and firing alerts of these sources, and lock them.
+
+    Only the broker of a source changes its alerts, but two rounds of that broker may overlap.
+    """
+    # FOR UPDATE, in the order of ids: a second round of the same broker waits for the first, and reads its changes.
     cursor = await plain_cursor(conn).execute(
         f"select {_COLUMNS} from txmsg.alert where source = any(%s) and state <> 'resolved' order by id for update",
         (list(sources),),
@@ -96,7 +105,7 @@ async def active(conn: Connection, sources: Sequence[str]) -> list[ActiveAlert]:
 
 
 async def sources_left(conn: Connection) -> list[str]:
-    """Brokers that have active alerts and are not alive: nobody else looks at these."""
+    """Return the ids of brokers that have active alerts and are not alive, so that no broker evaluates them."""
     cursor = await scalar_cursor(conn).execute(
         """
         select distinct a.source from txmsg.alert a
@@ -109,7 +118,7 @@ async def sources_left(conn: Connection) -> list[str]:
 
 
 async def write(conn: Connection, alerts: Sequence[ActiveAlert], forgotten: Sequence[int]) -> list[ActiveAlert]:
-    """Stores alerts as they are now, new ones too, and forgets some; the stored ones with their ids."""
+    """Store alerts, insert new ones, and delete the forgotten. Returns the stored ones with their ids."""
     if forgotten:
         await conn.execute("delete from txmsg.alert where id = any(%s)", (list(forgotten),))
     # One statement: each look changes seen_at, and mostly value, of every alert whose condition holds.
@@ -122,6 +131,7 @@ async def write(conn: Connection, alerts: Sequence[ActiveAlert], forgotten: Sequ
 
 async def _add(conn: Connection, alert: ActiveAlert) -> ActiveAlert:
     cursor = await scalar_cursor(conn).execute(_INSERT, _values(alert))
+    # Row by row: new alerts are rare, and each needs the id that its insert returns.
     alert_id = await cursor.fetchone()
     assert isinstance(alert_id, int)
     return replace(alert, id=alert_id)
@@ -158,7 +168,7 @@ _UPDATE = """
 
 
 async def forget_old(conn: Connection) -> None:
-    """Deletes what is over for long: resolved alerts, silences, and notifications that were tried in vain."""
+    """Delete old resolved alerts, ended silences, and notifications that were retried in vain."""
     await conn.execute(
         """
         delete from txmsg.alert
@@ -185,7 +195,7 @@ async def forget_old(conn: Connection) -> None:
 
 
 async def listed(conn: Connection) -> list[ActiveAlert]:
-    """Firing and pending alerts, the newest first."""
+    """Return firing and pending alerts, newest first."""
     cursor = await plain_cursor(conn).execute(
         f"select {_COLUMNS} from txmsg.alert where state <> 'resolved' order by state, since desc, id desc limit 10000"
     )
@@ -193,7 +203,7 @@ async def listed(conn: Connection) -> list[ActiveAlert]:
 
 
 async def history(conn: Connection, limit: int) -> list[ActiveAlert]:
-    """Alerts that are over, the last one first."""
+    """Return up to `limit` resolved alerts, the last resolved first."""
     cursor = await plain_cursor(conn).execute(
         f"select {_COLUMNS} from txmsg.alert where state = 'resolved' order by resolved_at desc, id desc limit %s",
         (limit,),
@@ -211,7 +221,7 @@ def _alert(row: Sequence[Any]) -> ActiveAlert:
 
 
 async def silences(conn: Connection) -> list[Silence]:
-    """Those that hold now, the next to end first."""
+    """Return the silences in effect, the next to end first."""
     async with conn.cursor(row_factory=class_row(Silence)) as cursor:
         await cursor.execute(
             "select id, matchers, reason, created_by, created_at, until from txmsg.alert_silence "
@@ -221,7 +231,7 @@ async def silences(conn: Connection) -> list[Silence]:
 
 
 async def silence(conn: Connection, new: NewSilence) -> Silence:
-    """Adds one, from now on. Raises MisuseError if there are too many."""
+    """Add a silence that begins now. Raises MisuseError if there are too many."""
     async with conn.cursor(row_factory=class_row(Silence)) as cursor:
         await cursor.execute(
             """
@@ -239,7 +249,7 @@ async def silence(conn: Connection, new: NewSilence) -> Silence:
 
 
 async def unsilence(conn: Connection, silence_id: int) -> bool:
-    """Ends a silence; whether it held."""
+    """End a silence. Returns True if it was in effect."""
     cursor = await plain_cursor(conn).execute(
         "update txmsg.alert_silence set until = now() where id = %s and until > now()", (silence_id,)
     )
@@ -250,14 +260,17 @@ async def unsilence(conn: Connection, silence_id: int) -> bool:
 
 
 async def add_notification(conn: Connection, receiver: str, content: dict[str, Any]) -> None:
-    """Has a receiver told, after all that it is to be told before."""
+    """Queue a notification for a receiver, behind its earlier ones."""
     await conn.execute(
         "insert into txmsg.alert_notification (receiver, content) values (%s, %s)", (receiver, Jsonb(content))
     )
 
 
 async def claim_notification(conn: Connection, receiver: str, lease_s: float) -> Notification | None:
-    """The next one for a receiver, if it is due: this broker's for lease_s. The later ones wait for it."""
+    """Return the next notification of a receiver if it is due, and claim it for lease_s seconds.
+
+    Later notifications of the receiver wait for it.
+    """
     async with conn.cursor(row_factory=class_row(Notification)) as cursor:
         await cursor.execute(
             """
@@ -273,12 +286,12 @@ async def claim_notification(conn: Connection, receiver: str, lease_s: float) ->
 
 
 async def delivered(conn: Connection, notification_id: int) -> None:
-    """The receiver was told."""
+    """Delete a notification that its receiver has accepted."""
     await conn.execute("delete from txmsg.alert_notification where id = %s", (notification_id,))
 
 
 async def failed(conn: Connection, notification_id: int, error: str, again_s: float) -> None:
-    """The receiver was not told, as far as is known: it is tried again after again_s."""
+    """Note that a notification was not delivered, as far as is known. It is retried after again_s seconds."""
     await conn.execute(
         """
         update txmsg.alert_notification
@@ -290,7 +303,7 @@ async def failed(conn: Connection, notification_id: int, error: str, again_s: fl
 
 
 async def waiting(conn: Connection) -> list[AlertReceiver]:
-    """Receivers to which something is not delivered, by name."""
+    """Return the receivers with undelivered notifications, by name."""
     async with conn.cursor(row_factory=class_row(AlertReceiver)) as cursor:
         await cursor.execute(
             """

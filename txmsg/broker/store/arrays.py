@@ -1,7 +1,7 @@
-"""PostgreSQL arrays in binary form, built at the speed of bytes.join. Knows no statement and no connection.
+"""PostgreSQL arrays in binary form, built by bytes.join. Knows no statement and no connection.
 
-psycopg's own list dumper calls a dumper per element (about 1 us each); a batch of 1,000 halves has 9 columns, so
-that alone would cost 9 ms. Source of the layout: array_recv in PostgreSQL's arrayfuncs.c: dimensions, has-null
+psycopg's own list dumper calls a dumper per element (about 1 us each); a batch of 1,000 halves has 9 columns, so that
+alone would cost 9 ms (decision 2). Source of the layout: array_recv in PostgreSQL's arrayfuncs.c: dimensions, has-null
 flag, element type; per dimension length and lower bound; per element length (-1 is NULL) and bytes.
 """
 
@@ -30,7 +30,7 @@ _UUID_LENGTH = _LENGTH.pack(16)
 
 
 class Array:
-    """An array ready for the wire: `data` in binary. The subclass says of which type, by the oids of pg_type."""
+    """An array ready for the wire: `data` in binary. The subclass gives the type, by the oids of pg_type."""
 
     __slots__ = ("data",)
     oid: ClassVar[int]
@@ -72,7 +72,7 @@ class _UuidArray(Array):
 
 
 class _ArrayDumper(Dumper):
-    """Teaches psycopg to send an `Array` as it is."""
+    """A psycopg dumper that sends an `Array` unchanged."""
 
     format = Format.BINARY
 
@@ -85,12 +85,12 @@ class _ArrayDumper(Dumper):
 
 
 def register_arrays(context: AdaptContext) -> None:
-    """Lets `context` (a connection) take arrays made here as parameters."""
+    """Register the arrays of this module as parameters of `context` (a connection)."""
     for kind in Array.__subclasses__():
         context.adapters.register_dumper(kind, _ArrayDumper)
 
 
-# Made once: most parameters of most batches are empty.
+# Shared: most parameters of most batches are empty.
 _NO_UUIDS = _UuidArray(0, b"")
 _NO_BYTEAS = _ByteaArray(0, b"")
 _NO_TEXTS = _TextArray(0, b"")
@@ -101,72 +101,75 @@ _NO_MOMENTS = _MomentArray(0, b"")
 
 
 def uuid_array(ids: Sequence[bytes]) -> Array:
-    """uuid[] from ids of 16 bytes."""
+    """Return uuid[] from ids of 16 bytes."""
     if not ids:
         return _NO_UUIDS
     return _UuidArray(len(ids), _UUID_LENGTH + _UUID_LENGTH.join(ids))
 
 
 def bytea_array(values: Sequence[bytes]) -> Array:
-    """bytea[]."""
+    """Return bytea[]."""
     if not values:
         return _NO_BYTEAS
     return _ByteaArray(len(values), _with_lengths(values))
 
 
 def text_array(values: Sequence[str]) -> Array:
-    """text[]; "" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
+    """Return text[]; "" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
         return _NO_TEXTS
     return _TextArray(len(values), _with_nulls([value.encode() for value in values]))
 
 
 def optional_bytea_array(values: Sequence[bytes]) -> Array:
-    """bytea[]; b"" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
+    """Return bytea[]; b"" becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
         return _NO_BYTEAS
     return _ByteaArray(len(values), _with_nulls(values))
 
 
 def int4_array(values: Sequence[int]) -> Array:
-    """int[]."""
+    """Return int[]."""
     if not values:
         return _NO_INTS
-    packed = {value: _INT.pack(4, value) for value in set(values)}  # of queues and producers there are few
+    packed = {value: _INT.pack(4, value) for value in set(values)}  # queues and producers repeat: few distinct values
     return _IntArray(len(values), b"".join(map(packed.__getitem__, values)))
 
 
 def optional_int4_array(values: Sequence[int]) -> Array:
-    """int[]; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
+    """Return int[]; 0 becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
         return _NO_INTS
     return _IntArray(len(values), b"".join([_INT.pack(4, value) if value else _NULL for value in values]))
 
 
 def optional_int8_array(values: Sequence[int]) -> Array:
-    """bigint[]; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
+    """Return bigint[]; 0 becomes NULL. An all-empty column is '{}', which unnest() fills with NULLs."""
     if not any(values):
         return _NO_INT8S
     return _Int8Array(len(values), b"".join([_INT8.pack(8, value) if value else _NULL for value in values]))
 
 
 def smallint_array(values: Sequence[int]) -> Array:
-    """smallint[]."""
+    """Return smallint[]."""
     if not values:
         return _NO_SMALLINTS
-    packed = {value: _SMALLINT.pack(2, value) for value in set(values)}  # and of these, too
+    packed = {value: _SMALLINT.pack(2, value) for value in set(values)}  # few distinct values, too
     return _SmallintArray(len(values), b"".join(map(packed.__getitem__, values)))
 
 
 def moment_array(times_us: Sequence[int]) -> Array:
-    """timestamptz[] from microseconds since 1970."""
+    """Return timestamptz[] from microseconds since 1970."""
     if not times_us:
         return _NO_MOMENTS
     return _MomentArray(len(times_us), b"".join([_MOMENT.pack(8, us - EPOCH_2000_US) for us in times_us]))
 
 
 def optional_moment_array(times_us: Sequence[int]) -> Array:
-    """timestamptz[] from microseconds since 1970; 0 becomes NULL. An all-empty column is '{}', as elsewhere here."""
+    """Return timestamptz[] from microseconds since 1970; 0 becomes NULL.
+
+    An all-empty column is '{}', which unnest() fills with NULLs.
+    """
     if not any(times_us):
         return _NO_MOMENTS
     return _MomentArray(
@@ -175,9 +178,11 @@ def optional_moment_array(times_us: Sequence[int]) -> Array:
 
 
 def _with_lengths(values: Sequence[bytes]) -> bytes:
+    # map, zip and join run in C: a loop with a frame of Python per value is what this module avoids.
     lengths = map(_LENGTH.pack, map(len, values))
     return b"".join(chain.from_iterable(zip(lengths, values, strict=True)))
 
 
 def _with_nulls(values: Sequence[bytes]) -> bytes:
+    # Empty values are NULL here because unnest() fills a '{}' column with NULLs, too: both forms store the same.
     return b"".join([_LENGTH.pack(len(value)) + value if value else _NULL for value in values])

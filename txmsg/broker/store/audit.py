@@ -1,4 +1,4 @@
-"""Every statement on the audit log: entries in the transactions of the changes they tell of, pages, and retention."""
+"""Statements on the audit log: entries written with the changes that they record, pages of entries, and retention."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ async def record(
     after: State = None,
     caller: Caller | None = None,
 ) -> None:
-    """Adds an entry in the caller's transaction, and logs it after the commit, at the end of the session.
+    """Add an entry in the caller's transaction, and log it at the end of the session, after the commit.
 
-    caller: who has done it, if not who makes the call that is being answered.
+    caller: the author of the change, if it is not the caller of the request that is being answered.
     """
     change = change_of(action, target, before=before, after=after, caller=caller)
     await conn.execute(ENTRY, change._asdict())
+    # Logged only once it is committed: a log line of a change that was rolled back would be a false record.
     after_session(conn, change.log_change)
 
 
@@ -40,12 +41,14 @@ ENTRY: Final = """
 insert into txmsg.audit (who, address, action, target, before, after)
 select %(who)s, %(address)s, %(action)s, %(target)s, %(before)s::jsonb, %(after)s::jsonb
 """
-"""Also for a statement of the caller's own, as `{ENTRY} from ...`, with the fields of a change."""
+"""The statement that adds an entry; also usable within a caller's statement, as `{ENTRY} from ...`, with the fields of
+a change."""
 
 
 def difference(before: DataclassInstance, after: DataclassInstance, *without: str) -> tuple[State, State]:
-    """The fields in which two states differ, for `record`."""
+    """Return the fields in which two states differ, before and after, for `record`."""
     old, new = asdict(before), asdict(after)
+    # Only the fields that differ: entries are read by people, and settings of a topic are many.
     changed = [name for name in new if old[name] != new[name] and name not in without]
     return {name: old[name] for name in changed}, {name: new[name] for name in changed}
 
@@ -59,20 +62,21 @@ class AuditLog:
     async def record(
         self, action: str, target: str, *, before: State = None, after: State = None, caller: Caller | None = None
     ) -> None:
-        """Adds an entry for a change that is not made by a transaction of ours."""
+        """Add an entry for a change that a transaction of ours does not make."""
         async with session(self._pool) as conn:
             await record(conn, action, target, before=before, after=after, caller=caller)
 
     async def list(self, query: AuditQuery) -> AuditPage:
-        """A page of entries. Answers the method `Audit.list`."""
+        """Return a page of entries. Implements the method `AuditService.list`."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(AuditEntry)) as cursor:
             await cursor.execute(_LIST, asdict(query))
             entries = await cursor.fetchall()
+        # The statement reads one entry more than the limit, which tells whether another page follows.
         more = len(entries) > query.limit
         return AuditPage(entries=entries[: query.limit], next=entries[query.limit - 1].id if more else None)
 
     async def forget_entries(self, keep_s: float) -> int:
-        """Removes what is older, as far as one statement goes; how many."""
+        """Remove entries older than keep_s seconds, at most as many as one statement removes. Returns their number."""
         async with session(self._pool) as conn:
             cursor = await conn.execute("select txmsg.forget_audit(%s, %s)", (keep_s, _FORGOTTEN_AT_ONCE))
             ((gone,),) = await cursor.fetchall()

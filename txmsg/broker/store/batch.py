@@ -1,4 +1,4 @@
-"""The batch: everything that goes into the database in one call of `txmsg.write_batch`, and what comes back."""
+"""The batch: the input of one call of `txmsg.write_batch`, and its result."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ from txmsg.errors import TxmsgError
 from txmsg.message.columns import COLUMNS, OF_PLAIN, Column, Columns
 
 STALE_SEGMENT = "TX001"
-"""SQLSTATE: the segment given is not open any more. Read the segments again and repeat the batch."""
+"""SQLSTATE: the segment in the call is not open any more. Read the segments again and repeat the batch."""
 
 
 class Unreplicated(Exception):
-    """A batch has a message that waits for a standby, and none is there to wait for: nothing was written."""
+    """A batch has a message that waits for a standby, and no standby is attached: nothing was written."""
 
 
 class Unwritable(Exception):
-    """Something in a batch has no form in the database, such as a number out of range: nothing was written."""
+    """A value in a batch cannot be stored, such as a number out of range: nothing was written."""
 
 
 class DecidedBy(enum.IntEnum):
-    """Who decided the outcome of a message. On disk: numbers never change their meaning."""
+    """The party that decided the outcome of a message. On disk: numbers never change their meaning."""
 
     SENDER = 0
-    """It was sent plain."""
+    """A plain message: sending it was the decision."""
     CLIENT = 1
     CHECK = 2
     PERSON = 3
 
 
 _NO_COLUMNS = Columns()
-"""Of all batches without half messages or without plain ones: never changed."""
+"""Shared by all batches without half messages or without plain ones: never changed."""
 
 
 @dataclass(slots=True)
 class WriteBatch:
-    """Halves, plain messages and outcomes for one call. A transaction has one outcome in a batch at most.
+    """Halves, plain messages and outcomes for one call. A transaction has at most one outcome in a batch.
 
-    decided_by: who decided the outcomes that the client did not decide itself.
-    groups: the producer group that a transaction must be of to be ended: of others, nothing is known.
-    incarnation: of the database from which the ids of queues and producers were read; None: there are none in it.
+    decided_by: the deciding party of outcomes that the client did not decide itself. groups: the producer group that a
+    transaction must belong to; a transaction of another group counts as unknown. incarnation: of the database from
+    which the ids of queues and producers were read; None: the batch has no such ids.
     """
 
     half: Columns = field(default_factory=lambda: _NO_COLUMNS)
@@ -75,10 +75,11 @@ class WriteBatch:
     incarnation: UUID | None = None
 
     def extend(self, other: WriteBatch) -> None:
-        """Adds what `other` holds, which is of no other incarnation."""
+        """Append the contents of `other`, which must not be of another incarnation."""
         assert None in {self.incarnation, other.incarnation} or self.incarnation == other.incarnation
         self.incarnation = self.incarnation or other.incarnation
         if other.half.transaction_id:
+            # Copy on write: _NO_COLUMNS is shared by all batches.
             self.half = self.half if self.half is not _NO_COLUMNS else Columns()
             self.half.extend(other.half)
         if other.plain.transaction_id:
@@ -91,15 +92,15 @@ class WriteBatch:
         self.groups.update(other.groups)
 
     def ends(self) -> list[bytes]:
-        """The transactions that this batch says an outcome of."""
+        """Return the ids of the transactions that have an outcome in this batch."""
         return self.commit + self.rollback + self.check
 
     def ids(self) -> set[bytes]:
-        """All transactions in the batch."""
+        """Return the ids of all transactions in the batch."""
         return {*self.half.transaction_id, *self.plain.transaction_id, *self.commit, *self.rollback, *self.check}
 
     def only(self, ids: set[bytes]) -> WriteBatch:
-        """The part of the batch that concerns these transactions."""
+        """Return the part of the batch that concerns these transactions."""
         return WriteBatch(
             half=self.half.only(ids),
             plain=self.plain.only(ids),
@@ -117,16 +118,17 @@ class WriteBatch:
 
 
 Problem = str | TxmsgError
-"""What is wrong with a transaction: a kind, as the function names it, or the error that it has met by itself."""
+"""An error of one transaction: a kind, as the batch function names it, or an exception raised before the call."""
 
 
 @dataclass(slots=True)
 class AppliedBatch:
-    """What a batch did. ends: queue id -> an offset that the queue reaches to. problems: id -> kind.
+    """The result of a batch.
 
-    Kinds are those of the function: other, resolved, conflict, expired, busy. deliver_at_us: the earliest of the
-    delayed messages that were stored, None if none were. more: transactions whose ordering keys are free, and of which
-    more can go on than one batch moves: another one that names them as `check` moves more.
+    ends: queue id -> an offset that the queue reaches to. problems: transaction id -> kind, one of those of the
+    function: other, resolved, conflict, expired, busy. deliver_at_us: the earliest time of the delayed messages that
+    were stored, None if none were. more: transactions whose ordering keys are free while more messages wait behind them
+    than one batch moves; a batch that names them as `check` moves more.
     """
 
     ends: dict[int, int] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class AppliedBatch:
     more: list[bytes] = field(default_factory=list)
 
     def extend(self, other: AppliedBatch) -> None:
-        """Adds what another batch did."""
+        """Add the result of another batch."""
         self.ends.update(other.ends)
         self.problems.update(other.problems)
         times_us = [time_us for time_us in (self.deliver_at_us, other.deliver_at_us) if time_us is not None]
@@ -150,9 +152,11 @@ _UNREPLICATED = {
     "TX006": "a reader of a logical slot, such as a tailer, counts as its synchronous standby: set "
     "synchronous_standby_names to the names of the standbys, not '*'",
 }
-"""What `set_level` refuses, by SQLSTATE."""
+"""The refusals of `set_level`, by SQLSTATE."""
 
 
+# The body is incompressible and takes a new page, so that a full disk is noticed; the exception at the end undoes both
+# inserts.
 _TRY = b"""
 do $$
 declare
@@ -172,9 +176,9 @@ end $$
 
 
 async def try_to_write(connection: PreparedConnection) -> None:
-    """Inserts what a batch does, and takes it back. Raises what the driver raises, as for a full disk.
+    """Insert rows as a batch does, and undo it. Raises the driver's errors, as for a full disk.
 
-    In one statement: no lock waits for this process.
+    In one statement, so no lock is held while the server waits for this process.
     """
     await connection.fetch(_TRY, (), ())
 
@@ -189,16 +193,17 @@ async def apply(
     standby_wait_s: float = 5.0,
     incarnation: UUID | None = None,
 ) -> AppliedBatch:
-    """Calls the batch procedure. On return the batch is committed as safely as its topics ask. Idempotent by ids.
+    """Call the batch procedure. On return the batch is committed with the durability of its topics. Idempotent by ids.
 
-    incarnation: the one that must be current, else nothing is written (OTHER_INCARNATION); None: whichever.
-
-    Takes the shared rotation lock and the locks of the queues that messages enter, until its commit is visible; not
-    until the answer is read. Not in a transaction block: the procedure commits. Where the batch waits for standbys,
-    what they have is looked at afterwards; standby_wait_s is for both together. Raises Unwritable, Unreplicated,
+    incarnation: the one that must be current, else nothing is written (OTHER_INCARNATION); None: any. Takes the shared
+    rotation lock and the locks of the queues that messages enter, until its commit is visible; not until the answer is
+    read. Not in a transaction block: the procedure commits. Where the batch waits for standbys, their flushed positions
+    are read after the commit; standby_wait_s is the limit for both together. Raises Unwritable, Unreplicated,
     Unconfirmed.
     """
     try:
+        # Built before anything is sent: an error here proves that nothing was written, so the writer can look for the
+        # item that causes it.
         parameters = _parameters(batch)
     except (struct.error, ValueError) as exc:
         raise Unwritable(f"{type(exc).__name__}: {exc}") from exc
@@ -220,13 +225,15 @@ async def apply(
         raise
     *columns, standby_names, flushed_at = row
     if standby_names is not None:
+        # The server reports success also for a wait that it gave up at statement_timeout (decision 31), so a returned
+        # call is no proof of a copy.
         left_s = begun + standby_wait_s - time.monotonic()
         await await_standbys(connection, standby_names, flushed_at, timeout_s=left_s)
     return _read(*(column or () for column in columns))
 
 
 def _parameters(batch: WriteBatch) -> list[bytes]:
-    """The columns of a batch in binary. Those of a kind of which it has none were made once."""
+    """Return the columns of a batch in binary. Those of a kind that the batch does not have were built once."""
     half = [array.data for array in _arrays(batch.half, COLUMNS)] if batch.half.transaction_id else _NO_HALF
     ends = [array.data for array in _end_arrays(batch)] if batch.commit or batch.rollback or batch.check else _NO_ENDS
     plain = [array.data for array in _arrays(batch.plain, OF_PLAIN)] if batch.plain.transaction_id else _NO_PLAIN
@@ -239,6 +246,8 @@ def _arrays(columns: Columns, of: Sequence[Column]) -> list[Array]:
     for name, array, default, is_null in of:
         values = getattr(columns, name)
         if not values and count and default is not None and not is_null:
+            # An empty column means the default in each row. A column that may be null is sent as '{}' instead, which
+            # unnest() fills with nulls.
             values = [default] * count
         arrays.append(_ARRAYS[array, is_null](values))
     return arrays
@@ -248,7 +257,7 @@ def _end_arrays(batch: WriteBatch) -> list[Array]:
     return [
         uuid_array(batch.commit),
         uuid_array(batch.rollback),
-        # In the usual batch the client decided all of them; then the column is left out.
+        # In the usual batch the client decided all of them; then the column is empty.
         smallint_array(
             [batch.decided_by.get(id_bytes, DecidedBy.CLIENT) for id_bytes in batch.commit + batch.rollback]
             if batch.decided_by
@@ -273,10 +282,12 @@ _ARRAYS: dict[tuple[str, bool], Callable[[Any], Array]] = {
     ("timestamptz[]", False): moment_array,
     ("timestamptz[]", True): optional_moment_array,
 }
-"""By the array's type, and whether its elements may be null."""
+"""The constructor of an array, by its type and whether its elements may be null."""
 _EMPTY = (_arrays(_NO_COLUMNS, COLUMNS), _end_arrays(WriteBatch()), _arrays(_NO_COLUMNS, OF_PLAIN))
 _NO_HALF, _NO_ENDS, _NO_PLAIN = ([array.data for array in arrays] for arrays in _EMPTY)
 _OIDS = (2950, 23, 23, 701, *[array.oid for arrays in _EMPTY for array in arrays])  # uuid, int, int, float8
+# CALL requires an argument for each OUT parameter: the six nulls. The types are given at prepare, so that the server
+# need not infer them, and each value is sent in binary.
 _CALL = Statement(
     b"write_batch",
     b"call txmsg.write_batch($1, $2, $3, make_interval(secs => $4), %b, null, null, null, null, null, null)"

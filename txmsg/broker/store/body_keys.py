@@ -1,4 +1,4 @@
-"""Every statement on the keys of bodies of erasable topics, and rows with their bodies decrypted for operators."""
+"""Statements on the keys of bodies of erasable topics, and decryption of rows for operators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from txmsg.wire.sealed import damaged, is_sealed, unsealed
 _EXPIRED_ROWS_MAX: Final = 10_000
 
 Keys = Mapping[tuple[bytes, int], bytes | None]
-"""Of one topic, by transaction id and number: the key; None if the message is erased. Without an entry: no key left."""
+"""Keys of one topic by transaction id and number: the key, None if the message was erased. No entry: no key is left."""
 
 
 class Sealable(Protocol):
-    """A row of a message for an operator."""
+    """A row of a message that an operator sees."""
 
     @property
     def topic(self) -> str | None: ...
@@ -50,9 +50,9 @@ class BodyKeyStore:
     async def obtain(
         self, topic_id: int, ids: Sequence[bytes], ns: Sequence[int], keys: Sequence[bytes], kept_s: Sequence[float]
     ) -> Keys:
-        """The keys of these messages: those given, where there are none yet. They are on disk when the messages are.
+        """Return the keys of these messages: those given, where none are stored yet.
 
-        Keys that were there are kept for as long as new ones.
+        They are on disk when the messages are. Existing keys are kept for as long as new ones, kept_s seconds.
         """
         async with session(self._pool) as connection:
             cursor = await connection.execute(
@@ -63,14 +63,15 @@ class BodyKeyStore:
             return {(each, n): key for each, n, key in await cursor.fetchall()}
 
     async def of(self, ids: Mapping[str, Collection[bytes]]) -> Mapping[str, Keys]:
-        """By topic: the keys of all its messages of these transactions."""
+        """Return the keys of all messages of these transactions, by topic."""
         async with session(self._pool) as connection:
             return await _keys(connection, ids)
 
     async def erase(self, topic: str, transaction_id: UUID, n: int | None) -> tuple[int, int]:
-        """Forgets the keys of a message, or of all of a transaction: how many had one, and how many now have none.
+        """Erase the keys of a message, or of all messages of a transaction.
 
-        On return no broker decrypts them any more.
+        Returns how many had a row of a key, and how many keys were erased now. On return no broker decrypts them any
+        more.
         """
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(_ERASE, {"topic": topic, "id": transaction_id, "n": n})
@@ -82,10 +83,11 @@ class BodyKeyStore:
 
 
 async def drop_expired(conn: Connection) -> int:
-    """Deletes keys whose time is over, and those of deleted topics, in portions; how many."""
+    """Delete expired keys, and those of deleted topics, in portions. Returns their number."""
     cursor = await conn.execute(_DELETED_TOPICS)
     dropped = await _drop(conn, "topic_id = any(%(topics)s)", [topic_id for (topic_id,) in await cursor.fetchall()])
-    # Said again of the row itself: its time may have been prolonged since it was found.
+    # The condition stands in the outer statement too: the time of a row may have been prolonged since its ctid was
+    # read.
     return dropped + await _drop(conn, "expires_at < now()", [])
 
 
@@ -93,6 +95,7 @@ async def _drop(conn: Connection, which: str, topics: Sequence[int]) -> int:
     dropped = 0
     while True:
         cursor = await conn.execute(
+            # By ctid: DELETE has no LIMIT, and a portion keeps the transaction and its write-ahead log short.
             f"delete from txmsg.body_key where {which} and ctid = any(array("
             f"select ctid from txmsg.body_key where {which} limit %(limit)s))",
             {"limit": _EXPIRED_ROWS_MAX, "topics": list(topics)},
@@ -103,7 +106,7 @@ async def _drop(conn: Connection, which: str, topics: Sequence[int]) -> int:
 
 
 async def opened(connection: AsyncConnection[Any], rows: Sequence[R]) -> list[R]:
-    """Rows for an operator, with what is encrypted in clear. Those whose bodies were not asked for stay as they are."""
+    """Return rows for an operator, decrypted. Rows that were read without bodies stay unchanged."""
     sealed: dict[str, set[bytes]] = defaultdict(set)
     for row in rows:
         if row.topic is not None and row.body and is_sealed(row.headers):
@@ -151,6 +154,8 @@ with recursive used(id) as (
 select u.id from used u where u.id is not null and not exists (select from txmsg.topic t where t.id = u.id)
 """
 
+# The row stays, without its key: a late copy of the message must find that it was erased, and is refused. FOR UPDATE in
+# the order of n, so that two erasures of a transaction cannot deadlock.
 _ERASE = """
 with found as materialized (
     select b.topic_id, b.transaction_id, b.n, b.key is not null as had_key from txmsg.body_key b

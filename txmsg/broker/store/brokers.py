@@ -1,7 +1,7 @@
-"""Every statement of the registry of brokers: which are alive, and since when.
+"""Statements of the registry of brokers: the live ones, and since when they live.
 
-Each changes everything it must in one statement, in autocommit: no lock ever waits for a broker, so one that is paused
-at any moment holds up no other.
+Each makes all its changes in one statement, in autocommit: no lock is ever held while a broker is waited for, so a
+broker that is paused at any moment delays no other (decision 3).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN_DEAD = "1 day"
 
 
 class LiveBroker(NamedTuple):
-    """A broker that lives, as others see it. state: active or draining."""
+    """A live broker, as others see it. state: active or draining."""
 
     id: str
     address: str
@@ -32,14 +32,14 @@ class LiveBroker(NamedTuple):
 
 
 class DrainResult(NamedTuple):
-    """Whether the broker that was to be drained is alive; it was drained if another one is active, too."""
+    """The outcome of a request to drain a broker: it is alive, and it was drained if another active broker exists."""
 
     is_alive: bool
     is_another_active: bool
 
 
 class DatabaseFacts(NamedTuple):
-    """Which Notify database this is, its revision, and how many queues there are, and have a broker."""
+    """The id of a Notify database, its revision, the number of its queues, and of those that have a broker."""
 
     shard: UUID
     revision: str
@@ -60,11 +60,14 @@ async def join(
     schema_revision: str,
     ttl_s: float,
 ) -> datetime | None:
-    """Enters a broker, without any queue; when it joined, or None if another live one has this id.
+    """Enter a broker without queues. Returns its joining time, or None if another live broker has this id.
 
-    incarnation: of the database; OTHER_INCARNATION if it is not current. joined_at: when the caller joined last, whose
-    place it may take. silent_since: the heartbeat after which the one that has this id was seen to send none.
+    incarnation: of the database; OTHER_INCARNATION if it is not current. joined_at: when the caller joined last; it may
+    replace that entry. silent_since: the last heartbeat of the broker that has this id, if the caller has seen it send
+    none since.
     """
+    # One statement enters the broker and frees the leases of the one that had this id: a crash between two would leave
+    # the new broker with leases of queues that it has not loaded.
     cursor = await scalar_cursor(conn).execute(
         """
         with joined as (
@@ -101,7 +104,7 @@ async def join(
 
 
 async def registered(conn: Connection, broker_id: str) -> tuple[str, datetime] | None:
-    """Where a broker said that it is reached, and its last heartbeat; None if there is none of this id."""
+    """Return a broker's address and last heartbeat; None if the id is unknown."""
     cursor = await plain_cursor(conn).execute(
         "select address, heartbeat_at from txmsg.broker where id = %s", (broker_id,)
     )
@@ -112,11 +115,10 @@ async def registered(conn: Connection, broker_id: str) -> tuple[str, datetime] |
 async def beat(
     conn: Connection, incarnation: UUID, broker_id: str, joined_at: datetime, ttl_s: float
 ) -> tuple[str, float] | None:
-    """Says that a broker lives, for another ttl_s. None: it was taken for dead, or its id is another's now.
+    """Send a heartbeat, valid for ttl_s seconds. Returns the broker's state and the database's time, in s since 1970.
 
-    Returns its state, and the database's time in seconds since 1970.
-
-    incarnation: of the database; OTHER_INCARNATION if it is not current.
+    None: the broker was marked as dead, or its id belongs to another one now. incarnation: of the database;
+    OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -132,7 +134,7 @@ async def beat(
 
 
 async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
-    """Takes a broker out; no broker has its queues until they are assigned."""
+    """Remove a broker. Its queues have no broker until they are assigned."""
     await plain_cursor(conn).execute(
         """
         with gone as (
@@ -147,12 +149,14 @@ async def leave(conn: Connection, broker_id: str, joined_at: datetime) -> None:
 
 
 async def mark_dead(conn: Connection, silent: Mapping[str, datetime], *, expired_at_s: float | None) -> list[str]:
-    """Marks brokers as dead, for good: they must join again. Returns their ids.
+    """Mark brokers as dead for good: they must join again. Returns their ids.
 
-    silent: by id the last heartbeat of brokers that have sent none for too long by the caller's clock. They are dead
-    unless they have sent one since. expired_at_s: those are dead, too, whose rows expire before this time of the
-    database, in s since 1970.
+    silent: by id the last heartbeat of brokers that have sent none for too long by the caller's clock; they are dead
+    unless they have sent one since. expired_at_s: brokers whose rows expire before this time of the database, in s
+    since 1970, are dead, too.
     """
+    # The heartbeat is compared as well as the id: a broker that has sent one since the caller's read is alive, and only
+    # the database knows.
     cursor = await plain_cursor(conn).execute(
         """
         with forgotten as (delete from txmsg.broker where state = 'dead' and expires_at < now() - %s::interval)
@@ -168,7 +172,7 @@ async def mark_dead(conn: Connection, silent: Mapping[str, datetime], *, expired
 
 
 async def live_brokers(conn: Connection) -> tuple[list[LiveBroker], int]:
-    """The live brokers, by id, and the id of the youngest queue."""
+    """Return the live brokers by id, and the id of the youngest queue."""
     cursor = await plain_cursor(conn).execute(
         """
         select b.id, b.address, b.state, b.heartbeat_at,
@@ -184,7 +188,7 @@ async def live_brokers(conn: Connection) -> tuple[list[LiveBroker], int]:
 
 
 async def all_brokers(conn: Connection) -> list[BrokerSummary]:
-    """The brokers that live or died within a day, by id."""
+    """Return the brokers that are alive or died within a day, by id."""
     async with conn.cursor(binary=True, row_factory=class_row(BrokerSummary)) as cursor:
         await cursor.execute(
             """
@@ -198,10 +202,11 @@ async def all_brokers(conn: Connection) -> list[BrokerSummary]:
 
 
 async def drain(conn: Connection, broker_id: str) -> DrainResult:
-    """Sets a broker draining if another one is active.
+    """Set a broker draining if another one is active.
 
     Locks the live ones in the order of their ids: of brokers that are drained at the same moment, each sees the others.
     """
+    # The entry of the audit log is written by the same statement, as all of this module is one statement each.
     noted = change_of("broker.drain", broker_id, after={"state": "draining"})
     cursor = await plain_cursor(conn).execute(
         f"""
@@ -221,13 +226,14 @@ async def drain(conn: Connection, broker_id: str) -> DrainResult:
     row = await cursor.fetchone()
     assert row is not None
     result = DrainResult._make(row)
+    # Without both the statement has changed nothing, and written no entry of the audit log.
     if all(result):
         after_session(conn, noted.log_change)
     return result
 
 
 async def resume(conn: Connection, broker_id: str) -> bool:
-    """Sets a broker active; whether it is alive."""
+    """Set a broker active. Returns True if it is alive."""
     noted = change_of("broker.resume", broker_id, after={"state": "active"})
     cursor = await plain_cursor(conn).execute(
         f"""
@@ -245,7 +251,7 @@ async def resume(conn: Connection, broker_id: str) -> bool:
 
 
 async def forget_broker(conn: Connection, broker_id: str) -> bool:
-    """Deletes a dead broker; whether there was one. Its queues are assigned as those of any that is not there."""
+    """Delete a dead broker. Returns True if it existed. Its queues are assigned like those of any missing broker."""
     noted = change_of("broker.forget", broker_id, before={"state": "dead"})
     cursor = await plain_cursor(conn).execute(
         f"""
@@ -262,7 +268,7 @@ async def forget_broker(conn: Connection, broker_id: str) -> bool:
 
 
 async def database_facts(conn: Connection) -> DatabaseFacts:
-    """What `txmsg cluster show` tells of the database itself."""
+    """Return the facts of the database that `txmsg cluster show` prints."""
     cursor = await plain_cursor(conn).execute(
         """
         select d.shard, (select version_num from txmsg.revision), (select count(*) from txmsg.queue),

@@ -1,4 +1,4 @@
-"""Every statement on when half messages of producer groups are checked, where that is not as the broker says."""
+"""Statements on the check policies of producer groups that differ from the broker's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txmsg.wire.access.rules import ALL_NAMES, Names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicyRow:
-    """The settings of a producer group. None: the broker's."""
+    """The check settings of a producer group. None: the broker's setting applies."""
 
     group_name: str
     first_check_s: float | None = None
@@ -31,7 +31,7 @@ class CheckPolicyStore:
         self._pool = pool
 
     async def own(self) -> Sequence[CheckPolicyRow]:
-        """Those of groups that have any of their own."""
+        """Return the settings of groups that have any of their own."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
             await cursor.execute("select * from txmsg.check_policy")
             return await cursor.fetchall()
@@ -39,24 +39,30 @@ class CheckPolicyStore:
     async def list(
         self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
     ) -> Sequence[CheckPolicyRow]:
-        """Of the first producer groups by name among these, after this one and with this in their names."""
+        """Return the settings of the first producer groups by name, within `names`.
+
+        after: only names behind this one. contains: only names that contain this, ignoring case.
+        """
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
             await cursor.execute(_LIST, {"after": after, "contains": contains, "limit": limit, **names._asdict()})
             return await cursor.fetchall()
 
     async def find_policy(self, group: str) -> CheckPolicyRow | None:
-        """Of a producer group; None: there is none of this name, for it has never sent a half message."""
+        """Return the settings of a producer group; None if the group has never sent a half message."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
             await cursor.execute(f"{_SELECT} where group_name = %s", (group,))
             return await cursor.fetchone()
 
     async def set(self, row: CheckPolicyRow) -> None:
-        """Writes all settings of a group, and tells the brokers."""
+        """Write all settings of a group, and notify the brokers."""
         values = {name: getattr(row, name) for name in CheckPolicyRow.__slots__}
         async with session(self._pool) as conn, conn.transaction():
             async with conn.cursor(row_factory=class_row(CheckPolicyRow)) as cursor:
                 await cursor.execute(
-                    "select * from txmsg.check_policy where group_name = %s for update", (row.group_name,)
+                    # Locked, so that of two changes at the same time the audit log has the state that each has
+                    # replaced.
+                    "select * from txmsg.check_policy where group_name = %s for update",
+                    (row.group_name,),
                 )
                 own = await cursor.fetchone() or CheckPolicyRow(group_name=row.group_name)
             await conn.execute(_SET, values)
@@ -65,6 +71,7 @@ class CheckPolicyStore:
             await audit.record(conn, "group.checks", row.group_name, before=before, after=after)
 
 
+# From the producers, so that groups without settings of their own are found, too.
 _SELECT = """
 select group_name, c.first_check_s, c.check_interval_s, c.checks_max, c.no_client_park_s
   from (select distinct group_name from txmsg.producer where id <> 0) p

@@ -1,6 +1,6 @@
-"""How a broker connects to the Notify database: writer sessions, a pool, and now and then a session for upkeep.
+"""Connections to the Notify database: writer sessions, a pool, and occasional sessions for upkeep.
 
-Translates the driver's errors: a caller that gets BrokerUnavailable from here may try again.
+Translates the driver's errors: a caller that gets BrokerUnavailable from here may retry.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from txmsg.errors import BrokerUnavailable, StorageError
 from txmsg.runtime.postgres import ENCODING, FORM, KEEPALIVES, PINNED, SERVER_KEEPALIVES, cut, pin
 
 OTHER_INCARNATION = "TX007"
-"""SQLSTATE: the database has gone back, or was restarted, since what is in memory was read."""
+"""SQLSTATE: the database returned to an earlier state, or restarted, since the broker's memory was read."""
 UNKNOWN_ID = "TX008"
-"""SQLSTATE: a batch names a queue or a producer that is not there, from memory that is out of date."""
+"""SQLSTATE: a batch names a queue or a producer that does not exist: the broker's memory is out of date."""
 
 
 Connection: TypeAlias = AsyncConnection[Any]
 
 
 class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
-    """Connections to one Notify database, and which incarnation of it the broker's memory is of."""
+    """Connections to one Notify database, and the incarnation of it that the broker's memory reflects."""
 
     incarnation: Incarnation
     trouble: Exception | None = None
-    """Why the last attempt to connect failed; None: it did not."""
+    """The error of the last attempt to connect; None if it succeeded."""
 
     async def _connect(self, timeout: float | None = None) -> AsyncConnection[Any]:
         try:
@@ -51,7 +51,7 @@ class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
         return connection
 
     def without_connection(self, exc: PoolTimeout) -> BrokerUnavailable:
-        """The error for who got no connection in time: by itself, the pool says only that."""
+        """Return the error for a caller that got no connection in time, with the last failure to connect."""
         if self.trouble is not None:
             return unavailable(self.trouble)
         found = self.get_stats()
@@ -62,16 +62,16 @@ class Pool(AsyncConnectionPool[AsyncConnection[Any]]):
 
     @classmethod
     async def worker(cls, q: Any) -> None:
-        """Makes connections until the pool is closed, or this task is cancelled.
+        """Make connections until the pool is closed, or this task is cancelled.
 
-        psycopg_pool takes a cancellation that comes while it connects for a failure to connect, and goes on: a loop
-        that ends would wait for it for ever.
+        psycopg_pool takes a cancellation that arrives while it connects for a failure to connect, and continues: a loop
+        that ends would wait for it forever.
         """
         await super().worker(cast(Any, _UntilCancelled(q)))
 
 
 class _UntilCancelled:
-    """A queue that ends a worker which was cancelled."""
+    """A queue of tasks that stops a worker which was cancelled."""
 
     def __init__(self, tasks: asyncio.Queue[Any]) -> None:
         self._tasks = tasks
@@ -80,6 +80,7 @@ class _UntilCancelled:
         task = asyncio.current_task()
         assert task is not None
         if task.cancelling():
+            # psycopg_pool catches the cancellation, but `cancelling` keeps counting it.
             return StopWorker.__new__(StopWorker)  # of no pool: a worker only looks at its type
         return await self._tasks.get()
 
@@ -93,13 +94,13 @@ TRANSIENT = (
     PoolClosed,
     OSError,
 )
-"""What the driver raises when the database is away or restarts, or has ended a session that stood still."""
+"""The driver's errors when the database is away, restarts, or has ended an idle session."""
 
 POOL_SIZE_MAX: Final = 8
 ADMIN_POOL_SIZE_MAX: Final = 4
-"""For administration; further requests wait for a connection."""
+"""Connections for administration; further requests wait for one."""
 SESSIONS_MAX: Final = POOL_SIZE_MAX + ADMIN_POOL_SIZE_MAX + 5
-"""Of a broker: those of its pools, of three writers and the listener, and one for upkeep."""
+"""Sessions of a broker: those of its pools, of three writers and the listener, and one for upkeep."""
 
 _PARAMETERS: dict[str, Any] = {"connect_timeout": 5, "client_encoding": ENCODING, **KEEPALIVES}
 
@@ -107,7 +108,7 @@ _CHANNEL: Final = "txmsg"
 """The channel on which brokers notify each other."""
 _CHECK_S_MAX = 5.0
 _FRESH_S = 1.0
-"""A connection that was good so recently is not checked before it is used again."""
+"""Seconds for which a connection that was good is not checked before it is used again."""
 _SETUP_S_MAX = 5.0
 _SESSION_S_MAX = 30.0
 _UPKEEP_S_MAX = 120.0
@@ -115,16 +116,16 @@ _UPKEEP_IDLE_S_MAX = 30.0
 
 
 class _Connection(PreparedConnection):
-    """One that is closed when a statement on it is cancelled.
+    """A connection that is closed when a statement on it is cancelled.
 
-    The driver would ask the server to cancel and wait for that, twice 5 s with a server that says nothing: too long for
-    a stop. Statements are short, and an abandoned transaction has its timeout in the server.
+    The driver would ask the server to cancel and wait for that, twice 5 s with a server that does not answer: too long
+    for a stop. Statements are short, and an abandoned transaction has its timeout in the server.
     """
 
     used_at = -math.inf
-    """When the last session with it ended well, by the monotonic clock."""
+    """End of the last session that ended well, by the monotonic clock."""
     afterwards: list[Callable[[], None]]
-    """What to do when the session with it has ended well."""
+    """Functions to call when the session has ended well."""
 
     async def cancel_safe(self, *, timeout: float = 0.0) -> None:
         cut(self)
@@ -132,10 +133,11 @@ class _Connection(PreparedConnection):
 
 @contextmanager
 def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iterator[None]:
-    """Cuts the connection if the block takes longer, and raises BrokerUnavailable.
+    """Cut the connection and raise BrokerUnavailable if the block takes longer than timeout_s.
 
-    For a database, or something before it, that keeps the connection and says nothing more: no keepalive notices. Not
-    asyncio.timeout: the driver answers a cancellation by asking that same database to cancel, and waits for it.
+    For a database, or a proxy before it, that keeps the connection and does not answer: TCP keepalives do not notice
+    that. Not asyncio.timeout: the driver answers a cancellation by asking that same database to cancel, and waits for
+    it.
     """
     is_late = False
 
@@ -158,11 +160,11 @@ def answering_within(connection: AsyncConnection[Any], timeout_s: float) -> Iter
 async def connect_writer(
     url: str, *, lock_timeout_s: float, transaction_timeout_s: float, statement_timeout_s: float | None = None
 ) -> PreparedConnection:
-    """The session that calls the batch function: in autocommit, no wait without an end.
+    """Return the session that calls the batch function: in autocommit, every wait bounded.
 
-    Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a
-    plan made then would be remembered when it is not. Commits wait for no standby unless a batch says so itself;
-    statement_timeout_s ends such a wait, even if its broker is gone (default: transaction_timeout_s).
+    Plans are generic and never a sequential scan: half_message looks empty to statistics at most moments, and a plan
+    made then would be kept when it is not. Commits wait for no standby unless a batch asks for it; statement_timeout_s
+    ends such a wait, even if its broker is gone (default: transaction_timeout_s).
     """
     connection = await _Connection.connect(
         url, autocommit=True, application_name="txmsg writer", prepare_threshold=None, **_PARAMETERS
@@ -185,6 +187,7 @@ async def _set_up_writer(
         "lock_timeout": f"{lock_timeout_s * 1000:.0f}ms",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
+        # Compiling takes longer than any of these statements, of which each reads few rows.
         "jit": "off",
         "synchronous_commit": "local",
         "statement_timeout": f"{statement_timeout_s * 1000:.0f}ms",
@@ -194,12 +197,12 @@ async def _set_up_writer(
 
 
 async def notify(conn: Connection, *notices: str) -> None:
-    """Notifies all listening brokers, including this one, if and when the caller's transaction commits."""
+    """Notify all listening brokers, including this one, if and when the caller's transaction commits."""
     await conn.execute("select pg_notify(%s, n) from unnest(%s::text[]) n", (_CHANNEL, list(notices)))
 
 
 async def connect_listener(url: str) -> Connection:
-    """A session that receives what brokers `notify`: "KIND TEXT"."""
+    """Return a session that receives the notices of brokers: "KIND TEXT"."""
     connection = await _Connection.connect(url, autocommit=True, application_name="txmsg listener", **_PARAMETERS)
     try:
         await _set(connection, {})
@@ -219,11 +222,11 @@ async def _set(connection: AsyncConnection[Any], settings: Mapping[str, str]) ->
 def open_pool(
     url: str, *, size_max: int = POOL_SIZE_MAX, idle_in_transaction_s: float = 5.0, statement_timeout_s: float = 0.0
 ) -> Pool:
-    """Connections for delivery and checks, or for administration. Open it with `await pool.open()`.
+    """Return connections for delivery and checks, or for administration. Open it with `await pool.open()`.
 
-    idle_in_transaction_s: after that the server ends a session that does nothing within a transaction: its broker is
-    paused or cut off, and what it has locked (such as the delivery lease) would stop the others. statement_timeout_s:
-    after that the server ends a statement. 0: never, though `session` may have given it up.
+    idle_in_transaction_s: the server ends a session that is idle in a transaction for so long: its broker is paused or
+    cut off, and its locks (such as those of the delivery lease) would stop the others. statement_timeout_s: the server
+    ends a statement after it. 0: never, though `session` may have given it up.
     """
 
     async def configure(connection: AsyncConnection[Any]) -> None:
@@ -231,8 +234,8 @@ def open_pool(
         await _set(
             connection,
             {
-                # Cursors and leases wait for no standby: what is replicated is a beginning of all that was written, so
-                # a cursor is never ahead of its messages.
+                # Cursors and leases wait for no standby: a standby has a beginning of all that was written, so a cursor
+                # there is never ahead of its messages (decision 15).
                 "synchronous_commit": "local",
                 "idle_in_transaction_session_timeout": f"{idle_in_transaction_s * 1000:.0f}ms",
                 "statement_timeout": f"{statement_timeout_s * 1000:.0f}ms",
@@ -258,13 +261,13 @@ def open_pool(
 async def _check(connection: AsyncConnection[Any]) -> None:
     is_fresh = isinstance(connection, _Connection) and time.monotonic() - connection.used_at < _FRESH_S
     if is_fresh and not connection.closed and not _has_news(connection):
-        return  # a round trip for each read of new messages
+        return  # the check is a round trip for each read of new messages
     with answering_within(connection, _CHECK_S_MAX):
         await AsyncConnectionPool.check_connection(connection)
 
 
 def _has_news(connection: AsyncConnection[Any]) -> bool:
-    """Whether the server has said something of its own accord, as when it ends the session."""
+    """Return True if the server has sent something unasked, as when it ends the session."""
     readable = select.poll()
     readable.register(connection.fileno(), select.POLLIN)
     return bool(readable.poll(0))
@@ -272,17 +275,17 @@ def _has_news(connection: AsyncConnection[Any]) -> bool:
 
 @asynccontextmanager
 async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIterator[AsyncConnection[Any]]:
-    """A connection from the pool, in autocommit. Raises BrokerUnavailable while the database is away or says nothing.
+    """Yield a connection from the pool, in autocommit. Raises BrokerUnavailable while the database is away or silent.
 
-    timeout_s: for all that is done with the connection; a few seconds more may go by before there is one.
+    timeout_s: for all that is done with the connection; a few seconds more may pass before there is one.
     """
     task = asyncio.current_task()
     assert task is not None
     cancelled_before = task.cancelling()
     try:
         async with pool.connection() as connection:
-            # The pool waits by asyncio.wait_for, which before Python 3.12 may lose a cancellation that comes together
-            # with the connection; a loop would then go on for ever.
+            # The pool waits by asyncio.wait_for, which before Python 3.12 may lose a cancellation that arrives together
+            # with the connection; a loop would then run forever.
             if task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
             with answering_within(connection, timeout_s):
@@ -290,11 +293,16 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
                 connection.afterwards = []
                 try:
                     yield connection
+                    # Not after an error, which may mean that the server is gone: the next user checks the connection
+                    # then.
                     connection.used_at = time.monotonic()
+                    # The connection is in autocommit: all that the block has changed is committed here.
                     for act in connection.afterwards:
                         act()
                 except psycopg.errors.ReadOnlySqlTransaction:
-                    await connection.close()  # a standby by now: behind the same address may be another primary
+                    await (
+                        connection.close()
+                    )  # the server became a standby: the same address may lead to another primary
                     raise
     except psycopg.errors.InsufficientPrivilege as exc:
         raise StorageError(
@@ -308,28 +316,32 @@ async def session(pool: Pool, *, timeout_s: float = _SESSION_S_MAX) -> AsyncIter
     except psycopg.DatabaseError as exc:
         if exc.sqlstate != OTHER_INCARNATION:
             raise
+        # The detail is the incarnation that the statement named. It may have ended already by another call, and the
+        # next one begun: `end` ignores it then.
         over = exc.diag.message_detail
         pool.incarnation.end_incarnation(UUID(over) if over else None, exc.diag.message_primary or str(exc))
         raise unavailable(exc) from exc
 
 
 def after_session(conn: Connection, act: Callable[[], None]) -> None:
-    """Has it done when this session has ended well, so when what it has changed is committed."""
+    """Call a function when this session has ended well, that is when its changes are committed."""
     assert isinstance(conn, _Connection)
     conn.afterwards.append(act)
 
 
 @asynccontextmanager
 async def upkeep_session(url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    """A session of its own, in autocommit, for work that waits and holds locks of the session; ends with the block.
+    """Yield a separate session, in autocommit, for work that waits and holds session locks; it ends with the block.
 
-    The server ends it when its broker stands still: then another broker may do the work. Raises BrokerUnavailable.
+    The server ends it when its broker is paused: then another broker may do the work. Raises BrokerUnavailable.
     """
     try:
         connection = await _Connection.connect(url, autocommit=True, application_name="txmsg upkeep", **_PARAMETERS)
         try:
             settings = {
                 "synchronous_commit": "local",
+                # Advisory locks of the session end with it. Without the timeout those of a paused broker would last for
+                # as long as the pause.
                 "idle_session_timeout": f"{_UPKEEP_IDLE_S_MAX * 1000:.0f}ms",
             }
             await _set(connection, settings)
@@ -343,10 +355,11 @@ async def upkeep_session(url: str) -> AsyncIterator[AsyncConnection[Any]]:
 
 @asynccontextmanager
 async def query_session(url: str, *, timeout_s: float) -> AsyncIterator[AsyncConnection[Any]]:
-    """A session with any database, in one transaction that only reads, for a statement of an operator's own.
+    """Yield a session with any database, in one read-only transaction, for an operator's own statement.
 
     Raises psycopg.Error.
     """
+    # libpq takes a connect_timeout of 1 s as 2 s.
     parameters = {**_PARAMETERS, "connect_timeout": max(2, math.ceil(timeout_s))}
     connection = await _Connection.connect(url, autocommit=True, application_name="txmsg alerts", **parameters)
     try:
@@ -360,7 +373,7 @@ async def query_session(url: str, *, timeout_s: float) -> AsyncIterator[AsyncCon
 
 
 def unavailable(exc: Exception) -> BrokerUnavailable:
-    """The error for callers: whether the database is away, or there and unable, and why. On one line."""
+    """Return the error for callers, on one line, which says if the database is away, or reached and unable to work."""
     if isinstance(exc, BrokerUnavailable):
         return exc
     told = " ".join(str(exc).split())

@@ -1,4 +1,4 @@
-"""Every statement on consumer groups and their settings. The caller owns the transaction."""
+"""Statements on consumer groups and their settings. The caller owns the transaction."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class GroupRow(GroupSettings):
 
     @property
     def settings(self) -> GroupSettings:
-        """Its settings alone."""
+        """The settings without id, name and version."""
         return GroupSettings(**{each.name: getattr(self, each.name) for each in fields(GroupSettings)})
 
 
 async def group_row(conn: Connection, name: str) -> GroupRow | None:
-    """The group of this name, or None."""
+    """Return the group of this name, or None."""
     async with conn.cursor(row_factory=class_row(GroupRow)) as cursor:
         await cursor.execute(f"select {_COLUMNS} from txmsg.consumer_group where name = %s", (name,))
         return await cursor.fetchone()
 
 
 async def group_rows(conn: Connection, groups: Collection[int]) -> dict[int, GroupRow]:
-    """These groups by id; one that was deleted is left out."""
+    """Return these groups by id; one that was deleted is left out."""
     async with conn.cursor(row_factory=class_row(GroupRow)) as cursor:
         await cursor.execute(f"select {_COLUMNS} from txmsg.consumer_group where id = any(%s)", (list(groups),))
         return {row.id: row for row in await cursor.fetchall()}
 
 
 async def groups_version(conn: Connection) -> tuple[int, int, int]:
-    """Another value after each change of a group's settings or place, after a new group, and after one was deleted.
+    """Return a value that differs after each change of a group's settings or position, each new and each deleted group.
 
     Ids and versions only rise: two states of the table with the same number of groups and the same sum of ids have the
     same groups, and then the same sum of versions means that none of them has changed.
@@ -57,10 +57,10 @@ async def groups_version(conn: Connection) -> tuple[int, int, int]:
 
 
 async def create_group(conn: Connection, name: str, expires_after_s: float | None) -> None:
-    """Makes a consumer group; nothing happens if there is one of this name.
+    """Create a consumer group; nothing happens if one has this name.
 
-    expires_after_s: when it is deleted if it is not used; None: never. Raises PermissionDenied if the caller has
-    created as many groups as it may.
+    expires_after_s: seconds without use after which it is deleted; None: never. Raises PermissionDenied if the caller
+    has created as many groups as it may.
     """
     noted = change_of("group.create", name)
     cursor = await conn.execute(
@@ -81,12 +81,12 @@ async def create_group(conn: Connection, name: str, expires_after_s: float | Non
 
 
 async def touch_groups(conn: Connection, groups: Collection[int]) -> None:
-    """Notes that these groups are used."""
+    """Note that these groups are in use."""
     await conn.execute("update txmsg.consumer_group set seen_at = now() where id = any(%s::int[])", (sorted(groups),))
 
 
 async def delete_unused_groups(conn: Connection, limit: int) -> list[str]:
-    """Deletes groups that were not used for as long as they are kept, with all they have; their names."""
+    """Delete groups whose time without use is over, with their cursors and failures. Returns their names."""
     cursor = await conn.execute(
         """
         delete from txmsg.consumer_group
@@ -101,9 +101,9 @@ async def delete_unused_groups(conn: Connection, limit: int) -> list[str]:
 
 
 async def topics_with(conn: Connection, prefixes: Sequence[str]) -> tuple[int, list[str]]:
-    """The highest id of a topic, and the names of all topics that begin with one of these, in their order.
+    """Return the highest id of a topic, and the names of all topics that begin with one of these prefixes, sorted.
 
-    The id is read first: a topic that is created between has a higher one, and counts as created later.
+    The id is read first: a topic that is created between the two has a higher one, and counts as created later.
     """
     cursor = await conn.execute("select coalesce(max(id), 0) from txmsg.topic")
     ((newest,),) = await cursor.fetchall()
@@ -116,7 +116,7 @@ async def topics_with(conn: Connection, prefixes: Sequence[str]) -> tuple[int, l
 
 
 async def begin_prefixes(conn: Connection, group: int, prefixes: Sequence[str], newest: int) -> None:
-    """A group reads all topics with these prefixes from now on: that with this id is the newest one that is there."""
+    """Note that a group reads all topics with these prefixes. `newest` is the id of the newest topic at this moment."""
     await conn.execute(
         "insert into txmsg.group_prefix (group_id, prefix, newest_topic) select %s, prefix, %s "
         "from unnest(%s::text[]) prefix on conflict do nothing",
@@ -125,9 +125,9 @@ async def begin_prefixes(conn: Connection, group: int, prefixes: Sequence[str], 
 
 
 async def later_topics(conn: Connection, group: int, names: Sequence[str]) -> list[str]:
-    """Those of the topics that were created after a group had begun to read by a pattern of theirs.
+    """Return those of the topics that were created after the group had begun to read by a pattern that matches them.
 
-    Whichever: a member of another release may name a wider or narrower one than those before it.
+    Any of its patterns counts: a member of another release may name a wider or narrower one than those before it.
     """
     cursor = await conn.execute(
         "select t.name from txmsg.topic t where t.name = any(%s) and exists (select from txmsg.group_prefix p "
@@ -137,6 +137,8 @@ async def later_topics(conn: Connection, group: int, names: Sequence[str]) -> li
     return [name for (name,) in await cursor.fetchall()]
 
 
+# After the last message in the open segment, on disk (id) or in memory (-id); in an empty one the queue's start there;
+# 0 for a queue without any.
 _LATEST = """
     coalesce((select m.queue_offset + 1 from txmsg.message m
                where m.segment = s.id and m.queue = q.id order by m.queue_offset desc limit 1),
@@ -146,11 +148,11 @@ _LATEST = """
 
 
 async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[QueueId], *, at_us: int | None) -> None:
-    """Where a group begins that is new to a topic with these queues: after all there is, or at a time (us since 1970).
+    """Set the start of a group that is new to a topic with these queues: after the last message, or at a time.
 
-    One that has a cursor in any of them is left alone, and begins queues that the topic has got since at their start.
-    All queues at once, whichever broker delivers them: else what is sent meanwhile to one that is loaded later would be
-    skipped.
+    at_us: us since 1970; None: the end. A group that has a cursor in any of the queues is left alone, and begins queues
+    added later at their start. All queues at once, whichever broker delivers them: else messages sent meanwhile to a
+    queue that is loaded later would be skipped.
     """
     begin = _LATEST
     if at_us is not None:
@@ -166,5 +168,6 @@ async def subscribe_at(conn: Connection, group: int, queue_ids: Sequence[QueueId
         on conflict do nothing
         """,
         {"group": group, "queue_ids": list(queue_ids), "at_us": at_us},
+        # Planned each time: a plan made while a partition was small would be kept while it grows.
         prepare=False,
     )

@@ -1,4 +1,4 @@
-"""Who has created topics and groups, and how many they may create. The caller owns the transaction."""
+"""Limits on the number of topics and groups that a user may create. The caller owns the transaction."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _TABLE: Final[dict[Created, str]] = {"topics": "txmsg.topic", "groups": "txmsg.c
 
 
 def creator() -> str | None:
-    """The user who makes the call that is being answered; None without authentication."""
+    """Return the user whose call is being answered; None without authentication."""
     usage = current_usage()
     return None if usage is None else usage.user
 
 
 async def check_created(conn: Connection, what: Created) -> None:
-    """Raises PermissionDenied if the caller has created more than it may, with what this transaction has made.
+    """Raise PermissionDenied if the caller has created more than it may, including this transaction's creations.
 
-    Locks the user, and counts then: of two transactions that take the last place, the second sees the first.
+    Locks the user's row, and counts then: of two transactions that take the last place, the second sees the first.
     """
     usage = current_usage()
     most = 0 if usage is None else getattr(usage.limits, what)

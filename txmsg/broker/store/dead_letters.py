@@ -1,4 +1,4 @@
-"""Every statement on dead letters that an operator asks for: pages of them, redriven, purged."""
+"""Statements on dead letters for operators: pages of them, redriving, purging."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TOKEN: Final = re.compile(r"(\d{1,17})\.(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FoundDeadLetter:
-    """A dead letter with its place in pages, and what is encrypted of it. more: it is not the last one."""
+    """A dead letter with its position in pages, and its encrypted parts. more: another one follows."""
 
     letter: DeadLetter
     group_id: int
@@ -48,17 +48,17 @@ class _FoundDeadLetter:
 
     @property
     def topic(self) -> str:
-        """Its topic."""
+        """The topic's name."""
         return self.letter.topic
 
     @property
     def whole(self) -> DeadLetter:
-        """With headers and body."""
+        """The dead letter with headers and body."""
         return replace(self.letter, headers=readable_headers(self.headers), body=self.body)
 
     @property
     def token(self) -> str:
-        """What names the page that goes on here."""
+        """The token of the page that continues after this dead letter."""
         assert self.letter.died_at is not None
         return f"{us_of_datetime(self.letter.died_at)}.{self.group_id}.{self.queue_id}.{self.letter.offset}"
 
@@ -89,7 +89,7 @@ def _found(
 
 
 def _place(token: str) -> dict[str, Any]:
-    """Where a page begins, for the statement."""
+    """Return the start of a page as parameters of the statement. Raises ProtocolError for a token not of ours."""
     if not token:
         return dict.fromkeys(("after_died_at", "after_group_id", "after_queue_id", "after_queue_offset"))
     found = _TOKEN.fullmatch(token)
@@ -105,14 +105,14 @@ def _place(token: str) -> dict[str, Any]:
 
 
 def _parameters(which: DeadLetterFilter) -> dict[str, Any]:
-    """For the statements below. None: anything. Raises InvalidMessage for an id that is none."""
+    """Return the parameters of the statements below. None: any. Raises InvalidMessage for an invalid id."""
     said = {name: value or None for name, value in asdict(which).items() if name != "id"}
     transaction_id, n = parse_id(which.id) if which.id else (None, None)
     return said | {"transaction_id": transaction_id, "n": n}
 
 
 def _in_words(which: DeadLetterFilter) -> dict[str, object]:
-    """What is asked for, for the audit log."""
+    """Return the conditions of a filter, for the audit log."""
     return {name: value for name, value in _parameters(which).items() if value is not None}
 
 
@@ -132,7 +132,10 @@ class DeadLetters:
         self._pool = pool
 
     async def list(self, query: DeadLetterQuery, *, groups: Names = ALL_NAMES) -> DeadLetterPage:
-        """A page of dead letters, as many as begin within 16 MiB of bodies and headers. groups: only of these."""
+        """Return a page of dead letters, as many as begin within 16 MiB of bodies and headers.
+
+        groups: only dead letters of these groups.
+        """
         values = _parameters(query.which) | _place(query.after) | groups._asdict()
         values |= {"limit": query.limit + 1, "whole": query.whole, "size_bytes_max": _LIST_SIZE_BYTES_MAX}
         async with session(self._pool) as connection:
@@ -143,23 +146,28 @@ class DeadLetters:
         return DeadLetterPage(letters=[each.whole for each in found], next=end)
 
     async def count(self, which: DeadLetterFilter) -> Selection:
-        """How many there are: those that have died until now, by the database's clock."""
+        """Return the number of dead letters, and the filter limited to those that have died until now.
+
+        By the database's clock: so later batches with this filter redrive or purge what was counted.
+        """
         async with session(self._pool) as connection:
             cursor = await connection.execute(_COUNT, _parameters(which))
             ((count, at),) = await cursor.fetchall()
         return Selection(which=replace(which, until=min(which.until or at, at)), count=count)
 
     async def redrive(self, batch: DeadLetterBatch) -> DeadLettersDone:
-        """Makes retries of them, queue by queue in the order of offsets.
+        """Turn dead letters into retries, queue by queue in the order of offsets.
 
         They are due at once, with no attempt yet and the next generation of their queue, so that the inbox takes them
-        for new.
-        Of an ordering key only the first is due; the broker that delivers lets the next follow when that is done.
+        as new (decision 34). Of an ordering key only the first is due; the broker that delivers lets the next follow
+        when that is done.
         """
         async with session(self._pool) as connection, connection.transaction():
             async with connection.cursor(row_factory=class_row(_RedrivenRow)) as cursor:
                 await cursor.execute(_REDRIVE, _parameters(batch.which) | {"limit": batch.limit})
                 redriven = await cursor.fetchall()
+            # Retries of ordering keys are inserted as not due: an earlier message of the key may be in the table, and
+            # its broker may be removing it at this moment.
             ordered = [retry for retry in redriven if retry.ordering_key is not None]
             if ordered:
                 places = {
@@ -177,7 +185,7 @@ class DeadLetters:
         return DeadLettersDone(count=len(redriven))
 
     async def purge(self, batch: DeadLetterBatch) -> DeadLettersDone:
-        """Deletes them for good. The next messages of keys that were blocked are due at once."""
+        """Delete dead letters for good. The next messages of keys that were blocked are due at once."""
         async with session(self._pool) as connection, connection.transaction():
             cursor = await connection.execute(_PURGE, _parameters(batch.which) | {"limit": batch.limit})
             gone = await cursor.fetchall()
@@ -194,9 +202,10 @@ class DeadLetters:
 
 
 async def count_as_done(connection: Connection, gone: Collection[tuple[int, QueueId, Offset]]) -> None:
-    """Cursors say that these messages, (group id, queue id, offset), are done: their retries or dead letters are gone.
+    """Mark messages (group id, queue id, offset) as done in their cursors: their retries or dead letters are gone.
 
-    A broker that died after it had made these rows has not written so, and without them the next one would not know.
+    A broker that died after it had inserted these rows has not written so, and without the rows the next broker would
+    not know.
     """
     if gone:
         groups, queue_ids, offsets = (list(column) for column in zip(*gone, strict=True))
@@ -232,6 +241,7 @@ _WHICH = """
    and (%(key)s::text is null or d.key = %(key)s)
 """
 
+# `before` is the size of the rows in front of a row: the first one is always listed, so that each page advances.
 _LIST = f"""
 with found as materialized (
     select d.group_id, d.queue_id, d.queue_offset, d.transaction_id, d.n, d.key, d.tag, d.ordering_key,
@@ -372,4 +382,4 @@ update txmsg.retry r set due_at = now()
                     where d.group_id = k.group_id and d.queue_id = k.queue_id and d.ordering_key = k.ordering_key
                       and d.blocks_key)
 """
-"""Makes the next message of each ordering key due that nothing blocks any more: a retry or dead letter has gone."""
+"""Makes the next message of each ordering key due unless something blocks it: a retry or dead letter was removed."""

@@ -1,9 +1,8 @@
-"""Every statement of delivery but those on failures. One function, one statement; the caller owns the transaction.
+"""Statements of delivery, except those on failures. One function, one statement; the caller owns the transaction.
 
-Ids and offsets go in as arrays and are compared by any(), never through a join with unnest on a large table: with
-statistics that say "empty" such a join reads the whole table.
-Statements on a partition name it and are planned each time (prepare=False): a plan made while the partition was
-small would be kept while it grows.
+Ids and offsets are passed as arrays and compared by any(), never through a join with unnest on a large table: with
+statistics that say "empty" such a join reads the whole table. Statements on a partition name it and are planned each
+time (prepare=False): a plan made while the partition was small would be kept while it grows.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _RAW_LOADERS = ((adapters.types["timestamptz"].oid, _INT8), (adapters.types["uui
 MESSAGE_COLUMNS = sql.SQL(", ").join(
     sql.Identifier("queue_offset" if name == "offset" else name.removesuffix("_2000_us")) for name in StoredRow._fields
 )
-"""Those of a `StoredRow`, in its order."""
+"""The columns of a `StoredRow`, in its order."""
 
 
 def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
@@ -46,12 +45,12 @@ def plain_cursor(conn: Connection) -> AsyncCursor[tuple[Any, ...]]:
 
 
 def scalar_cursor(conn: Connection) -> AsyncCursor[Any]:
-    """One whose rows are the values of a single column."""
+    """Return a cursor whose rows are the values of a single column."""
     return conn.cursor(binary=True, row_factory=scalar_row)
 
 
 def raw_cursor(conn: Connection, row_factory: AsyncRowFactory[T]) -> AsyncCursor[T]:
-    """One that reads times as microseconds since 2000, and ids as 16 bytes."""
+    """Return a cursor that reads times as microseconds since 2000, and ids as 16 bytes."""
     cursor = conn.cursor(binary=True, row_factory=row_factory)
     for oid, loader in _RAW_LOADERS:
         cursor.adapters.register_loader(oid, loader)
@@ -59,7 +58,7 @@ def raw_cursor(conn: Connection, row_factory: AsyncRowFactory[T]) -> AsyncCursor
 
 
 class _RawContext:
-    """With which the driver loads the results of statements that run without a cursor, as `raw_cursor` does."""
+    """The context in which the driver loads results of statements that run without a cursor, as `raw_cursor` does."""
 
     adapters = AdaptersMap(adapters)
     connection = None
@@ -69,6 +68,7 @@ for _oid, _loader in _RAW_LOADERS:
     _RawContext.adapters.register_loader(_oid, _loader)
 _INT8_OIDS = (adapters.types["int8"].oid,) * 4
 _INT8_OF = Struct(">q").pack
+# One int8 loader and one tuple constructor for each row: this is the hot path of delivery (decision 10).
 _MAKE_ROW: Callable[[Sequence[Any]], StoredRow] = partial(
     tuple.__new__, StoredRow
 )  # _make would take a frame of Python per row
@@ -85,13 +85,14 @@ class CursorRow(NamedTuple):
     acked: list[tuple[int, int]]
     generations: Generations
     held_s: float
-    """For how long consumers may still hold ordered messages that another broker, or an earlier epoch, gave them."""
+    """Seconds for which consumers may still hold ordered messages that another broker, or an earlier epoch, gave
+    them."""
     held_by: Collection[str]
-    """Which consumers; empty: it is not known."""
+    """Client ids of these consumers; empty if unknown."""
 
 
 async def cursor_epochs(conn: Connection, group: int, queue_ids: Sequence[QueueId]) -> dict[QueueId, int]:
-    """The epochs under which the cursors of a group were claimed last. Locks their rows in queue order."""
+    """Return the epochs under which a group's cursors were claimed last. Locks their rows in queue order."""
     cursor = await plain_cursor(conn).execute(
         "select queue_id, epoch from txmsg.cursor where group_id = %s and queue_id = any(%s) "
         "order by queue_id for update",
@@ -108,14 +109,13 @@ async def claim_cursors(
     *,
     forward_s: float | None = None,
 ) -> list[CursorRow]:
-    """The cursors of a group in (queue id, lease epoch), marked with the epoch: older ones cannot write them any more.
+    """Claim a group's cursors in (queue id, lease epoch), and return them. Older epochs cannot write them any more.
 
-    A queue new to the group starts at the earliest message that is kept; one that an operator has sent elsewhere
-    goes on there. A cursor with a younger epoch is left out.
-    incarnation: of the database; OTHER_INCARNATION if it is not current.
-    forward_s: what the clock of the database said, in s since 1970, after it was set forward. What consumers may hold
-    was noted by it: if it was set since, it may be for as long as was noted, from now on. That is stored, else each
-    broker that gets the queue would wait from the beginning.
+    A queue new to the group starts at the earliest message that is kept; one for which an operator has requested a seek
+    continues there. A cursor with a younger epoch is left out. incarnation: of the database; OTHER_INCARNATION if it is
+    not current. forward_s: the time of the database's clock, in s since 1970, after it was set forward. The time until
+    which consumers may hold messages was noted by that clock: if it was noted before the step, they may hold them for
+    its full length, from now on. That is stored, else each broker that gets the queue would wait from the beginning.
     Locks the cursor rows in queue order.
     """
     cursor = await plain_cursor(conn).execute(
@@ -155,7 +155,7 @@ async def claim_cursors(
 
 
 async def sought_queues(conn: Connection, group: int) -> list[QueueId]:
-    """The queues in which an operator has sent a group elsewhere, and it has not gone there yet."""
+    """Return the queues of a group with a seek that an operator has requested and no broker has carried out yet."""
     cursor = await plain_cursor(conn).execute(
         "select queue_id from txmsg.cursor where group_id = %s and seek_to is not null", (group,)
     )
@@ -165,7 +165,9 @@ async def sought_queues(conn: Connection, group: int) -> list[QueueId]:
 async def failed_offsets(
     conn: Connection, group: int, queue_ids: Sequence[QueueId], since: Sequence[int]
 ) -> list[tuple[QueueId, Offset]]:
-    """(queue id, offset) of the group's retries and dead letters at or after `since`, which goes with queue_ids."""
+    """Return (queue id, offset) of the group's retries and dead letters from `since` on, one offset per queue id."""
+    # A lateral join per queue, not any(): each queue has its own `since`, and each half of the union is a range of a
+    # primary key.
     cursor = await plain_cursor(conn).execute(
         """
         select f.queue_id, f.queue_offset
@@ -195,12 +197,15 @@ class CursorWrite(NamedTuple):
 async def write_cursors(
     conn: Connection, incarnation: UUID | None, broker_id: str, cursors: Sequence[CursorWrite]
 ) -> set[tuple[int, QueueId]]:
-    """Writes a broker's cursors and tells (group id, queue id) of those that were.
+    """Write a broker's cursors. Returns (group id, queue id) of those that were written.
 
     One whose queue is leased under another epoch, or not at all, is not written; nor is one that was claimed under
     another epoch, which is what holds when the lease is taken at this very moment. incarnation: of the database;
     OTHER_INCARNATION if it is not current.
     """
+    # Both conditions are needed. The lease alone would let a cursor through that the next broker has claimed since this
+    # statement's snapshot; the epoch of the cursor alone one whose lease was given away and whose cursor was not
+    # claimed yet.
     cursor = await plain_cursor(conn).execute(
         """
         update txmsg.cursor c
@@ -220,6 +225,7 @@ async def write_cursors(
             "queue_ids": [write.queue_id for write in cursors],
             "epochs": [write.epoch for write in cursors],
             "next_offsets": [write.next_offset for write in cursors],
+            # As text and cast by the statement: psycopg would make an object for each range.
             "acked": ["{" + ",".join(f"[{start},{end})" for start, end in write.acked) + "}" for write in cursors],
         },
     )
@@ -234,12 +240,10 @@ async def note_held(  # noqa: PLR0917
     held_s: float | None,
     held_by: Sequence[Collection[str]] = (),
 ) -> set[tuple[int, QueueId]]:
-    """Notes for (group id, queue id, epoch) for how long from now consumers may hold ordered messages; None: no more.
+    """Note for (group id, queue id, epoch) how long from now consumers may hold ordered messages. None: none any more.
 
-    held_by: for each of them the client ids of these consumers.
-
-    Returns (group id, queue id) of those that were noted: the leases of the others are over. incarnation: of the
-    database; OTHER_INCARNATION if it is not current.
+    held_by: for each of them the client ids of these consumers. Returns (group id, queue id) of those that were noted:
+    the leases of the others are over. incarnation: of the database; OTHER_INCARNATION if it is not current.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -260,6 +264,7 @@ async def note_held(  # noqa: PLR0917
             "queue_ids": [queue_id for _, queue_id, _ in cursors],
             "epochs": [epoch for _, _, epoch in cursors],
             "held_s": held_s,
+            # JSON in text[], because PostgreSQL's arrays of arrays are rectangular and these lists differ in length.
             "held_by": [json.dumps(sorted(clients)) for clients in held_by],
         },
     )
@@ -272,7 +277,7 @@ async def note_held(  # noqa: PLR0917
 class SegmentStart(NamedTuple):
     """A segment that is or was in use, and the offset at which a queue starts in it.
 
-    segment: -N for a queue in memory, whose messages are apart from others of segment N.
+    segment: -N for a queue in memory, whose messages are stored apart from the others of segment N.
     """
 
     segment: int
@@ -280,7 +285,7 @@ class SegmentStart(NamedTuple):
 
 
 async def open_segment(conn: Connection) -> int:
-    """The segment that takes messages now."""
+    """Return the id of the open segment, which takes messages."""
     cursor = await scalar_cursor(conn).execute("select id from txmsg.segment where state = 'open'")
     segment: int | None = await cursor.fetchone()
     assert segment is not None, "there is always one open segment: migration 0001 opens the first"
@@ -288,7 +293,7 @@ async def open_segment(conn: Connection) -> int:
 
 
 async def segments_of_queue(conn: Connection, queue_id: QueueId) -> list[SegmentStart]:
-    """The segments kept, oldest first, and where the queue starts in each. Not one that is being dropped."""
+    """Return the kept segments, oldest first, with the queue's start in each; without those being dropped."""
     cursor = await plain_cursor(conn).execute(
         """
         select case when t.durability = 'memory' then -s.id else s.id end, coalesce(b.base, 0)
@@ -302,7 +307,10 @@ async def segments_of_queue(conn: Connection, queue_id: QueueId) -> list[Segment
 
 
 def partition(segment: int) -> sql.Identifier:
-    """The table that holds a segment. Those in memory are not there for each: the root finds out."""
+    """Return the table of a segment; for one in memory the root table.
+
+    A segment has a table for memory topics only if there are such topics; the root finds it, or nothing.
+    """
     return sql.Identifier("txmsg", f"message_{segment}" if segment > 0 else "message")
 
 
@@ -316,7 +324,7 @@ QUEUE_END = sql.SQL(
         (select b.base from txmsg.segment_base b where b.segment = {segment} and b.queue = q.id), 0)
     """
 )
-"""The offset after the last message of queue q.id; `segment` is the open one, `partition` its table."""
+"""SQL for the offset after the last message of queue q.id; `segment` is the open one, `partition` its table."""
 
 
 @lru_cache(maxsize=256)
@@ -326,11 +334,15 @@ def _queue_ends_in(segment: int) -> sql.Composed:
 
 
 async def queue_ends(conn: Connection, segment: int, queue_ids: Sequence[QueueId]) -> dict[int, int]:
-    """The offset after the last message of each queue; `segment` is the open one. One index descent per queue."""
+    """Return the offset after the last message of each queue, by one index descent each.
+
+    segment: the open one.
+    """
     cursor = await plain_cursor(conn).execute(_queue_ends_in(segment), (list(queue_ids),), prepare=False)
     return {queue_id: end for queue_id, end in await cursor.fetchall()}
 
 
+# The bound on bytes is applied in the database, by a running sum, so that what exceeds it is never sent.
 @lru_cache(maxsize=256)
 def _read_messages_in(segment: int) -> bytes:
     statement = sql.SQL(
@@ -353,12 +365,12 @@ def _read_messages_in(segment: int) -> bytes:
 async def read_messages(
     conn: Connection, segment: int, queue_id: QueueId, start: int, *, count: int, size_bytes: int
 ) -> list[StoredRow]:
-    """Up to `count` messages of a queue from offset `start`, in order, as long as they begin within size_bytes.
+    """Return up to `count` messages of a queue from offset `start`, in order, while they begin within size_bytes.
 
-    Sizes are bodies and headers. Always the first one. Offsets are dense, so a range of offsets is a count.
-    UndefinedTable: the segment is dropped.
+    Sizes are bodies and headers; the first message is always returned. Offsets are dense, so a range of offsets is a
+    count. UndefinedTable: the segment is dropped.
     """
-    assert isinstance(conn, PreparedConnection)  # not a cursor: it reads the socket by more system calls
+    assert isinstance(conn, PreparedConnection)  # not a cursor, which needs more system calls to read the socket
     values = [_INT8_OF(value) for value in (queue_id, start, start + count, size_bytes)]
     result = await conn.fetch(_read_messages_in(segment), _INT8_OIDS, values)
     loader = Transformer(_RawContext())

@@ -1,4 +1,4 @@
-"""Why attempts failed, as the tables of retries and dead letters keep it."""
+"""Reasons of failed attempts, as the tables of retries and dead letters store them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXPIRED: Final = "not acknowledged within its visibility timeout"
 
 
 def failure_of(value: Mapping[str, Any]) -> AttemptFailure:
-    """One of the reasons that a retry or a dead letter keeps."""
+    """Return one stored reason of a retry or dead letter as an `AttemptFailure`."""
     at, error = value.get("at"), value.get("error") or ""
     return AttemptFailure(
         attempt=value.get("attempt", 0),

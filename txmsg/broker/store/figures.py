@@ -1,6 +1,6 @@
-"""What a scrape asks the database: one statement each for groups, topics and undecided transactions.
+"""The statements of a scrape: one each for groups, topics and undecided transactions.
 
-Each answers with a bounded number of rows, however many groups and topics there are. The caller owns the connection.
+Each answers with a bounded number of rows, however many groups and topics exist. The caller owns the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COME_BACK_S: Final = 300.0
 
 
 class GroupFigures(NamedTuple):
-    """A group in a topic; or, where both are None, all pairs together that are neither first nor urgent."""
+    """A group in a topic; or, where both names are None, all pairs together that are neither first nor urgent."""
 
     group: str | None
     topic: str | None
@@ -27,11 +27,11 @@ class GroupFigures(NamedTuple):
     retrying: int
     dead: int
     oldest_s: float | None
-    """Age of the first message that is not done; None: nothing waits, or it is not known."""
+    """Age of the first message that is not done; None: nothing waits, or it is unknown."""
     is_first: bool
-    """Among those created first: of counters, whose series must not come and go."""
+    """True for those created first: for counters, whose series must not appear and disappear."""
     is_urgent: bool
-    """Among those that wait longest, or have most dead letters or retries."""
+    """True for those that wait longest, or have most dead letters or retries."""
 
 
 class HalfFigures(NamedTuple):
@@ -42,8 +42,9 @@ class HalfFigures(NamedTuple):
     oldest_s: float
 
 
-# Groups that have read equally far share one look at the message that comes next. Its segment by where the queue starts
-# in each: a subquery, so that one partition is looked into and not all.
+# Groups that have read equally far share one lookup of their next message. Its segment is found by the queue's starts
+# in a subquery, so that one partition is read instead of all. named_max pairs have names because they are oldest, and
+# as many because they are urgent; all others are summed into one row, so that a scrape has a bounded number of series.
 @lru_cache(maxsize=16)
 def _groups_in(segment: int) -> sql.Composed:
     return sql.SQL(
@@ -110,9 +111,9 @@ def _groups_in(segment: int) -> sql.Composed:
 
 
 async def group_figures(conn: Connection, segment: int, *, named_max: int) -> list[GroupFigures]:
-    """Each group in each topic, by the cursors as written. `segment` is open.
+    """Return the figures of each group in each topic, by the cursors as written. segment: the open one.
 
-    named_max of them are first, and as many urgent; what is neither comes together.
+    named_max of them are first, and as many urgent; the rest comes as one sum.
     """
     cursor = await plain_cursor(conn).execute(_groups_in(segment), {"named": named_max}, prepare=False)
     return [GroupFigures._make(row) for row in await cursor.fetchall()]
@@ -134,16 +135,16 @@ def _topics_in(segment: int) -> sql.Composed:
 
 
 async def topic_figures(conn: Connection, segment: int, *, named_max: int) -> list[tuple[str | None, int, int]]:
-    """How many messages have entered each topic; all beyond named_max together under None. `segment` is open.
+    """Return the messages that have entered each topic, as (name, number of topics, number of messages).
 
-    Each as name, number of topics, and number of messages.
+    Topics beyond named_max are summed under None. segment: the open one.
     """
     cursor = await plain_cursor(conn).execute(_topics_in(segment), {"named": named_max}, prepare=False)
     return await cursor.fetchall()
 
 
 async def group_count(conn: Connection) -> int:
-    """How many consumer groups there are, those that have read nothing yet too."""
+    """Return the number of consumer groups, including those that have read nothing yet."""
     cursor = await scalar_cursor(conn).execute("select count(*) from txmsg.consumer_group")
     found = await cursor.fetchone()
     assert isinstance(found, int)
@@ -151,7 +152,7 @@ async def group_count(conn: Connection) -> int:
 
 
 async def half_figures(conn: Connection) -> list[HalfFigures]:
-    """Undecided transactions by state, for each that there is."""
+    """Return the undecided transactions by state, for each state that has any."""
     cursor = await plain_cursor(conn).execute(
         """
         select case when parked_reason is not null then 'parked' when checks > 0 then 'in_doubt' else 'new' end,
@@ -163,7 +164,7 @@ async def half_figures(conn: Connection) -> list[HalfFigures]:
 
 
 async def overdue_check_s(conn: Connection) -> float:
-    """For how long the check of an undecided transaction has been due, the longest; 0: none is due."""
+    """Return the seconds for which the oldest due check of an undecided transaction has been due; 0: none is due."""
     cursor = await scalar_cursor(conn).execute(
         """
         select coalesce(greatest(0, extract(epoch from now() - min(next_check_at))), 0)::float8
@@ -176,7 +177,10 @@ async def overdue_check_s(conn: Connection) -> float:
 
 
 async def slot_kept_bytes(conn: Connection) -> int:
-    """How much write-ahead log the replication slot keeps that keeps most: they all fill the same disk."""
+    """Return the maximum over replication slots of the write-ahead log kept, in bytes.
+
+    The maximum and not the sum: they keep the same files.
+    """
     cursor = await scalar_cursor(conn).execute(
         """
         select greatest(0, coalesce(max(pg_current_wal_lsn() - restart_lsn), 0))::int8 from pg_replication_slots
@@ -188,11 +192,12 @@ async def slot_kept_bytes(conn: Connection) -> int:
 
 
 async def dead_brokers(conn: Connection, *, come_back_s: float = _COME_BACK_S) -> int:
-    """How many brokers have died and are not replaced: by one at their address, or by one that has joined since.
+    """Return the number of dead brokers that are not replaced, at their address or by a broker that has joined since.
 
-    Of one whose time was over before the database's server was started, that is not known before come_back_s: after a
-    restart or a restore the table has brokers of an earlier time, which are about to join again.
+    A broker that expired before the database's server started counts only after come_back_s: after a restart or a
+    restore the table has brokers of an earlier time, which are about to join again.
     """
+    # By address: a broker that was restarted under a new id, as a container is, has replaced itself.
     cursor = await scalar_cursor(conn).execute(
         """
         with alive as (
@@ -222,11 +227,12 @@ DATA_DIRECTORY: Final = """
 select replace(setting, '/proc/self/', '/proc/' || pg_backend_pid() || '/') as path from pg_settings
  where name = 'data_directory'
 """
-"""As other processes name it: an embedded server runs in its directory, and calls it /proc/self/cwd."""
+"""The data directory as other processes name it: an embedded server runs in it, and calls it /proc/self/cwd."""
 
 
 async def data_directory(conn: Connection) -> str | None:
-    """Where the server keeps its data. None: it is not on this machine, or the role may not know."""
+    """Return the server's data directory. None: it is on another machine, or the role may not see it."""
+    # The path is used to measure the free space of its disk, which is possible on the same machine only.
     if not (conn.info.host.startswith("/") or conn.info.hostaddr in {"127.0.0.1", "::1"}):
         return None
     cursor = await scalar_cursor(conn).execute(DATA_DIRECTORY)

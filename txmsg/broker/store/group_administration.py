@@ -1,4 +1,4 @@
-"""Every statement with which an operator looks at consumer groups, changes, moves and deletes them."""
+"""Statements by which operators list, change, seek and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -45,13 +45,17 @@ class GroupAdministration:
     async def list(
         self, limit: int, *, after: str = "", contains: str = "", names: Names = ALL_NAMES
     ) -> Sequence[GroupSummary]:
-        """The first groups by name among these, after this one and with this in their names."""
+        """Return the first groups by name, within `names`, with their lag in each topic.
+
+        after: only names behind this one. contains: only names that contain this, ignoring case.
+        """
         async with session(self._pool) as conn:
             cursor = await conn.execute(
                 _LIST, {"after": after, "contains": contains, "limit": limit, **names._asdict()}
             )
             rows = await cursor.fetchall()
             lags = await group_lag(conn, await open_segment(conn), [group_id for group_id, _, _ in rows])
+        # A group that has no cursor yet has no lag, and is listed with zeros.
         lags_of: dict[str, list[GroupLag]] = {name: [] for _, name, _ in rows}
         for lag in lags:
             lags_of[lag.group].append(lag)
@@ -71,17 +75,17 @@ class GroupAdministration:
         ]
 
     async def lag(self) -> Sequence[GroupLag]:
-        """How far all groups are behind in each topic, by their cursors as written."""
+        """Return the lag of all groups in each topic, by their cursors as written."""
         async with session(self._pool) as conn:
             return await group_lag(conn, await open_segment(conn))
 
     async def settings(self, name: str) -> GroupSettings:
-        """The group alone, which takes the same time whatever it has to do. Raises UnknownGroup."""
+        """Return a group's settings, without its queues: in constant time. Raises UnknownGroup."""
         async with session(self._pool) as conn:
             return (await _group(conn, name)).settings
 
     async def show(self, name: str) -> GroupDetails:
-        """A group, without its members and whether it is paused, which brokers know. Raises UnknownGroup."""
+        """Return a group, without its members and pauses, which only brokers know. Raises UnknownGroup."""
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name)
             cursor = await conn.execute("select created_at from txmsg.consumer_group where id = %s", (group.id,))
@@ -99,9 +103,9 @@ class GroupAdministration:
         )
 
     async def alter(self, change: GroupChange) -> GroupSettings:
-        """Changes what is named, all or nothing. Raises UnknownGroup, and MisuseError for what cannot be.
+        """Change the named settings, all or nothing. Raises UnknownGroup, and MisuseError for invalid values.
 
-        One that is to be created begins, as all do, when its first consumer asks for messages.
+        A group that is created by this starts, as all do, when its first consumer asks for messages.
         """
         _check(change)
         name = change.group
@@ -132,11 +136,11 @@ class GroupAdministration:
             return altered.settings
 
     async def seek(self, seek: Seek) -> SeekPlan:
-        """Tells the brokers that deliver a topic, or one queue of it, to go on elsewhere for a group.
+        """Move a group to another position in a topic, or in one queue of it.
 
-        They do so as soon as they see it; what consumers hold then is theirs no more. again: from there on messages
-        come under a new generation, now and after later seeks. Raises UnknownGroup, UnknownTopic, and MisuseError for
-        what is not kept.
+        The brokers that deliver the queues do so as soon as they see it; consumers lose the messages that they hold
+        then. again: messages from there on have a new generation, now and after later seeks (decision 34). Raises
+        UnknownGroup, UnknownTopic, and MisuseError for a position that is not kept.
         """
         name, topic = seek.group, seek.topic
         async with session(self._pool) as conn, conn.transaction():
@@ -151,6 +155,8 @@ class GroupAdministration:
                 "places": list(places.values()),
                 "begins": [queue.begin for queue in chosen.values()],
             }
+            # Three statements: rows are added, then locked in the order in which brokers write cursors, then changed.
+            # An update alone would lock them in the order of its plan, and could deadlock with a broker.
             await conn.execute(_ADD_CURSORS, values)
             await conn.execute(_LOCK_CURSORS, values)
             await conn.execute(_SEEK, values)
@@ -162,7 +168,7 @@ class GroupAdministration:
                         f"group {name!r} was sent to {_AGAIN_MAX} different offsets of a queue of topic {topic!r} by "
                         "--again: give an earlier one, such as earliest"
                     ) from exc
-            # The brokers look at what changed when the version of a group does.
+            # Brokers read cursors again when the version of a group has changed.
             await conn.execute("update txmsg.consumer_group set version = version + 1 where id = %s", (group.id,))
             await notify(conn, "groups")
             await audit.record(
@@ -180,9 +186,9 @@ class GroupAdministration:
             return SeekPlan(queues=[queues[queue_id] for queue_id in places], to=list(places.values()))
 
     async def delete(self, name: str, *, force: bool, dry_run: bool = False) -> None:
-        """Deletes a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures, but for force.
+        """Delete a group with its cursors. Raises UnknownGroup, and MisuseError for one with failures unless forced.
 
-        force: with its retries and dead letters. dry_run: only raises.
+        force: with its retries and dead letters. dry_run: only raise.
         """
         async with session(self._pool) as conn, conn.transaction():
             group = await _group(conn, name, lock=True)
@@ -230,7 +236,7 @@ async def _group(conn: AsyncConnection, name: str, *, lock: bool = False) -> Gro
 async def _chosen(
     conn: AsyncConnection, group: GroupRow, topic: str, number: int | None
 ) -> Mapping[QueueId, GroupQueue]:
-    """The queues of a topic, or the one of this number, that a group reads. Raises UnknownTopic, MisuseError."""
+    """Return the queues of a topic, or the one of this number, that a group reads. Raises UnknownTopic, MisuseError."""
     found = {queue_id: each for queue_id, each in (await _queues(conn, group.id)).items() if each.topic == topic}
     if not found:
         await _refuse_topic(conn, group.name, topic)
@@ -250,11 +256,13 @@ async def _refuse_topic(conn: AsyncConnection, name: str, topic: str) -> None:
 
 
 async def _queues(conn: AsyncConnection, group: int) -> Mapping[QueueId, GroupQueue]:
-    """Where a group stands, by its cursors as written; by the name of the topic, and the queue's number."""
+    """Return a group's position in each queue, by its cursors as written; by topic name and queue number."""
     cursor = await conn.execute(
         "select queue_id from txmsg.effective_cursor where group_id = %s order by queue_id", (group,)
     )
     queue_ids = [queue_id for (queue_id,) in await cursor.fetchall()]
+    # The ends are a query of their own and passed in: `queue_ends` names the open partition, and so reads one table
+    # instead of all.
     ends = await queue_ends(conn, await open_segment(conn), queue_ids)
     async with conn.cursor(row_factory=kwargs_row(_queue)) as rows:
         await rows.execute(_QUEUES, {"group": group, "ids": list(ends), "ends": list(ends.values())})
@@ -266,7 +274,7 @@ def _queue(*, queue_id: QueueId, **columns: Any) -> tuple[QueueId, GroupQueue]:
 
 
 async def _places(conn: AsyncConnection, queues: Mapping[QueueId, GroupQueue], to: Start) -> Mapping[QueueId, int]:
-    """The offset at which each queue is to go on."""
+    """Return the offset from which each queue continues."""
     if to.kind == "offset":
         if len(queues) > 1:
             topic = next(iter(queues.values())).topic

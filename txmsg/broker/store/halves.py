@@ -1,4 +1,4 @@
-"""Half messages seen one by one: claims for checks, parking, operators' questions. Implements checker.HalfStore."""
+"""Single half messages: claims for checks, parking, operators' queries. Implements checker.HalfStore."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txmsg.wire.headers import readable_headers
 
 
 class _ClaimedRow(NamedTuple):
-    """A first half that was due. All but `now` is None in the one row that comes when nothing is due."""
+    """A first half that was due. If nothing is due, the one row has None in all columns except `now`."""
 
     transaction_id: UUID
     n: int
@@ -51,7 +51,7 @@ class HalfMessages:
         self._pool = pool
 
     async def claim_due(self, askable: Sequence[Askable], *, limit: int, since: datetime | None) -> Claim:
-        """See `HalfStore.claim_due`. Locks only the rows it claims, and skips those that others hold."""
+        """Implement `HalfStore.claim_due`. Locks only the rows that it claims, and skips those that others hold."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(_PRODUCERS)
             ids: list[int] = []
@@ -86,18 +86,19 @@ class HalfMessages:
             for row in rows
             if row.topic is not None
         ]
+        # With a full page there may be more that are due: the next claim continues at the last one, else at now.
         through = rows[0].now if len(halves) < limit else max(row.was_due_at for row in rows)
         return Claim(halves=halves, through=through)
 
     async def park(self, transaction_ids: Sequence[TransactionId], reason: ParkReason) -> None:
-        """See `HalfStore.park`."""
+        """Implement `HalfStore.park`."""
         async with session(self._pool) as connection:
             await connection.execute(_PARK, {"reason": reason.value, "ids": list(transaction_ids)})
 
     async def park_abandoned(
         self, *, overdue_s: float, groups: Sequence[str] | None, except_groups: Sequence[str], limit: int
     ) -> int:
-        """See `HalfStore.park_abandoned`."""
+        """Implement `HalfStore.park_abandoned`."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
                 _PARK_ABANDONED,
@@ -113,12 +114,14 @@ class HalfMessages:
             return int(parked)
 
     async def resume(self, *, transaction_id: UUID | None = None, group: str = "") -> int:
-        """Restarts the checks of what is parked, at once: of one transaction, or of a group. How many they were.
+        """Restart the checks of parked transactions at once: of one transaction, or of a group. Returns their number.
 
-        What is not parked is left as it is. Every broker finds them: they come due now, as others do.
+        Others stay unchanged. The checks come due now, so every broker finds them.
         """
         resumed = 0
         while True:
+            # A transaction per portion: a group may have thousands, and a batch that decides one of them waits for
+            # these locks.
             async with session(self._pool) as connection, connection.transaction():
                 cursor = await connection.execute(
                     _RESUME, {"transaction_id": transaction_id, "group": group, "limit": _RESUME_BATCH}
@@ -139,11 +142,11 @@ class HalfMessages:
         size_bytes_max: int,
         groups: Names = ALL_NAMES,
     ) -> tuple[Sequence[HalfMessage], bool]:
-        """What waits to be decided, or to enter its queue; the longest first. And whether there are more.
+        """Return undecided and held-back messages, longest waiting first, and True if more follow.
 
-        Without the number of clients that can answer. after: only those behind this place, of time stored, transaction
-        and number in it. groups: those that a query for no group finds. As many as begin within size_bytes_max of
-        bodies and headers.
+        Without the number of clients that can answer. after: only those behind this position, of time stored,
+        transaction and number in it. groups: those that a query for no group finds. As many as begin within
+        size_bytes_max of bodies and headers.
         """
         given = {
             **asdict(query),
@@ -158,7 +161,7 @@ class HalfMessages:
             return [_half(row) for row in await opened(connection, rows)], more
 
     async def held(self, transaction_ids: Sequence[UUID]) -> Mapping[UUID, str]:
-        """Which of these are undecided here, and of which producer group."""
+        """Return the producer groups of those of these transactions that are undecided here."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
                 "select h.transaction_id, p.group_name from txmsg.half_message h "
@@ -169,7 +172,7 @@ class HalfMessages:
             return dict(await cursor.fetchall())
 
     async def count(self) -> tuple[int, int]:
-        """How many transactions are undecided, and how many of them are parked in doubt."""
+        """Return the numbers of undecided transactions, and of those that are parked in doubt."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
                 "select count(*), count(*) filter (where parked_reason is not null) from txmsg.half_message "
@@ -187,7 +190,9 @@ def _half(row: Any) -> HalfMessage:
 
 _PRODUCERS = "select id, group_name, fence_id from txmsg.producer"
 
-# A row that is null but for now() comes when nothing is due.
+# SKIP LOCKED shares due halves among brokers without waits. The claim is next_check_at itself, moved on in the same
+# statement: a broker that dies after it holds nothing, and the halves come due again. When nothing is due, one row
+# comes that is null except for now().
 _CLAIM = """
 with due as materialized (
     select h.transaction_id, h.next_check_at
@@ -274,6 +279,8 @@ with parked as materialized (
     returning h.transaction_id, h.queue, h.producer, h.parked_reason
 ), {_JOURNALED.format(event="'resumed'", actor="'operator'")}"""
 
+# `through` minus the row's own size is the size of those in front: the first one is always listed, so that each page
+# advances.
 _LIST = f"""
 with found as materialized (
     select h.transaction_id, h.n, t.name as topic, coalesce(p.group_name, '') as group_name, p.fence_id, h.key, h.tag,

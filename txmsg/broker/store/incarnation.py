@@ -1,4 +1,4 @@
-"""Reads the incarnation of the Notify database, and tells which errors say that memory is of an earlier one."""
+"""Reads the incarnation of the Notify database, and refuses memory of an earlier one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _READ_S_MAX = 10.0
 
 
 async def current_incarnation(pool: Pool, *, timeout_s: float = _READ_S_MAX) -> UUID:
-    """The one that memory is of; read, and begun if need be, when none is known. Raises BrokerUnavailable.
+    """Return the incarnation of the broker's memory; read it, and begin it if necessary, if none is known.
 
-    To be taken before anything that is in memory is used, and given to the statement that rests on it.
+    To be called before anything in memory is used, and passed to the statement that depends on it. Raises
+    BrokerUnavailable.
     """
     known = pool.incarnation.id
     if known is not None:
@@ -35,8 +36,9 @@ async def current_incarnation(pool: Pool, *, timeout_s: float = _READ_S_MAX) -> 
 
 @asynccontextmanager
 async def same_incarnation(pool: Pool) -> AsyncIterator[UUID]:
-    """For reading what is to be kept in memory: raises BrokerUnavailable if the incarnation has ended meanwhile."""
+    """Guard reads that are to be kept in memory: raises BrokerUnavailable if the incarnation has ended meanwhile."""
     begun = await current_incarnation(pool)
     yield begun
+    # Checked at the end: rows that were read from the earlier state look like any others.
     if pool.incarnation.id != begun:
         raise BrokerUnavailable("the Notify database returned to an earlier state while it was read: retry")

@@ -1,4 +1,4 @@
-"""Every statement on the journal of topics, but those of batches (journal.sql). See txmsg/broker/journal.py."""
+"""Statements on the journal of topics, except those of batches (journal.sql). See txmsg/broker/journal.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from txmsg.broker.store.connect import Pool, session
 from txmsg.message import TransactionId
 
 RUN_MAX = 1024
-"""Consecutive offsets in one entry."""
+"""Maximum number of consecutive offsets in one entry."""
 
 
 class JournalRow(NamedTuple):
-    """What is written. at: by the broker's monotonic clock, from which the database computes a time of its own."""
+    """An entry to write. at: by the broker's monotonic clock, from which the database computes a time of its own."""
 
     at: float
     event: str
@@ -35,7 +35,7 @@ class JournalRow(NamedTuple):
 
 
 async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
-    """The topics that have a journal, each with the ids of its queues."""
+    """Return the topics that have a journal, each with the ids of its queues."""
     async with session(pool) as connection:
         cursor = await connection.execute(
             "select t.name, q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id "
@@ -45,13 +45,13 @@ async def journaled(pool: Pool) -> Sequence[tuple[str, int]]:
 
 
 async def write(pool: Pool, incarnation: UUID | None, entries: Sequence[JournalRow], now: Callable[[], float]) -> None:
-    """Writes entries, in this order, into the open segment. now: the clock of `JournalRow.at`.
+    """Write entries, in this order, into the open segment. now: the clock of `JournalRow.at`.
 
-    incarnation: of the database, which the queue ids are of. Raises BrokerUnavailable if it is not current.
+    incarnation: of the database, which the queue ids belong to. Raises BrokerUnavailable if it is not current.
     """
     times, *columns = (list(column) for column in zip(*entries, strict=True))
     async with session(pool) as connection:
-        sent_at = now()  # only now: the pool may have been waited for
+        sent_at = now()  # only now: a connection may have been waited for
         await connection.execute(_WRITE, [[sent_at - at for at in times], *columns, incarnation])
 
 
@@ -65,9 +65,10 @@ async def entries_of(
     since: datetime | None,
     limit: int,
 ) -> Sequence[JournalEntry]:
-    """What the journal has on a message, and on its transaction's checks, in order.
+    """Return the journal's entries on a message and on its transaction's checks, in order.
 
-    queue_id, queue_offset: where it is, if it is in its queue. since: from then on what was lost of any message.
+    queue_id, queue_offset: its place, if it is in its queue. since: from this time on also the entries on lost
+    messages, of any message.
     """
     given = {
         "id": transaction_id,
@@ -82,6 +83,8 @@ async def entries_of(
         return await cursor.fetchall()
 
 
+# Entries come with their ages: the broker's monotonic clock means nothing to the database, and its wall clock may
+# differ.
 _WRITE = """
 insert into txmsg.journal (segment, at, event, queue, first_offset, last_offset, transaction_id, n, group_name, actor,
                            attempt, detail, until, entries)

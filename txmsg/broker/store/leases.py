@@ -1,8 +1,8 @@
-"""Every statement of the leases of queues: which broker delivers which.
+"""Statements of the leases of queues, by which one broker delivers a queue.
 
-Each changes everything it must in one statement, in autocommit, as those of the registry do. Each change of a lease
-raises the epoch of leases, which is how brokers see it; what was decided by reading first is applied only if the epoch
-is still the one that was read (compare and set).
+Each makes all its changes in one statement, in autocommit, as those of the registry do. Each change of a lease raises
+the epoch of leases, by which brokers notice it; a decision based on an earlier read is applied only if the epoch is
+still the one that was read (compare and set).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txmsg.message import QueueId
 
 
 class QueueRow(NamedTuple):
-    """Which broker delivers a queue (None: no broker), and which is to."""
+    """A queue with the broker that delivers it (None: no broker), and the one that is to."""
 
     queue_id: QueueId
     broker_id: str | None
@@ -28,7 +28,7 @@ class QueueRow(NamedTuple):
 
 
 class LeaseRow(NamedTuple):
-    """A queue that a broker delivers; wanted_by: it is to be handed over to this one."""
+    """A queue that a broker delivers. wanted_by: the broker to hand it over to."""
 
     queue_id: QueueId
     epoch: int
@@ -36,14 +36,14 @@ class LeaseRow(NamedTuple):
 
 
 async def lease_epoch(conn: Connection) -> int:
-    """It rises with every change of a queue's lease."""
+    """Return the epoch of leases, which rises with every change of a queue's lease."""
     cursor = await scalar_cursor(conn).execute("select epoch from txmsg.lease_epoch")
     (epoch,) = await cursor.fetchall()
     return int(epoch)
 
 
 async def queues(conn: Connection) -> list[QueueRow]:
-    """Every queue, by id, and which broker delivers it."""
+    """Return every queue by id, with the broker that delivers it."""
     cursor = await plain_cursor(conn).execute(
         """
         select q.id, l.broker_id, l.wanted_by
@@ -54,7 +54,7 @@ async def queues(conn: Connection) -> list[QueueRow]:
 
 
 async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
-    """The queues that a broker delivers."""
+    """Return the queues that a broker delivers."""
     cursor = await plain_cursor(conn).execute(
         "select queue_id, epoch, wanted_by from txmsg.queue_lease where broker_id = %s", (broker_id,)
     )
@@ -62,7 +62,7 @@ async def leases_of(conn: Connection, broker_id: str) -> list[LeaseRow]:
 
 
 async def leases_by_topic(conn: Connection) -> list[QueueLease]:
-    """Every queue and which broker delivers it, by topic and number."""
+    """Return every queue with the broker that delivers it, by topic and number."""
     async with conn.cursor(binary=True, row_factory=class_row(QueueLease)) as cursor:
         await cursor.execute(
             """
@@ -77,7 +77,7 @@ async def leases_by_topic(conn: Connection) -> list[QueueLease]:
 
 
 async def queue_count(conn: Connection, broker_id: str) -> int:
-    """How many queues a broker delivers."""
+    """Return the number of queues that a broker delivers."""
     cursor = await scalar_cursor(conn).execute(
         "select count(*) from txmsg.queue_lease where broker_id = %s", (broker_id,)
     )
@@ -88,10 +88,10 @@ async def queue_count(conn: Connection, broker_id: str) -> int:
 async def hold_leases(
     conn: Connection, incarnation: UUID | None, broker_id: str, leases: Mapping[QueueId, int]
 ) -> set[QueueId]:
-    """Which of these queues (id: epoch) a broker has leased. It keeps them until the transaction ends.
+    """Return those of these queues (id: epoch) that a broker has leased. It keeps them until the transaction ends.
 
-    incarnation: of the database; OTHER_INCARNATION if it is not current.
-    Locks their rows FOR SHARE in queue order: a takeover passes them over meanwhile.
+    incarnation: of the database; OTHER_INCARNATION if it is not current. Locks their rows FOR SHARE in queue order: a
+    takeover passes them over meanwhile.
     """
     cursor = await scalar_cursor(conn).execute(
         """
@@ -109,11 +109,15 @@ async def hold_leases(
 async def assign(
     conn: Connection, seen_epoch: int, given: Mapping[QueueId, str], wanted: Mapping[QueueId, str | None]
 ) -> int | None:
-    """Gives queues (id: broker) that no live broker delivers, under a new epoch, and marks others as wanted by one.
+    """Give queues (id: broker) without a live broker away under a new epoch, and mark others as wanted by a broker.
 
-    The new epoch; None if something has changed since `seen_epoch`: then nothing is done. A row that is locked (its
-    holder writes failures at this moment, or was paused while it did) is left for the next time, and not waited for.
+    Returns the new epoch; None if something has changed since `seen_epoch`: then nothing is done. A row that is locked
+    (its holder writes failures at this moment, or was paused while it did) is left for the next time, and not waited
+    for.
     """
+    # The update of lease_epoch is the compare and set: every change below joins `raised`, so that a stale decision
+    # changes no row. SKIP LOCKED, because a broker that is paused while it holds its leases FOR SHARE would stop the
+    # assignment of all queues (decision 3).
     cursor = await scalar_cursor(conn).execute(
         """
         with raised as (
@@ -160,11 +164,12 @@ async def assign(
 async def hand_over(
     conn: Connection, incarnation: UUID | None, broker_id: str, queues: Collection[tuple[QueueId, int]]
 ) -> None:
-    """Ends this broker's leases of (queue id, epoch): the broker that wanted them has them now, under a new epoch.
+    """End this broker's leases of (queue id, epoch): the broker that wanted them has them now, under a new epoch.
 
-    If that one is gone, no broker has them until they are assigned.
-    incarnation: of the database; OTHER_INCARNATION if it is not current.
+    If that one is gone, no broker has them until they are assigned. incarnation: of the database; OTHER_INCARNATION if
+    it is not current.
     """
+    # Not compare and set by lease_epoch: a row that this broker still leases under this epoch is its own to give.
     await plain_cursor(conn).execute(
         """
         with raised as (

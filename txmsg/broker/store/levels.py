@@ -1,4 +1,4 @@
-"""Statements on how safely topics are stored. What a batch does about it is in `txmsg.set_level`."""
+"""Statements on the durability of topics. `txmsg.set_level` applies it to a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txmsg.message import QueueId
 
 
 async def replicated_queues(conn: Connection) -> frozenset[QueueId]:
-    """The queues of all topics whose messages wait for a standby."""
+    """Return the queues of all topics whose messages wait for a standby."""
     cursor = await conn.execute(
         "select q.id from txmsg.topic t join txmsg.queue q on q.topic_id = t.id where t.durability = 'replicated'"
     )
@@ -20,7 +20,10 @@ async def replicated_queues(conn: Connection) -> frozenset[QueueId]:
 async def replicated_transactions(
     conn: Connection, ids: Sequence[bytes], queues: frozenset[QueueId], segments: Sequence[int]
 ) -> set[bytes]:
-    """Which of these transactions, undecided, delayed or in these segments, have messages in these queues."""
+    """Return those of these transactions that have messages in these queues.
+
+    Looked for among undecided and delayed messages, and in these segments.
+    """
     async with conn.transaction():
         await conn.execute("select set_config('enable_seqscan', 'off', true)")  # half_message looks empty to statistics
         cursor = await conn.execute(

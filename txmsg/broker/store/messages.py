@@ -1,4 +1,4 @@
-"""Every statement that looks for single messages, wherever they are. For operators: nothing here is on a hot path."""
+"""Statements that find single messages in any state and table. For operators: not on a hot path."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DECIDERS: Final[Mapping[int | None, Decider]] = {
 
 
 class Located(NamedTuple):
-    """A message, the id of its queue, and since when its topic has a journal; None: it has none."""
+    """A message, the id of its queue, and the time since which its topic has a journal; None: it has none."""
 
     message: FoundMessage
     queue_id: QueueId
@@ -57,9 +57,9 @@ class Messages:
     async def of_key(
         self, key: str, *, topic: str | None, limit: int, with_bodies: bool, size_bytes_max: int
     ) -> tuple[Sequence[Located], bool]:
-        """Up to `limit` messages with this key, whatever state they are in, the newest segment first.
+        """Return up to `limit` messages with this key, in any state, the newest segment first, and True if more exist.
 
-        Only the stored ones have an index for it: the tables of the others are read whole.
+        Only stored messages have an index for it: the other tables are read whole.
         """
         given = {"key": key, "topic": topic, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
         return await self._found(_OF_KEY, given, limit)
@@ -67,16 +67,16 @@ class Messages:
     async def of_id(
         self, transaction_id: UUID, n: int | None, *, limit: int, with_bodies: bool, size_bytes_max: int
     ) -> tuple[Sequence[Located], bool]:
-        """The message, or up to `limit` of a transaction, whatever state they are in."""
+        """Return the message, or up to `limit` of a transaction, in any state, and True if more exist."""
         given = {"id": transaction_id, "n": n, "limit": limit, "with_bodies": with_bodies, "size": size_bytes_max}
         return await self._found(_OF_ID, given, limit)
 
     async def from_place(
         self, topic: str, place: BrowseStart, *, limit: int, with_bodies: bool, size_bytes_max: int
     ) -> tuple[Sequence[Located], bool]:
-        """Up to `limit` stored messages of a topic, or one queue of it, from a place on, the first first.
+        """Return up to `limit` stored messages of a topic, or one queue, from a position on, and True if more follow.
 
-        Raises UnknownTopic if it has no such queue.
+        The earliest first. Raises UnknownTopic if the topic has no such queue.
         """
         async with session(self._pool) as connection:
             cursor = await connection.execute(_STARTS, {"topic": topic, **asdict(place)})
@@ -100,19 +100,20 @@ class Messages:
     async def _found(self, statement: str, given: Mapping[str, Any], limit: int) -> tuple[Sequence[Located], bool]:
         async with session(self._pool) as connection, connection.cursor(row_factory=namedtuple_row) as cursor:
             await cursor.execute(statement, {**given, "limit": limit + 1})
+            # One row more than the limit is asked for, and `more` also counts rows that the bound on sizes has cut off.
             rows: Sequence[Any] = (await cursor.fetchall())[:limit]
             more = bool(rows) and rows[-1].more
             return [_located(row) for row in await opened(connection, rows)], more
 
     async def groups_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[LifeInGroup]:
-        """What each group that reads the queue has done with its message at this offset."""
+        """Return the state of a queue's message at this offset in each group that reads the queue."""
         async with session(self._pool) as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_GROUPS, {"queue_id": queue_id, "queue_offset": queue_offset})
             rows = await cursor.fetchall()
         return [LifeInGroup(**row | {"failures": [failure_of(each) for each in row["failures"]]}) for row in rows]
 
     async def mirrors_of(self, queue_id: QueueId, queue_offset: Offset) -> Sequence[LifeInMirror]:
-        """Whether the mirrors that hold the queue hold its message at this offset, as their tailers noted last."""
+        """Return for each mirror of the queue if it holds the message at this offset, as its tailer noted last."""
         async with session(self._pool) as connection, connection.cursor(row_factory=class_row(LifeInMirror)) as cursor:
             await cursor.execute(_MIRRORS, {"queue_id": queue_id, "queue_offset": queue_offset})
             return await cursor.fetchall()
@@ -120,7 +121,7 @@ class Messages:
     async def journal_of(
         self, transaction_id: UUID, n: int, *, queue_id: int | None, queue_offset: int | None, since: datetime | None
     ) -> Sequence[JournalEntry]:
-        """What the journal has on a message; see `entries_of`."""
+        """Return the journal's entries on a message; see `entries_of`."""
         return await entries_of(
             self._pool,
             transaction_id,
@@ -132,7 +133,7 @@ class Messages:
         )
 
     async def ended(self, transaction_id: UUID) -> EndedTransaction | None:
-        """How a transaction ended that has no messages any more, as long as that is remembered. Without its journal."""
+        """Return the end of a transaction without stored messages, as long as it is remembered. Without its journal."""
         async with session(self._pool) as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_ENDED, {"id": transaction_id})
             row = await cursor.fetchone()
@@ -181,6 +182,7 @@ select s.state, s.transaction_id, s.n, t.name as topic, q.number, q.id as queue_
  where s.before is null or s.before < %(size)s
  order by {order}
 """
+# `before` sums the bodies in front of a row: the first one is always shown, whatever its size, so pages advance.
 _NEWEST_FIRST = _SHOWN.format(order="stored_at desc nulls last, transaction_id, n")
 
 # What is not in a segment: half messages and delayed ones; retries and dead letters whose segment was dropped. Each of

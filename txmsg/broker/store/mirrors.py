@@ -1,4 +1,4 @@
-"""Mirrors as the Notify database knows them, for alerts and operators. Their tailers write: `txmsg.binlog`."""
+"""Mirrors as the Notify database knows them, for alerts and operators. Their tailers (`txmsg.binlog`) write them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from txmsg.administration.cluster import MirrorProgress, MirrorQueue, MirrorStat
 from txmsg.broker.store.connect import Connection, Pool, session
 from txmsg.broker.store.delivery import open_segment, plain_cursor, queue_ends
 
+# A page shows those that need attention first: stopped ones, then those furthest behind.
 _QUEUES_BEHIND_MAX: Final = 100
 
 
@@ -22,13 +23,14 @@ class Mirrors:
         self._pool = pool
 
     async def all(self) -> Sequence[MirrorProgress]:
-        """The mirrors by name, with their queues."""
+        """Return the mirrors by name, with their queues."""
         async with session(self._pool) as conn, conn.transaction():
             found = await mirrors(conn)
             rows = await (await plain_cursor(conn).execute(_QUEUES)).fetchall()
             ends = await queue_ends(conn, await open_segment(conn), list({queue_id for queue_id, *_ in rows}))
         queues: dict[str, list[MirrorQueue]] = {mirror.name: [] for mirror in found}
         for queue_id, mirror, topic, number, next_offset, stopped in rows:
+            # The ends were read after the positions, but a tailer may have moved on between the two statements.
             end = max(ends[queue_id], next_offset)
             queues[mirror].append(
                 MirrorQueue(topic=topic, queue=number, next_offset=next_offset, end=end, stopped=stopped)
@@ -51,7 +53,7 @@ def _with_queues(mirror: MirrorState, queues: Sequence[MirrorQueue]) -> MirrorPr
 
 
 async def mirrors(conn: Connection) -> Sequence[MirrorState]:
-    """The mirrors by name."""
+    """Return the mirrors by name, without their queues."""
     async with conn.cursor(row_factory=class_row(MirrorState)) as cursor:
         await cursor.execute(_MIRRORS)
         return await cursor.fetchall()

@@ -1,6 +1,6 @@
-"""Every statement on failures: retries, dead letters, and how far groups are behind. The caller owns the transaction.
+"""Statements on failures: retries, dead letters, and the lag of groups. The caller owns the transaction.
 
-Values per row are looked up by array_position instead of joining with unnest: see store/delivery.py.
+Values per row are found by array_position instead of a join with unnest: see store/delivery.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from txmsg.message import QueueId
 
 
 class FirstFailure(NamedTuple):
-    """A first delivery that failed. No delay: it was not delivered, but follows its ordering key, and is due when those
-    before it are done or dead. losses: 1 if its consumer was lost with it, so that it does not count."""
+    """A first delivery that failed.
+
+    delay_s None: it was not delivered, but follows its ordering key into the table, and is due when those before it are
+    done or dead. losses: 1 if its consumer was lost with it, so that the attempt does not count.
+    """
 
     offset: int
     delay_s: float | None
@@ -36,7 +39,7 @@ class FirstFailure(NamedTuple):
 
 
 class RetryFailure(NamedTuple):
-    """A retry that failed, after this many deliveries. losses: what remains of them."""
+    """A retry that failed, after this many deliveries. losses: the remaining count of them."""
 
     offset: int
     attempts: int
@@ -46,7 +49,7 @@ class RetryFailure(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A retry whose consumer was lost with it, for the `losses`-th time: due at once, and not counted."""
+    """A retry whose consumer was lost with it, for the `losses`-th time: due at once, and not counted as an attempt."""
 
     offset: int
     losses: int
@@ -61,12 +64,12 @@ class LastFailure(NamedTuple):
     error: str
 
 
-# One entry of `failures`, of attempt a and with error e. Short, for each further one rewrites all of them.
+# One entry of `failures`, of attempt a and with error e. Shortened, because each further entry rewrites all of them.
 _ENTRY = sql.SQL("jsonb_build_object('attempt', {a}, 'at', now(), 'error', left({e}, 300))")
 
 
 def _of_offset(array: str, row: str, kind: str) -> sql.Composed:
-    """The value that goes with a row's offset in an array beside `offsets`."""
+    """Return SQL for the value that belongs to a row's offset in an array beside `offsets`."""
     return sql.SQL("(%({array})s::{kind}[])[array_position(%(offsets)s::bigint[], {row}.queue_offset)]").format(
         array=sql.SQL(array), kind=sql.SQL(kind), row=sql.SQL(row)
     )
@@ -107,9 +110,9 @@ async def insert_retries(
     queue_id: QueueId,
     failures: Collection[FirstFailure],
 ) -> int:
-    """Makes retries of these messages, copied from the segment; how many.
+    """Insert retries of these messages, copied from the segment. Returns their number.
 
-    Those that are there already are left alone, so repeating is fine. ForeignKeyViolation: the group was deleted.
+    Existing ones stay unchanged, so repeating is safe. ForeignKeyViolation: the group was deleted.
     """
     cursor = await plain_cursor(conn).execute(
         _insert_retries_from(segment),
@@ -127,7 +130,9 @@ async def insert_retries(
 
 
 async def update_retries(conn: Connection, group: int, queue_id: QueueId, failures: Collection[RetryFailure]) -> None:
-    """Puts off retries. Repeating it changes nothing."""
+    """Postpone retries. Idempotent."""
+    # The condition on attempt makes a repeat change nothing: a writer whose connection broke does not know if its first
+    # try was committed, and writes again.
     await plain_cursor(conn).execute(
         sql.SQL(
             """
@@ -157,7 +162,7 @@ async def update_retries(conn: Connection, group: int, queue_id: QueueId, failur
 
 
 async def note_losses(conn: Connection, group: int, queue_id: QueueId, lost: Collection[Loss]) -> None:
-    """Makes retries due whose consumers were lost, and counts that. Repeating it changes nothing."""
+    """Count the loss of these retries' consumers, and make them due. Idempotent."""
     await plain_cursor(conn).execute(
         sql.SQL(
             """
@@ -180,7 +185,7 @@ async def note_losses(conn: Connection, group: int, queue_id: QueueId, lost: Col
 async def bury(
     conn: Connection, group: int, queue_id: QueueId, failures: Collection[LastFailure], *, parks_keys: bool
 ) -> None:
-    """Moves retries to the dead letters. Repeating it changes nothing.
+    """Move retries to the dead letters. Idempotent.
 
     parks_keys: later messages of their ordering keys wait for an operator.
     """
@@ -221,7 +226,7 @@ async def bury(
 
 
 async def delete_retries(conn: Connection, group: int, queue_id: QueueId, offsets: Collection[int]) -> None:
-    """Removes retries that were processed. Repeating it changes nothing."""
+    """Delete retries that were processed. Idempotent."""
     await plain_cursor(conn).execute(
         """
         delete from txmsg.retry
@@ -232,7 +237,7 @@ async def delete_retries(conn: Connection, group: int, queue_id: QueueId, offset
 
 
 async def count_retries(conn: Connection, group: int, at_most: int) -> int:
-    """How many retries a group has, at all brokers; no more are counted than at_most."""
+    """Return the number of a group's retries, at all brokers; counting ends at at_most."""
     cursor = await scalar_cursor(conn).execute(
         "select count(*) from (select from txmsg.retry where group_id = %s limit %s) r", (group, at_most)
     )
@@ -241,7 +246,7 @@ async def count_retries(conn: Connection, group: int, at_most: int) -> int:
 
 
 async def held_keys(conn: Connection, group: int, queue_ids: Sequence[QueueId]) -> list[tuple[QueueId, str]]:
-    """(queue id, ordering key) of the group's retries, and of dead letters that block their key."""
+    """Return (queue id, ordering key) of the group's retries, and of dead letters that block their key."""
     cursor = await plain_cursor(conn).execute(
         """
         select r.queue_id, r.ordering_key from txmsg.retry r
@@ -256,17 +261,17 @@ async def held_keys(conn: Connection, group: int, queue_ids: Sequence[QueueId]) 
 
 
 class FreedKeys(NamedTuple):
-    """Ordering keys, (queue id, key), of which the table has no message, and those whose first one is due now."""
+    """Ordering keys, as (queue id, key). empty: without a message in the table. due: whose first message is due now."""
 
     empty: list[tuple[QueueId, str]]
     due: list[tuple[QueueId, str]]
 
 
 async def free_keys(conn: Connection, group: int, keys: Collection[tuple[QueueId, str]]) -> FreedKeys:
-    """Makes due at once what waits at the head of these ordering keys, (queue id, key).
+    """Make the heads of these ordering keys (queue id, key) due at once.
 
-    A key that a dead letter blocks is not freed. Repeating it changes nothing. To be called by one session of a group
-    at a time, and after its retries were written: of two that do not see each other's rows, neither would free a head.
+    A key that a dead letter blocks is not freed. Idempotent. To be called by one session of a group at a time, and
+    after its retries were written: of two that do not see each other's rows, neither would free a head.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -292,6 +297,7 @@ async def free_keys(conn: Connection, group: int, keys: Collection[tuple[QueueId
         select f.queue_id, f.ordering_key, true from freed f
         """,
         {"group": group, "queue_ids": [queue_id for queue_id, _ in keys], "keys": [key for _, key in keys]},
+        # Planned each time: a plan made while the table was empty would read all of it when it has grown.
         prepare=False,
     )
     freed = FreedKeys([], [])
@@ -313,7 +319,7 @@ GROUPS_WITH_DUE_RETRIES: LiteralString = """
 
 
 async def groups_with_due_retries(conn: Connection) -> list[str]:
-    """The names of the groups that have a retry whose time has come.
+    """Return the names of the groups that have a due retry.
 
     One descent of the index `retry_due` per group that has retries, to its first; groups without any cost nothing.
     Planned each time: a plan made while the table was empty would read all of it when it has grown.
@@ -341,13 +347,12 @@ async def due_retries(
     behind_count: int = 0,
     behind_size_bytes: int = 0,
 ) -> list[RetryRow]:
-    """Up to `count` due retries of these queues, without those `known` already, longest due first.
+    """Return up to `count` due retries of these queues, longest due first, without those `known` already.
 
-    Of an ordering key the first one; and after all of these, in order, what waits behind them: up to behind_count in
-    all, as far as it waits for nothing else, which is a time of its own or a dead letter that blocks the key.
-
-    As many as begin within size_bytes of bodies and headers; always the first. Those behind also within theirs.
-    Takes no lock: one broker delivers at a time.
+    Of an ordering key the first one; and after all of these, in order, the messages behind them: up to behind_count in
+    all, as far as they wait for nothing else, such as a time of their own or a dead letter that blocks the key
+    (decision 91). As many as begin within size_bytes of bodies and headers; always the first. Those behind also within
+    behind_size_bytes. Takes no lock: one broker delivers at a time.
     """
     cursor = await raw_cursor(conn, _retry_row).execute(
         _DUE_RETRIES,
@@ -365,6 +370,9 @@ async def due_retries(
     return await cursor.fetchall()
 
 
+# heads: due retries that have no key, or are the first of theirs. behind: the retries that follow a head, in order, up
+# to the first with a time of its own (bool_and over the window); keys that a dead letter blocks have none. sized:
+# bounds the bytes, all heads before the first retry behind one, so that long chains do not keep other keys waiting.
 _DUE_RETRIES = sql.SQL(
     """
     with heads as materialized (
@@ -433,7 +441,10 @@ def _group_lag_in(segment: int) -> sql.Composed:
 
 
 async def group_lag(conn: Connection, segment: int, groups: Sequence[int] | None = None) -> list[GroupLag]:
-    """How far each group, or each of these, is behind in each topic, by the cursors as written; `segment` is open."""
+    """Return the lag of each group, or of each of these, in each topic, by the cursors as written.
+
+    segment: the open one.
+    """
     given = {"groups": None if groups is None else list(groups)}
     cursor = await plain_cursor(conn).execute(_group_lag_in(segment), given, prepare=False)
     return [

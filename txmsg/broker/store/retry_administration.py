@@ -1,4 +1,4 @@
-"""Every statement with which an operator looks at the retries of a group, hastens and skips them."""
+"""Statements by which operators list the retries of a group, make them due, and skip them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOKEN: Final = re.compile(r"(-|\d{1,17})\.(\d{1,9})\.(\d{1,18})")
 
 
 class _RetryPlace(NamedTuple):
-    """Where a retry stands among those of its group, the first due first. due_at None: it waits for its key."""
+    """The position of a retry among those of its group, the first due first. due_at None: it waits for its key."""
 
     due_at: datetime | None
     queue_id: QueueId
@@ -41,7 +41,7 @@ class _RetryPlace(NamedTuple):
 
     @property
     def token(self) -> str:
-        """What names the page that goes on here."""
+        """The token of the page that continues behind this retry."""
         due = "-" if self.due_at is None else us_of_datetime(self.due_at)
         return f"{due}.{self.queue_id}.{self.queue_offset}"
 
@@ -61,8 +61,9 @@ class RetryAdministration:
         self._pool = pool
 
     async def list(self, query: RetryQuery) -> RetryPage:
-        """A page of retries of a group, the first due first; those that wait for their ordering key at the end."""
+        """Return a page of a group's retries, the first due first; those that wait for their ordering key come last."""
         place = _place(query.after) if query.after else None
+        # Retries that wait for their key are stored with the time infinity, which Python's datetime does not have.
         due_at = None if place is None else place.due_at or "infinity"
         async with session(self._pool) as conn:
             values = {
@@ -79,10 +80,10 @@ class RetryAdministration:
         return RetryPage(retries=[retry for _, retry in found[: query.limit]], next=end)
 
     async def now(self, which: RetryNow) -> RetriesDue:
-        """Makes a batch of retries due at once, of a message, of a transaction, or of all.
+        """Make a batch of retries due at once: those of a message, of a transaction, or of the whole group.
 
-        Those that wait for an earlier message of their ordering key are left alone. Batches go through the queues: what
-        fails again meanwhile is behind them, so they come to an end.
+        Those that wait for an earlier message of their ordering key are left alone. Batches advance through the queues:
+        retries that fail again meanwhile are behind them, so the batches come to an end.
         """
         transaction_id, n = parse_id(which.id) if which.id else (None, None)
         place = _place(which.after) if which.after else None
@@ -104,7 +105,7 @@ class RetryAdministration:
         return RetriesDue(retries=len(due), next=end)
 
     async def skip(self, which: RetrySkip) -> RetriesSkipped:
-        """Deletes the retries of a message or a transaction. The next messages of their keys are due."""
+        """Delete the retries of a message or a transaction. The next messages of their keys become due."""
         transaction_id, n = parse_id(which.id)
         async with session(self._pool) as conn, conn.transaction():
             group_id = await _group_id(conn, which.group)
@@ -157,6 +158,8 @@ select r.queue_id, r.transaction_id::text || '.' || r.n as id, t.name as topic, 
  order by r.due_at, r.queue_id, r.queue_offset
 """
 
+# In the order of places and not of times: a retry that fails again gets a new time, and pages by time would find it
+# again without end. The rows are locked in the order in which brokers write them.
 _NOW = """
 with waiting as materialized (
     select r.queue_id, r.queue_offset from txmsg.retry r

@@ -25,7 +25,7 @@ class StoredRow(NamedTuple):
 
 
 class RetryKey(NamedTuple):
-    """Which retry of a group."""
+    """The identity of a retry within its group."""
 
     queue_id: QueueId
     offset: int
@@ -45,25 +45,26 @@ class RetryRow(NamedTuple):
 
 
 class Generations(NamedTuple):
-    """Under which generation a group gets which offsets of a queue: of `starts`, ascending, each begins one of `of`.
+    """The generations of a queue's offsets for a group: `of[i]` from offset `starts[i]` on, 0 before the first.
 
-    0 before the first. `seek --again` to an offset begins one there, above all that were given before: messages from
-    there on are handled again. A plain seek changes nothing here, so what it brings back has been handled.
+    starts is ascending. `seek --again` to an offset begins a generation there, above all earlier ones: messages from
+    there on are handled again. A plain seek changes nothing here, so messages that it brings back count as handled
+    (decision 34).
     """
 
     starts: Sequence[int]
     of: Sequence[int]
 
     def at(self, offset: int) -> int:
-        """The generation of one offset."""
+        """Return the generation of one offset."""
         place = bisect_right(self.starts, offset)
         return self.of[place - 1] if place else 0
 
 
 NO_GENERATIONS = Generations((), ())
-"""No message of a queue was asked for again."""
+"""The generations of a queue without requests to handle messages again."""
 
 
 def size_bytes_of(row: StoredRow) -> int:
-    """What a message weighs: its body and its headers."""
+    """Return the size of a message in bytes: its body and its headers."""
     return len(row.body) + len(row.headers) if row.headers else len(row.body)

@@ -1,4 +1,4 @@
-"""Delayed messages: moving those that are due into their queues, and taking back those that are not."""
+"""Delayed messages: moves due ones into their queues, and recalls those that are not due."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 class OpenSegment(Protocol):
-    """Which segment is open, as far as this broker knows."""
+    """The open segment and the one before it, as far as this broker knows."""
 
     open: int
     previous: int
 
     async def refresh(self) -> None:
-        """Reads it again."""
+        """Read both again."""
         ...
 
 
@@ -35,7 +35,7 @@ class Scheduled:
         self._segment = segment
 
     async def release_due(self, *, since: datetime | None, rows_max: int, size_bytes_max: int) -> Released:
-        """See `DueMessages.release_due`. Takes the locks of a batch; skips rows that another broker moves."""
+        """Implement `DueMessages.release_due`. Takes the locks of a batch; skips rows that another broker moves."""
 
         async def once() -> Released:
             async with session(self._pool) as connection:
@@ -48,10 +48,14 @@ class Scheduled:
                 ends=dict(zip(queues or (), ends or (), strict=True)), count=released, more=more, through=through
             )
 
+        # Outside of a transaction block, as the procedure commits before it answers (decision 5).
         return await self._in_open_segment(once)
 
     async def recall(self, ids: Sequence[UUID], ns: Sequence[int]) -> Sequence[str]:
-        """Takes messages back that are not due yet. For each: recalled, entered, undecided or unknown. Idempotent."""
+        """Recall messages that are not due yet. Idempotent.
+
+        Returns for each: recalled, entered, undecided or unknown.
+        """
 
         async def once() -> Sequence[str]:
             async with session(self._pool) as connection:
@@ -65,7 +69,7 @@ class Scheduled:
         return await self._in_open_segment(once)
 
     async def topics_of(self, ids: Sequence[UUID]) -> Mapping[UUID, Set[str]]:
-        """Where messages of these transactions are, or were taken back from, as far as `recall` looks."""
+        """Return the topics of messages of these transactions, recalled ones too, as far back as `recall` searches."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(
                 _TOPICS_OF, {"ids": list(ids), "segments": [self._segment.open, self._segment.previous]}
@@ -76,7 +80,7 @@ class Scheduled:
             return found
 
     async def left_behind(self, limit: int) -> Sequence[UUID]:
-        """See `DueMessages.left_behind`."""
+        """Implement `DueMessages.left_behind`."""
         async with session(self._pool) as connection:
             cursor = await connection.execute(_LEFT_BEHIND, (limit,))
             return [transaction_id for (transaction_id,) in await cursor.fetchall()]
@@ -87,6 +91,7 @@ class Scheduled:
         except psycopg.errors.DatabaseError as exc:
             if exc.sqlstate != STALE_SEGMENT:
                 raise
+        # Once: a segment is open for much longer than a call takes, so a second failure is an error.
         await self._segment.refresh()
         return await call()
 
@@ -103,7 +108,7 @@ select found.transaction_id, t.name from (
 ) found join txmsg.queue q on q.id = found.queue join txmsg.topic t on t.id = q.topic_id
 """
 
-# From key to key, and of each the first row only: a key may hold back millions.
+# From key to key, reading only the first row of each: a key may hold back millions.
 _LEFT_BEHIND = """
 with recursive head as (
     (select h.queue, h.ordering_key, h.order_seq, h.transaction_id

@@ -1,4 +1,4 @@
-"""Every statement on the schemas of topics. What is compatible with what, those decide who register."""
+"""Statements on the schemas of topics. Compatibility of schemas is decided by those who register them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ class TopicSchemas:
         self._pool = pool
 
     async def list(self, query: SchemaQuery, *, names: Names = ALL_NAMES) -> SchemaPage:
-        """A page of the versions, of topics among these names."""
+        """Return a page of versions, of topics within `names`."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SchemaVersion)) as cursor:
             await cursor.execute(_LIST, asdict(query) | names._asdict())
             found = await cursor.fetchall()
         return SchemaPage(schemas=found[: query.limit], more=len(found) > query.limit)
 
     async def register(self, topic: str, version: int, content_type: str, schema: str, *, after: int) -> bool:
-        """Adds a version if `after` is the latest one. Raises UnknownTopic, and MisuseError for one too many."""
+        """Add a version if `after` is the latest one. Raises UnknownTopic, and MisuseError for one too many.
+
+        Returns False if another version was registered since `after`.
+        """
         async with session(self._pool) as conn, conn.transaction():
-            # As a change of the topic does: of two that register at the same time, the second sees what the first did.
+            # The topic's row is locked, as by a change of the topic: of two that register at the same time, the second
+            # sees the version of the first.
             found = await conn.execute("select id from txmsg.topic where name = %s for no key update", (topic,))
             if (row := await found.fetchone()) is None:
                 raise UnknownTopic(f"topic {topic!r} is unknown: it was deleted just now; register again")
@@ -50,9 +54,9 @@ class TopicSchemas:
             return True
 
     async def delete(self, topic: str, version: int, *, also_latest: bool, dry_run: bool = False) -> None:
-        """Removes a version. Raises UnknownTopic, and MisuseError for one that is not there, or is the latest one.
+        """Remove a version. Raises UnknownTopic, and MisuseError for one that does not exist, or is the latest one.
 
-        dry_run: only raises.
+        also_latest: the latest one, too. dry_run: only raise.
         """
         async with session(self._pool) as conn, conn.transaction():
             found = await conn.execute("select id from txmsg.topic where name = %s for no key update", (topic,))

@@ -1,6 +1,6 @@
-"""Every statement on segments: made, opened, looked at, dropped. The caller owns the connection.
+"""Statements on segments: they are made, opened, listed and dropped. The caller owns the connection.
 
-A segment is dropped by steps that cannot be one transaction. Each looks at what is there, so that the whole may be
+A segment is dropped by steps that cannot be one transaction. Each checks the present state, so that the whole may be
 interrupted anywhere and begun again, by any broker:
 
     marked (segment.dropping) -> detached -> table dropped, for each of its tables -> its row deleted
@@ -19,7 +19,7 @@ from txmsg.broker.store.connect import Connection
 from txmsg.message import Offset, QueueNumber
 
 PARTITIONS = {"message": "message", "memory": "message", "rolled_back": "rolled_back", "journal": "journal"}
-"""What segment N consists of, such as memory_N, and the table that each is a partition of."""
+"""The tables of a segment by kind, such as memory_N of segment N, and the table that each is a partition of."""
 
 _DETACH_WAIT_S = 5.0
 _LOCK_WAIT_S = 0.2
@@ -34,9 +34,8 @@ _POSITIONS = """
      cross join lateral txmsg.mirrored_queues(m.include, m.exclude) q
       left join txmsg.mirror_queue p on p.mirror = m.name and p.queue = q.id
 """
-"""Who still has to read what: all below next_offset is done, and so are the ranges in acked; a group that an operator
-has sent elsewhere reads from there, whenever its consumers come. Retries and dead letters do not count: they are
-copies."""
+"""The position of each reader in each queue: all below next_offset is done, and so are the ranges in acked. A group for
+which an operator has requested a seek reads from there. Retries and dead letters do not count: they are copies."""
 
 
 class SegmentRow(NamedTuple):
@@ -51,7 +50,7 @@ class SegmentRow(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """What a group, or a mirror, has not read of a queue in a segment: messages in offsets from `first` to `last`."""
+    """Unread messages of a group or a mirror in a queue of a segment, at offsets from `first` to `last`."""
 
     reader: str
     """`group NAME` or `mirror NAME`."""
@@ -71,7 +70,7 @@ class CurrentSegments(NamedTuple):
 
 
 async def open_and_previous(conn: Connection) -> CurrentSegments:
-    """The segments in which outcomes are remembered."""
+    """Return the segments in which outcomes are remembered."""
     cursor = await conn.execute(
         "select (select id from txmsg.segment where state = 'open'), "
         "(select coalesce(max(id), 0) from txmsg.segment where state = 'closed')"
@@ -81,23 +80,24 @@ async def open_and_previous(conn: Connection) -> CurrentSegments:
 
 
 async def add_segment(conn: Connection) -> None:
-    """Makes the next segment unless it is there. Waits for no reader, and lets none wait."""
+    """Make the next segment unless it exists. Waits for no reader, and delays none."""
     await conn.execute("select txmsg.add_segment()")
 
 
 async def look_after_memory(conn: Connection) -> int:
-    """Queues in memory that a crash of PostgreSQL has emptied start over, their groups with them. How many did."""
+    """Restart queues in memory that a crash of PostgreSQL has emptied, and their groups. Returns their number."""
     cursor = await conn.execute("select txmsg.look_after_memory()")
     ((lost,),) = await cursor.fetchall()
     return int(lost)
 
 
 async def rotate(conn: Connection, segment: int, *, lock_timeout_s: float) -> None:
-    """Closes this segment, if it is still open, and opens the next.
+    """Close this segment, if it is still open, and open the next.
 
-    Waits for the batches under way, and all later ones wait behind it: so not for long. LockNotAvailable.
+    Waits for the batches under way, and all later ones wait behind it: so at most lock_timeout_s. LockNotAvailable.
     """
     async with conn.transaction():
+        # Local: the connection returns to the pool, whose other users wait for locks as long as their callers allow.
         await _set_lock_timeout(conn, lock_timeout_s, local=True)
         await conn.execute("select txmsg.rotate(%s)", (segment,))
 
@@ -107,7 +107,7 @@ async def _set_lock_timeout(conn: Connection, seconds: float, *, local: bool = F
 
 
 async def segments(conn: Connection) -> list[SegmentRow]:
-    """All segments but the one made ahead, oldest first."""
+    """Return all segments but the one made ahead, oldest first."""
     async with conn.cursor(row_factory=class_row(SegmentRow)) as cursor:
         await cursor.execute(
             """
@@ -125,7 +125,10 @@ async def segments(conn: Connection) -> list[SegmentRow]:
 
 
 async def pins(conn: Connection, segment: int, following: int) -> Sequence[Pin]:
-    """What is unread in a segment, by whom; `following` is the segment after it, where its queues go on."""
+    """Return the unread messages of a segment, by reader.
+
+    following: the segment after it, in which its queues continue.
+    """
     async with conn.cursor(row_factory=class_row(Pin)) as cursor:
         await cursor.execute(
             sql.SQL(
@@ -151,19 +154,21 @@ async def pins(conn: Connection, segment: int, following: int) -> Sequence[Pin]:
 
 
 async def try_upkeep_lock(conn: Connection) -> bool:
-    """Whether this session may drop segments: one in the whole database does so, until it ends."""
+    """Return True if this session may drop segments: one session in the whole database does so, until it ends."""
+    # A lock of the session, because DETACH CONCURRENTLY cannot run in a transaction. Tried, not waited for: the session
+    # that holds it does the same work.
     cursor = await conn.execute("select pg_try_advisory_lock(7706, 0)")
     ((is_locked,),) = await cursor.fetchall()
     return bool(is_locked)
 
 
 async def release_upkeep_lock(conn: Connection) -> None:
-    """Lets the next session drop segments now: the server ends this one a moment after it was closed."""
+    """Let the next session drop segments now: the server ends this one a moment after it was closed."""
     await conn.execute("select pg_advisory_unlock(7706, 0)")
 
 
 async def mark_dropping(conn: Connection, segment: int) -> bool:
-    """Gives a segment up, for good. False for the open one and the one before it, which remember outcomes."""
+    """Mark a segment for dropping, for good. False for the open one and the one before it, which remember outcomes."""
     cursor = await conn.execute(
         "update txmsg.segment set dropping = true where id = %s "
         "and id < (select max(id) from txmsg.segment where state = 'closed')",
@@ -173,10 +178,10 @@ async def mark_dropping(conn: Connection, segment: int) -> bool:
 
 
 async def detach(conn: Connection, kind: str, segment: int) -> None:
-    """Takes a table of a segment, by its key in PARTITIONS, out of its root, unless that is done. Not in a transaction.
+    """Detach a table of a segment, by its key in PARTITIONS, from its root, unless that is done. Not in a transaction.
 
     Waits a few seconds for the transactions that have used the root; nothing waits behind it. LockNotAvailable when
-    they take longer: then it is half done (the root shows the table no more) and finished by a later call.
+    they take longer: then it is half done (the root does not show the table any more) and a later call finishes it.
     """
     partition, root = f"{kind}_{segment}", PARTITIONS[kind]
     cursor = await conn.execute(
@@ -188,9 +193,12 @@ async def detach(conn: Connection, kind: str, segment: int) -> None:
     if found is None:
         return
     (is_half_done,) = found
-    # Finishing locks the table while it waits for older snapshots, those of readers elsewhere too: so not for long.
+    # Finishing locks the table while it waits for older snapshots, also those of readers of other tables: so not for
+    # long.
     await _set_lock_timeout(conn, _LOCK_WAIT_S if is_half_done else _DETACH_WAIT_S)
     await conn.execute(
+        # CONCURRENTLY locks the root in SHARE UPDATE EXCLUSIVE mode only, so batches and reads continue. A plain DETACH
+        # takes ACCESS EXCLUSIVE, and everything would queue behind its wait for one long reader.
         sql.SQL("alter table {} detach partition {} {}").format(
             sql.Identifier("txmsg", root),
             sql.Identifier("txmsg", partition),
@@ -200,11 +208,13 @@ async def detach(conn: Connection, kind: str, segment: int) -> None:
 
 
 async def drop_table(conn: Connection, kind: str, segment: int) -> None:
-    """Drops a detached table of a segment, unless that is done. LockNotAvailable while it is read."""
+    """Drop a detached table of a segment, unless that is done. LockNotAvailable while it is read."""
     await _set_lock_timeout(conn, _LOCK_WAIT_S)
+    # The root is not locked by this, as the table is detached. Readers that name the partition directly may still hold
+    # it.
     await conn.execute(sql.SQL("drop table if exists {}").format(sql.Identifier("txmsg", f"{kind}_{segment}")))
 
 
 async def forget_segment(conn: Connection, segment: int) -> None:
-    """Deletes the row of a segment whose tables are gone, and where its queues started."""
+    """Delete the row of a segment whose tables are gone, with the starts of its queues."""
     await conn.execute("delete from txmsg.segment where id = %s and dropping", (segment,))

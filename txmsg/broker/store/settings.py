@@ -1,4 +1,4 @@
-"""Every statement on settings at run time: what holds now, changes, and their history."""
+"""Statements on settings at run time: present values, changes, and their history."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from txmsg.broker.store.connect import Connection, Pool, notify, session
 from txmsg.errors import MisuseError
 
 NOTICE: Final = "settings"
-"""The kind of notice that tells of a change."""
+"""The kind of notice that announces a change."""
 SETTINGS_MAX: Final = 10_000
 SIZE_BYTES_MAX: Final = 16 * 1024**2
-"""Of all values together: each broker has them in memory, and tells them in one reply."""
+"""Bytes of all values together: each broker holds them in memory, and sends them in one reply."""
 _KEPT_MAX: Final = 100
 _UNSET_KEPT_S: Final = 90 * 86_400.0
-"""How long the history of a setting is kept after it was unset. A broker must read within this time."""
+"""Seconds for which the history of a setting is kept after it was unset. A broker must read within this time."""
 
 
 class SettingStore:
@@ -29,18 +29,18 @@ class SettingStore:
         self._pool = pool
 
     async def version(self) -> int:
-        """The version of the newest change of all; 0: there is none."""
+        """Return the version of the newest change; 0 if there is none."""
         async with session(self._pool) as conn:
             return await _version(conn)
 
     async def changed_since(self, version: int) -> Sequence[SettingChange]:
-        """The newest change of each setting, if it is newer than this; in the order of versions."""
+        """Return the newest change of each setting with a change after this version, in the order of versions."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingChange)) as cursor:
             await cursor.execute(_CHANGED, {"version": version})
             return await cursor.fetchall()
 
     async def history(self, name: str) -> Sequence[SettingChange]:
-        """The changes of a setting that are kept, the newest first; without a name the newest of all."""
+        """Return the kept changes of a setting, newest first; without a name the newest of all settings."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(SettingChange)) as cursor:
             if name:
                 await cursor.execute(f"{_SELECT} where name = %s order by version desc", (name,))
@@ -57,13 +57,15 @@ class SettingStore:
         changed_by: str,
         check: Callable[[Mapping[str, str]], None] | None = None,
     ) -> SettingChange:
-        """Sets or unsets one, and tells the brokers. expected: the version that it must be at, 0: not set before.
+        """Set or unset a setting, and notify the brokers. value None: unset.
 
-        check: called with what is set for brokers, which nobody else changes meanwhile; what it raises undoes all.
-        Raises MisuseError if it is at another version, or there are too many settings.
+        expected: the version that it must be at, 0: not set before. check: called with the values that are set for
+        brokers, which no other change alters meanwhile; an exception of it undoes everything. Raises MisuseError if it
+        is at another version, or there are too many settings.
         """
         async with session(self._pool) as conn, conn.transaction():
-            # Versions are given in the order of commits, so that whoever has seen one has seen all before it.
+            # Versions are assigned in the order of commits: a broker that has seen one has seen all before it. A
+            # sequence would not do, because its numbers are taken before the commit.
             await conn.execute("select pg_advisory_xact_lock(7708, 0)")
             cursor = await conn.execute(_NOW, {"name": name})
             row = await cursor.fetchone()
@@ -80,6 +82,8 @@ class SettingStore:
                     f"{SETTINGS_MAX} settings and {SIZE_BYTES_MAX} bytes, so unset some"
                 )
             if check is not None:
+                # Under the lock, so that the settings with which the new value is checked are those beside which it
+                # will stand.
                 of_brokers = await conn.execute(_OF_BROKERS)
                 check(dict(await of_brokers.fetchall()))
             async with conn.cursor(row_factory=class_row(SettingChange)) as made:

@@ -1,7 +1,8 @@
-"""Whether the synchronous standbys that a commit waited for have it on disk. Knows no batch.
+"""Checks that the synchronous standbys that a commit waited for have it on disk. Knows no batch.
 
 PostgreSQL reports success also when it ends such a wait: at a timeout with a warning, which a setting may hide, and
-when the setting that names the standbys is emptied, without one. So what they have is looked at after the commit.
+when the setting that names the standbys is emptied, without one. So the standbys' flushed positions are read after the
+commit (decision 31).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _NAME = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
 
 
 class Unconfirmed(Exception):
-    """The batch is committed, and not known to be on the disks of as many standbys as its durability asks for."""
+    """The batch is committed, and not known to be on the disks of as many standbys as its durability requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyRule:
-    """How many standbys a commit waits for, and which: a value of synchronous_standby_names.
+    """The number of standbys that a commit waits for, and their names: a value of synchronous_standby_names.
 
-    Of FIRST, too, any of the names count: what is promised is a number of copies. Source: syncrep_gram.y.
+    With FIRST, too, any of the names count: the promise is a number of copies. Source: syncrep_gram.y.
     """
 
     number: int
@@ -37,7 +38,7 @@ class StandbyRule:
 
     @classmethod
     def of(cls, setting: str) -> Self:
-        """Of a value that the server has accepted, and that names a standby."""
+        """Parse a value that the server has accepted, and that names a standby."""
         counted = _COUNTED.fullmatch(setting)
         number, names = (int(counted[1]), counted[2]) if counted else (1, setting)
         listed = frozenset((quoted.replace('""', '"') or plain).lower() for quoted, plain in _NAME.findall(names))
@@ -46,15 +47,15 @@ class StandbyRule:
         return cls(number, listed)
 
     def count(self, standbys: Iterable[str]) -> int:
-        """How many of these, by their application_name, are named. The server compares without regard to case."""
+        """Return how many of these application_names the rule names. Ignores case, as the server does."""
         return sum("*" in self.names or name.lower() in self.names for name in standbys)
 
 
 async def await_standbys(connection: AsyncConnection[Any], setting: str, lsn: str, *, timeout_s: float) -> None:
-    """Returns when what was committed before `lsn` is on disk at the standbys that `setting` asks for.
+    """Return when everything committed before `lsn` is on disk at the standbys that `setting` asks for.
 
-    setting: synchronous_standby_names as it was when the commit began, for it may be changed
-    meanwhile. Usually one look is enough: the commit has waited. Raises Unconfirmed after timeout_s, at once if 0.
+    setting: synchronous_standby_names as it was when the commit began, for it may be changed meanwhile. Usually one
+    query is enough: the commit has waited. Raises Unconfirmed after timeout_s, at once if 0.
     """
     rule = StandbyRule.of(setting)
     loop = asyncio.get_running_loop()
@@ -71,6 +72,7 @@ async def await_standbys(connection: AsyncConnection[Any], setting: str, lsn: st
             raise Unconfirmed(
                 f"{have_it} of {rule.number} named by synchronous_standby_names ({setting}) have it on disk"
             )
+        # Polled: the server offers no event for a standby's flushed position but the commit itself, which has ended.
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 

@@ -1,7 +1,7 @@
-"""Every statement with which an operator looks at topics, changes and deletes them. Brokers' knowledge is in topics.py.
+"""Statements by which operators list, change and delete topics. Brokers' knowledge of topics is in topics.py.
 
-A change is one transaction that locks the row of its topic. Brokers learn of it within seconds; what they could still
-write to by what they knew before is touched only when SETTLED_S have gone by.
+A change is one transaction that locks the row of its topic. Brokers learn of it within seconds; tables that they could
+still write to, by their earlier knowledge, are touched only after SETTLED_S.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from txmsg.message import QueueId, check_name
 from txmsg.wire.access.rules import ALL_NAMES, Names
 
 SETTLED_S: Final = 10.0
-"""Seconds after which each broker knows of a change: twice the time between its looks."""
+"""Seconds after which each broker knows of a change: twice the interval of its polls."""
 
 _NAMED_MAX: Final = 5
 
 
 class _Topic(NamedTuple):
-    """A topic. settled_in_s: seconds until each broker has learned where it may send."""
+    """A topic. settled_in_s: seconds until each broker knows which queues it may send to."""
 
     id: int
     settled_in_s: float
@@ -53,7 +53,7 @@ class _Topic(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A group. ordered: its retries and dead letters that hold back an ordering key."""
+    """A group. ordered: the number of its retries and dead letters that hold back an ordering key."""
 
     ordered: int
     lag: TopicGroup
@@ -66,7 +66,7 @@ class TopicAdministration:
         self._pool = pool
 
     async def list(self, query: TopicQuery, *, names: Names = ALL_NAMES) -> TopicPage:
-        """A page of the topics among these names."""
+        """Return a page of the topics within `names`."""
         values = {"settled": SETTLED_S, **asdict(query), **names._asdict()}
         async with session(self._pool) as conn, conn.transaction():
             async with conn.cursor(row_factory=kwargs_row(_topic_of)) as cursor:
@@ -89,12 +89,12 @@ class TopicAdministration:
         )
 
     async def settings(self, name: str) -> TopicWithSettings:
-        """The topic alone, which takes the same time whatever is in it. Raises UnknownTopic."""
+        """Return a topic's settings, without its contents: in constant time. Raises UnknownTopic."""
         async with session(self._pool) as conn:
             return (await _topic(conn, name)).settings
 
     async def show(self, name: str, *, retention_s: float) -> TopicDetails:
-        """The topic, and what is in it. retention_s: as brokers have it. Raises UnknownTopic."""
+        """Return a topic with its contents. retention_s: the brokers' setting. Raises UnknownTopic."""
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name)
             ids = await _queue_ids(conn, topic.id)
@@ -116,7 +116,7 @@ class TopicAdministration:
             )
 
     async def alter(self, name: str, change: TopicChange) -> TopicWithSettings:
-        """Changes what is named, all or nothing. Raises UnknownTopic, and MisuseError for what cannot be."""
+        """Change the named settings, all or nothing. Raises UnknownTopic, and MisuseError for an impossible change."""
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
             now, wanted = topic.settings, _wanted(topic.settings, change)
@@ -125,6 +125,8 @@ class TopicAdministration:
             if wanted.read_queues < now.read_queues:
                 await _check_drained(conn, topic, wanted.read_queues, "read_queues")
             if wanted.ordered_queues != now.ordered_queues:
+                # A key's queue is crc32(key) % ordered_queues: another number moves keys to other queues, where their
+                # later messages could be delivered before earlier ones that wait in the old queue (decision 4).
                 await _check_drained(conn, topic, 0, "ordered_queues")
             if (wanted.durability == "memory") != (now.durability == "memory"):
                 await _check_new(conn, topic)
@@ -133,6 +135,8 @@ class TopicAdministration:
                 "id": topic.id,
                 "journal": (now.journal_since is not None) if change.journal is None else change.journal,
                 "settled": SETTLED_S,
+                # Only such a change starts the time of settling: other settings do not decide which queues brokers
+                # write to.
                 "sends_elsewhere": _where_it_sends(wanted) != _where_it_sends(now),
             }
             await conn.execute(_ALTER, values)
@@ -145,10 +149,11 @@ class TopicAdministration:
             return altered
 
     async def delete(self, name: str, *, force: bool, dry_run: bool = False) -> None:
-        """Deletes a topic that takes no messages any more. Raises UnknownTopic, and MisuseError while it is in use.
+        """Delete a topic that does not accept messages any more. Raises UnknownTopic, and MisuseError while in use.
 
-        force: with undecided halves, which are rolled back, and with what groups have not got: transactions that were
-        committed stay so. What is in segments goes with these. dry_run: only raises.
+        force: with undecided halves, which are rolled back, and with messages that groups have not processed:
+        transactions that were committed stay committed. Messages in segments are dropped with these. dry_run: only
+        raise.
         """
         async with session(self._pool) as conn, conn.transaction():
             topic = await _topic(conn, name, lock=True)
@@ -159,7 +164,7 @@ class TopicAdministration:
                 )
             _check_settled(topic)
             ids = await _queue_ids(conn, topic.id)
-            # As batches do, before half rows: no half of this topic is decided meanwhile.
+            # The order of batches: locks of queues before rows of halves. No half of this topic is decided meanwhile.
             await conn.execute(_LOCK_QUEUES, {"ids": ids})
             await _check_unused(conn, name, ids, force=force)
             if dry_run:
@@ -180,7 +185,10 @@ def _group_of(ordered: int, **lag: Any) -> _Group:
 
 
 def _wanted(now: TopicWithSettings, change: TopicChange) -> TopicWithSettings:
-    """The topic as it will be, but for its journal. Numbers of queues that were those of all queues grow with them."""
+    """Return the topic as it will be, except for its journal.
+
+    Numbers of queues that were equal to the number of all queues grow with it.
+    """
     given = {name: value for name, value in asdict(change).items() if value is not None and name != "journal"}
     count = now.queues if change.queues is None else change.queues
     grown = {name: count for name in ("write_queues", "read_queues") if getattr(now, name) == now.queues}
@@ -227,7 +235,7 @@ def _check_settled(topic: _Topic) -> None:
 
 
 async def _segments(conn: AsyncConnection, ids: Sequence[QueueId], end: int) -> Sequence[TopicSegment]:
-    """The segments that are kept. end: the ends of all queues, together."""
+    """Return the kept segments. end: the sum of the ends of all queues."""
     found = await (await conn.execute(_SEGMENTS, {"ids": ids})).fetchall()
     begins = [begin for *_, begin in found]
     return [
@@ -237,7 +245,7 @@ async def _segments(conn: AsyncConnection, ids: Sequence[QueueId], end: int) -> 
 
 
 async def _check_drained(conn: AsyncConnection, topic: _Topic, first: int, what: str) -> None:
-    """Raises MisuseError unless nothing is left in the queues from number `first` on, and no broker sends there."""
+    """Raise MisuseError unless the queues from number `first` on are empty, and no broker sends there."""
     if what == "ordered_queues" and _is_writable(topic.settings):
         raise MisuseError(
             f"ordered_queues of topic {topic.name!r} cannot change while it accepts messages: run `txmsg topic alter "
@@ -251,6 +259,7 @@ async def _check_drained(conn: AsyncConnection, topic: _Topic, first: int, what:
         )
     _check_settled(topic)
     ids = (await _queue_ids(conn, topic.id))[first:]
+    # Under the locks of the queues: a batch that is placing a message at this moment is waited for, and seen.
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
     left = await _left_to_enter(conn, ids)
     left += [
@@ -267,8 +276,8 @@ async def _check_drained(conn: AsyncConnection, topic: _Topic, first: int, what:
 
 
 async def _check_new(conn: AsyncConnection, topic: _Topic) -> None:
-    """Raises MisuseError unless the topic has never had a message, and gets none before this transaction ends."""
-    await conn.execute("select txmsg.look_after_memory()")  # else queues that have lost their messages look new
+    """Raise MisuseError unless the topic has never had a message, and gets none before this transaction ends."""
+    await conn.execute("select txmsg.look_after_memory()")  # else queues that have lost their messages would look new
     ids = await _queue_ids(conn, topic.id)
     await conn.execute(_LOCK_QUEUES, {"ids": ids})
     if any((await queue_ends(conn, await open_segment(conn), ids)).values()):
@@ -335,7 +344,7 @@ async def _left_to_enter(conn: AsyncConnection, ids: Sequence[QueueId]) -> list[
 
 
 async def _not_entered(conn: AsyncConnection, ids: Sequence[QueueId]) -> tuple[int, int, int]:
-    """How many messages for these queues are undecided, held back, and scheduled. Walks both tables."""
+    """Return the numbers of undecided, held-back and scheduled messages for these queues. Reads both tables whole."""
     cursor = await conn.execute(_NOT_ENTERED, {"ids": list(ids)})
     ((undecided, held_back, scheduled),) = await cursor.fetchall()
     return undecided, held_back, scheduled
@@ -349,7 +358,7 @@ _READ: Final = {
     "permission": "case permission when 6 then 'rw' when 4 then 'r' when 2 then 'w' else 'none' end",
     "erasable_s": "body_keys_kept_s",
 }
-"""What a setting is read from, if not from the column of its name."""
+"""The expression that a setting is read from, if it is not the column of its name."""
 _SELECT = f"""
 select id, {", ".join(f"{_READ.get(each.name, each.name)} as {each.name}" for each in fields(TopicWithSettings))},
        greatest(0, %(settled)s::float8 - extract(epoch from now() - write_changed_at))::float8 as settled_in_s
@@ -378,7 +387,7 @@ _WRITE: Final = {
     "erasable_s": "body_keys_kept_s = %(erasable_s)s, erasable_since = case when %(erasable_s)s::float8 > 0 "
     "then coalesce(erasable_since, now() + make_interval(secs => %(settled)s)) end",
 }
-"""How a setting is written, if not to the column of its name."""
+"""The assignment by which a setting is written, if it is not the column of its name."""
 _ALTER = f"""
 update txmsg.topic
    set {", ".join(_WRITE.get(each.name, f"{each.name} = %({each.name})s") for each in fields(TopicChange))},
@@ -388,7 +397,7 @@ update txmsg.topic
 
 _BEGINS = "select q.id, txmsg.first_kept(q.id) from unnest(%(ids)s::int[]) q(id)"
 
-# Where all queues together start in each segment. No row: the queue is younger than the segment, and starts at 0.
+# The sum of the queues' starts in each segment. No row: the queue is younger than the segment, and starts at 0.
 _SEGMENTS = """
 select s.id, s.opened_at, s.closed_at, coalesce(sum(b.base), 0)::bigint
   from txmsg.segment s left join txmsg.segment_base b on b.segment = s.id and b.queue = any(%(ids)s::int[])
@@ -435,8 +444,8 @@ select count(distinct h.transaction_id) from txmsg.half_message h
 """
 
 _DELETE: Final = (
-    # First what writers of failures lock first: one that has its lease would wait for rows that are deleted here, while
-    # the lease, which goes with its queue, waits for it.
+    # In the order of writers of failures, which lock the lease first: one that holds its lease would wait for rows that
+    # are deleted here, while the deletion of the lease, with its queue, waits for it.
     "select from txmsg.queue_lease where queue_id = any(%(ids)s) order by queue_id for update",
     """
     with half as (
@@ -458,4 +467,5 @@ _DELETE: Final = (
     "delete from txmsg.topic_schema where topic_id = %(id)s",
     "delete from txmsg.topic where id = %(id)s",
 )
-"""In this order. Messages in segments stay until those are dropped: nothing deletes messages one by one."""
+"""Executed in this order. Messages in segments stay until those are dropped: no statement deletes messages one by
+one."""

@@ -23,12 +23,13 @@ from txmsg.runtime.logs import EventLog
 _log = EventLog(__name__)
 
 ERASABLE_S = (60.0, 36_500 * 86_400.0)
-"""For how long keys of bodies may be kept."""
+"""Minimum and maximum seconds for which keys of bodies may be kept."""
 TOPICS_MADE_MAX = 100
-"""How many topics one request may bring that are not there yet."""
+"""Maximum number of missing topics that one request may create."""
 _WRITE, _READ = 2, 4
 _STALE_S = 8.0
-"""With a batch on its way less than SETTLED_S of topic_settings.py: after that, no broker sends by what was before."""
+"""Seconds after which topics are read again before use. With a batch on its way less than SETTLED_S of
+topic_settings.py: after that, no broker sends by earlier settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,15 @@ class StoredTopic:
     send_rate_max: float | None = None
     id: int = 0
     erasable_s: float | None = None
-    """For how long the keys of its bodies are kept; None: they are not encrypted."""
+    """Seconds for which the keys of its bodies are kept; None: they are not encrypted."""
     message_type: str = ANY_TYPE
-    """Of the messages that it takes."""
+    """The type of messages that it accepts."""
     seals_at: float = 0.0
-    """From when on bodies are encrypted, by the registry's clock: when all brokers know that they may be."""
+    """Time from which bodies are encrypted, by the registry's clock: all brokers know by then that they may be."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether it takes messages."""
+        """True if the topic accepts messages."""
         return bool(self.permission & _WRITE)
 
     @property
@@ -66,12 +67,14 @@ class StoredTopic:
         return self.queue_ids[: self.read_queues] if self.permission & _READ else ()
 
     def queue_of(self, ordering_key: str) -> QueueId:
-        """The id of the queue of an ordering key: the same in every broker and release."""
+        """Return the id of the queue of an ordering key: the same in every broker and release."""
+        # Not hash(), which differs from process to process. Part of the order of messages: the function can never
+        # change.
         return self.queue_ids[crc32(ordering_key.encode()) % self.ordered_queues]
 
 
 def check_erasable(name: str, erasable_s: float | None) -> None:
-    """Raises MisuseError for a time that keys of bodies cannot be kept."""
+    """Raise MisuseError for a time that keys of bodies cannot be kept."""
     least_s, most_s = ERASABLE_S
     if erasable_s is not None and not least_s <= erasable_s <= most_s:
         raise MisuseError(
@@ -83,8 +86,8 @@ def check_erasable(name: str, erasable_s: float | None) -> None:
 class TopicRegistry:
     """Topics by name and producers by (group, fence), each read from the database once.
 
-    That a topic has changed, or is gone, is learned by `refresh_once`, which `run` repeats. What was not looked at for
-    _STALE_S, as after the process was paused, is looked at again before it is used.
+    Changed and deleted topics are noticed by `refresh_once`, which `run` repeats. After _STALE_S without it, as when
+    the process was paused, topics are read again before use.
     """
 
     def __init__(
@@ -101,28 +104,31 @@ class TopicRegistry:
         pool.incarnation.on_end(self._forget_all)
 
     def apply_settings(self, *, auto_create: bool, queues: int) -> None:
-        """From now on new topics are made so, or not."""
+        """Set the creation of missing topics and their number of queues, from now on."""
         self._auto_create, self._queues = auto_create, queues
 
     async def incarnation(self) -> UUID:
-        """Of which the ids are that this gives from now on: to be asked first. Raises BrokerUnavailable."""
+        """Return the incarnation of the ids that are returned from now on. Raises BrokerUnavailable.
+
+        To be called before the first look-up.
+        """
         return await current_incarnation(self._pool)
 
     def known(self, name: str) -> StoredTopic | None:
-        """The topic if it is remembered. Touches no database."""
+        """Return the topic if it is in memory. Does not read the database."""
         return None if self._is_stale() else self._topics.get(name)
 
     def _is_stale(self) -> bool:
         return self._monotonic() - self._looked_at > _STALE_S
 
     async def find_topic(self, name: str) -> StoredTopic | None:
-        """The topic, or None if there is none. Raises InvalidName, BrokerUnavailable."""
+        """Return the topic, or None if it does not exist. Raises InvalidName, BrokerUnavailable."""
         if self._is_stale():
             await self.refresh_once()
         return self._topics.get(name) or await self._load(check_name("topic", name))
 
     async def ensure(self, name: str) -> StoredTopic:
-        """The topic, created when missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
+        """Return the topic; create it if missing and allowed. Raises UnknownTopic, InvalidName, BrokerUnavailable."""
         topic = await self.find_topic(name)
         if topic is None:
             if not self._auto_create:
@@ -136,16 +142,17 @@ class TopicRegistry:
         return topic
 
     async def make_missing(self, names: Collection[str]) -> Mapping[str, TxmsgError]:
-        """Creates all of these topics that are missing, as `ensure` does each, in one statement.
+        """Create all of these topics that are missing, as `ensure` does each, in one statement.
 
         When they are more than TOPICS_MADE_MAX, a mistake rather than a wish, or more than the user may create, none is
-        created; the result says so of each. Names that are none are passed over. Raises BrokerUnavailable.
+        created; the result has the error of each. Invalid names are skipped. Raises BrokerUnavailable.
         """
         asked = sorted({name for name in names if name not in self._topics and is_name(name)})
         if len(asked) < 2 or not self._auto_create:
             return {}
         async with session(self._pool) as connection:
             cursor = await connection.execute("select name from txmsg.topic where name = any(%s)", (asked,))
+            # Not `find` for each: a request with thousands of misspelt names would cost a round trip per name.
             there = {name for (name,) in await cursor.fetchall()}
         missing = [name for name in asked if name not in there]
         if len(missing) > TOPICS_MADE_MAX:
@@ -165,7 +172,8 @@ class TopicRegistry:
         return {}
 
     async def refresh_once(self) -> Sequence[str]:
-        """Reads topics again that have changed, and forgets those that are gone; returns the names of both."""
+        """Read topics again that have changed, and forget deleted ones. Returns the names of both."""
+        # Taken before the query: a change that is committed while it runs may be missed, and counts as later.
         looked_at = self._monotonic()
         known = list(self._topics.values())
         async with session(self._pool) as connection:
@@ -202,20 +210,22 @@ class TopicRegistry:
         self._producers.clear()
 
     def look_soon(self) -> None:
-        """A topic was changed: `run` looks at once."""
+        """Make `run` read at once: a topic was changed."""
         self._soon.set()
 
     async def run(self, interval_s: float) -> None:
-        """Repeats `refresh_once` until cancelled."""
+        """Repeat `refresh_once` until cancelled."""
         await repeat("reading topics", self.refresh_once, interval_s, soon=self._soon)
 
     async def producer(self, group: str, fence_id: bytes) -> int:
-        """The id under which halves of this group and fence are stored."""
+        """Return the id under which halves of this group and fence are stored."""
         key = (group, fence_id)
         if key not in self._producers:
             check_name("group", group)
             fence = UUID(bytes=fence_id) if fence_id else None
             async with same_incarnation(self._pool), session(self._pool) as connection:
+                # Two statements: one that inserts and returns would return nothing for the row of another broker that
+                # was faster, because its snapshot does not have that row.
                 await connection.execute(
                     "insert into txmsg.producer (group_name, fence_id) values (%s, %s) on conflict do nothing",
                     (group, fence),
@@ -241,18 +251,22 @@ class TopicRegistry:
         if found is None:
             return None
         _, queue_ids, *settings = found
+        # The database returns a duration, which is added to the clock of this process: the clocks of the two may
+        # differ.
         settings[-1] = self._monotonic() + (settings[-1] or 0)
         topic = StoredTopic(name, tuple(queue_ids), *settings)
         self._topics[name] = topic
         return topic
 
     async def create(self, request: CreateTopic) -> CreatedTopic:
-        """Creates the topic unless it is there.
+        """Create the topic unless it is there.
 
         Raises InvalidName, MisuseError, TopicExists for other settings, BrokerUnavailable.
         """
         name, erasable_s, message_type = check_name("topic", request.topic), request.erasable_s, request.message_type
         check_erasable(name, erasable_s)
+        # Created first and read afterwards: of two brokers that create it, both read the settings of the one that was
+        # faster.
         made = await self._create([name], request.queues or self._queues, erasable_s, message_type or ANY_TYPE)
         async with session(self._pool) as connection:
             cursor = await connection.execute(

@@ -1,4 +1,4 @@
-"""Every statement on users and their tokens, and the snapshot of all that guards decide by."""
+"""Statements on users and their tokens, and the snapshot by which guards decide."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from txmsg.wire.access.tokens import NewToken
 from txmsg.wire.changes import State
 
 NOTICE: Final = "access"
-"""The kind of notice that tells of a change."""
+"""The kind of notice that announces a change."""
 _SLOTS: Final = (1, 2)
 ROLES_MAX: Final = 20
-"""Of a user; a CHECK says so, too."""
+"""Maximum number of roles of a user; a CHECK states it, too."""
 _USERS_MAX: Final = 10_000
-"""Each broker has all of them in memory."""
+"""Maximum number of users: each broker holds all of them in memory."""
 
 
 class Users:
@@ -49,15 +49,17 @@ class Users:
         self._pool = pool
 
     async def version(self) -> tuple[int, float]:
-        """The version of the newest change, and the database's time: seconds since 1970."""
+        """Return the version of the newest change, and the database's time in seconds since 1970."""
         async with session(self._pool) as conn:
             row = await (await conn.execute(_VERSION)).fetchone()
             assert row is not None
             return row[0], row[1]
 
     async def snapshot(self) -> AccessSnapshot:
-        """All users, tokens and rules at one moment."""
+        """Return all users, tokens and rules as of one moment."""
         async with session(self._pool) as conn, conn.transaction():
+            # One snapshot for all four statements: with READ COMMITTED a user's new rules could come with the roles
+            # from before, and a guard would let a request pass that no state of the tables allows.
             await conn.execute("set transaction isolation level repeatable read, read only")
             row = await (await conn.execute(_VERSION)).fetchone()
             assert row is not None
@@ -92,20 +94,21 @@ class Users:
         )
 
     async def list(self, query: UserQuery) -> UserPage:
-        """A page of users."""
+        """Return a page of users."""
         async with session(self._pool) as conn, conn.cursor(row_factory=class_row(UserDetails)) as cursor:
             await cursor.execute(_LIST, asdict(query))
             found = await cursor.fetchall()
+            # A query per user, as a page is short and this is not a hot path.
             users = [await _with_tokens(conn, user) for user in found[: query.limit]]
         return UserPage(users=users, next=users[-1].name if len(found) > query.limit else None)
 
     async def show(self, name: str) -> UserDetails:
-        """One of them. Raises MisuseError."""
+        """Return a user. Raises MisuseError if the user does not exist."""
         async with session(self._pool) as conn:
             return await _user(conn, name)
 
     async def create(self, new: NewUser, token: NewToken | None) -> UserDetails:
-        """A new user. Raises MisuseError if there is one of this name or with this certificate, or too many."""
+        """Create a user. Raises MisuseError if one has this name or certificate, or if there are too many."""
         name = new.name
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
@@ -129,7 +132,7 @@ class Users:
             return user
 
     async def alter(self, change: AlterUser) -> UserDetails:
-        """Changes roles and certificate. Raises MisuseError."""
+        """Change roles and certificate. Raises MisuseError."""
         name = change.name
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
@@ -143,7 +146,7 @@ class Users:
             return await _changed(conn, "user.alter", before)
 
     async def rotate(self, request: RotateToken, token: NewToken) -> UserDetails:
-        """Adds a token, in the place of the older one if there are two. Raises MisuseError."""
+        """Add a token; it replaces the older one if there are two. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, request.name)
@@ -151,7 +154,7 @@ class Users:
             return await _changed(conn, "user.rotate", before)
 
     async def add_access_key(self, key: CreateAccessKey) -> UserDetails:
-        """Adds an access key to its user. Raises MisuseError, also for one who has two: none may end unasked."""
+        """Add an access key to its user. Raises MisuseError, also for a user with two: none may end unasked."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, key.name)
@@ -172,7 +175,7 @@ class Users:
             return await _changed(conn, "user.access_key", before)
 
     async def revoke(self, request: Revoke) -> UserDetails:
-        """Takes away one token or access key; without either all of them and the certificate. Raises MisuseError."""
+        """Remove one token or access key; without either, all of them and the certificate. Raises MisuseError."""
         name, token_id, access_key_id = request.name, request.token, request.access_key
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
@@ -194,7 +197,7 @@ class Users:
             return await _changed(conn, "user.revoke", before)
 
     async def limit(self, change: LimitUser) -> UserDetails:
-        """Sets some of its limits. Raises MisuseError."""
+        """Set some of a user's limits. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, change.name)
@@ -203,7 +206,7 @@ class Users:
             return await _changed(conn, "user.limit", before)
 
     async def delete(self, name: str) -> None:
-        """Deletes a user with its tokens and rules: a later one of the name has none of them. Raises MisuseError."""
+        """Delete a user with its tokens and rules: a later user of this name has none of them. Raises MisuseError."""
         async with session(self._pool) as conn, conn.transaction():
             await begin_change(conn)
             before = await _user(conn, name)
@@ -213,13 +216,14 @@ class Users:
 
 
 async def begin_change(conn: Connection) -> None:
-    """Begins a change: others wait until it is committed, and brokers hear of it then."""
+    """Begin a change: others wait until it is committed, and brokers are notified then."""
+    # The row is the lock: checks of counts in the same transaction hold, and versions rise in the order of commits.
     await conn.execute("update txmsg.access_version set version = version + 1")
     await notify(conn, NOTICE)
 
 
 async def _changed(conn: Connection, action: str, before: UserDetails) -> UserDetails:
-    """The user as it is now, when the audit log has what was done."""
+    """Write the change into the audit log, and return the user as it is now."""
     after = await _user(conn, before.name)
     await audit.record(conn, action, before.name, before=_state(before), after=_state(after))
     return after

@@ -2,8 +2,7 @@
 
 A row says until when something waits. If the wait began at a time that is still to come, the clock was set back since,
 and the wait would last longer by as much: so it begins again now, with its full length. Waits that began before stay
-as they are. Statements skip rows that are locked, and running them again changes nothing. The caller owns the
-transaction.
+unchanged. Statements skip locked rows, and are idempotent. The caller owns the transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from txmsg.broker.store.delivery import plain_cursor
 
 
 async def clock(conn: Connection) -> tuple[float, bool]:
-    """The database's time in seconds since 1970, and whether it was set back while no broker ran.
+    """Return the database's time in seconds since 1970, and True if the clock was set back while no broker ran.
 
     It was if the last heartbeat of a broker, or the time when one left, is still to come.
     """
@@ -32,11 +31,12 @@ async def clock(conn: Connection) -> tuple[float, bool]:
 
 
 async def renew_checks(conn: Connection, interval_s: float) -> int:
-    """Restarts the waits of half messages for their next check. Returns how many there were.
+    """Restart the waits of half messages for their next check. Returns their number.
 
     The first check waits as long as it did after storing, a later one for the interval of its producer group, or for
     interval_s if the group has none.
     """
+    # Locked in the order of the ids, as by a batch that decides some of them meanwhile.
     cursor = await plain_cursor(conn).execute(_RENEW_CHECKS, {"interval_s": interval_s})
     return cursor.rowcount
 
@@ -61,9 +61,9 @@ update txmsg.half_message h set next_check_at = now() + l.wait, stored_at = leas
 
 
 async def renew_retries(conn: Connection) -> int:
-    """Restarts the waits of retries, as long as after their last failure. Returns how many there were.
+    """Restart the waits of retries, with the length that they had after the last failure. Returns their number.
 
-    What has not failed, but was freed or redriven, is due now.
+    Retries that have not failed, but were freed or redriven, become due now.
     """
     cursor = await plain_cursor(conn).execute(
         """
@@ -89,7 +89,7 @@ async def renew_retries(conn: Connection) -> int:
 
 
 async def renew_delays(conn: Connection) -> int:
-    """Restarts the delays of messages that were sent with a delay, not with a time. Returns how many there were."""
+    """Restart the delays of messages that were sent with a delay, not with a time. Returns their number."""
     count = 0
     for table in ("half_message", "scheduled"):
         cursor = await plain_cursor(conn).execute(
@@ -107,7 +107,7 @@ async def renew_delays(conn: Connection) -> int:
 
 
 async def renew_alerts(conn: Connection, again_s: float) -> None:
-    """Restarts the waits of notifications, for at most again_s, the times for which alerts hold, and silences."""
+    """Restart the waits of notifications, for at most again_s, the times for which alerts hold, and silences."""
     await conn.execute(
         "update txmsg.alert_notification set next_try_at = now() + make_interval(secs => %(again_s)s), "
         "created_at = least(created_at, now()) where next_try_at > now() + make_interval(secs => %(again_s)s)",
@@ -124,9 +124,9 @@ async def renew_alerts(conn: Connection, again_s: float) -> None:
 
 
 async def renew_topics(conn: Connection, settled_s: float) -> None:
-    """Lets changes of topics, and the ages of groups and segments, count from now if they lie in the future.
+    """Count changes of topics, and the ages of groups and segments, from now on if they lie in the future.
 
-    settled_s: after so long all brokers know of a change.
+    settled_s: seconds after which all brokers know of a change.
     """
     # Not least(): that of a null and a time is the time.
     await conn.execute("update txmsg.topic set write_changed_at = now() where write_changed_at > now()")
