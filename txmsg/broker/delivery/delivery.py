@@ -47,28 +47,28 @@ from txmsg.wire.tags import TagExpression, wants_of
 
 _log = EventLog(__name__)
 _TOKEN_BITS = 48
-"""Tokens begin at random and rise, so that a receipt of an earlier process of this broker, or of an incarnation of the
+"""Tokens start at random and rise, so that a receipt of an earlier process of this broker, or of an incarnation of the
 database with the same epochs, settles nothing that this process delivers."""
 _ASK_AGAIN_S = 5.0
-"""How often a member is asked again whether it holds messages of a queue: a reply that asked it may be lost."""
+"""Seconds after which a member is asked again if it holds messages of a queue: a reply that asked it may be lost."""
 _NAP_S_MAX = 0.5
-"""How long a member that may get nothing sleeps before it checks whether the broker is closing."""
+"""Seconds that a member that may get nothing sleeps before it checks if the broker is closing."""
 
 
 class _ReceiveCall(NamedTuple):
-    """A receive under way."""
+    """A receive call in progress."""
 
     request: Receive
     outlet: MemberConnection | None
     group: Group
     wants: Mapping[str, TagExpression]
-    """Of each topic."""
+    """The wanted tags by topic."""
     patterns: frozenset[str]
-    """By which some of these were named."""
+    """The patterns by which some of these topics were named."""
 
 
 class _Parked(NamedTuple):
-    """A receive that waits for messages."""
+    """A receive call that waits for messages."""
 
     patience: asyncio.Timeout
     patterns: frozenset[str]
@@ -77,8 +77,8 @@ class _Parked(NamedTuple):
 class Delivery:
     """Delivers the queues that this broker leases to all groups; it is the holder of these leases.
 
-    `run()` runs in a task. `receive` and `settle` raise BrokerUnavailable before, afterwards, and while the database is
-    away.
+    `run()` runs in a task. `receive` and `settle` raise BrokerUnavailable before it, after it, and while the database
+    is away.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Delivery:
 
     @property
     def state(self) -> DeliveryState:
-        """All that is in memory, to be looked at."""
+        """The contents of memory, for inspection."""
         return self._state
 
     def apply_settings(self, config: DeliveryConfig) -> None:
-        """From now on these settings hold, as far as they are live."""
+        """Apply these settings from now on, as far as they are live."""
         self._state.config = config
         self._state.memory.size_bytes_max = config.memory_size_bytes_max
         for group in self._state.groups.values():
@@ -120,7 +120,7 @@ class Delivery:
     # ---- for the service
 
     async def receive(self, request: Receive, outlet: MemberConnection | None = None) -> list[MessageBatch]:
-        """Messages for a member of a group, or none after the time that it waits.
+        """Return messages for a member of a group; none if none came within the time that it waits.
 
         outlet: while it is full, nothing is taken. Raises BrokerUnavailable, InvalidName for a bad tag expression, and
         UnknownTopic.
@@ -129,6 +129,8 @@ class Delivery:
         patterns = patterns_of(asked)
         if patterns:
             wants = await self._patterns.wanted(asked)
+        # Read after `wanted` and before the group is loaded: topics with higher ids count as created later, and a group
+        # gets all messages of those.
         newest = self._patterns.newest
         group = await self._loader.group(request.group, wants, request.start, asked, newest=newest)
         call = _ReceiveCall(request, outlet, group, wants, patterns)
@@ -137,7 +139,8 @@ class Delivery:
             return []
         found = self._take_messages(call)
         if isinstance(found, NoMessages) and patterns and not self._patterns.is_current(asked, wants):
-            return []  # a call that is parked is ended when topics come; this one is to be made again
+            # Parked calls are ended when topics are created; this one was not parked yet, so the member calls again.
+            return []
         wait_s = min(request.wait_s, self._ask_in_s(group, request.client_id))
         if isinstance(found, NoMessages) and wait_s > 0:
             with group.members.waits(request.client_id, self._state.monotonic, request.line):
@@ -148,7 +151,7 @@ class Delivery:
         return found
 
     async def _wait(self, call: _ReceiveCall, why: NoMessages, wait_s: float) -> list[MessageBatch] | NoMessages:
-        """Takes messages as soon as there are some for this call, for which there are none now."""
+        """Wait for messages for a call that found none, and take them."""
         request, group = call.request, call.group
         parked = None if request.line is None else (group.name, request.client_id, request.line.id)
         found: list[MessageBatch] | NoMessages = why
@@ -156,8 +159,8 @@ class Delivery:
             async with asyncio.timeout(wait_s) as patience:
                 if parked is not None:
                     self._parked[parked] = _Parked(patience, call.patterns)
-                # Only `_take_messages` says whether the member may get anything: by a second look at the clock it
-                # might, and would wait to be woken for what is ready already.
+                # Only `_take_messages` decides if the member may get anything. A second check of the clock here could
+                # disagree with it, and the member would wait to be woken for a message that is ready already.
                 while isinstance(found, NoMessages) and not self._state.draining:
                     match found:
                         case NoMessages.NONE_READY:
@@ -176,15 +179,18 @@ class Delivery:
         except TimeoutError:
             return NoMessages.NONE_READY
         except asyncio.CancelledError:  # as when the client's connection ends
+            # The connection is gone, so if the member has the probe of a pause, the next probe need not wait for its
+            # result.
             group.members.left(request.client_id)
             raise
         finally:
+            # A later call on the same line may have replaced the entry while this one was ending.
             if parked is not None and (last := self._parked.get(parked)) is not None and last.patience is patience:
                 del self._parked[parked]
         return found
 
     async def _nap(self, call: _ReceiveCall) -> None:
-        """Returns when a member that may get nothing may perhaps get something. It is not woken in place of others."""
+        """Sleep until a member that may get nothing could get something. It is not woken in place of others."""
         if call.outlet is not None and call.outlet.is_full:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_NAP_S_MAX):
@@ -194,25 +200,28 @@ class Delivery:
             await asyncio.sleep(min(blocked_s, _NAP_S_MAX))
 
     async def _note(self, call: _ReceiveCall, receipts: Sequence[Receipt]) -> None:
-        """Notes what a call has taken, before it is sent: with its line, and in the cursors of ordered messages."""
+        """Record the messages of a call before they are sent: with its line, and in the cursors of ordered messages."""
         request, group = call.request, call.group
         if request.line is not None and (replaced := group.members.sent(request.client_id, request.line, receipts)):
             self.put_back(group.name, request.client_id, replaced)
+        # Written before the reply is sent: if this broker dies afterwards, the next one finds in the cursor until when
+        # the ordered messages may be in flight (decision 3).
         feeds = [group.feeds[QueueId(receipt.queue_id)] for receipt in receipts]
         now = self._state.monotonic()
         note_holder(feeds, request.client_id, now, request.visibility_timeout_s)
         if unnoted := notes_to_write(feeds, request.client_id, now, request.visibility_timeout_s):
             try:
                 await self.writer.note_in_flight(unnoted, request.visibility_timeout_s, request.client_id)
-                self._state.leases.require()  # it may have been paused meanwhile, and others deliver these queues now
+                # The process may have been paused during the write, and others deliver these queues now.
+                self._state.leases.require()
             except BaseException:  # also when the call was cancelled
                 self.put_back(group.name, request.client_id, receipts)
                 raise
 
     def follow(self, group: str, client_id: str, line: PollSequenceStep) -> None:
-        """The calls before on this line of a member are over, also one that still waits here, and returns nothing.
+        """Begin a call on a line of a member. Earlier calls on it are over, and a waiting one returns nothing.
 
-        What was sent over it and not received is delivered again at once, and that does not count as an attempt.
+        Messages that were sent over it and not received are redelivered at once, which does not count as an attempt.
         Nothing happens if a later call has come before this one, as when an abandoned connection delivers it late.
         """
         loaded = self._state.groups.get(group)
@@ -220,7 +229,7 @@ class Delivery:
             self._follow(loaded, client_id, line)
 
     def _follow(self, group: Group, client_id: str, line: PollSequenceStep) -> bool:
-        """Returns whether this is the latest call on the line."""
+        """Return True if this is the latest call on the line."""
         if not group.members.is_latest(client_id, line):
             return False
         parked = self._parked.pop((group.name, client_id, line.id), None)
@@ -231,7 +240,7 @@ class Delivery:
         return True
 
     def put_back(self, group: str, client_id: str, receipts: Sequence[Receipt]) -> None:
-        """A member does not get these: they are delivered again at once, which does not count as an attempt."""
+        """Redeliver messages that a member does not get, at once. This does not count as an attempt."""
         loaded = self._state.groups.get(group)
         if loaded is not None:
             for feed in loaded.put_back(receipts):
@@ -239,7 +248,10 @@ class Delivery:
             loaded.members.left(client_id)
 
     def free(self, group: str, client_id: str, queues: Sequence[tuple[QueueId, int]]) -> None:
-        """A member holds no messages of these queues, by id and epoch. Those that waited only for it are delivered."""
+        """Note that a member holds no messages of these queues (id, epoch).
+
+        Queues that waited only for this member are delivered from now on.
+        """
         loaded = self._state.groups.get(group)
         for feed in () if loaded is None else loaded.free(client_id, queues):
             _log.info(
@@ -252,7 +264,10 @@ class Delivery:
             self._state.read_soon(feed)
 
     def awaited(self, group: str, client_id: str) -> list[tuple[QueueId, int]]:
-        """Queues, by id and epoch, that wait until this member holds no messages of them; it is being asked."""
+        """Return queues (id, epoch) that wait until this member holds no messages of them.
+
+        The caller asks the member with its reply; the time is noted.
+        """
         loaded = self._state.groups.get(group)
         awaited = [] if loaded is None else loaded.awaited(client_id)
         for feed in awaited:
@@ -260,12 +275,15 @@ class Delivery:
         return [(feed.queue_id, feed.epoch) for feed in awaited]
 
     def _ask_in_s(self, group: Group, client_id: str) -> float:
-        """After how many seconds a poll of this member ends, so that the reply asks what it holds; infinity: never."""
+        """Return the seconds until a poll of this member ends to ask for the messages that it holds.
+
+        Infinity: it does not end for that.
+        """
         asked_at = min((feed.awaits[client_id] for feed in group.awaited(client_id)), default=math.inf)
         return asked_at + _ASK_AGAIN_S - self._state.monotonic()
 
     def _end_polls(self, group: str, client_ids: Collection[str]) -> None:
-        """Ends the polls of these members that wait, so that the replies ask what they hold."""
+        """End the waiting polls of these members, so that the replies ask for the messages that they hold."""
         for (name, client_id, _), parked in self._parked.items():
             if name == group and client_id in client_ids:
                 _end_wait(parked)
@@ -274,7 +292,7 @@ class Delivery:
         return {pattern for parked in self._parked.values() for pattern in parked.patterns}
 
     def _end_polls_by(self, patterns: Collection[str]) -> None:
-        """Ends the polls of those that wait for topics of these patterns: there are others now."""
+        """End the polls that wait for topics of these patterns: the patterns match other topics now."""
         for parked in self._parked.values():
             if not parked.patterns.isdisjoint(patterns):
                 _end_wait(parked)
@@ -288,9 +306,10 @@ class Delivery:
         *,
         is_exact: bool = False,
     ) -> list[Receipt]:
-        """A member still holds these messages: their visibility timeout restarts. Returns what it does not hold.
+        """Restart the visibility timeout of messages that a member still holds. Returns receipts that it does not hold.
 
-        is_exact: it may end earlier than before, and then they are delivered again at once. Raises BrokerUnavailable.
+        is_exact: the timeout may end earlier than before, and then the messages are redelivered at once. Raises
+        BrokerUnavailable.
         """
         self._state.leases.require()
         loaded = self._state.groups.get(group)
@@ -304,9 +323,9 @@ class Delivery:
         return expired
 
     def note_alone(self, group: str, receipts: Sequence[Receipt], *, is_alone: bool) -> list[Receipt]:
-        """A member runs these suspects alone from now on, or no longer alone: then their loss does not count.
+        """Note that a member runs these suspects alone from now on, or no longer: then their loss does not count.
 
-        Returns what it does not hold. Raises BrokerUnavailable.
+        Returns the receipts that it does not hold. Raises BrokerUnavailable.
         """
         self._state.leases.require()
         loaded = self._state.groups.get(group)
@@ -315,16 +334,17 @@ class Delivery:
     async def settle(
         self, group: str, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal]
     ) -> list[Receipt]:
-        """Takes acknowledgements and refusals. Returns the receipts that came too late, in any order.
+        """Take acknowledgements and refusals. Returns the receipts that came too late, in any order.
 
         On return acknowledgements are in memory (the cursor is written within flush_s); those of retries, and all
-        refusals, are on disk. But refusals in a run of which earlier messages are out wait for these, and the next
-        `expire_once` writes acknowledgements of retries behind which others wait in memory, and all after a
-        cancellation. Of an erasable topic no words of an error are kept: they may quote the body.
+        refusals, are on disk. Exceptions: refusals in a run of which earlier messages are in flight wait for these, and
+        `expire_once` writes acknowledgements of retries behind which others wait in memory, and everything after a
+        cancellation. For an erasable topic the words of an error are not kept: they may quote the body.
         """
         self._state.leases.require()
         if refusals:
             refusals = await self._kept(group, refusals)
+            # Checked again: reading the topic may have taken longer than the leases last.
             self._state.leases.require()
         loaded = self._state.groups.get(group)
         if loaded is None:
@@ -340,7 +360,7 @@ class Delivery:
         return expired
 
     async def _kept(self, group: str, refusals: Sequence[Refusal]) -> list[Refusal]:
-        """Refusals with as much of their errors as may be kept."""
+        """Return the refusals with the parts of their errors that may be kept."""
         loaded = self._state.groups.get(group)
         kept: list[Refusal] = []
         for refusal in refusals:
@@ -352,32 +372,35 @@ class Delivery:
     async def _is_erasable(self, topic: str) -> bool:
         try:
             return await self._topics.is_erasable(topic)
-        except BrokerUnavailable:  # rather less is kept of an error than nothing settled
+        except BrokerUnavailable:  # it is better to lose the words of an error than to settle nothing
             return True
 
     def wake(self, ends: Mapping[int, int]) -> None:
-        """Queues (by id) now end before these offsets: waiting members get the new messages at once."""
+        """Note that queues (by id) now end before these offsets: waiting members get the new messages at once."""
         self._state.wake(ends)
 
     def attached(self, group: str, client_id: str, *, is_there: bool) -> None:
-        """A consumer begins its presence at this broker, or ends it: then it is no member any more."""
+        """Note that a consumer begins its presence at this broker, or ends it: then it is not a member any more."""
         if (loaded := self._state.groups.get(group)) is not None:
             loaded.members.attached(client_id, is_there=is_there)
 
     def members_of(self, group: str) -> list[tuple[str, float]]:
-        """The members of a group that are present at this broker, and how many seconds ago each asked for messages."""
+        """Return the members of a group that are present here, and the seconds since each asked for messages."""
         loaded = self._state.groups.get(group)
         return [] if loaded is None else loaded.members.present(self._state.monotonic())
 
     def pause_of(self, group: str) -> tuple[float, str] | None:
-        """For how many seconds delivery to a group has been paused here, and the last error; None if it is not."""
+        """Return the seconds for which delivery to a group has been paused here, and the last error.
+
+        None if it is not paused.
+        """
         loaded = self._state.groups.get(group)
         if loaded is None or loaded.members.pause.since is None:
             return None
         return self._state.monotonic() - loaded.members.pause.since, loaded.members.pause.last_error
 
     def why_paused(self, group: str) -> str:
-        """Why the group gets nothing here, or single messages only, for its members; "" if delivery runs."""
+        """Return the reason why the group gets nothing here, or single messages only; "" if delivery runs."""
         loaded = self._state.groups.get(group)
         if loaded is None:
             return ""
@@ -388,15 +411,15 @@ class Delivery:
         return ""
 
     def look_for_retries(self) -> None:
-        """Retries may have become due: reads them at once."""
+        """Read retries at once: some may have become due."""
         self._state.retries_due.set()
 
     def look_soon(self) -> None:
-        """An operator has changed a group or its position: reads it at once."""
+        """Read the settings and positions of groups at once: an operator has changed one."""
         self.maintenance.changed.set()
 
     async def flush(self) -> None:
-        """Writes the acknowledgements taken so far."""
+        """Write the acknowledgements taken so far."""
         for group in list(self._state.busy):
             await self.writer.write_outcomes(group, list(group.busy))
         await self.writer.flush_once()
@@ -404,7 +427,7 @@ class Delivery:
     # ---- running
 
     async def run(self) -> None:
-        """Delivers until `close` or cancellation."""
+        """Deliver until `close` or cancellation."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.maintenance.run(), name="delivery maintenance")
             readers = [
@@ -415,13 +438,13 @@ class Delivery:
                 reader.cancel()
 
     def drain(self) -> None:
-        """Ends all waiting receives; from now on none waits. For a graceful stop."""
+        """End all waiting receives; from now on none waits. For a graceful stop."""
         self._state.draining = True
         for group in self._state.groups.values():
             group.wake_all()
 
     async def close(self) -> None:
-        """Stops, writes the cursors, and lets another broker deliver at once. Idempotent; also fine before `run`.
+        """Stop, write the cursors, and let another broker deliver at once. Idempotent; also before `run`.
 
         Raises BrokerUnavailable if the database is away: then the leases expire.
         """
@@ -438,11 +461,11 @@ class Delivery:
     # ---- leases come and go (Holder)
 
     def gained(self) -> None:
-        """There are new leases: their queues are loaded for the groups that read them."""
+        """Load the queues of new leases for the groups that read them."""
         self.maintenance.gained.set()
 
     def lost(self, queue_ids: Collection[QueueId], why: str) -> None:
-        """Drops the windows and retries of these queues, for all groups."""
+        """Drop the windows and retries of these queues, for all groups."""
         _log.info(
             "delivery.queues_lost",
             "no longer delivers %(queues)d queues: %(reason)s",
@@ -454,7 +477,7 @@ class Delivery:
             self._state.remove(group, queue_ids)
 
     async def finish(self, queue_ids: Collection[QueueId]) -> None:
-        """Stops delivering these queues, waits a little for their messages in flight, and writes their cursors.
+        """Stop delivering these queues, wait up to hand_over_s for their messages in flight, and write their cursors.
 
         Raises BrokerUnavailable.
         """
@@ -462,18 +485,18 @@ class Delivery:
         await self.writer.finish([feed for queue_id in queue_ids for feed in self._state.feeds_of.get(queue_id, ())])
 
     def drop(self, why: str) -> None:
-        """Drops the leases and everything in memory. Waiting members get BrokerUnavailable."""
+        """Drop the leases and everything in memory. Waiting members get BrokerUnavailable."""
         self._state.drop(why)
 
     # ---- inside
 
     def _forget_deliveries(self, why: str) -> None:
-        """The database has gone back: what was in flight before may no longer exist."""
+        """Drop everything: the database returned to an earlier state, and messages in flight may not exist any more."""
         self.drop(why)
         self._state.ordered_in_flight.clear()
 
     def _take_messages(self, call: _ReceiveCall) -> list[MessageBatch] | NoMessages:
-        """The messages that this call gets now."""
+        """Return the messages that this call gets now, or the reason why it gets none."""
         request, group, config = call.request, call.group, self._state.config
         client_id, visibility_timeout_s = request.client_id, request.visibility_timeout_s
         if call.outlet is not None and call.outlet.is_full:
@@ -490,6 +513,8 @@ class Delivery:
         size_bytes_max = config.reply_size_bytes_max
         if request.size_bytes_max is not None:
             size_bytes_max = min(request.size_bytes_max, size_bytes_max)
+        # A token per reply, not per message: a receipt names a token and offsets, so an older receipt of the same
+        # offset is refused (decision 10).
         self._token += 1
         batches = group.take_batches(
             Fetch(call.wants, count_max, size_bytes_max, in_runs=request.in_runs),
@@ -506,6 +531,7 @@ class Delivery:
             if self._state.journal.queues:
                 _journal_delivered(self._state.journal, group, client_id, batches)
             group.members.given(client_id, given, token=self._token, now=now, visibility_timeout_s=visibility_timeout_s)
+        # What was taken leaves room in the windows, so a reader may fill them while the member works.
         for topic in call.wants:
             for feed in group.topics[topic]:
                 self._state.read_soon(feed)

@@ -11,7 +11,7 @@ from txmsg.settings.catalogue import COUNT_MAX, DURATION_S_MAX, SIZE_BYTES_MAX, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
-    """How messages are delivered. Relations between fields are checked when it is made (MisuseError)."""
+    """The settings of delivery. Relations between fields are checked by the constructor (MisuseError)."""
 
     window_count_max: int = setting(
         10_000,
@@ -66,7 +66,7 @@ class DeliveryConfig:
     )
 
     backoff: Backoff = field(default_factory=Backoff)
-    """When a failed message is tried again, and how often before it is a dead letter."""
+    """The delays of retries, and the number of retries before a message is a dead letter."""
 
     pause_failures: int = setting(
         200,
@@ -180,6 +180,7 @@ class DeliveryConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        # Leases are valid for lease_ttl_s from the last heartbeat (decision 3): there must be time for a second one.
         if self.heartbeat_s * 2 >= self.lease_ttl_s:
             raise MisuseError(
                 f"heartbeat_s={self.heartbeat_s} must be less than half of lease_ttl_s={self.lease_ttl_s}: "
@@ -197,9 +198,9 @@ class GroupDeliverySettings:
 
     backoff: Backoff = field(default_factory=Backoff)
     parks_keys: bool = False
-    """Whether a dead letter blocks its ordering key until an operator acts."""
+    """True if a dead letter blocks its ordering key until an operator acts."""
     deliver_rate_max: float | None = None
     """Messages per second that this broker delivers to the group; None: no limit."""
     stopped: bool = False
-    """Whether an operator has stopped delivery to the group."""
+    """True if an operator has stopped delivery to the group."""
     version: int = 0

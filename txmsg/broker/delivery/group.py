@@ -1,4 +1,4 @@
-"""One consumer group in memory: its feeds, its retries, its members, and who of them waits. Knows no database."""
+"""One consumer group in memory: its feeds, retries, members, and waiting calls. Knows no database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txmsg.message import QueueId, QueueNumber
 from txmsg.wire.tags import TagExpression
 
 _BEHIND_COUNT_MAX = 500
-"""How many messages may have to be written behind retries of their keys before that is done at once."""
+"""Maximum number of messages that may wait to be written behind retries of their keys; more are written at once."""
 
 
 def _ignore() -> None:
@@ -30,55 +30,58 @@ def _ignore() -> None:
 
 
 class Fetch(NamedTuple):
-    """What one member takes at a time."""
+    """The limits of one receive call."""
 
     wants: Mapping[str, TagExpression]
-    """Of each topic."""
+    """The wanted tags by topic."""
     count_max: int
     size_bytes_max: int
-    """Of bodies and headers. The first message may be larger."""
+    """Bytes of bodies and headers. The first message may be larger."""
     in_runs: bool = False
-    """Several messages of an ordering key at once, unless a dead letter is to hold the next one back."""
+    """True to take several messages of an ordering key at once, unless a dead letter is to hold the next one back."""
 
 
 @dataclass(slots=True, eq=False)
 class GroupQueueReader:
-    """A queue as one group reads it. It is dropped with the lease of the queue. Times are of the monotonic clock."""
+    """A queue as one group reads it, until the lease of the queue is lost. Times are of the monotonic clock."""
 
     group: Group
     topic: str
     number: QueueNumber
     queue_id: QueueId
     epoch: int
-    """Of the lease under which the window was built."""
+    """The epoch of the lease under which the window was built."""
     window: InFlightWindow
     end: int = 0
     """The offset after the last message, as far as known."""
     segment: int | None = None
-    """The segment that holds window.position; None: not known."""
+    """The segment that holds window.position; None: unknown."""
     segment_end: int | None = None
-    """The offset at which the next segment starts; None: not known to be closed."""
+    """The offset at which the next segment starts; None: the segment is not known to be closed."""
     queued: bool = False
-    """Whether it waits for a reader, or is being read."""
+    """True while it waits for a reader, or is being read."""
     leaving: bool = False
-    """The queue is being handed over, or was lost: nothing more is read or delivered; settling continues."""
+    """True if the queue is being handed over, or was lost: nothing more is read or delivered; settling continues."""
     generations: Generations = NO_GENERATIONS
     readable: bool = True
-    """Whether the topic's settings let it be read."""
+    """True if the topic's settings allow reading."""
     opens_at: float | None = None
-    """Nothing is delivered before: ordered messages that the former broker delivered may be in flight. None: open."""
+    """The time before which nothing is delivered: ordered messages that the former broker delivered may be in flight.
+    None: open."""
     awaits: dict[str, float] = field(default_factory=dict)
-    """Consumers that may hold these messages, and when each was asked last. It opens when all hold none."""
+    """Consumers that may hold these messages, and when each was asked last. The feed opens when none of them holds
+    any."""
     noted_until: float = 0.0
-    """Until when, says the cursor, ordered messages that this broker delivers may be in flight; 0: none are."""
+    """The time until which, by the cursor, ordered messages that this broker delivers may be in flight; 0: none are."""
     noted_s: float = 0.0
     """The longest visibility timeout that was noted since the notes were last cleared."""
     noted_by: dict[str, float] = field(default_factory=dict)
-    """The consumers that the cursor names, by client id, and until when each may hold messages."""
+    """The consumers that the cursor names, by client id, and the time until which each may hold messages."""
     noting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while that is written: of two writes at once, the later one would not name the consumer of the other."""
+    """Held while the note is written: of two concurrent writes, the later one would not name the consumer of the
+    other."""
     idle_since: float | None = None
-    """Since when nothing noted was seen in flight."""
+    """The time since which no noted message was seen in flight."""
 
     def __post_init__(self) -> None:
         self.window.on_busy = partial(self.group.mark_busy, self)
@@ -88,16 +91,16 @@ class GroupQueueReader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a periodic step has, or will have, something to do for it."""
+        """True if a periodic step has, or will have, something to do for it."""
         return self.window.is_busy or self.noted_until > 0 or self.opens_at is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether messages of it may be delivered now."""
+        """True if its messages may be delivered now."""
         return self.readable and not self.leaving and self.opens_at is None
 
     def rewind(self) -> None:
-        """Reads again what returned unread. Not while it is being read."""
+        """Read returned messages again. Not while the feed is being read."""
         assert not self.queued
         self.window.rewind()
         self.segment = self.segment_end = None
@@ -105,7 +108,7 @@ class GroupQueueReader:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A group and those queues of its topics that this broker delivers: they come and go one by one.
+    """A group and those queues of its topics that this broker delivers. Queues are added and removed one by one.
 
     All methods run on the event loop and never wait, except `wait`.
     """
@@ -116,26 +119,26 @@ class Group:
     settings: GroupDeliverySettings = field(default_factory=GroupDeliverySettings)
     members: Members = field(default_factory=lambda: Members(""))
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while failures are written: of two sessions at once, neither would see the other's rows of a key."""
+    """Held while failures are written: of two concurrent sessions, neither would see the other's rows of a key."""
     feeds: dict[QueueId, GroupQueueReader] = field(default_factory=dict)
     topics: dict[str, list[GroupQueueReader]] = field(default_factory=dict)
     patterns: set[str] = field(default_factory=set)
-    """Of which it is written which topics there were when it began to read them."""
+    """The patterns for which the database has the newest topic at the time when the group began to read them."""
     busy: set[GroupQueueReader] = field(default_factory=set)
     """All feeds that are busy, and perhaps some that no longer are."""
     on_busy: Callable[[], object] = _ignore
     """Called whenever a feed may have become busy."""
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
-    """Of all groups of the broker."""
+    """The counts of the broker, over all groups."""
     journal: JournalBuffer = field(default_factory=JournalBuffer)
-    """The broker's."""
+    """The journal of the broker."""
     _waiting: dict[asyncio.Future[None], Mapping[str, TagExpression]] = field(default_factory=dict)
     _turn: int = 0
     _gave_suspect: bool = False
-    """Whether the last reply was a suspect: the next one is not, if there is anything else."""
+    """True if the last reply was a suspect: the next one is not, if anything else is ready."""
 
     def add(self, topics: Iterable[str], feeds: Iterable[GroupQueueReader]) -> None:
-        """Begins to deliver these topics, and of their queues these."""
+        """Begin to deliver these topics, and these of their queues."""
         for topic in topics:
             self.topics.setdefault(topic, [])
         for feed in feeds:
@@ -145,7 +148,7 @@ class Group:
                 self.mark_busy(feed)
 
     def remove(self, queue_ids: Collection[QueueId]) -> list[GroupQueueReader]:
-        """Stops delivering these queues, and drops their windows and retries. Returns the feeds removed."""
+        """Stop delivering these queues, and drop their windows and retries. Returns the feeds removed."""
         removed = [self.feeds.pop(queue_id) for queue_id in queue_ids if queue_id in self.feeds]
         for feed in removed:
             self.topics[feed.topic].remove(feed)
@@ -156,11 +159,11 @@ class Group:
         return removed
 
     def awaited(self, client_id: str) -> list[GroupQueueReader]:
-        """The feeds that wait until this member says that it holds no messages of them."""
+        """Return the feeds that wait until this member says that it holds no messages of them."""
         return [feed for feed in self.busy if feed.opens_at is not None and client_id in feed.awaits]
 
     def free(self, client_id: str, queues: Iterable[tuple[QueueId, int]]) -> list[GroupQueueReader]:
-        """A member holds nothing of these (queue, epoch). Returns the feeds that open by that."""
+        """Note that a member holds nothing of these (queue id, epoch). Returns the feeds that open by that."""
         opened: list[GroupQueueReader] = []
         for queue_id, epoch in queues:
             feed = self.feeds.get(queue_id)
@@ -175,7 +178,7 @@ class Group:
         return opened
 
     def allow(self, topic: str, queue_ids: Collection[int]) -> None:
-        """Delivers only these queues of a topic: its settings have changed."""
+        """Deliver only these queues of a topic: its settings have changed."""
         for feed in self.topics.get(topic, ()):
             if feed.readable != (feed.queue_id in queue_ids):
                 feed.readable = not feed.readable
@@ -184,9 +187,9 @@ class Group:
     # ---- delivering
 
     def take_batches(self, fetch: Fetch, visibility: Visibility) -> list[MessageBatch]:
-        """Messages for one member, now in flight: due retries first, at most half; then the queues, round robin.
+        """Return messages for one member, now in flight: due retries first, at most half; then the queues, round robin.
 
-        A member whose messages may be LOST gets a suspect as the only message, in turn with others.
+        A member whose messages may be LOST gets a suspect as the only message, in turn with others (decision 95).
         """
         if visibility.expiry is not Expiry.LOST:
             return self._take_any(fetch, visibility, SuspectSelection.AMONG_OTHERS)
@@ -199,6 +202,8 @@ class Group:
         return batches
 
     def _take_any(self, fetch: Fetch, visibility: Visibility, suspects: SuspectSelection) -> list[MessageBatch]:
+        # Retries take at most half of a reply while queues have messages: a table full of retries must not stop new
+        # messages, nor new messages the retries.
         wants, count, size_bytes, in_runs = fetch
         feeds = [
             feed for topic in wants for feed in self.topics.get(topic, ()) if feed.window.ready_count and feed.is_open
@@ -240,7 +245,7 @@ class Group:
     def _take_retries(
         self, count_max: int, fetch: Fetch, visibility: Visibility, suspects: SuspectSelection
     ) -> list[MessageBatch]:
-        """As `_take_any`, of retries only."""
+        """Return messages as `_take_any` does, from retries only."""
         if not self.retries.ready_count:
             return []
 
@@ -284,12 +289,17 @@ class Group:
         return MessageBatch(feed.topic, feed.number, receipt, rows, attempts, generations, losses)
 
     def put_back(self, receipts: Iterable[Receipt]) -> list[GroupQueueReader]:
-        """The member does not get these: they are delivered again as if they had not been taken. Returns the feeds."""
+        """Make messages of these receipts available again, as if they had not been taken.
+
+        Returns the feeds concerned.
+        """
         touched: list[GroupQueueReader] = []
         for receipt in receipts:
             feed = self._feed_of(receipt, [])
             if feed is not None:
                 _, token, _, offsets = receipt
+                # A receipt does not say if its offsets were first deliveries or retries; offsets that the window does
+                # not have in flight under the token are retries.
                 first, others = feed.window.take_back(token, offsets)
                 feed.window.unread(first)
                 retries, _ = self.retries.take_back(feed.queue_id, token, others)
@@ -302,7 +312,7 @@ class Group:
         return touched
 
     def asked_for(self, now: float) -> dict[QueueId, GroupQueueReader]:
-        """The feeds, by queue, whose retries may be delivered to members that are present."""
+        """Return the feeds, by queue, whose retries may be delivered to members that are present."""
         topics = self.members.asked_for(now)
         return {queue_id: feed for queue_id, feed in self.feeds.items() if feed.is_open and feed.topic in topics}
 
@@ -311,7 +321,7 @@ class Group:
     def settle(
         self, client_id: str, acks: Sequence[Receipt], refusals: Sequence[Refusal], now: float
     ) -> tuple[list[Receipt], list[GroupQueueReader]]:
-        """Takes acknowledgements and refusals. Returns the receipts that came too late, and the feeds concerned.
+        """Take acknowledgements and refusals. Returns the receipts that came too late, and the feeds concerned.
 
         Failures, and all outcomes of retries, must be written before they count.
         """
@@ -336,10 +346,11 @@ class Group:
         return expired, list(touched.values())
 
     def must_write(self, feeds: Iterable[GroupQueueReader]) -> bool:
-        """Whether outcomes of these feeds, or of retries, must be written now.
+        """Return True if outcomes of these feeds, or of retries, must be written now.
 
         Otherwise it is enough to write them soon: acknowledged retries whose next ones are in memory, as with cursors,
-        and what follows them into their table. So a key that comes back from a failure waits for no disk.
+        and messages that follow them into their table. So a key that recovers from a failure does not wait for the disk
+        (decision 91).
         """
         for feed in feeds:
             failing = feed.window.failing()
@@ -350,9 +361,9 @@ class Group:
         return self.retries.must_write
 
     def renew(self, held: Sequence[Receipt], deadline: float, *, is_exact: bool = False) -> list[Receipt]:
-        """A member still holds these: they stay in flight until the deadline. Returns what it does not hold.
+        """Keep messages that a member still holds in flight until the deadline. Returns receipts that it does not hold.
 
-        is_exact: the deadline also comes earlier.
+        is_exact: the deadline may also move earlier.
         """
         expired: list[Receipt] = []
         for receipt in held:
@@ -366,9 +377,9 @@ class Group:
         return expired
 
     def note_alone(self, receipts: Iterable[Receipt], *, is_alone: bool) -> list[Receipt]:
-        """A member runs these suspects alone, or no longer alone: lost with it, they count, or they do not.
+        """Note that a member runs these suspects alone, so that their loss counts; or no longer alone: it does not.
 
-        Returns what it does not hold.
+        Returns the receipts that it does not hold.
         """
         expired: list[Receipt] = []
         expiry = Expiry.COUNTED if is_alone else Expiry.LOST
@@ -380,19 +391,21 @@ class Group:
         return expired
 
     def mark_busy(self, feed: GroupQueueReader) -> None:
-        """This feed may have become busy."""
+        """Note that this feed may have become busy."""
         self.busy.add(feed)
         self.on_busy()
 
     def sweep(self) -> bool:
-        """Removes idle feeds from `busy`. Returns whether the group is idle: no feed is busy, no retry in memory."""
+        """Remove idle feeds from `busy`. Returns True if the group is idle: no feed is busy, no retry in memory."""
         self.busy = {feed for feed in self.busy if feed.is_busy}
         return not self.busy and self.retries.is_empty
 
     def expire(self, now: float) -> None:
-        """Counts as failed, or as lost, what was not acknowledged in time."""
+        """Count messages that were not acknowledged in time as failed, or as lost."""
         for feed in list(self.busy):
             for token, offsets, expiry in feed.window.expire(now):
+                # Remembered, because a consumer whose loop was blocked may still finish, and its late acknowledgement
+                # counts (decision 95). Not for EXACT: that consumer gave the message back by its own choice of time.
                 if expiry is not Expiry.EXACT and self.settings.backoff.retries_max:
                     self.retries.late.expired([RetryKey(feed.queue_id, offset) for offset in offsets], token)
                 self._fail(None, token, {feed: offsets}, [], FAILURE_OF[expiry], now)
@@ -402,7 +415,7 @@ class Group:
             self._fail(None, token, {}, keys, FAILURE_OF[expiry], now)
 
     def written(self, outcomes: Mapping[RetryKey, RetryOutcome]) -> None:
-        """These outcomes of retries are on disk."""
+        """Note that these outcomes of retries are on disk."""
         backoff = self.settings.backoff
         self.retries.late.settled(
             key
@@ -412,7 +425,7 @@ class Group:
         self.retries.written(outcomes)
 
     def unblock(self, keys: Iterable[tuple[QueueId, str]]) -> None:
-        """The table `retry` had no messages of these ordering keys, (queue id, key): delivery of them continues.
+        """Continue delivery of ordering keys, (queue id, key), without messages in the table `retry`.
 
         Except for those with a retry in memory by now, as when a dead letter was redriven: that comes first.
         """
@@ -431,6 +444,8 @@ class Group:
     def _ack(
         self, client_id: str, feed: GroupQueueReader, receipt: Receipt, now: float, expired: list[Receipt]
     ) -> None:
+        # An acknowledgement may make the next message of an ordering key ready; members are woken for as many as became
+        # ready.
         ready_count = feed.window.ready_count + self.retries.ready_count
         late = feed.window.ack(receipt.token, receipt.offsets)
         if feed.queue_id in self.journal.queues:
@@ -461,7 +476,10 @@ class Group:
         failure: DeliveryFailure,
         now: float,
     ) -> None:
-        """Messages delivered under this token failed. During a pause only the probe counts; the rest is read again."""
+        """Count messages delivered under this token as failed.
+
+        During a pause only the failure of the probe counts; the other messages are read again.
+        """
         count = len(retried) + sum(map(len, offsets.values()))
         if not count:
             return
@@ -489,7 +507,7 @@ class Group:
             self.retries.settled(retried, failure)
 
     def _pauses(self, client_id: str | None, token: int, count: int, failure: DeliveryFailure, now: float) -> bool:
-        """Whether the group is paused after these failures. A rejection is of the message, not of the group."""
+        """Return True if the group is paused after these failures. A rejection concerns the message, not the group."""
         if client_id is not None and failure.is_rejected:
             if self.members.succeeded(client_id, now, count):
                 self.wake_all()
@@ -499,7 +517,7 @@ class Group:
     def _journal_retried(
         self, event: JournalEvent, retried: Sequence[RetryKey], *, by: str | None = None, detail: str | None = None
     ) -> None:
-        """Notes what has happened to these retries, which are still in memory."""
+        """Note an event of these retries, which are still in memory."""
         if self.journal.queues:
             for key in retried:
                 attempt = self.retries.attempt(key)
@@ -509,11 +527,11 @@ class Group:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a member waits for messages."""
+        """True if a member waits for messages."""
         return bool(self._waiting)
 
     async def wait(self, wants: Mapping[str, TagExpression]) -> None:
-        """Returns when there may be messages for this member, first come, first served. Raises what `drop` got."""
+        """Return when messages may be ready for this member, first come, first served. Raises the error of `drop`."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiting] = wants
         try:
@@ -526,7 +544,7 @@ class Group:
             self._waiting.pop(waiting, None)
 
     def wake(self, topics: Iterable[str], count: int) -> None:
-        """Wakes as many members as there are new messages in these topics; all of them if their tags differ."""
+        """Wake as many members as there are new messages in these topics; all of them if their tags differ."""
         for topic in topics:
             wanted = self.members.wanted(topic)
             left = count
@@ -536,17 +554,19 @@ class Group:
                 if topic in wants and not waiting.done():
                     waiting.set_result(None)
                     del self._waiting[waiting]
+                    # A member that wants only some tags may find nothing for it, so it is woken in addition and not
+                    # counted.
                     left -= wants[topic] == wanted
 
     def wake_all(self) -> None:
-        """Wakes every member."""
+        """Wake every member."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         self._waiting.clear()
 
     def drop(self, why: Exception) -> None:
-        """The group is dropped: raises this in waiting members."""
+        """Raise this error in waiting members: the group is dropped."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_exception(why)

@@ -1,10 +1,11 @@
-"""Handing queues over: what must be settled before another broker delivers a queue, and what that broker must know.
+"""Handing queues over: the conditions for another broker to deliver a queue, and the notes that it needs.
 
 A broker that takes over a queue of a dead one does not know which messages consumers still have: it could deliver a
 message while the one before it, of the same ordering key, is being processed. So the cursor says until when ordered
 messages may be in flight. It is written before they are delivered, and the next broker delivers nothing of that queue
-before that time. A queue that is handed over in order does not wait. One that comes back to the broker that had it
-waits only for what that broker had delivered. This module decides when to write what; the store has the statements.
+before that time. A queue that is handed over in order does not wait. One that returns to the broker that had it waits
+only for the messages that this broker had delivered. This module decides on the notes and their times; the store has
+the statements (decision 3).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from txmsg.broker.delivery.group import GroupQueueReader
 from txmsg.message import QueueId
 
 MARGIN_S = 10.0
-"""Added to the visibility timeout, so that one note serves many deliveries."""
+"""Seconds added to the visibility timeout, so that one note serves many deliveries."""
 _IDLE_S = 5.0
 
 
 def has_unsettled(feeds: Sequence[GroupQueueReader]) -> bool:
-    """Whether messages of these feeds are in flight, or have failed and are not yet written."""
+    """Return True if messages of these feeds are in flight, or have failed and are not yet written."""
     queue_ids = {feed.queue_id for feed in feeds}
     return any(feed.window.unsettled_count for feed in feeds) or any(
         group.retries.has_unsettled(queue_ids) for group in {feed.group for feed in feeds}
@@ -30,7 +31,7 @@ def has_unsettled(feeds: Sequence[GroupQueueReader]) -> bool:
 
 
 def is_finished(feeds: Sequence[GroupQueueReader]) -> bool:
-    """Whether all is settled, and the cursors are written: the feeds can be dropped at no cost."""
+    """Return True if everything is settled and the cursors are written: dropping the feeds redelivers nothing."""
     return not has_unsettled(feeds) and not any(feed.window.is_dirty for feed in feeds)
 
 
@@ -38,15 +39,15 @@ class OrderedInFlight(NamedTuple):
     """Ordered messages that were in flight when this broker lost a queue."""
 
     epoch: int
-    """Of the lease that was lost."""
+    """The epoch of the lease that was lost."""
     until: float
-    """When the last of them expires; minus infinity: none were in flight."""
+    """The time when the last of them expires; minus infinity: none were in flight."""
     noted_until: float
-    """What the cursor says."""
+    """The time in the cursor."""
 
 
 def ordered_in_flight(feeds: Iterable[GroupQueueReader], now: float) -> dict[tuple[int, QueueId], OrderedInFlight]:
-    """By group and queue, for feeds whose cursors say that ordered messages may be in flight."""
+    """Return, by group and queue, the ordered messages in flight of feeds whose cursors say that there may be some."""
     found: dict[tuple[int, QueueId], OrderedInFlight] = {}
     for feed in feeds:
         waits_until = -math.inf if feed.opens_at is None else feed.opens_at  # those of the broker before
@@ -60,7 +61,7 @@ def ordered_in_flight(feeds: Iterable[GroupQueueReader], now: float) -> dict[tup
 def notes_to_write(
     feeds: Iterable[GroupQueueReader], client_id: str, now: float, visibility_timeout_s: float
 ) -> list[GroupQueueReader]:
-    """Of feeds about to deliver messages to a consumer: those whose cursors do not say so yet."""
+    """Return those of feeds about to deliver messages to a consumer whose cursors do not say so yet."""
     return [
         feed
         for feed in feeds
@@ -69,7 +70,8 @@ def notes_to_write(
 
 
 def note_holder(feeds: Iterable[GroupQueueReader], client_id: str, now: float, visibility_timeout_s: float) -> None:
-    """A consumer whom the cursors of these feeds name may hold messages for so long from now on."""
+    """Extend the time for which a consumer named by the cursors of these feeds may hold messages."""
+    # In memory only: the noted time in the cursor already covers it, or `notes_to_write` returns the feed.
     until = now + visibility_timeout_s + MARGIN_S
     for feed in feeds:
         if client_id in feed.noted_by:
@@ -77,21 +79,22 @@ def note_holder(feeds: Iterable[GroupQueueReader], client_id: str, now: float, v
 
 
 def notes_to_lengthen(feeds: Iterable[GroupQueueReader], visibility_timeout_s: float) -> list[GroupQueueReader]:
-    """Of feeds with messages that stay in flight for longer: those whose cursors speak of shorter times only."""
+    """Return those of feeds with renewed messages whose cursors name shorter times only."""
     return [feed for feed in feeds if feed.window.is_ordered and feed.noted_s < visibility_timeout_s]
 
 
 def notes_to_renew(feeds: Iterable[GroupQueueReader], now: float) -> list[GroupQueueReader]:
-    """Feeds with messages in flight, perhaps renewed, whose notes are about to run out."""
+    """Return the feeds with messages in flight, perhaps renewed, whose notes are about to expire."""
     return [
         feed
         for feed in feeds
+        # Half of the margin before the end, so that a write that fails once can be repeated in time.
         if feed.noted_until and feed.noted_until < now + feed.noted_s + MARGIN_S / 2 and has_unsettled([feed])
     ]
 
 
 def notes_to_clear(feeds: Iterable[GroupQueueReader], now: float) -> list[GroupQueueReader]:
-    """Feeds whose notes can be cleared: nothing was in flight for a while, so that a takeover need not wait."""
+    """Return the feeds whose notes can be cleared: nothing was in flight for _IDLE_S, so a takeover need not wait."""
     found: list[GroupQueueReader] = []
     for feed in feeds:
         if not feed.noted_until:

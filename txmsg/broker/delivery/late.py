@@ -1,4 +1,4 @@
-"""Deliveries that have expired: a result that their consumers reach all the same still counts. Pure."""
+"""Deliveries that have expired: a result that their consumers send all the same still counts. Pure."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from txmsg.broker.store.rows import RetryKey
 from txmsg.message import QueueId
 
 COUNT_MAX = 10_000
-"""Messages of a group whose expired deliveries are remembered; the oldest are forgotten first."""
+"""Maximum number of messages of a group whose expired deliveries are remembered; the oldest are forgotten first."""
 
 
 class LateResults:
-    """Under which tokens messages were delivered that expired and are not settled yet; and which were processed since.
+    """The tokens of expired deliveries of unsettled messages, and those messages that were processed since.
 
-    The latter are done as soon as no other consumer has them.
+    The latter are done as soon as no other consumer has them (decision 95).
     """
 
     def __init__(self) -> None:
         self._tokens: dict[RetryKey, tuple[int, ...] | None] = {}  # None: it was processed
 
     def expired(self, keys: Iterable[RetryKey], token: int) -> None:
-        """These were delivered under this token, and not settled in time."""
+        """Note that these were delivered under this token, and not settled in time."""
         for key in keys:
             tokens = self._tokens.pop(key, ())
             self._tokens[key] = None if tokens is None else (*tokens, token)
+        # The dict is in the order of the last expiry, because a key is removed before it is set again.
         while len(self._tokens) > COUNT_MAX:
             del self._tokens[next(iter(self._tokens))]
 
     def acknowledge(self, queue_id: QueueId, offsets: Sequence[int], token: int) -> list[int]:
-        """Consumers have processed these, which were delivered under this token. Returns the offsets not known so."""
+        """Note that consumers have processed these, delivered under this token.
+
+        Returns the offsets not known under it.
+        """
         others: list[int] = []
         for offset in offsets:
             key = RetryKey(queue_id, offset)
@@ -40,14 +44,14 @@ class LateResults:
         return others
 
     def is_processed(self, key: RetryKey) -> bool:
-        """Whether a consumer whose delivery had expired has processed this message."""
+        """Return True if a consumer whose delivery had expired has processed this message."""
         return bool(self._tokens) and self._tokens.get(key, ()) is None
 
     def settled(self, keys: Iterable[RetryKey]) -> None:
-        """These are done, or dead: nothing that comes later counts."""
+        """Forget messages that are done, or dead: later results do not count."""
         for key in keys:
             self._tokens.pop(key, None)
 
     def forget_queues(self, queue_ids: Collection[QueueId]) -> None:
-        """Another broker delivers these queues now."""
+        """Forget the messages of queues that another broker delivers now."""
         self.settled([key for key in self._tokens if key.queue_id in queue_ids])

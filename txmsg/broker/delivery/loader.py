@@ -65,10 +65,11 @@ class Loader:
         *,
         newest: int = 0,
     ) -> Group:
-        """The group in memory, with the queues of these topics.
+        """Return the group in memory, with the queues of these topics; load what is missing.
 
-        asked: what members named, if some of the topics were found by patterns: those are not created. newest: the
-        highest id of a topic when they were found; of later ones the group gets all messages, whatever `start`.
+        asked: the names and patterns in the request, if patterns found some of the topics: those are not created.
+        newest: the highest id of a topic when they were found; of later topics the group gets all messages, for any
+        `start`.
         """
         if self._state.draining:
             raise BrokerUnavailable("this broker is closing: ask another one")
@@ -85,7 +86,7 @@ class Loader:
             return group
 
     async def more_queues(self, topic: str, queues: Sequence[tuple[int, int]]) -> None:
-        """Begins to deliver queues that this broker has leased since the groups of the topic were loaded."""
+        """Begin to deliver queues that this broker has leased since the groups of the topic were loaded."""
         leased = await self._leased(topic, queues)
         groups = self._state.groups_of[topic]
         if all(len(self._state.feeds_of[queue_id]) == len(groups) for queue_id in leased):
@@ -96,19 +97,21 @@ class Loader:
                     await self._load(group.name, [topic])
 
     async def seek(self, group: Group) -> bool:
-        """Drops the queues for which an operator has set a new position. Returns whether there are any.
+        """Drop the queues for which an operator has requested a seek. Returns True if there are any.
 
-        They are loaded again from that position.
+        They are loaded again from the new position.
         """
         async with self._state.session() as conn:
             sought = await store.sought_queues(conn, group.id)
-        # Of those with ordered messages in flight, the next ones could only be delivered when these have expired.
+        # Ordered messages in flight would delay the queue until they expire, so it is finished in order first, as for a
+        # hand-over.
         ordered = [feed for queue_id in sought if (feed := group.feeds.get(queue_id)) is not None and feed.noted_until]
         try:
             await self._writer.finish(ordered)
         finally:
-            # Neither a window that is being loaded nor a cursor that is being written may bring the old position back;
-            # nor may failures be on their way to their tables, where the next load would not see them.
+            # Three locks, always in this order. Loading: a window that is being loaded has read the old position.
+            # Flushing: a cursor that is being written would bring the old position back. Writing: failures on their way
+            # to their tables would not be seen by the next load.
             async with self._loading(group.name), self._writer.flushing, group.writing:
                 self._state.remove(group, sought)
         if sought:
@@ -121,15 +124,15 @@ class Loader:
         return bool(sought)
 
     def _loading(self, name: str) -> asyncio.Lock:
-        """Held while a group of this name is loaded. Weak: it lives while it is used."""
+        """Return the lock that is held while a group of this name is loaded. Weak: it lives while it is used."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def _load(
         self, name: str, topics: Sequence[str], start: Start | None = None, patterns: _Matched | None = None
     ) -> Group:
-        """Begins to deliver topics, or new queues of them, to a group from its cursors."""
+        """Begin to deliver topics, or new queues of them, to a group from its cursors."""
         queues_of: dict[str, Sequence[tuple[int, int]]] = {}
-        incarnation = await self._state.incarnation()  # first: all that is read from here on is of this one
+        incarnation = await self._state.incarnation()  # first: everything read from here on is of this one
         known = self._state.groups.get(name)
         leased: dict[QueueId, LeasedQueue] = {}
         named = [topic for topic in topics if patterns is None or topic in patterns.asked]
@@ -160,6 +163,8 @@ class Loader:
         if self._state.groups.get(name) is not known:
             raise BrokerUnavailable("delivery has started again from its stored cursors: retry")
         epochs = self._state.leases.epochs()
+        # The event loop ran other tasks during the statements: leases may have been lost, and even leased again under a
+        # new epoch. From here on nothing is awaited until the feeds are added.
         feeds = [feed for feed in feeds if epochs.get(feed.queue_id) == feed.epoch]  # the others were lost
         if len(feeds) < len(leased):
             self._membership.reread_leases()
@@ -169,6 +174,7 @@ class Loader:
             )
         for feed in feeds:
             if feed.opens_at is not None and feed.queue_id in former:
+                # No other broker had the queue, so the deadlines in memory are exact, and earlier than the noted time.
                 until = min(feed.opens_at, former[feed.queue_id].until)
                 feed.opens_at = until if until > self._state.monotonic() else None
             if feed.opens_at is not None:
@@ -189,14 +195,16 @@ class Loader:
     async def _former(
         self, conn: Connection, group_id: int, queue_ids: Collection[QueueId]
     ) -> dict[QueueId, OrderedInFlight]:
-        """What this broker had in flight of queues (by id) that it lost, and that no other broker has had since."""
+        """Return the messages in flight of queues (by id) that this broker lost, and no other broker has had since."""
         lost = self._state.ordered_in_flight
         known = {queue_id: lost[group_id, queue_id] for queue_id in queue_ids if (group_id, queue_id) in lost}
+        # The epoch in the cursor's row proves it: any other broker would have raised it by claiming the cursor. The
+        # lock on the rows keeps that true until they are claimed here.
         epochs = await store.cursor_epochs(conn, group_id, list(known)) if known else {}
         return {queue_id: known[queue_id] for queue_id, epoch in epochs.items() if known[queue_id].epoch == epoch}
 
     async def _leased(self, topic: str, queues: Sequence[tuple[int, int]]) -> dict[QueueId, LeasedQueue]:
-        """The queues of a topic that this broker delivers, by id."""
+        """Return the queues of a topic that this broker delivers, by id."""
         if not self._state.known.issuperset(queue_id for queue_id, _ in queues):
             await self._membership.step_once()  # they may be so new that no broker has leased them
             self._state.known.update(queue_id for queue_id, _ in queues)
@@ -209,7 +217,7 @@ class Loader:
 
 
 class _Matched(NamedTuple):
-    """What members named, patterns among it, and the highest id of a topic when topics were matched with these."""
+    """The names and patterns of a request, and the highest id of a topic when the patterns were matched."""
 
     asked: Collection[str]
     newest: int
@@ -221,7 +229,7 @@ class _Matched(NamedTuple):
 
 
 async def _later(conn: Connection, group: Group, patterns: _Matched | None, topics: Sequence[str]) -> set[str]:
-    """Those of the topics that were created after the group had begun to read topics by a pattern of theirs."""
+    """Return those of the topics that were created after the group had begun to read by a pattern that matches them."""
     if patterns is None or not patterns.all:
         return set()
     prefixes = list(map(prefix_of, patterns.all))
@@ -232,7 +240,7 @@ async def _later(conn: Connection, group: Group, patterns: _Matched | None, topi
 
 
 async def _load_group(conn: Connection, name: str, config: DeliveryConfig) -> Group:
-    """The group, created if it is new, without feeds."""
+    """Return the group without feeds; create it if it is new."""
     row = await groups_store.group_row(conn, name)
     if row is None:
         # A broadcasting member is a group of its own.
@@ -245,7 +253,7 @@ async def _load_group(conn: Connection, name: str, config: DeliveryConfig) -> Gr
 
 
 def settings_of(row: GroupRow, config: DeliveryConfig) -> GroupDeliverySettings:
-    """The settings in the group's row; the broker's own where it has none."""
+    """Return the settings in the group's row; the broker's own where it has none."""
     backoff = Backoff(
         delays_s=config.backoff.delays_s if row.retry_delays_s is None else tuple(row.retry_delays_s),
         retries_max=config.backoff.retries_max if row.retries_max is None else row.retries_max,
@@ -269,11 +277,11 @@ async def _load_feeds(  # noqa: PLR0917
     *,
     leases: Leases,
 ) -> list[GroupQueueReader]:
-    """Feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
+    """Return feeds for these queues (by id), from the cursors, claimed for the epochs of their leases.
 
-    An offset that has a retry or a dead letter is settled whatever the cursor says: the row was made before the cursor
-    was written. The window writes it there, since nothing else says so when the row is gone. A queue whose cursor was
-    claimed under a younger epoch is left out.
+    An offset that has a retry or a dead letter is settled even if the cursor does not say so: the row was inserted
+    before the cursor was written. The window writes it there, since nothing else says so when the row is gone. A queue
+    whose cursor was claimed under a younger epoch is left out.
     """
     cursors = await store.claim_cursors(
         *(conn, incarnation, group.id, [(queue_id, leased[queue_id].epoch) for queue_id in sorted(leased)]),
@@ -287,6 +295,7 @@ async def _load_feeds(  # noqa: PLR0917
     blocked: defaultdict[QueueId, list[str]] = defaultdict(list)
     for queue_id, key in await retries_store.held_keys(conn, group.id, queue_ids):
         blocked[queue_id].append(key)
+    # Read after the cursors are claimed: from then on no other broker moves them, so no end is below its cursor.
     ends = await store.queue_ends(conn, await store.open_segment(conn), queue_ids)
     now = leases.monotonic()
     return [

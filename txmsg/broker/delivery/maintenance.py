@@ -26,7 +26,7 @@ _GROUPS_DELETED_AT_ONCE = 100
 
 
 class Maintenance:
-    """The steps that delivery repeats, each on its own."""
+    """The steps that delivery repeats, each in a task of its own."""
 
     def __init__(
         self, state: DeliveryState, writer: ProgressWriter, loader: Loader, topics: TopicQueues, patterns: Patterns
@@ -37,20 +37,20 @@ class Maintenance:
         self._topics = topics
         self._patterns = patterns
         self.gained = asyncio.Event()
-        """Set when there are new queues to load."""
+        """Set when new queues are to be loaded."""
         self.changed = asyncio.Event()
         """Set when an operator has changed a group."""
         self._settings_seen: tuple[int, tuple[int, ...]] | None = None
 
     async def run(self) -> None:
-        """Repeats the steps until `state.closed` is set, or cancellation."""
+        """Repeat the steps until `state.closed` is set, or cancellation."""
         async with asyncio.TaskGroup() as tasks:
             for step, interval_s, soon in self.steps():
                 what = f"delivery {step.__name__}"
                 tasks.create_task(repeat(what, step, interval_s, soon=soon, closed=self._state.closed), name=what)
 
     def steps(self) -> Sequence[tuple[Callable[[], Awaitable[None]], float, asyncio.Event | None]]:
-        """The steps, the seconds between two runs of each, and what is set to run it at once."""
+        """Return the steps, the seconds between two runs of each, and the event that starts it at once."""
         config = self._state.config
         return (
             (self._writer.flush_once, config.flush_s, None),
@@ -66,20 +66,20 @@ class Maintenance:
         )
 
     async def expire_once(self) -> None:
-        """Writes what was not settled in time as retries, and repeats interrupted writes."""
+        """Write messages that were not settled in time as retries, and repeat interrupted writes."""
         now = self._state.monotonic()
         for group in list(self._state.busy):
             group.expire(now)
             feeds = list(group.busy)
             await self._writer.try_to_write_outcomes(group, feeds)
             for feed in feeds:
-                self._state.read_soon(feed)  # what has returned unread
+                self._state.read_soon(feed)  # for messages that have returned unread
             if group.sweep():
                 self._state.busy.discard(group)
         self._state.settlements.settled()
 
     async def retries_once(self) -> None:
-        """Reads due retries of topics that members ask for into memory, as far as there is room."""
+        """Read due retries of topics that members ask for into memory, as far as there is room."""
         now = self._state.monotonic()
         for group in self._state.busy:
             if group.retries.ready_count:
@@ -87,6 +87,7 @@ class Maintenance:
         if not self._state.groups or not self._state.leases.is_held():
             return
         async with self._state.session() as conn:
+            # One statement finds the groups with due retries, so that idle groups cost nothing.
             for name in await retries_store.groups_with_due_retries(conn):
                 if name in self._state.groups:
                     await self._read_retries(conn, self._state.groups[name], now)
@@ -96,7 +97,8 @@ class Maintenance:
         count = retries.room_count()
         if not feeds or not count or (is_paused and retries.ready_count):
             return
-        # Behind a message that becomes a dead letter, and then blocks its key, nothing may be ready.
+        # In a group that parks keys a dead letter blocks its key, so no message may be ready behind one that could
+        # become a dead letter.
         behind_count, behind_size_bytes = (0, 0) if group.settings.parks_keys else retries.room_behind()
         rows = await retries_store.due_retries(
             conn,
@@ -120,7 +122,7 @@ class Maintenance:
             group.wake({feeds[queue_id].topic for queue_id, *_ in rows}, retries.ready_count - ready_count)
 
     async def poll_once(self) -> None:
-        """Looks for messages that other brokers wrote to queues of topics for which members wait."""
+        """Read the ends of queues to which other brokers may have written, for topics that members wait for."""
         self._state.waiting = +self._state.waiting  # drops zeros
         queue_ids = sorted(
             queue_id
@@ -135,7 +137,7 @@ class Maintenance:
             self._state.read_soon(feed)
 
     async def notes_once(self) -> None:
-        """Opens queues whose former messages have expired, and renews or clears notes of ordered messages in flight."""
+        """Open queues whose former messages have expired, and renew or clear notes of ordered messages in flight."""
         now = self._state.monotonic()
         feeds = self._state.busy_feeds()
         for feed in feeds:
@@ -147,7 +149,7 @@ class Maintenance:
         await self._writer.note_in_flight(notes_to_clear(feeds, now), None)
 
     async def queues_once(self) -> None:
-        """Begins to deliver queues that this broker has leased, and topics have got, since groups subscribed."""
+        """Begin to deliver queues that were leased by this broker, or added to topics, since groups subscribed."""
         for topic in [topic for topic, groups in self._state.groups_of.items() if groups]:
             queues = await self._topics.find_queues(topic)  # empty if the topic was deleted: this must not create it
             readable = frozenset(queue_id for queue_id, _ in queues)
@@ -159,15 +161,16 @@ class Maintenance:
                 await self._loader.more_queues(topic, queues)
 
     async def patterns_once(self) -> None:
-        """Finds topics that were created, and that members ask for by patterns."""
+        """Find topics that were created, and that members ask for by patterns."""
         await self._patterns.look_once()
 
     async def settings_once(self) -> None:
-        """Reads the settings of groups when any has changed. Drops groups that were deleted."""
+        """Read the settings of groups when any has changed. Drops groups that were deleted."""
         if not self._state.groups or not self._state.leases.is_held():
             return
         async with self._state.session() as conn:
-            # A group loaded meanwhile may have older settings: then all are read once more.
+            # The number of loads is part of the version: a group that was loaded meanwhile may have older settings, and
+            # then all are read once more.
             seen = (self._state.loaded_count, await groups_store.groups_version(conn))
             if seen == self._settings_seen:
                 return
@@ -193,14 +196,15 @@ class Maintenance:
         self._settings_seen = seen
 
     async def upkeep_once(self) -> None:
-        """Records which groups are used, drops idle ones from memory, and deletes those that have expired."""
+        """Record which groups are used, drop idle ones from memory, and delete those that have expired."""
         now, ttl_s = self._state.monotonic(), 2 * self._state.config.upkeep_s
         used = [group.id for group in self._state.groups.values() if group.members.is_used(now, ttl_s)]
         if not self._state.leases.is_held():
             return
         async with self._state.session() as conn:
             await groups_store.touch_groups(conn, used)
-            # Where the clock was just set forward, other brokers have not touched theirs since.
+            # Just after the clock was set forward the other brokers have not touched their groups yet, which would look
+            # unused.
             may_delete = not self._state.leases.clock.was_set_forward(now, ttl_s)
             for name in await groups_store.delete_unused_groups(conn, _GROUPS_DELETED_AT_ONCE) if may_delete else ():
                 _log.info(
@@ -208,17 +212,19 @@ class Maintenance:
                     "group %(group)s was not used for as long as it is kept, and is deleted",
                     group=name,
                 )
-        for group in list(self._state.groups.values()):  # what they hold ready takes memory from others
+        for group in list(self._state.groups.values()):  # their ready messages take memory from others
             if not group.members.is_used(now, self._state.config.member_ttl_s) and is_finished(
                 list(group.feeds.values())
             ):
                 self._state.drop_group(group, "no member asked for its messages")
 
     async def keys_once(self) -> None:
-        """Unblocks ordering keys that nothing blocks any more, as when a dead letter was purged."""
+        """Unblock ordering keys that nothing blocks any more, as when a dead letter was purged."""
         for group in list(self._state.busy):
             blocked = [(feed.queue_id, key) for feed in group.busy for key in feed.window.blocked_keys()]
             for start in range(0, len(blocked), _KEYS_PER_STATEMENT):
+                # Under the lock of `writing`, as `free_keys` requires: of two sessions that do not see each other's
+                # rows, neither would free the head of a key.
                 async with group.writing, self._state.session() as conn:
                     chunk = blocked[start : start + _KEYS_PER_STATEMENT]
                     self._state.freed(group, await retries_store.free_keys(conn, group.id, chunk))

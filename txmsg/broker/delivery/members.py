@@ -1,6 +1,6 @@
-"""The members of one consumer group: what they want, how they fare, and when delivery pauses because they fail.
+"""The members of one consumer group: their subscriptions, their failures, and pauses of delivery. Time is an argument.
 
-Pure: time is an argument.
+Pure: knows no database and no clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pause:
     """Stops delivery after failures_max failures in a row, then probes with single messages until one succeeds.
 
     It also begins when most messages fail and the group has retries_max rows in `retry`. A group has one, and so has
-    each of its members. Probes are sent after 1 s, 2 s, 4 s ... 30 s.
+    each of its members. Probes are sent after 1 s, 2 s, 4 s ... 30 s (decision 13).
     """
 
     failures_max: int = 200
@@ -39,7 +39,7 @@ class Pause:
     share: float = 0.0
     """The share of failures among roughly the last hundred messages."""
     since: float | None = None
-    """When the pause began; None while delivery runs."""
+    """The time when the pause began; None while delivery runs."""
     last_error: str = ""
     _probe_at: float = 0.0
     _probe: int | None = None
@@ -50,47 +50,54 @@ class Pause:
 
     @property
     def is_on(self) -> bool:
-        """Whether only probes are delivered."""
+        """True if only probes are delivered."""
         return self.since is not None
 
     def room(self, now: float) -> float:
-        """How many messages may be delivered now: any number, one as a probe, or none."""
+        """Return the number of messages that may be delivered now: infinite, one as a probe, or 0."""
         if not self.is_on:
             return math.inf
         return 1 if now >= self._probe_at else 0
 
     def opens_at(self, now: float) -> float:
-        """When `room` will be more than it is now."""
+        """Return the time when `room` will be more than it is now."""
         return self._probe_at if self.is_on else now
 
     def given(self, token: int, now: float, visibility_timeout_s: float, client_id: str | None = None) -> None:
-        """Messages were delivered under this token. During a pause they are the probe, which is given up unanswered."""
+        """Note that messages were delivered under this token. During a pause they are the probe.
+
+        A probe without an answer is given up after visibility_timeout_s.
+        """
         if self.is_on:
             self._probe, self._probe_at = token, now + max(self._delay_s, visibility_timeout_s)
             self._probed, self._given_at = client_id, now
 
     def left(self, client_id: str) -> None:
-        """A member may have gone. If it has the probe, the next one waits only for the back-off, not for an answer."""
+        """Note that a member may have gone. If it has the probe, the next one waits only for the back-off."""
         if self.is_on and self._probe is not None and client_id == self._probed:
             self._probed = None
             self._probe_at = min(self._probe_at, self._given_at + self._delay_s)
             self._delay_s = min(2 * self._delay_s, PROBE_S_MAX)
 
     def is_probe(self, token: int) -> bool:
-        """Whether this is the probe in flight. Its failure is written, so that the next probe is another message."""
+        """Return True if this is the probe in flight.
+
+        Its failure is written, so that the next probe is another message.
+        """
         return self.is_on and token == self._probe
 
     def is_failing(self, count: int = 0) -> bool:
-        """Whether most messages fail, counting `count` more failures."""
+        """Return True if most messages fail, counting `count` more failures."""
+        # An exponential average needs one number per member, and `count` failures are one power instead of a loop.
         return 1 - (1 - self.share) * _FADES**count > _SHARE_MAX
 
     def begins(self, count: int, retries: int) -> bool:
-        """Whether a pause would begin if `count` messages failed now, with `retries` rows in `retry`."""
+        """Return True if a pause would begin if `count` messages failed now, with `retries` rows in `retry`."""
         is_full = retries >= self.retries_max and self.is_failing(count)
         return not self.is_on and (is_full or self.failures + count >= self.failures_max)
 
     def succeeded(self, now: float, count: int = 1) -> bool:
-        """`count` messages were acknowledged. Returns whether this ends a pause."""
+        """Count `count` acknowledged messages. Returns True if this ends a pause."""
         self.failures = 0
         self.share *= _FADES**count
         if not self.is_on:
@@ -102,9 +109,9 @@ class Pause:
     def failed(
         self, count: int, error: str, now: float, *, token: int | None = None, retries: int = 0, spare: bool = False
     ) -> bool:
-        """`count` messages delivered under this token failed. Returns whether a pause begins.
+        """Count `count` failed messages delivered under this token. Returns True if a pause begins.
 
-        retries: how many rows the group has in `retry`. spare: begins none, as other members succeed.
+        retries: the number of the group's rows in `retry`. spare: begin no pause, as other members succeed.
         """
         begins = self.begins(count, retries)
         self.failures += count
@@ -127,22 +134,22 @@ class Pause:
 _log = EventLog(__name__)
 
 _HEALTHY_S = 60.0
-"""How recently a member must have succeeded to keep its group from pausing; and how recently one must have asked for
-messages to count as present, unless it waits for some."""
-_RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate look no more often
+"""Seconds within which a member must have succeeded to keep its group from pausing; and within which one must have
+asked for messages to count as present, unless it waits for some."""
+_RATE_WAIT_S_MIN = 0.1  # members that wait for a low rate retry no more often
 _LINES_MAX = 64
-"""Lines of a member whose last call is remembered. It has one to each broker, and for moments one more; but a gateway
-for RocketMQ's clients has one for each call, as many as its client makes at once."""
+"""Maximum number of lines of a member whose last call is remembered. It has one to each broker, and for moments one
+more; but a gateway for RocketMQ's clients has one for each call, as many as its client makes at once."""
 
 
 @dataclass(slots=True)
 class _PollSequenceState:
     call: int
-    """The latest one."""
+    """The number of the latest call."""
     sent: Sequence[Receipt] = ()
-    """What it took."""
+    """The receipts of messages sent in reply to it."""
     waits: bool = False
-    """For messages: it may take some yet."""
+    """True while the call waits for messages, and so may still take some."""
 
 
 @dataclass(slots=True)
@@ -152,20 +159,20 @@ class _Member:
     pause: Pause
     succeeded_at: float = -math.inf
     waiting: int = 0
-    """How many of its calls wait for messages."""
+    """The number of its calls that wait for messages."""
     has_gone: bool = False
-    """It has ended its presence at this broker, and asked for nothing since."""
+    """True if it has ended its presence at this broker, and asked for nothing since."""
     lines: dict[int, _PollSequenceState] = field(default_factory=dict)
-    """By id, the one used last at the end."""
+    """Lines by id, the one used last at the end."""
 
     def silent_s(self, now: float) -> float:
-        """How long ago it asked for messages; 0 while it waits for them."""
+        """Return the seconds since it asked for messages; 0 while it waits for them."""
         return 0.0 if self.waiting else now - self.seen_at
 
 
 @dataclass(slots=True, eq=False)
 class Members:
-    """Which members there are, which tags each wants, and how many messages each may get.
+    """The members of a group, the tags that each wants, and the number of messages that each may get.
 
     When all messages of the group fail, the whole group pauses; when those of one member fail and others succeed, only
     this member. A paused group or member gets single messages until one succeeds.
@@ -173,18 +180,18 @@ class Members:
 
     group: str
     pause: Pause = field(default_factory=Pause)
-    """Of the whole group."""
+    """The pause of the whole group."""
     rate: TokenBucket | None = None
     stopped: bool = False
-    """Whether nothing goes to any member, until an operator starts the group again."""
+    """True if nothing is delivered to any member until an operator starts the group again."""
     retries: int = 0
-    """How many rows the group has in `retry`, at the last count, which stops at a maximum."""
+    """The number of the group's rows in `retry`, at the last count, which stops at a maximum."""
     _members: dict[str, _Member] = field(default_factory=dict)
     _wanted: dict[str, TagExpression] = field(default_factory=dict)
     _swept_at: float = 0.0
 
     def limit(self, rate_max: float | None, now: float, *, stopped: bool = False) -> None:
-        """Sets how many messages per second go to all members together; None: no limit. stopped: none at all."""
+        """Set the messages per second for all members together; None: no limit. stopped: deliver nothing."""
         self.stopped = stopped
         if rate_max is None:
             self.rate = None
@@ -192,15 +199,17 @@ class Members:
             self.rate = TokenBucket(rate_max, now)
 
     def pause_after(self, failures_max: int, retries_max: int) -> None:
-        """Sets after how many failures, or with how many retries, delivery pauses. A pause that is on stays on."""
+        """Set the number of failures, and of retries, at which delivery pauses. A pause that is on stays on."""
         for pause in (self.pause, *(member.pause for member in self._members.values())):
             pause.failures_max, pause.retries_max = failures_max, retries_max
 
     # ---- what they want
 
     def join(self, client_id: str, wants: Mapping[str, TagExpression], now: float, ttl_s: float) -> None:
-        """Notes what a member wants, and forgets members that were silent for ttl_s."""
+        """Note the subscription of a member, and forget members that were silent for ttl_s."""
         member = self._members.get(client_id)
+        # The usual case: the same subscription as at the last call. The union of all tags is built only when one has
+        # changed, or after a tenth of ttl_s to forget silent members.
         if member is not None and member.wants == wants and now < self._swept_at + ttl_s / 10:
             member.seen_at, member.has_gone = now, False
             return
@@ -219,7 +228,7 @@ class Members:
     def waits(
         self, client_id: str, monotonic: Callable[[], float], line: PollSequenceStep | None = None
     ) -> Iterator[None]:
-        """A member that has joined waits for messages."""
+        """Count a member that has joined as waiting for messages."""
         member = self._members[client_id]
         call = None if line is None else member.lines.get(line.id)
         member.waiting += 1
@@ -234,18 +243,18 @@ class Members:
             member.seen_at = monotonic()
 
     def attached(self, client_id: str, *, is_there: bool) -> None:
-        """A client begins its presence at this broker, or ends it, as one that is closed does."""
+        """Note that a client begins its presence at this broker, or ends it, as one that is closed does."""
         if (member := self._members.get(client_id)) is not None:
             member.has_gone = not is_there
 
     def asked_for(self, now: float) -> set[str]:
-        """The topics for which a present member has asked."""
+        """Return the topics for which a present member has asked."""
         return {
             topic for member in self._members.values() if member.silent_s(now) < _HEALTHY_S for topic in member.wants
         }
 
     def present(self, now: float) -> list[tuple[str, float]]:
-        """The members present, and how many seconds ago each asked for messages."""
+        """Return the members present, and the seconds since each asked for messages."""
         silent_s = {
             client_id: member.silent_s(now)
             for client_id, member in self._members.items()
@@ -254,24 +263,24 @@ class Members:
         return [(client_id, silence_s) for client_id, silence_s in sorted(silent_s.items()) if silence_s < _HEALTHY_S]
 
     def is_used(self, now: float, ttl_s: float) -> bool:
-        """Whether any member asked for messages within ttl_s."""
+        """Return True if any member asked for messages within ttl_s."""
         return any(member.silent_s(now) < ttl_s for member in self._members.values())
 
     def wanted(self, topic: str) -> TagExpression:
-        """Which tags of a topic at least one member wants."""
+        """Return the tags of a topic that at least one member wants."""
         return self._wanted.get(topic, ALL_TAGS)
 
     # ---- how many they may get
 
     def room(self, client_id: str, now: float) -> float:
-        """How many messages this member may get now: any number, without a pause and a rate."""
+        """Return the number of messages that this member may get now: infinite without a pause and a rate."""
         if self.stopped:
             return 0
         room = min(pause.room(now) for pause in self._pauses_of(client_id))
         return room if self.rate is None else min(room, self.rate.room(now))
 
     def blocked_s(self, client_id: str, now: float) -> float:
-        """For how long `room` stays 0. 0: there is room now."""
+        """Return the seconds for which `room` stays 0. 0: there is room now."""
         if self.room(client_id, now):
             return 0.0
         if self.stopped:
@@ -281,37 +290,44 @@ class Members:
         return max(opens_at - now, rate_s)
 
     def given(self, client_id: str, count: int, *, token: int, now: float, visibility_timeout_s: float) -> None:
-        """`count` messages were delivered to this member under this token."""
+        """Count `count` messages delivered to this member under this token."""
         for pause in self._pauses_of(client_id):
             pause.given(token, now, visibility_timeout_s, client_id)
         if self.rate is not None:
             self.rate.take_tokens(count)
 
     def returned(self, count: int) -> None:
-        """`count` messages that were given do not reach their member."""
+        """Take back `count` messages that were counted as delivered and do not reach their member."""
         if self.rate is not None:
             self.rate.take_tokens(-count)
 
     def is_latest(self, client_id: str, line: PollSequenceStep) -> bool:
-        """Whether no later call over this line of a member is known."""
+        """Return True if no later call over this line of a member is known."""
         member = self._members.get(client_id)
         known = None if member is None else member.lines.get(line.id)
         return known is None or line.call >= known.call
 
     def follow(self, client_id: str, line: PollSequenceStep) -> Sequence[Receipt]:
-        """The latest call over a line of a member. Returns what the one before took, if it did not come."""
+        """Note the latest call over a line of a member.
+
+        Returns the receipts of the call before if its reply did not arrive.
+        """
         member = self._members.get(client_id)
         if member is None:
             return ()
         last = member.lines.pop(line.id, None)
         if len(member.lines) >= _LINES_MAX:
+            # A line whose call still waits is forgotten last: its reply would not be repeated if it were lost.
             oldest = next(iter(member.lines))
             del member.lines[next((id_ for id_, known in member.lines.items() if not known.waits), oldest)]
         member.lines[line.id] = _PollSequenceState(line.call)
         return () if last is None or (last.sent and last.sent[0].token == line.received) else last.sent
 
     def sent(self, client_id: str, line: PollSequenceStep, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
-        """The latest call over a line took these; the next one says whether they came. Returns what nobody can say."""
+        """Note the receipts that the latest call over a line has taken. The next call says if they arrived.
+
+        Returns the receipts that this replaces: no call can confirm them any more.
+        """
         member = self._members.get(client_id)
         if member is None or line.id not in member.lines:
             return ()
@@ -320,7 +336,7 @@ class Members:
         return replaced
 
     def left(self, client_id: str) -> None:
-        """The connection of a member that waited for messages is gone, and perhaps the member too."""
+        """Note that the connection of a member that waited for messages is gone, and perhaps the member too."""
         self.pause.left(client_id)
 
     def _pauses_of(self, client_id: str) -> list[Pause]:
@@ -330,7 +346,7 @@ class Members:
     # ---- how they fare
 
     def succeeded(self, client_id: str, now: float, count: int = 1) -> bool:
-        """A member has processed `count` messages. Returns whether this ends a pause of the group."""
+        """Count `count` messages that a member has processed. Returns True if this ends a pause of the group."""
         member = self._members.get(client_id)
         if member is not None:
             member.succeeded_at = now
@@ -349,10 +365,11 @@ class Members:
         return True
 
     def failed(self, client_id: str | None, count: int, error: str, *, token: int, now: float) -> bool:
-        """`count` messages delivered under this token failed. Returns whether they return to the queue uncounted.
+        """Count `count` failed messages delivered under this token. Returns True if they return to the queue uncounted.
 
         They do so during a pause, except for its probe.
         """
+        # Asked before the failure is counted, which ends the probe.
         is_probe = self.pause.is_probe(token)
         member = None if client_id is None else self._members.get(client_id)
         begins = member is not None and member.pause.failed(count, error, now, token=token, retries=self.retries)

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 
 def runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The runs [start, end) of offsets that need not be sorted; each offset at most once."""
+    """Yield the runs [start, end) of offsets that need not be sorted; each offset at most once."""
     in_order = sorted(offsets)
     if not in_order:
         return
@@ -31,13 +31,14 @@ class OffsetRanges:
     """Disjoint ranges [start, end), in order, neighbours merged. Adding costs a binary search."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        # Two lists instead of one of pairs: bisect compares plain integers then, in C and without a key function.
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, end in ranges:
             self.add(start, end)
 
     def add(self, start: int, end: int) -> None:
-        """Adds [start, end), which may touch or overlap what is there."""
+        """Add [start, end), which may touch or overlap existing ranges."""
         assert start < end, f"[{start}, {end}) is empty"
         first = bisect_left(self._ends, start)  # the first range that reaches start
         last = bisect_right(self._starts, end)  # after the last range that begins by end
@@ -48,12 +49,12 @@ class OffsetRanges:
         self._ends[first:last] = [end]
 
     def next_missing(self, offset: int) -> int:
-        """The first offset from here that is not in the set."""
+        """Return the first offset from here on that is not in the set."""
         at = bisect_right(self._starts, offset) - 1
         return max(offset, self._ends[at]) if at >= 0 else offset
 
     def drop_below(self, offset: int) -> None:
-        """Forgets everything below an offset that does not lie inside a range."""
+        """Forget everything below an offset that does not lie inside a range."""
         count = bisect_right(self._ends, offset)
         assert count == len(self._ends) or self._starts[count] >= offset, f"{offset} lies inside a range"
         del self._starts[:count], self._ends[:count]
@@ -65,11 +66,11 @@ class OffsetRanges:
         return iter(list(zip(self._starts, self._ends, strict=True)))
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return len(self._starts)
 
     def count(self) -> int:
-        """How many offsets there are."""
+        """Return the number of offsets."""
         return sum(self._ends) - sum(self._starts)
 
 
@@ -79,28 +80,28 @@ _STALE_MIN = 64  # below this many, finished batches are not worth a sweep
 
 
 class Expiry(Enum):
-    """What it means that a message is not settled by its deadline."""
+    """The consequence for a message that is not settled by its deadline."""
 
     COUNTED = "counted"
-    """Its consumer may have failed because of it."""
+    """Its consumer may have failed because of it: it counts as an attempt."""
     EXACT = "exact"
-    """Its consumer chose this time."""
+    """Its consumer chose this time: it is redelivered."""
     LOST = "lost"
-    """Its consumer had others, too, any of which may be the reason: nobody knows whether this one had begun."""
+    """Its consumer had other messages, too, any of which may be the cause: it is unknown if this one had begun."""
 
 
 class Visibility(NamedTuple):
-    """How messages of one delivery are in flight: under which token, until when, and what it means if that passes."""
+    """The token and deadline of the messages of one delivery, and the consequence if the deadline passes."""
 
     token: int
     deadline: float
     deadline_max: float = math.inf
-    """Up to when the deadline can be extended."""
+    """The latest time to which the deadline can be extended."""
     expiry: Expiry = Expiry.COUNTED
 
 
 class _InFlightBatch(Generic[K]):
-    """Messages delivered together, and how many are still in flight."""
+    """Messages delivered together, and the number of them that is still in flight."""
 
     __slots__ = ("deadline", "deadline_max", "expiry", "keys", "left", "token")
 
@@ -114,7 +115,7 @@ class _InFlightBatch(Generic[K]):
 
 
 class Expired(NamedTuple, Generic[K]):
-    """What was delivered under a token and not settled by its deadline."""
+    """Messages that were delivered under a token and not settled by their deadline."""
 
     token: int
     keys: list[K]
@@ -124,10 +125,9 @@ class Expired(NamedTuple, Generic[K]):
 class InFlight(Generic[K]):
     """Keys of messages that consumers have, under a token, until a deadline.
 
-    An exact deadline can be brought forward; any other only moves back.
-
-    The deadline heap has one entry per batch, not per message. A finished batch drops its keys at once, and its entry
-    is removed when half of the heap is finished, so that long visibility timeouts cost no memory.
+    An exact deadline can be brought forward; any other only moves back. The deadline heap has one entry per batch, not
+    per message. A finished batch drops its keys at once, and its entry is removed when half of the heap is finished, so
+    that long visibility timeouts cost no memory.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class InFlight(Generic[K]):
         return key in self._batch_of
 
     def give(self, keys: Sequence[K], visibility: Visibility) -> None:
-        """Records that these keys are in flight. Keeps `keys`: do not change it."""
+        """Record that these keys are in flight. Keeps `keys`: do not change it."""
         if not keys:
             return
         batch = _InFlightBatch(keys, visibility)
@@ -150,9 +150,9 @@ class InFlight(Generic[K]):
         heapq.heappush(self._heap, batch)
 
     def renew(self, keys: Iterable[K], token: int, deadline: float, *, is_exact: bool = False) -> list[K]:
-        """Extends the deadline of what is in flight under this token. Returns the keys that are not.
+        """Extend the deadline of keys in flight under this token. Returns the keys that are not.
 
-        is_exact: it also comes earlier.
+        is_exact: the deadline may also move earlier.
         """
         renewed, late = self._by_batch(keys, token)
         for batch, its_keys in renewed.items():
@@ -164,14 +164,14 @@ class InFlight(Generic[K]):
         return late
 
     def expire_as(self, expiry: Expiry, keys: Iterable[K], token: int) -> list[K]:
-        """Sets what the expiry of these means, which are in flight under this token. Returns those that are not."""
+        """Set the consequence of expiry of keys in flight under this token. Returns the keys that are not."""
         found, late = self._by_batch(keys, token)
         for batch, its_keys in found.items():
             self._move(batch, its_keys, batch.deadline, expiry)
         return late
 
     def _by_batch(self, keys: Iterable[K], token: int) -> tuple[dict[_InFlightBatch[K], dict[K, None]], list[K]]:
-        """The keys in flight under this token, by batch, each once; and those that are not."""
+        """Return the keys in flight under this token by batch, each once; and the keys that are not."""
         found: dict[_InFlightBatch[K], dict[K, None]] = {}
         late: list[K] = []
         for key in keys:
@@ -183,7 +183,9 @@ class InFlight(Generic[K]):
         return found, late
 
     def _move(self, batch: _InFlightBatch[K], keys: Iterable[K], deadline: float, expiry: Expiry) -> None:
-        """Keys of a batch, each once, are of another one from now on."""
+        """Move keys of a batch, each once, into a batch of their own."""
+        # A new batch with a heap entry of its own: the order of a heap does not survive a changed deadline. The old
+        # entry is skipped when it comes up.
         moved = list(keys)
         batch.left -= len(moved)
         self.give(moved, Visibility(batch.token, deadline, batch.deadline_max, expiry))
@@ -191,7 +193,8 @@ class InFlight(Generic[K]):
             self._finish(batch)
 
     def give_back(self, keys: Iterable[K], token: int) -> tuple[list[K], list[K]]:
-        """Removes what is in flight under this token. Returns the keys that were, and those that were not."""
+        """Remove keys in flight under this token. Returns the keys that were, and those that were not."""
+        # A local name: this loop runs once per message.
         batch_of = self._batch_of
         done: list[K] = []
         late: list[K] = []
@@ -216,7 +219,7 @@ class InFlight(Generic[K]):
             self._finished = 0
 
     def forget_keys(self, keys: Iterable[K]) -> None:
-        """Removes these keys, whatever their token; those that are not in flight are ignored."""
+        """Remove these keys, under any token; those that are not in flight are ignored."""
         for key in keys:
             batch = self._batch_of.pop(key, None)
             if batch is not None:
@@ -225,17 +228,18 @@ class InFlight(Generic[K]):
                     self._finish(batch)
 
     def deadline_last(self) -> float:
-        """The last deadline; minus infinity if nothing is in flight."""
+        """Return the last deadline; minus infinity if nothing is in flight."""
         return max((batch.deadline for batch in self._heap if batch.left), default=-math.inf)
 
     def expire(self, now: float) -> list[Expired[K]]:
-        """Removes and returns the keys whose deadline has passed, by token."""
+        """Remove and return the keys whose deadline has passed, by token."""
         late: list[Expired[K]] = []
         while self._heap and self._heap[0].deadline <= now:
             batch = heapq.heappop(self._heap)
             if not batch.left:
                 self._finished -= 1
                 continue
+            # A key may have been settled and delivered again in another batch since.
             gone = [key for key in batch.keys if self._batch_of.get(key) is batch]
             for key in gone:
                 del self._batch_of[key]

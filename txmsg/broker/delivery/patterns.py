@@ -1,4 +1,4 @@
-"""The topics that members name by patterns: which there are, looked at again while anybody asks for them."""
+"""The topics that members name by patterns, looked up periodically while any member asks for them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from txmsg.wire.tags import TagExpression
 _log = EventLog(__name__)
 
 _PATTERNS_MAX: Final = 1000
-"""Each costs a comparison with each topic at each look."""
+"""Maximum number of patterns: each is compared with each topic at each look-up."""
 _WANTED_MAX: Final = 512
 
 
 def patterns_of(wants: Mapping[str, TagExpression]) -> frozenset[str]:
-    """Those of the topics that are patterns."""
+    """Return those of the names that are patterns."""
     return frozenset(each for each in wants if is_pattern(each))
 
 
@@ -31,8 +31,8 @@ def _key_of(asked: Mapping[str, TagExpression]) -> tuple[tuple[str, str], ...]:
 class Patterns:
     """The topics of each pattern that was asked for within the time in which a member counts as present.
 
-    waiting: gives the patterns of members that wait for messages, perhaps for longer than that. on_change: called with
-    the patterns for which there are other topics than before.
+    waiting: returns the patterns of members that wait for messages, perhaps for longer than that. on_change: called
+    with the patterns that match other topics than before.
     """
 
     def __init__(
@@ -47,14 +47,15 @@ class Patterns:
         self._asked_at: dict[str, float] = {}
         self._topics: dict[str, tuple[str, ...]] = {}
         self._wanted: dict[tuple[tuple[str, str], ...], Mapping[str, TagExpression]] = {}
-        """By what was asked for: made again when topics have come. A member asks alike with each receive."""
+        """Results by request, built again when matching topics have changed: a member asks alike with each receive."""
         self.newest = 0
-        """The highest id of a topic at the last look: what gets a higher one is created later."""
+        """The highest id of a topic at the last look-up: topics with a higher one were created later."""
 
     async def wanted(self, asked: Mapping[str, TagExpression]) -> Mapping[str, TagExpression]:
-        """The same with the topics of its patterns, by name: each wanted as the name, or the longest pattern, says.
+        """Return a request with each pattern replaced by the names of the topics that it matches.
 
-        Raises BrokerUnavailable, and InvalidMessage past _PATTERNS_MAX.
+        A topic has the tags given for its name, or else for its longest pattern. Raises BrokerUnavailable, and
+        InvalidMessage for more than _PATTERNS_MAX patterns.
         """
         now, patterns = self._state.monotonic(), patterns_of(asked)
         if len(self._asked_at | dict.fromkeys(patterns)) > _PATTERNS_MAX:
@@ -63,6 +64,8 @@ class Patterns:
                 f"most {_PATTERNS_MAX} are allowed: name topics, or shorter prefixes that they have in common"
             )
         self._asked_at |= dict.fromkeys(patterns, now)
+        # In a loop: a look-up that another call has begun before may replace the topics by those without the new
+        # patterns.
         while not self._topics.keys() >= patterns:
             await self._match_topics()
         if len(self._wanted) >= _WANTED_MAX:
@@ -73,22 +76,23 @@ class Patterns:
         return self._wanted[key]
 
     def is_current(self, asked: Mapping[str, TagExpression], wants: Mapping[str, TagExpression]) -> bool:
-        """Whether `wants` is still what `wanted` gives: topics may have come while a group was loaded."""
+        """Return True if `wants` is still the result of `wanted`: topics may have been created in the meantime."""
         return self._wanted.get(_key_of(asked)) == wants
 
     def _matched(self, asked: Mapping[str, TagExpression]) -> Mapping[str, TagExpression]:
         found: dict[str, TagExpression] = {}
+        # By length, so that the longest pattern that matches a topic is applied last and wins.
         for pattern in sorted(patterns_of(asked), key=len):
             found |= dict.fromkeys(self._topics[pattern], asked[pattern])
         return found | {topic: tags for topic, tags in asked.items() if not is_pattern(topic)}
 
     async def look_once(self) -> None:
-        """Looks for topics that were created since, and forgets patterns that nobody asks for any more."""
+        """Look for topics that were created since, and forget patterns that no member asks for any more."""
         now = self._state.monotonic()
         self._asked_at |= dict.fromkeys(self._waiting(), now)
         since = now - self._state.config.member_ttl_s
         self._asked_at = {pattern: at for pattern, at in self._asked_at.items() if at >= since}
-        if not self._asked_at:  # what is known gets old now: the next one who asks has to look
+        if not self._asked_at:  # without look-ups the known topics get old: the next request has to look
             self._topics, self._wanted = {}, {}
         elif self._state.leases.is_held():
             await self._match_topics()

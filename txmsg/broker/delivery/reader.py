@@ -1,4 +1,4 @@
-"""Readers: they fill windows from the segment that holds the next offset."""
+"""Readers, which fill windows from the segment that holds the next offset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 _SMALL_READ_COUNT, _SMALL_READ_BYTES = 10, 64 * 1024
-"""What is read at a time when memory is full, or for a probe."""
+"""The size of a read when memory is full, or for a probe."""
 
 
 class WindowReader:
@@ -26,7 +26,7 @@ class WindowReader:
         self._state = state
 
     async def run(self) -> None:
-        """Reads until it is cancelled."""
+        """Read until it is cancelled."""
         while True:
             await self._state.reads.acquire()
             feed = self._state.to_read.pop()
@@ -44,13 +44,15 @@ class WindowReader:
                 )
 
     async def read_once(self, feed: GroupQueueReader) -> None:
-        """Reads a feed once, and wakes members for what was read."""
+        """Read a feed once, and wake members for the new messages."""
         config = self._state.config
         try:
             if not self._state.is_delivered(feed):
                 return
             count_max, size_bytes_max = config.read_count_max, config.window_size_bytes_max
             if self._state.memory.is_full or feed.group.members.pause.is_on:
+                # During a pause members get single messages, and a full memory is shared by all queues: a full read
+                # would only be dropped, or take the room of others.
                 count_max, size_bytes_max = min(count_max, _SMALL_READ_COUNT), _SMALL_READ_BYTES
             async with self._state.session() as conn:
                 count = await _read(conn, feed, count_max, size_bytes_max)
@@ -62,12 +64,13 @@ class WindowReader:
 
 
 async def _read(conn: Connection, feed: GroupQueueReader, count_max: int, size_bytes_max: int) -> int:
-    """Reads the next messages of a feed into its window. Returns how many; 0 at the current end of the queue.
+    """Read the next messages of a feed into its window. Returns their number; 0 at the current end of the queue.
 
     Reads one segment at a time, with one statement if the segment is still the same, else two. StorageError if offsets
     are missing, which must never happen: delivery of the queue stops.
     """
     window = feed.window
+    # Twice at most: an empty read before the known end means that the position has moved into the next segment.
     for _ in range(2):
         if feed.segment is None or (feed.segment_end is not None and window.position >= feed.segment_end):
             await _locate(conn, feed)
@@ -81,7 +84,7 @@ async def _read(conn: Connection, feed: GroupQueueReader, count_max: int, size_b
                 conn, feed.segment, feed.queue_id, position, count=count, size_bytes=size_bytes
             )
         except UndefinedTable:
-            rows = []  # dropped meanwhile: the next read finds where the queue starts now
+            rows = []  # dropped meanwhile: the next read finds the new start of the queue
         if rows:
             _check_dense(feed, position, rows)
             window.put_rows(rows)
@@ -93,7 +96,7 @@ async def _read(conn: Connection, feed: GroupQueueReader, count_max: int, size_b
 
 
 async def _locate(conn: Connection, feed: GroupQueueReader) -> None:
-    """Finds the segment of the window's position: the last one that starts at or before it."""
+    """Find the segment of the window's position: the last one that starts at or before it."""
     window = feed.window
     spans = await store.segments_of_queue(conn, feed.queue_id)
     assert spans, "there is always one open segment"

@@ -19,7 +19,7 @@ from txmsg.wire.codec import SUSPECT_FROM
 class RetryOutcome(NamedTuple):
     """The outcome of a retry, to be written: done (failure None), or failed at delivery `attempt`.
 
-    losses: with how many consumers it was lost by then, since it was last counted as a failure of its own.
+    losses: the number of consumers that were lost with it, since it was last counted as a failure of its own.
     """
 
     attempt: int
@@ -29,14 +29,14 @@ class RetryOutcome(NamedTuple):
 
 
 class SuspectSelection(Enum):
-    """Which retries are taken: messages that may kill their process, others, or both."""
+    """The kinds of retries to take: messages that may kill their process, others, or both."""
 
     AMONG_OTHERS = "among others"
     ONLY = "only"
     LEFT_OUT = "left out"
 
     def takes(self, *, is_suspect: bool) -> bool:
-        """Whether a retry, which may be a suspect, is among them."""
+        """Return True if a retry of this kind is to be taken."""
         match self:
             case SuspectSelection.AMONG_OTHERS:
                 return True
@@ -49,22 +49,22 @@ class SuspectSelection(Enum):
 
 
 class RetryFetch(NamedTuple):
-    """What one member takes of the retries at a time."""
+    """The limits of taking retries for one member."""
 
     count_max: int
     size_bytes_max: int
-    """Of bodies and headers. The first retry may be larger."""
+    """Bytes of bodies and headers. The first retry may be larger."""
     is_wanted: Callable[[QueueId, str | None], bool]
-    """Whether it gets a retry, by queue and tag."""
+    """Returns True if the member gets a retry of this queue and tag."""
     suspects: SuspectSelection = SuspectSelection.AMONG_OTHERS
 
 
 class Retries:
     """Due retries: ready, in flight, or with an outcome that is not yet written.
 
-    Of an ordering key one at most is ready or in flight. Those that follow it in their table wait behind it in memory:
+    Of an ordering key at most one is ready or in flight. Those that follow it in their table wait behind it in memory:
     each is ready as soon as the one before is acknowledged, and the outcomes are written together. When it fails or
-    stays in the table, those behind are dropped, and read again with it.
+    stays in the table, those behind are dropped, and read again with it (decision 91).
 
     Bounded by count_max in all and size_bytes_max of messages not yet delivered, of which those behind take at most
     half; when full, due retries stay in their table.
@@ -85,7 +85,7 @@ class Retries:
         self._behind_count = self._behind_size_bytes = 0
         self._in_flight: InFlight[RetryKey] = InFlight()
         self.late = LateResults()
-        """Of retries, and of first deliveries that are going to be retries."""
+        """Late results of retries, and of first deliveries that are going to be retries."""
         self._outcomes: dict[RetryKey, RetryOutcome] = {}
 
     @property
@@ -95,47 +95,49 @@ class Retries:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no retry is in memory."""
+        """True if no retry is in memory."""
         return not self._attempts
 
     def attempt(self, key: RetryKey) -> int:
-        """Which delivery that is, or will be, of a retry in memory."""
+        """Return the number of the present or next delivery of a retry in memory."""
         return self._attempts[key]
 
     def known(self) -> list[RetryKey]:
-        """(queue id, offset) of all retries in memory."""
+        """Return (queue id, offset) of all retries in memory."""
         return list(self._attempts)
 
     def has_unsettled(self, queue_ids: Collection[QueueId]) -> bool:
-        """Whether a retry of these queues is in flight, or its outcome not yet written."""
+        """Return True if a retry of these queues is in flight, or its outcome not yet written."""
         return any(
             key.queue_id in queue_ids and (key in self._in_flight or key in self._outcomes) for key in self._attempts
         )
 
     def in_flight_until(self, queue_id: QueueId) -> float:
-        """A time by which no retry of a queue is in flight, if none is renewed; minus infinity if none is now."""
+        """Return a time by which no retry of a queue is in flight, if none is renewed; minus infinity: none is."""
         in_flight = any(key.queue_id == queue_id and key in self._in_flight for key in self._attempts)
+        # The last deadline of all queues: an upper bound, since deadlines are kept by batch and not by queue.
         return self._in_flight.deadline_last() if in_flight else -math.inf
 
     def room_count(self) -> int:
-        """How many may be read now."""
+        """Return the number of retries that may be read now."""
         return max(0, self._count_max - len(self._attempts)) if self.room_bytes() else 0
 
     def room_bytes(self) -> int:
-        """How many bytes may be read now."""
+        """Return the number of bytes that may be read now."""
         return max(0, self._size_bytes_max - self._ready_size_bytes - self._behind_size_bytes)
 
     def room_behind(self) -> tuple[int, int]:
-        """How many, and how many bytes, may be read now to wait behind others."""
+        """Return the number of retries, and of bytes, that may be read now to wait behind others."""
         return (
             max(0, self._count_max // 2 - self._behind_count),
             max(0, self._size_bytes_max // 2 - self._behind_size_bytes),
         )
 
     def put_retries(self, rows: Sequence[RetryRow]) -> None:
-        """Adds retries as read: due ones, and with the first of an ordering key those behind it, in order.
+        """Add retries as read: due ones, and with the first of an ordering key those behind it, in order.
 
-        Leaves out those that are known by now, also by their ordering key: what waits behind is read again after them.
+        Leaves out those that are known by now, also by their ordering key: retries that wait behind are read again
+        after them.
         """
         added: set[tuple[int, str]] = set()
         for row in rows:
@@ -145,7 +147,7 @@ class Retries:
                 continue
             if ordering_key is not None:
                 pair = (queue_id, ordering_key)
-                if pair in self._busy and pair not in added:  # a dead letter was redriven: it is the next of its key
+                if pair in self._busy and pair not in added:  # a redriven dead letter: it is the next of its key
                     self._drop_behind(pair)
                     continue
                 self._ordered[key] = ordering_key
@@ -167,7 +169,7 @@ class Retries:
             self._losses[key] = row.losses
 
     def forget_queues(self, queue_ids: Collection[QueueId]) -> None:
-        """Drops the retries of these queues: another broker delivers them now."""
+        """Drop the retries of these queues: another broker delivers them now."""
         gone = [key for key in self._attempts if key.queue_id in queue_ids]
         for pair in [pair for pair in self._current if pair[0] in queue_ids]:
             self._end_key(pair)
@@ -180,7 +182,7 @@ class Retries:
         self._keep_ready(lambda queue_id: queue_id not in queue_ids)
 
     def keep_queues(self, queue_ids: Collection[QueueId]) -> None:
-        """Drops ready retries of all other queues: they wait in their table, and leave room for these."""
+        """Drop ready retries of all other queues: they wait in their table, and leave room for these."""
         gone = [_key_of(row) for row in self._ready if row.queue_id not in queue_ids]
         if gone:
             self.leave(gone)
@@ -197,20 +199,20 @@ class Retries:
         self._suspect_count += _is_suspect(row)
 
     def _take_out(self, row: RetryRow) -> None:
-        """It is not ready any more."""
+        """Subtract a row that is not ready any more."""
         self._ready_size_bytes -= size_bytes_of(row.message)
         self._suspect_count -= _is_suspect(row)
 
     def is_busy(self, queue_id: QueueId, ordering_key: str) -> bool:
-        """Whether a retry of this key is in memory."""
+        """Return True if a retry of this key is in memory."""
         return (queue_id, ordering_key) in self._busy
 
     def goes_on(self, queue_id: QueueId, ordering_key: str) -> bool:
-        """Whether a retry of this key is ready or in flight."""
+        """Return True if a retry of this key is ready or in flight."""
         return (queue_id, ordering_key) in self._current
 
     def take_retries(self, fetch: RetryFetch, visibility: Visibility) -> list[RetryRow]:
-        """The next ready retries, in the order in which they were read, now in flight."""
+        """Take the next ready retries, in the order in which they were read: they are in flight now."""
         taken: list[RetryRow] = []
         if fetch.suspects is SuspectSelection.ONLY and not self._suspect_count:
             return taken
@@ -218,6 +220,7 @@ class Retries:
         left = fetch.size_bytes_max
         while self._ready and len(taken) < fetch.count_max:
             row = self._ready.popleft()
+            # Its earlier consumer has finished after all: delivered again, it would take effect twice (decision 95).
             if self.late.is_processed(key := _key_of(row)):
                 self._take_out(row)
                 self.settled([key], None)
@@ -238,29 +241,32 @@ class Retries:
         return taken
 
     def expire_as(self, expiry: Expiry, queue_id: QueueId, token: int, offsets: Sequence[int]) -> list[int]:
-        """Sets what the expiry of these means, which are in flight under this token. Returns those that are not."""
+        """Set the consequence of expiry of retries in flight under this token. Returns the offsets that are not."""
         keys = [RetryKey(queue_id, offset) for offset in offsets]
         return [offset for _, offset in self._in_flight.expire_as(expiry, keys, token)]
 
     def renew(
         self, queue_id: QueueId, token: int, offsets: Sequence[int], deadline: float, *, is_exact: bool = False
     ) -> list[int]:
-        """As Window.renew."""
+        """Extend the deadline of retries that a consumer still holds, as `InFlightWindow.renew`."""
         keys = [RetryKey(queue_id, offset) for offset in offsets]
         late = self._in_flight.renew(keys, token, deadline, is_exact=is_exact)
         return [offset for _, offset in late]
 
     def take_back(self, queue_id: QueueId, token: int, offsets: Sequence[int]) -> tuple[list[RetryKey], list[int]]:
-        """Removes what is in flight under this token, to be `settled` or to `leave`. Returns also what was not."""
+        """Remove retries in flight under this token, to be `settled` or to `leave`.
+
+        Returns also the offsets that were not.
+        """
         done, late = self._in_flight.give_back([RetryKey(queue_id, offset) for offset in offsets], token)
         return done, [offset for _, offset in late]
 
     def expire(self, now: float) -> list[Expired[RetryKey]]:
-        """Removes what was not acknowledged in time, by token: to be `settled` or to `leave`."""
+        """Remove retries that were not acknowledged in time, by token: to be `settled` or to `leave`."""
         return self._in_flight.expire(now)
 
     def settled(self, keys: Iterable[RetryKey], failure: DeliveryFailure | None) -> None:
-        """Records the outcome of removed retries, unless a late result counts; it counts when it is `written`.
+        """Record the outcome of removed retries, unless a late result counts. It takes effect when it is `written`.
 
         Behind those that are done the next ones of their ordering keys are ready now.
         """
@@ -283,11 +289,11 @@ class Retries:
     def _losses_after(self, key: RetryKey, failure: DeliveryFailure | None) -> int:
         losses = self._losses.get(key, 0)
         if failure is None or not (failure.is_loss or failure is NOT_IN_TIME):
-            return 0  # its consumer has outlived it
+            return 0  # its consumer survived it
         return losses + failure.is_loss
 
     def leave(self, keys: Iterable[RetryKey]) -> None:
-        """Removed retries stay in their table unchanged, and are read again."""
+        """Leave removed retries in their table unchanged; they are read again."""
         for key in keys:
             pair = (key.queue_id, self._ordered.get(key, ""))
             if self._current.get(pair) == key:
@@ -304,7 +310,7 @@ class Retries:
         return row
 
     def _end_key(self, pair: tuple[int, str]) -> None:
-        """No retry of this ordering key is ready or in flight any more: what waits behind is dropped."""
+        """Note that no retry of this ordering key is ready or in flight any more. Drops those that wait behind."""
         del self._current[pair]
         self._drop_behind(pair)
 
@@ -323,18 +329,18 @@ class Retries:
 
     @property
     def must_write(self) -> bool:
-        """Whether an outcome is more than an acknowledgement with the next retry of its ordering key in memory."""
+        """True if an outcome is more than an acknowledgement with the next retry of its ordering key in memory."""
         return any(
             failure is not None or ordering_key is None or not self.goes_on(key.queue_id, ordering_key)
             for key, (_, failure, ordering_key, _) in self._outcomes.items()
         )
 
     def outcomes(self) -> dict[RetryKey, RetryOutcome]:
-        """What must be written, by (queue id, offset). Stays until `written`."""
+        """Return the outcomes to be written, by (queue id, offset). They stay until `written`."""
         return dict(self._outcomes)
 
     def written(self, keys: Iterable[RetryKey]) -> None:
-        """These outcomes are on disk: the retries are dropped here. Idempotent."""
+        """Drop retries whose outcomes are on disk. Idempotent."""
         for key in keys:
             if self._outcomes.pop(key, None) is not None:
                 self._drop(key)

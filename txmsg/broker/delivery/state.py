@@ -1,7 +1,7 @@
-"""All that delivery has in memory: the groups, the feeds of each queue, and which of them is read next.
+"""The contents of memory: the groups, the feeds of each queue, and the queue of feeds to read.
 
-It is valid as long as the database answers and the leases hold. When either is lost, everything is dropped, and read
-again from the cursors.
+Valid as long as the database answers and the leases hold. When either is lost, everything is dropped, and read again
+from the cursors.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._waiting.values()))
 
     def put(self, owner: Hashable, item: T) -> None:
-        """Appends an item to those of its owner."""
+        """Append an item to those of its owner."""
         self._waiting.setdefault(owner, deque()).append(item)
 
     def pop(self) -> T:
-        """The next item. IndexError when there is none."""
+        """Remove and return the next item. IndexError if the queue is empty."""
         if not self._waiting:
             raise IndexError("the queue is empty")
         owner, items = next(iter(self._waiting.items()))
@@ -69,11 +69,11 @@ class SettlementWaits:
         self._event = asyncio.Event()
 
     def settled(self) -> None:
-        """Messages were settled, or have expired."""
+        """Wake the waiting tasks: messages were settled, or have expired."""
         self._event.set()
 
     async def wait(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits until is_done() or the timeout; whether it is done."""
+        """Wait until is_done() or the timeout. Returns True if it is done."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not is_done():
@@ -85,7 +85,7 @@ class SettlementWaits:
 
 
 class DeliveryState:
-    """What this broker delivers, under its leases."""
+    """The groups and queues that this broker delivers, under its leases."""
 
     def __init__(
         self, pool: Pool, leases: Leases, config: DeliveryConfig, journal: JournalBuffer | None = None
@@ -99,15 +99,15 @@ class DeliveryState:
         self.settlements = SettlementWaits()
         self.counts = DeliveryCounts()
         self.draining = False
-        """Receives no longer wait."""
+        """True if receives do not wait any more."""
         self.closed = asyncio.Event()
         self.end_polls: Callable[[str, Collection[str]], None] = lambda group, client_ids: None
-        """Ends polls of these members that wait, so that the replies ask what they hold."""
+        """Ends waiting polls of these members, so that the replies ask for the messages that they hold."""
         self.retries_due = asyncio.Event()
-        """Set when retries have become due that are not in memory: they are read at once."""
+        """Set when retries that are not in memory have become due: they are read at once."""
         self.groups: dict[str, Group] = {}
         self.loaded_count = 0
-        """How many groups were loaded so far."""
+        """The number of groups loaded so far."""
         self.ends: dict[int, int] = {}
         """The offset after the last message of each queue, as far as known."""
         self.known: set[int] = set()
@@ -115,10 +115,11 @@ class DeliveryState:
         self.leaving: set[QueueId] = set()
         """Queues that are being handed over to another broker."""
         self.ordered_in_flight: dict[tuple[int, QueueId], OrderedInFlight] = {}
-        """Of queues that were dropped, by group and queue."""
+        """Ordered messages in flight of queues that were dropped, by group and queue."""
         self.to_read: FairQueue[GroupQueueReader] = FairQueue()  # bounded: a feed is in it once at most
         self.reads = asyncio.Semaphore(0)  # as many as there are in to_read
-        # Indexes, so that a periodic step visits only what has something to do, and idle groups cost nothing.
+        # Indexes, so that a periodic step visits only groups and feeds with work, and idle groups cost nothing
+        # (decision 48).
         self.busy: set[Group] = set()
         """All groups with a busy feed or a retry in memory, and perhaps some that are idle by now."""
         self.behind: set[GroupQueueReader] = set()
@@ -128,17 +129,20 @@ class DeliveryState:
         self.groups_of: defaultdict[str, set[Group]] = defaultdict(set)
         """The groups that read a topic."""
         self.readable: dict[str, frozenset[int]] = {}
-        """The queues of a topic that may be read, as last looked at."""
+        """The readable queues of a topic, as of the last look-up."""
         self.waiting: Counter[str] = Counter()
-        """How many receives wait for messages of a topic."""
+        """The number of receives that wait for messages, by topic."""
 
     async def incarnation(self) -> UUID:
-        """The current incarnation of the database. Raises BrokerUnavailable if it is unknown and cannot be read."""
+        """Return the current incarnation of the database. Raises BrokerUnavailable if it cannot be read."""
         return await current_incarnation(self._pool)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Connection]:
-        """A connection for one step. If the database is away, everything in memory is dropped: BrokerUnavailable."""
+        """Yield a connection for one step.
+
+        If the database is away, drop everything in memory and raise BrokerUnavailable.
+        """
         try:
             async with session(self._pool, timeout_s=self.config.statement_timeout_s) as conn:
                 yield conn
@@ -147,17 +151,17 @@ class DeliveryState:
             raise
 
     def busy_feeds(self) -> list[GroupQueueReader]:
-        """The feeds of all groups that are busy, and perhaps some that no longer are."""
+        """Return the feeds of all groups that are busy, and perhaps some that no longer are."""
         return [feed for group in self.busy for feed in group.busy]
 
     def is_delivered(self, feed: GroupQueueReader) -> bool:
-        """Whether this feed is still in use: its queue may have been lost meanwhile, or lost and leased again."""
+        """Return True if this feed is still in use: its queue may have been lost, or lost and leased again."""
         group = self.groups.get(feed.group.name)
         return group is feed.group and group.feeds.get(feed.queue_id) is feed
 
     @contextmanager
     def waiting_for(self, topics: Iterable[str]) -> Iterator[None]:
-        """A receive waits for messages of these topics."""
+        """Count a receive that waits for messages of these topics."""
         self.waiting.update(iter(topics))
         try:
             yield
@@ -165,7 +169,7 @@ class DeliveryState:
             self.waiting.subtract(iter(topics))
 
     def wake(self, ends: Mapping[int, int]) -> None:
-        """Queues (by id) now end before these offsets: their feeds are read, and waiting members woken."""
+        """Note that queues (by id) now end before these offsets: their feeds are read, and waiting members woken."""
         for queue_id, end in ends.items():
             if end <= self.ends.get(queue_id, -1):
                 continue  # its feeds know already
@@ -175,14 +179,15 @@ class DeliveryState:
                 self.read_soon(feed)
 
     def read_soon(self, feed: GroupQueueReader) -> None:
-        """Lets a reader fill the window if there is something to read, little left, and room for a useful read.
+        """Let a reader fill the window if there is more to read, few messages are left, and a useful read has room.
 
-        If there is something but not the rest, the feed is looked at again by the next poll.
+        Otherwise, if there is more to read, the next poll tries again.
         """
         window, config = feed.window, self.config
         if feed.queued or feed.leaving:
             return
         is_short = feed.group.members.pause.is_on or self.memory.is_full
+        # Not while a reader has the feed (`queued`): a rewind moves the position under it.
         if window.has_unread and not (is_short and window.ready_count):
             feed.rewind()
         self.behind.discard(feed)
@@ -198,19 +203,22 @@ class DeliveryState:
             self.behind.add(feed)
 
     def freed(self, group: Group, keys: FreedKeys) -> None:
-        """The table `retry` has no message of some ordering keys of a group, and of others the first is due now."""
+        """Continue ordering keys of a group without messages in the table `retry`.
+
+        For the others, whose first message is due now, retries are read at once.
+        """
         group.unblock(keys.empty)
         if not all(group.retries.goes_on(queue_id, key) for queue_id, key in keys.due):
             self.retries_due.set()
 
     def was_read(self, feed: GroupQueueReader) -> None:
-        """A reader has finished with it. If nothing was read, the next poll looks at the feed again."""
+        """Note that a reader has finished with a feed. If nothing was read, the next poll tries again."""
         feed.queued = False
         if not feed.leaving:
             self.behind.add(feed)
 
     def add(self, group: Group, topics: Iterable[str], feeds: Iterable[GroupQueueReader]) -> None:
-        """Begins to deliver these topics to a group, and of their queues these."""
+        """Begin to deliver these topics to a group, and these of their queues."""
         if group.name not in self.groups:
             self.groups[group.name] = group
             self.loaded_count += 1
@@ -228,13 +236,13 @@ class DeliveryState:
             self.read_soon(feed)
 
     def remove(self, group: Group, queue_ids: Collection[QueueId]) -> None:
-        """Drops the windows and retries of these queues, for one group."""
+        """Drop the windows and retries of these queues, for one group."""
         for feed in group.remove(queue_ids):
             self.feeds_of[feed.queue_id].remove(feed)
             self.behind.discard(feed)
 
     def drop_group(self, group: Group, why: str) -> None:
-        """Drops one group. Waiting members get BrokerUnavailable; the next receive loads it again."""
+        """Drop one group. Waiting members get BrokerUnavailable; the next receive loads it again."""
         if self.groups.get(group.name) is group:
             del self.groups[group.name]
             self.busy.discard(group)
@@ -244,20 +252,22 @@ class DeliveryState:
             group.drop(BrokerUnavailable(f"delivery was interrupted ({why}): retry"))
 
     def drop(self, why: str) -> None:
-        """Drops the leases and everything in memory. Waiting members get BrokerUnavailable."""
+        """Drop the leases and everything in memory. Waiting members get BrokerUnavailable."""
         if not self.closed.is_set() and (self.leases.is_member or self.groups):
             _log.warning(
                 "delivery.stopped", "delivery stops until this broker has joined again: %(reason)s", reason=why
             )
         self.leases.lose(why)
         now = self.monotonic()
+        # Kept over the loss: if the broker gets a queue back and no other one had it, it knows the exact deadlines of
+        # its messages and waits only for these.
         former = self.ordered_in_flight.items()
         self.ordered_in_flight = {key: known for key, known in former if known.noted_until > now}
         self.ordered_in_flight |= ordered_in_flight(self.busy_feeds(), now)
         groups, self.groups = self.groups, {}
         for index in (self.feeds_of, self.busy, self.behind, self.groups_of, self.readable):
             index.clear()
-        self.ends.clear()  # a database that comes back may be a standby that did not get everything
+        self.ends.clear()  # a database that comes back may be a standby without the last messages
         self.known.clear()
         self.leaving.clear()
         for group in groups.values():

@@ -1,4 +1,4 @@
-"""The values that delivery takes and returns. Knows neither the wire nor the database."""
+"""The parameters and results of delivery. Knows neither the wire nor the database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txmsg.wire.start import Start
 
 
 class Receipt(NamedTuple):
-    """Names one delivery of messages of one queue; valid until the visibility timeout ends.
+    """The name of one delivery of messages of one queue; valid until the visibility timeout ends.
 
-    token: rises with each delivery under a lease, so that an old receipt of the same message is refused.
-    epoch: of the lease under which the messages were delivered. Numbers are plain: clients send them, unverified.
+    token: rises with each delivery under a lease, so that an old receipt of the same message is refused. epoch: of the
+    lease under which the messages were delivered. Numbers are plain: clients send them, unverified.
     """
 
     queue_id: int
@@ -31,9 +31,10 @@ class Receipt(NamedTuple):
 class MessageBatch:
     """Messages of one queue, delivered to one consumer.
 
-    queue: its number within the topic. receipt: for all of `rows`, in the same order. attempts: how often each was
-    delivered to the group, including now; None if it is the first time for all. generations: how often each was
-    redelivered on request; None if none was. losses: with how many consumers each was lost; None if with none.
+    queue: its number within the topic. receipt: for all of `rows`, in the same order. attempts: the number of
+    deliveries of each to the group, including this one; None if it is the first for all. generations: how often each
+    was redelivered on request; None if none was. losses: the number of consumers with which each was lost; None if none
+    was.
     """
 
     topic: str
@@ -46,10 +47,10 @@ class MessageBatch:
 
 
 class Refusal(NamedTuple):
-    """A negative acknowledgement. delay_s: when to redeliver; None: the back-off decides. is_final: never.
+    """A negative acknowledgement.
 
-    is_rejected: because of the message, not of the consumer. is_least: the back-off decides if it is longer than
-    delay_s.
+    delay_s: seconds until the redelivery; None: the back-off decides. is_final: no redelivery. is_rejected: because of
+    the message, not of the consumer. is_least: the back-off decides if it is longer than delay_s.
     """
 
     receipt: Receipt
@@ -65,18 +66,19 @@ class MemberConnection(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """The member does not take what was sent to it."""
+        """True while the member does not read the messages that were sent to it."""
         ...
 
     async def emptied(self) -> None:
-        """Returns when it takes more, or is gone."""
+        """Return when the member reads again, or is gone."""
         ...
 
 
 class PollSequenceStep(NamedTuple):
-    """One call after the other, over which a member gets messages: a new one follows when the one before is over.
+    """One call in a sequence of calls by which a member gets messages (a line): each follows the one before.
 
-    received: the token of the last messages that came over it, as the member says; 0: none. call: grows with each call.
+    id: of the line. received: the token of the last messages that arrived over it, as the member says; 0: none. call:
+    grows with each call.
     """
 
     id: int
@@ -85,7 +87,7 @@ class PollSequenceStep(NamedTuple):
 
 
 class MemberSubscription(NamedTuple):
-    """What a member of a group wants: a topic, and which of its tags (`*`, or `a || b`)."""
+    """A topic that a member of a group subscribes to, and its wanted tags (`*`, or `a || b`)."""
 
     topic: str
     tags: str = "*"
@@ -99,48 +101,47 @@ class Receive:
     client_id: str
     subscriptions: Sequence[MemberSubscription | tuple[str, str]]
     count_max: int
-    """How many messages it takes."""
+    """Maximum number of messages."""
     size_bytes_max: int | None = None
-    """Of their bodies and headers; None: what a reply may have. The first message may be larger."""
+    """Maximum bytes of bodies and headers; None: the limit of a reply. The first message may be larger."""
     wait_s: float
-    """How long it waits for the first message. 0: not at all."""
+    """Seconds to wait for the first message. 0: do not wait."""
     visibility_timeout_s: float
     expiry: Expiry = Expiry.COUNTED
-    """What it means that a message is neither settled nor renewed within the visibility timeout.
-
-    COUNTED: it is retried after the group's back-off. EXACT: at once, because the member knows the timeout. LOST: at
-    once, and not counted as an attempt: the member runs suspects alone, and says so.
-    """
+    """The consequence for a message that is neither settled nor renewed within the visibility timeout. COUNTED: it is
+    retried after the group's back-off. EXACT: at once, because the member knows the timeout. LOST: at once, and not
+    counted as an attempt: the member runs suspects alone, and says so."""
     start: Start | None = None
-    """Where the group starts in topics that are new to it. None: with the earliest message."""
+    """The start of the group in topics that are new to it. None: the earliest message."""
     line: PollSequenceStep | None = None
-    """If the member says whether it got what was sent before."""
+    """Given if the member says which messages it received."""
     in_runs: bool = False
-    """It may get several messages of an ordering key at once, and processes them in order."""
+    """True if it may get several messages of an ordering key at once; it processes them in order."""
 
 
 class NoMessages(Enum):
-    """Why a member gets no messages for the moment."""
+    """The reason why a member gets no messages at the moment."""
 
     NONE_READY = "none ready"
     """No message that it wants is ready: it is woken when one may be."""
     NONE_ALLOWED = "none allowed"
-    """The group is stopped or paused, its rate is used up, or the connection is full: it asks again after a while."""
+    """The group is stopped or paused, its rate is used up, or the connection is full: the member retries after a
+    while."""
     SUPERSEDED = "superseded"
     """A later call on its line has come: this one is over."""
 
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What delivery has done with messages since it was made, over all groups."""
+    """Counts of messages over all groups, since the start."""
 
     delivered: int = 0
     acknowledged: int = 0
     refused: int = 0
     expired: int = 0
-    """Not settled within their visibility timeout."""
+    """Messages that were not settled within their visibility timeout."""
     late: int = 0
-    """Settled too late."""
+    """Messages that were settled too late."""
     retries: int = 0
     """Failures stored for another attempt."""
     dead_letters: int = 0
@@ -150,17 +151,20 @@ class TopicQueues(Protocol):
     """The queues of topics, as delivery needs them."""
 
     async def ensure(self, topic: str) -> Sequence[tuple[int, int]]:
-        """The readable queues of a topic, as (queue id, number). Creates the topic if allowed, else UnknownTopic."""
+        """Return the readable queues of a topic, as (queue id, number).
+
+        Creates the topic if allowed, else raises UnknownTopic.
+        """
         ...
 
     async def make_missing(self, topics: Collection[str]) -> Mapping[str, TxmsgError]:
-        """Creates unknown topics, if allowed. If they are too many, creates none and returns an error for each."""
+        """Create unknown topics, if allowed. If they are too many, create none and return an error for each."""
         ...
 
     async def find_queues(self, topic: str) -> Sequence[tuple[int, int]]:
-        """The same for an existing topic; empty if it does not exist."""
+        """Return the readable queues of an existing topic, as (queue id, number); empty if it does not exist."""
         ...
 
     async def is_erasable(self, topic: str) -> bool:
-        """Whether its bodies are encrypted."""
+        """Return True if its bodies are encrypted."""
         ...

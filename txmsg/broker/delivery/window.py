@@ -17,7 +17,7 @@ from txmsg.runtime.backoff import Backoff
 from txmsg.wire.tags import ALL_TAGS, TagExpression
 
 ROW_SIZE_BYTES = 400
-"""The memory of a message beside its body and headers."""
+"""The memory of a message in addition to its body and headers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class WindowMemory:
 
     @property
     def is_full(self) -> bool:
-        """Whether reading must wait."""
+        """True if reading must wait."""
         return self.size_bytes >= self.size_bytes_max
 
 
@@ -42,11 +42,12 @@ _OFFSET_OF = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """Why a delivery failed. delay_s: when the consumer wants the next one; None: the back-off decides.
+    """The reason of a failed delivery.
 
-    is_final: the consumer wants none. is_rejected: because of the message, not of the consumer. is_least: the back-off
-    decides if it is longer than delay_s. is_loss: the consumer was lost, perhaps because of another message, so it does
-    not count as an attempt.
+    delay_s: seconds until the redelivery that the consumer asks for; None: the back-off decides. is_final: the consumer
+    asks for none. is_rejected: because of the message, not of the consumer. is_least: the back-off decides if it is
+    longer than delay_s. is_loss: the consumer was lost, perhaps because of another message, so it does not count as an
+    attempt.
     """
 
     error: str
@@ -57,7 +58,7 @@ class DeliveryFailure:
     is_loss: bool = False
 
     def next_s(self, backoff: Backoff, attempt: int) -> float | None:
-        """Seconds from the failure of delivery `attempt` to the next one; None: now it is a dead letter."""
+        """Return the seconds from the failure of delivery `attempt` to the next one; None: it is a dead letter now."""
         if self.is_loss:
             return 0.0
         return None if self.is_final else backoff.delay_s(attempt, self.delay_s, is_least=self.is_least)
@@ -71,7 +72,7 @@ LOST = DeliveryFailure("its consumer was lost, and had other messages, too", is_
 """Redelivered at once, uncounted; alone if that happens again."""
 FAILURE_OF = {Expiry.COUNTED: NOT_IN_TIME, Expiry.EXACT: TIME_IS_OVER, Expiry.LOST: LOST}
 BEHIND = DeliveryFailure("an earlier message of its ordering key failed")
-"""It was not delivered: it follows its key into the table `retry`. Compared by identity."""
+"""The reason of a message that was not delivered: it follows its key into the table `retry`. Compared by identity."""
 
 
 def _ignore() -> None:
@@ -79,7 +80,7 @@ def _ignore() -> None:
 
 
 class WindowProgress(NamedTuple):
-    """The written state of a window: all offsets below next_offset are done, and the ranges beyond it."""
+    """The written state of a window: all offsets below next_offset are done, and so are the ranges beyond it."""
 
     next_offset: int
     acked: tuple[tuple[int, int], ...]
@@ -87,19 +88,20 @@ class WindowProgress(NamedTuple):
 
 
 class QueueFetch(NamedTuple):
-    """What one member takes of a queue at a time."""
+    """The limits of taking messages of a queue for one member."""
 
     count_max: int
     size_bytes_max: int
-    """Of bodies and headers."""
+    """Bytes of bodies and headers."""
     wanted: TagExpression = ALL_TAGS
-    """By this member."""
+    """The tags that this member wants."""
     wanted_by_any: TagExpression = ALL_TAGS
-    """By any member of the group. What none wants is acknowledged at once; what only others want stays ready."""
+    """The tags that any member of the group wants. Messages that none wants are acknowledged at once; those that only
+    others want stay ready."""
     at_least_one: bool = True
-    """The first message may be larger than size_bytes_max, else it could never be delivered."""
+    """True if the first message may be larger than size_bytes_max; else it could never be delivered."""
     in_runs: bool = False
-    """Later messages of the ordering keys come along, as far as there is room."""
+    """True to take later messages of the ordering keys along, as far as there is room."""
 
 
 class InFlightWindow:
@@ -110,7 +112,7 @@ class InFlightWindow:
                                  v          |
                               failing ------+   (once its retry row is on disk)
 
-    Of an ordering key one message at most is ready or in flight, or a run of them is in flight (`OrderingKeys`).
+    Of an ordering key at most one message is ready or in flight, or a run of them is in flight (`OrderingKeys`).
     Messages that fail while a group is paused return from in flight to not read, with the next `rewind`. An offset
     counts as acked only when nothing is left to do for it, so `progress` may be written at any time.
 
@@ -130,7 +132,7 @@ class InFlightWindow:
         blocked_keys: Iterable[str] = (),
         memory: WindowMemory | None = None,
     ) -> None:
-        """`next_offset` and `acked` are as written; offsets `settled` are done as well, and are still to be written."""
+        """Start from a written cursor. Offsets `settled` are done as well, and are still to be written."""
         self._cursor = next_offset
         self._acked = OffsetRanges(acked)
         unwritten = [offset for offset in settled if offset >= next_offset and offset not in self._acked]
@@ -148,6 +150,8 @@ class InFlightWindow:
         self._weight = 0
         self._count_max = count_max
         self._size_bytes_max = size_bytes_max
+        # Dirty from the start if a failure's row was written and the cursor was not: nothing else would write it when
+        # the row is gone.
         self._version = int(bool(unwritten))
         self._written = 0
         self.on_busy: Callable[[], object] = _ignore
@@ -168,7 +172,7 @@ class InFlightWindow:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a message with an ordering key is ready, in flight, or in the table `retry`."""
+        """True if a message with an ordering key is ready, in flight, or in the table `retry`."""
         return bool(self._keys)
 
     @property
@@ -190,24 +194,24 @@ class InFlightWindow:
 
     @property
     def is_busy(self) -> bool:
-        """Whether messages are in flight, anything must be written, or keys are blocked."""
+        """True if messages are in flight, anything must be written, or keys are blocked."""
         return bool(self.unsettled_count or self.is_dirty or self._keys.has_blocked)
 
     @property
     def in_flight_until(self) -> float:
-        """When the last message in flight expires, if none is renewed; minus infinity if none is in flight."""
+        """The time when the last message in flight expires, if none is renewed; minus infinity if none is in flight."""
         return self._in_flight.deadline_last()
 
     def room_count(self) -> int:
-        """How many messages may be read now."""
+        """Return the number of messages that may be read now."""
         return max(0, self._count_max - self.outstanding_count) if self.room_bytes() else 0
 
     def room_bytes(self) -> int:
-        """How many bytes may be read now."""
+        """Return the number of bytes that may be read now."""
         return max(0, self._size_bytes_max - self._ready_size_bytes - self._keys.waiting_size_bytes)
 
     def put_rows(self, rows: Sequence[StoredRow]) -> None:
-        """Adds the rows read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
+        """Add the rows read at `position`, without gaps. Offsets acknowledged before a restart are left out."""
         if rows and rows[0].offset < self._position:  # acknowledged while they were read
             rows = rows[self._position - rows[0].offset :]
         if not rows:
@@ -218,6 +222,8 @@ class InFlightWindow:
         )
         if len(self._acked):
             rows = [row for row in rows if row.offset not in self._acked]
+        # After a rewind: messages that were in flight or failing then are still known, and must not be ready a second
+        # time.
         if first < self._read_until:
             rows = [row for row in rows if row.offset not in self._in_flight and row.offset not in self._failing]
         if self._keys or any(map(_KEY_OF, rows)):
@@ -230,7 +236,7 @@ class InFlightWindow:
         self._skip_acked()
 
     def skip_to(self, offset: int) -> None:
-        """Skips the offsets from `position` to here: they are no longer kept."""
+        """Skip the offsets from `position` to here, which are not kept any more."""
         assert offset > self._position, f"cannot skip back from {self._position} to {offset}"
         start, self._position = self._position, offset
         self._acked.add(start, offset)
@@ -239,7 +245,7 @@ class InFlightWindow:
         self.on_busy()
 
     def close(self) -> None:
-        """The window is dropped: returns its share of `WindowMemory`."""
+        """Drop the window: return its share of `WindowMemory`."""
         self._memory.size_bytes -= self._weight
         self._memory, self._weight = WindowMemory(), 0
         self.on_busy = _ignore
@@ -247,7 +253,7 @@ class InFlightWindow:
     # ---- delivering
 
     def take_rows(self, fetch: QueueFetch, visibility: Visibility) -> list[StoredRow]:
-        """The next ready messages, in the order of the queue, now in flight."""
+        """Take the next ready messages, in the order of the queue: they are in flight now."""
         taken = self._take_first(fetch) if fetch.wanted.is_all else self._take_matching(fetch)
         unwanted = self._add_runs(taken, fetch) if fetch.in_runs and self._keys else []
         self._weigh()
@@ -258,10 +264,10 @@ class InFlightWindow:
         return taken
 
     def _take_first(self, fetch: QueueFetch) -> list[StoredRow]:
-        """For a member that wants all: no tag is looked at."""
+        """Take messages for a member that wants all tags, without reading tags."""
         taken: list[StoredRow] = []
         ready, count_max, left = self._ready, fetch.count_max, fetch.size_bytes_max
-        if self._ready_size_bytes <= left:  # all of them have room
+        if self._ready_size_bytes <= left:  # all of them have room: the usual case, without a size per message
             if len(ready) <= count_max:
                 taken = list(ready)
                 ready.clear()
@@ -280,7 +286,7 @@ class InFlightWindow:
         return taken
 
     def _add_runs(self, taken: list[StoredRow], fetch: QueueFetch) -> list[int]:
-        """Adds to what is taken what waits behind it, as `take_rows`.
+        """Add the messages that wait behind those taken.
 
         Returns offsets that no member wants, to be acked.
         """
@@ -297,11 +303,12 @@ class InFlightWindow:
                     break  # the run ends before what another member wants
                 else:
                     unwanted.append(self._keys.join(head).offset)
+        # Receipts and replies are in the order of the queue.
         taken.sort(key=_OFFSET_OF)
         return unwanted
 
     def _take_matching(self, fetch: QueueFetch) -> list[StoredRow]:
-        """For a member that wants some tags only."""
+        """Take messages for a member that wants only some tags."""
         taken: list[StoredRow] = []
         others: list[StoredRow] = []
         unwanted: list[int] = []
@@ -329,30 +336,34 @@ class InFlightWindow:
     # ---- settling
 
     def ack(self, token: int, offsets: Sequence[int]) -> list[int]:
-        """Acknowledges these. Returns those that are not in flight under this token."""
+        """Acknowledge messages. Returns the offsets that are not in flight under this token."""
         done, late = self._in_flight.give_back(offsets, token)
         self._count_as_acked(done)
         return late
 
     def renew(self, token: int, offsets: Sequence[int], deadline: float, *, is_exact: bool = False) -> list[int]:
-        """Extends the deadline of what a consumer still holds. Returns those not in flight under this token.
+        """Extend the deadline of messages that a consumer still holds. Returns offsets not in flight under this token.
 
-        is_exact: it also comes earlier.
+        is_exact: the deadline may also move earlier.
         """
         return self._in_flight.renew(offsets, token, deadline, is_exact=is_exact)
 
     def take_back(self, token: int, offsets: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Removes what is in flight under this token: it must `fail` or become `unread`. Returns also what was not."""
+        """Remove messages in flight under this token: they must `fail` or become `unread`.
+
+        Returns also those that were not.
+        """
         return self._in_flight.give_back(offsets, token)
 
     def expire(self, now: float) -> list[Expired[int]]:
-        """Removes what was not acknowledged in time, by token: it must `fail` or become `unread`."""
+        """Remove messages that were not acknowledged in time, by token: they must `fail` or become `unread`."""
         return self._in_flight.expire(now)
 
     def fail(self, offsets: Sequence[int], failure: DeliveryFailure) -> list[int]:
-        """Marks removed messages as failing: not acked before `stored`. So are later messages of their keys.
+        """Mark removed messages as failing: they count as acked once `stored`.
 
-        Returns those that become `unread` instead, as an earlier message of their run has: they come after it.
+        Later messages of their keys fail with them. Returns those that become `unread` instead, as an earlier message
+        of their run has: they come after it.
         """
         self._failing.update(dict.fromkeys(offsets, failure))
         self.on_busy()
@@ -365,7 +376,7 @@ class InFlightWindow:
         return unread
 
     def unread(self, offsets: Collection[int]) -> None:
-        """Removed messages are read and delivered again after a `rewind`. Their keys wait for that."""
+        """Read and deliver removed messages again after a `rewind`. Their keys wait for that."""
         failed_later = [later for offset in offsets for later in self._keys.returned(offset)]
         for offset in (*offsets, *failed_later):
             self._failing.pop(offset, None)
@@ -377,14 +388,16 @@ class InFlightWindow:
 
     @property
     def has_unread(self) -> bool:
-        """Whether a `rewind` would bring messages back."""
+        """True if a `rewind` would bring messages back."""
         return bool(self._unread)
 
     def rewind(self) -> None:
-        """Reads again from the first unread or ready message on; all that is not in flight is dropped."""
+        """Read again from the first unread or ready message on; everything that is not in flight is dropped."""
         if not self._unread:
             return
         waiting = [row.offset for row in self._ready] + self._keys.first_waiting()
+        # All ready messages are dropped and read again: keeping those before the first unread one would deliver later
+        # messages of a queue before earlier ones.
         self._position = self._acked.next_missing(min([*self._unread, *waiting]))
         self._unread.clear()
         self._ready.clear()
@@ -395,29 +408,33 @@ class InFlightWindow:
     # ---- failing
 
     def failing(self) -> dict[int, DeliveryFailure]:
-        """What must be written as retries, by offset. Stays until `stored`: an interrupted write is repeated.
+        """Return the failures to be written as retries, by offset.
 
-        Without what failed in a run of which an earlier message is out: written, it would be delivered before that one
-        by a broker that starts with what is written.
+        They stay until `stored`: an interrupted write is repeated. Without messages that failed in a run of which an
+        earlier message is out: once written, they would be delivered before that one by a broker that starts from the
+        stored state.
         """
         return {offset: failure for offset, failure in self._failing.items() if not self._keys.holds(offset)}
 
     def stored(self, offsets: Iterable[int]) -> None:
-        """The retries of these offsets are on disk: the offsets count as acked. Idempotent."""
+        """Note that the retries of these offsets are on disk: the offsets count as acked. Idempotent."""
         stored = [offset for offset in offsets if self._failing.pop(offset, None) is not None]
         self._keys.stored(stored)
         self._count_as_acked(stored)
 
     def keys_of(self, offsets: Iterable[int]) -> set[str]:
-        """The ordering keys of failing messages."""
+        """Return the ordering keys of failing messages."""
         return self._keys.of(offsets)
 
     def blocked_keys(self) -> list[str]:
-        """The keys with messages in the table `retry`, and those that a dead letter blocks."""
+        """Return the keys with messages in the table `retry`, and those that a dead letter blocks."""
         return self._keys.blocked()
 
     def block(self, key: str) -> bool:
-        """A retry of this key is about to be delivered: whether it may, as no message of the key is busy here."""
+        """Block a key of which a retry is about to be delivered.
+
+        Returns True if it may be: no message of the key is busy here.
+        """
         self._keys.block(key)
         self.on_busy()
         return not self._keys.is_busy(key)
@@ -428,23 +445,25 @@ class InFlightWindow:
             self.on_busy()
 
     def unblock(self, keys: Iterable[str]) -> None:
-        """The table `retry` no longer has messages of these keys, and no dead letter blocks them."""
+        """Unblock keys without messages in the table `retry` and without a dead letter that blocks them."""
         for key in keys:
             self._keys.unblock(key)
 
     # ---- the cursor
 
     def progress(self) -> WindowProgress:
-        """What to write. All that it says is done, is done."""
+        """Return the progress to be written. Every offset that it counts as done is done."""
         return WindowProgress(self._cursor, tuple(self._acked), self._version)
 
     @property
     def is_dirty(self) -> bool:
-        """Whether there is progress that is not written."""
+        """True if there is progress that is not written."""
         return self._version != self._written
 
     def written(self, progress: WindowProgress) -> None:
-        """This progress is on disk."""
+        """Note that this progress is on disk."""
+        # Acknowledgements may have come while it was written: then the version has moved on, and the window stays
+        # dirty.
         self._written = max(self._written, progress.version)
 
     def _count_as_acked(self, offsets: list[int]) -> None:
@@ -460,7 +479,7 @@ class InFlightWindow:
         self.on_busy()
 
     def _go_on_after(self, offsets: Iterable[int]) -> None:
-        """These are not out any more: the next messages of their keys are ready, or follow them."""
+        """Continue the keys of messages that are not out any more: the next ones are ready, or follow them."""
         ready, following = self._keys.done(offsets)
         self._make_ready(ready)
         self._follow(following)
@@ -470,7 +489,7 @@ class InFlightWindow:
         self._ready_size_bytes += sum(map(size_bytes_of, rows))
 
     def _weigh(self) -> None:
-        """Adds to `WindowMemory` what has changed since the last call."""
+        """Add the change since the last call to `WindowMemory`."""
         size_bytes = self._ready_size_bytes + self._keys.waiting_size_bytes
         weight = size_bytes + ROW_SIZE_BYTES * (len(self._ready) + self._keys.waiting_count)
         self._memory.size_bytes += weight - self._weight

@@ -1,4 +1,4 @@
-"""Writes what must not be lost: cursors, outcomes of failed messages, and how long ordered messages are in flight."""
+"""Writes that must not be lost: cursors, outcomes of failed messages, and notes of ordered messages in flight."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ from txmsg.runtime.logs import EventLog
 
 _log = EventLog(__name__)
 _CURSORS_PER_STATEMENT = 1000
-_ROWS_PER_STATEMENT = 1000  # it looks up values in arrays, which is quadratic
+_ROWS_PER_STATEMENT = 1000  # values are looked up in arrays, which is quadratic
 _NONE_FREED = FreedKeys([], [])
 _ERROR_LENGTH_MAX = 2000
 _LEASE_OVER = "leases of these queues have expired: retry, another broker may deliver them"
 
 
 class ProgressWriter:
-    """Writes under the leases of the queues concerned. What has lost its lease is not written, and is dropped."""
+    """Writes under the leases of the queues concerned.
+
+    Feeds that have lost their lease are not written, but dropped.
+    """
 
     def __init__(self, state: DeliveryState, membership: Membership) -> None:
         self._state = state
@@ -46,7 +49,7 @@ class ProgressWriter:
         """Held while cursors are written."""
 
     async def finish(self, feeds: Sequence[GroupQueueReader]) -> None:
-        """Stops delivering these feeds, waits a little for their messages in flight, and writes their cursors.
+        """Stop delivering these feeds, wait up to hand_over_s for their messages in flight, and write their cursors.
 
         Raises BrokerUnavailable.
         """
@@ -59,19 +62,24 @@ class ProgressWriter:
             by_group[feed.group].append(feed)
         for group, its_feeds in by_group.items():
             await self.try_to_write_outcomes(group, its_feeds)
+        # Cleared before the hand-over, so that the next broker delivers at once. Feeds with messages still in flight
+        # keep their note, and the next broker waits.
         await self.note_in_flight([feed for feed in feeds if feed.noted_until and not has_unsettled([feed])], None)
         await self.flush_once()
 
     async def flush_once(self) -> None:
-        """Writes the cursors that have moved. Drops queues that are no longer this broker's."""
+        """Write the cursors that have moved. Drops queues that this broker has lost."""
         async with self.flushing:
             await self._flush()
 
     async def _flush(self) -> None:
         dirty = [feed for feed in self._state.busy_feeds() if feed.window.is_dirty]
+        # In the order of group and queue, in which all brokers and operators lock cursors, so that they cannot
+        # deadlock.
         dirty.sort(key=lambda feed: (feed.group.id, feed.queue_id))
         for start in range(0, len(dirty), _CURSORS_PER_STATEMENT):
             async with self._state.session() as conn:
+                # Checked again for each statement: leases may have been lost during the one before.
                 chunk = [
                     feed for feed in dirty[start : start + _CURSORS_PER_STATEMENT] if self._state.is_delivered(feed)
                 ]
@@ -79,9 +87,9 @@ class ProgressWriter:
             self._drop_stale(stale)
 
     def _drop_stale(self, feeds: Iterable[GroupQueueReader]) -> None:
-        """The database has refused what was written for these feeds. They are loaded again if the broker has them.
+        """Drop feeds whose writes the database has refused. They are loaded again if the broker has their leases.
 
-        What is only put back would be delivered, and refused, in the same way again.
+        If their messages were only put back, they would be delivered, and refused, in the same way again.
         """
         for feed in filter(self._state.is_delivered, feeds):
             _log.warning(
@@ -95,11 +103,12 @@ class ProgressWriter:
             self._membership.reread_leases()
 
     async def write_outcomes(self, group: Group, feeds: Iterable[GroupQueueReader]) -> None:
-        """Writes failures and outcomes of retries, then counts them as done. One transaction, which locks the leases.
+        """Write failures and outcomes of retries, then count them as done. One transaction, which locks the leases.
 
         Raises BrokerUnavailable if a lease is over, as when the topic was deleted, or if the group was deleted.
         """
         async with group.writing:
+            # One writer per group at a time (`group.writing`), because `free_keys` must see all rows of a key.
             failing = [
                 (feed, failures)
                 for feed in feeds
@@ -117,6 +126,8 @@ class ProgressWriter:
             keys |= {(queue_id, each.ordering_key) for (queue_id, _), each in outcomes.items() if each.ordering_key}
             try:
                 async with self._state.session() as conn, conn.transaction():
+                    # First the leases, FOR SHARE and in the order of queues: a takeover of a queue passes its row over
+                    # until the commit, so no other broker can load it between the check and the rows written below.
                     held = await leases_store.hold_leases(conn, incarnation, self._state.leases.broker_id, leases)
                     lost = leases.keys() - held
                     dead = 0
@@ -125,6 +136,8 @@ class ProgressWriter:
                             dead += await _write_first_failures(conn, feed, failures, group.settings)
                         dead += await _write_retry_outcomes(conn, group, outcomes)
                         free = await retries_store.free_keys(conn, group.id, sorted(keys)) if keys else _NONE_FREED
+                        # Counted only while most messages fail: a healthy group may have any number of retries, and
+                        # pays nothing for this.
                         if group.members.pause.is_failing():
                             at_most = self._state.config.pause_retries
                             group.members.retries = await retries_store.count_retries(conn, group.id, at_most)
@@ -154,13 +167,18 @@ class ProgressWriter:
             if self._state.journal.queues:
                 _journal_outcomes(self._state.journal, group, failing, outcomes)
             for feed, failures in failing:
+                # Only now, after the commit: until here a cancellation or a lost connection leaves the failures in
+                # memory, and the write, which is idempotent, is repeated.
                 feed.window.stored(failures)
                 self._state.read_soon(feed)
             group.written(outcomes)
             self._state.freed(group, free)
 
     async def try_to_write_outcomes(self, group: Group, feeds: Iterable[GroupQueueReader]) -> None:
-        """As `write_outcomes`; what cannot be written now is written later, and does not delay other groups."""
+        """Write outcomes as `write_outcomes`.
+
+        A failure is logged: the write is repeated later, and does not delay other groups.
+        """
         try:
             await self.write_outcomes(group, feeds)
         except BrokerUnavailable as exc:
@@ -174,12 +192,13 @@ class ProgressWriter:
     async def note_in_flight(
         self, feeds: Sequence[GroupQueueReader], visibility_timeout_s: float | None, client_id: str | None = None
     ) -> None:
-        """Notes in cursors for how long ordered messages may be in flight from now on; None: none are.
+        """Note in cursors how long ordered messages may be in flight from now on; None: none are.
 
         client_id: the consumer that is about to get some, besides those that have some. A feed may be named several
         times. Raises BrokerUnavailable if leases are over, and drops their feeds.
         """
         async with AsyncExitStack() as locks:
+            # In one order, so that two callers with the same feeds cannot wait for each other.
             for feed in sorted(set(feeds), key=lambda each: (each.group.id, each.queue_id)):
                 await locks.enter_async_context(feed.noting)
             await self._note_in_flight(feeds, visibility_timeout_s, client_id)
@@ -192,7 +211,7 @@ class ProgressWriter:
             return
         if visibility_timeout_s is None:
             feeds = [feed for feed in feeds if not has_unsettled([feed])]  # since they were chosen
-            for feed in feeds:  # before it is written: what is delivered meanwhile is noted after it
+            for feed in feeds:  # before the write: messages that are delivered meanwhile are noted after it
                 feed.noted_until = 0.0
         now = self._state.monotonic()
         noted_s = None if visibility_timeout_s is None else visibility_timeout_s + MARGIN_S
@@ -216,7 +235,7 @@ class ProgressWriter:
 
 
 def _holders(feed: GroupQueueReader, client_id: str | None, now: float, noted_s: float) -> dict[str, float]:
-    """The consumers that may hold messages of a feed, and until when: with the one that is about to get some."""
+    """Return the consumers that may hold messages of a feed, and until when; client_id: one more."""
     holders = {id_: until for id_, until in feed.noted_by.items() if until > now}
     return holders if client_id is None else holders | {client_id: now + noted_s}
 
@@ -224,7 +243,8 @@ def _holders(feed: GroupQueueReader, client_id: str | None, now: float, noted_s:
 async def _write_progress(
     conn: Connection, leases: Leases, feeds: Sequence[GroupQueueReader]
 ) -> list[GroupQueueReader]:
-    """Writes the cursors of these feeds. Returns those whose leases are over. One statement."""
+    """Write the cursors of these feeds, in one statement. Returns the feeds whose leases are over."""
+    # Taken before the statement: acknowledgements that come while it runs raise the version, and are written next time.
     progresses = [feed.window.progress() for feed in feeds]
     written = await store.write_cursors(
         conn,
@@ -250,7 +270,7 @@ def _journal_outcomes(
     failing: Sequence[tuple[GroupQueueReader, Mapping[int, DeliveryFailure]]],
     outcomes: Mapping[RetryKey, RetryOutcome],
 ) -> None:
-    """Notes which failures are retried, and when, and which are dead letters."""
+    """Note which failures are retried, and when, and which are dead letters."""
     for feed, failures in failing:
         if feed.queue_id in journal.queues:
             for offset, failure in failures.items():
@@ -272,17 +292,17 @@ def _journal_outcome(
 
 
 def _clean_error(error: str) -> str:
-    """An error text as PostgreSQL can store it: without NUL and lone surrogates, and cut."""
+    """Return an error text as PostgreSQL can store it: without NUL and lone surrogates, and cut."""
     return error.replace("\0", "\\0").encode("utf-8", "replace").decode()[:_ERROR_LENGTH_MAX]
 
 
 async def _write_first_failures(
     conn: Connection, feed: GroupQueueReader, failing: Mapping[int, DeliveryFailure], settings: GroupDeliverySettings
 ) -> int:
-    """Writes messages whose first delivery failed, and those that follow their ordering keys, as retries.
+    """Write messages whose first delivery failed, and those that follow their ordering keys, as retries.
 
-    As dead letters, if no retry is allowed or wanted; how many these are. Idempotent. A message whose segment was
-    dropped is logged as lost.
+    As dead letters, if no retry is allowed or wanted. Returns the number of dead letters. Idempotent. A message whose
+    segment was dropped is logged as lost.
     """
     spans = await store.segments_of_queue(conn, feed.queue_id)
     bases = [span.base for span in spans]
@@ -303,6 +323,8 @@ async def _write_first_failures(
         for start in range(0, len(failures), _ROWS_PER_STATEMENT):
             chunk = failures[start : start + _ROWS_PER_STATEMENT]
             count += await retries_store.insert_retries(conn, feed.group.id, segment, feed.queue_id, chunk)
+            # Through the table of retries, also for a message without a retry: the insert copies it from its segment,
+            # and one statement makes all dead letters.
             dead = [LastFailure(each.offset, 1, each.error or "") for each in chunk if each.offset in last]
             if dead:
                 await retries_store.bury(conn, feed.group.id, feed.queue_id, dead, parks_keys=settings.parks_keys)
@@ -328,12 +350,13 @@ async def _log_lost(conn: Connection, feed: GroupQueueReader, failing: Mapping[i
 
 
 async def _write_retry_outcomes(conn: Connection, group: Group, outcomes: Mapping[RetryKey, RetryOutcome]) -> int:
-    """Writes the outcomes of retries; how many are dead letters. Idempotent."""
+    """Write the outcomes of retries. Returns the number of dead letters. Idempotent."""
     settings = group.settings
     done: dict[QueueId, list[int]] = defaultdict(list)
     again: dict[QueueId, list[RetryFailure]] = defaultdict(list)
     dead: dict[QueueId, list[LastFailure]] = defaultdict(list)
     lost: dict[QueueId, list[Loss]] = defaultdict(list)
+    # In the order of queues and offsets, so that rows are locked in one order.
     for (queue_id, offset), (attempt, failure, _, losses) in sorted(outcomes.items(), key=lambda item: item[0]):
         if failure is None:
             done[queue_id].append(offset)
